@@ -1,0 +1,89 @@
+"""What a backend is: one strategy of signalling intent (or a peer system), as a session that one loop can train with.
+
+The loop is the same for every pair of backend and use case::
+
+    for batch in session.batches(loaders.train):
+        session.step(usecase.loss(session.model, batch))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
+
+import msgspec
+from torch import Tensor, nn
+
+from adabench.usecases.protocol import UseCase
+
+T = TypeVar("T")
+Technique = Literal["adaptive", "replication", "relocation", "static", "full_replication"]
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options of a backend; a backend derives its own class."""
+
+
+class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options of every backend on the parameter server."""
+
+    lookahead: int = 20
+    techniques: Technique = "adaptive"
+    timing: bool = True
+    channels: int = 1
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where one worker stands: thread `worker` of `workers` in node process `rank` of `world_size`.
+
+    `share` gives all worker threads of a node process one object: the first caller makes it, and the owner of the
+    cluster closes it (``close()``) after every session of the process is closed.
+    """
+
+    rank: int
+    world_size: int
+    worker: int
+    workers: int
+    seed: int
+    network: str
+    share: Callable[[Callable[[], Any]], Any]
+
+    @property
+    def index(self) -> int:
+        """This worker's number among all workers of the cluster."""
+        return self.rank * self.workers + self.worker
+
+
+class Session(Protocol):
+    """One worker's training with one strategy."""
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """The loader's batches in its order; signals intent ahead, yields each when it is time."""
+        ...
+
+    def step(self, loss: Tensor) -> None:
+        """Backward, update, advance the clock."""
+        ...
+
+    def synchronize(self) -> None:
+        """Collective: afterwards every worker's updates are visible to every worker."""
+        ...
+
+    def close(self) -> dict[str, float]:
+        """Collective: ends the session and returns the node's counters (empty without a parameter server)."""
+        ...
+
+
+class Backend(Protocol):
+    """A strategy. `distributed` is False for one that always runs as a single process."""
+
+    name: ClassVar[str]
+    Options: ClassVar[type[Options]]
+    distributed: ClassVar[bool]
+
+    def open(self, usecase: UseCase, cluster: Cluster, options: Any) -> Session: ...

@@ -1,0 +1,94 @@
+"""What a use case is: a training task in plain PyTorch that knows no backend and no parameter server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+
+class Loaders(NamedTuple):
+    """Batches of one worker's share of the training split, and of the whole validation and test splits."""
+
+    train: Iterable[Any]
+    valid: Iterable[Any]
+    test: Iterable[Any]
+
+
+class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters that every use case has; a use case derives its own class with its own defaults."""
+
+    epochs: int = 3
+    batch: int = 128
+    dim: int = 16
+    lr: float = 0.01
+
+
+class UseCase(Protocol):
+    """One training task.
+
+    A class that fulfils this protocol is constructed as ``UseCase(params, data, seed)``; the constructor reads or
+    generates the data and raises `DataError` when that is impossible.
+
+    Attributes
+    ----------
+    name : str
+        What the command line calls it.
+    Params : type[Params]
+        Its parameters with their defaults.
+    metric : str
+        The metric that validation chooses the best epoch by, one of the keys of `evaluate`'s result.
+    maximize : bool
+        Whether more of `metric` is better.
+    """
+
+    name: ClassVar[str]
+    Params: ClassVar[type[Params]]
+    metric: ClassVar[str]
+    maximize: ClassVar[bool]
+
+    def __init__(self, params: Any, data: Path | None, seed: int) -> None: ...
+
+    @property
+    def params(self) -> Params: ...
+
+    @property
+    def fingerprint(self) -> str:
+        """``sha256:…`` of the data, equal if and only if the data are."""
+        ...
+
+    def model(self) -> nn.Module:
+        """A new model; equal seeds give equal initial weights on every worker."""
+        ...
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The optimizer that plain PyTorch would train `model` with."""
+        ...
+
+    def loaders(self, rank: int, world: int) -> Loaders:
+        """Loaders of worker `rank` among `world` workers; the training shares are disjoint and of equal length."""
+        ...
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """The scalar training loss of one batch."""
+        ...
+
+    def evaluate(self, model: nn.Module, loader: Iterable[Any]) -> dict[str, float]:
+        """Quality metrics over a loader; leaves the model in training mode."""
+        ...
+
+    def keys(self, batch: Any) -> dict[str, Tensor]:
+        """By hand: the rows that `loss` reads, as qualified parameter name -> int64 row ids (duplicates allowed)."""
+        ...
+
+    def samples(self, batch: Any) -> int:
+        """How many training samples a batch holds."""
+        ...
+
+
+class DataError(ValueError):
+    """Data that cannot be used: one sentence that names the file or value and says what would be right."""
