@@ -1,0 +1,86 @@
+# Everything happens in .venv, set up on first use and brought up to date when a pin or a C++ source changes.
+# `make help` lists the targets; PYTHON and CXX choose the interpreter and the compiler.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: run test lint stress stress-ci bench clean help
+
+PYTHON ?= python3
+ifeq ($(origin CXX),default)
+CXX := c++
+endif
+export CXX
+
+VENV := .venv
+BIN := $(VENV)/bin
+SET_UP := $(VENV)/.installed
+NATIVE := CMakeLists.txt $(shell find csrc/include csrc/src csrc/bindings csrc/sampler)
+SANITIZERS := address undefined thread
+
+# The first pins the environment, the second the isolated one that pip builds in.
+export PIP_CONSTRAINT := constraints.txt
+export PIP_BUILD_CONSTRAINT := constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+PIP := $(BIN)/pip -qq
+
+run: $(SET_UP)  ## train the default study and plot it
+	@$(BIN)/adabench run
+
+test: $(SET_UP)  ## run the Python tests
+	@$(BIN)/pytest
+
+lint: $(SET_UP)  ## check style, spelling, types and stubs
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@find csrc -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
+	@git ls-files -z | xargs -0 $(BIN)/codespell
+	@$(BIN)/mypy typings tests
+	@MYPYPATH=typings $(BIN)/stubtest --mypy-config-file pyproject.toml --allowlist typings/stubtest-allowlist.txt $(STUBS)
+
+# The stubs of what C++ provides.
+STUBS := adaps._core $(if $(wildcard usecases/gcn/_sampler.pyi),adabench.usecases.gcn._sampler)
+
+stress: CTEST_SHARE :=
+stress: $(addprefix stress-,release $(SANITIZERS))  ## run all C++ tests, optimised and under every sanitizer
+
+stress-ci: CTEST_SHARE := -LE long
+stress-ci: $(addprefix stress-,$(SANITIZERS))  ## the same without the optimised build and the tests labelled long
+
+# ThreadSanitizer of older compilers needs address randomisation off.
+stress-%: export PATH := $(CURDIR)/$(BIN):$(PATH)
+stress-%: $(SET_UP)
+	@mkdir -p build
+	@cmake --preset $* > build/$*.log || { cat build/$*.log; exit 1; }
+	@cmake --build --preset $*
+	@$$(setarch -R true 2> /dev/null && echo setarch -R) ctest --preset $* -j $$(nproc) $(CTEST_SHARE)
+
+bench: $(SET_UP)  ## measure speed against references in the same run
+	@$(BIN)/pytest tests/perf --benchmark-min-rounds=25
+
+clean:  ## remove what builds and tools left behind; .venv and recorded sessions stay
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .benchmarks .hypothesis .import_linter_cache
+	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+help:  ## list the targets
+	@sed -nE 's/^([a-z-]+):.*  ## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+
+$(VENV)/.created:
+	@command -v $(PYTHON) > /dev/null || { echo "There is no $(PYTHON): install Python 3.10 or newer, or say 'make PYTHON=…'." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if v >= (3, 10) else "$(PYTHON) is Python %d.%d; 3.10 or newer is needed: say make PYTHON=…." % v)'
+	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null || { echo "$(PYTHON) cannot make virtual environments: install its venv module (Debian: apt install python3-venv)." >&2; exit 1; }
+	@printf '#include <concepts>\n#include <span>\n' | $(CXX) -std=c++20 -x c++ -fsyntax-only - 2> /dev/null || { echo "'$(CXX)' is no C++20 compiler: install one (Debian: apt install g++), or name it with 'make CXX=…'." >&2; exit 1; }
+	@echo "Creating $(VENV) with $$($(PYTHON) -V)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.torch: $(VENV)/.created constraints.txt
+	@echo "Installing torch"
+	@$(PIP) install torch
+	@touch $@
+
+$(SET_UP): $(VENV)/.torch pyproject.toml $(NATIVE)
+	@echo "Building and installing the project and its development tools"
+	@$(PIP) install -e '.[dev]'
+	@touch $@
