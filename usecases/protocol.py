@@ -28,11 +28,14 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     lr: float = 0.01
 
 
+_Params = Params  # inside UseCase the name means its attribute
+
+
 class UseCase(Protocol):
     """One training task.
 
-    A class that fulfils this protocol is constructed as ``UseCase(params, data, seed)``; the constructor reads or
-    generates the data and raises `DataError` when that is impossible.
+    A class that fulfils this protocol is constructed as ``UseCase(params, data, seed)``; the constructor
+    reads or generates the data and raises `DataError` when that is impossible.
 
     Attributes
     ----------
@@ -54,7 +57,7 @@ class UseCase(Protocol):
     def __init__(self, params: Any, data: Path | None, seed: int) -> None: ...
 
     @property
-    def params(self) -> Params: ...
+    def params(self) -> _Params: ...
 
     @property
     def fingerprint(self) -> str:
@@ -70,7 +73,7 @@ class UseCase(Protocol):
         ...
 
     def loaders(self, rank: int, world: int) -> Loaders:
-        """Loaders of worker `rank` among `world` workers; the training shares are disjoint and of equal length."""
+        """Loaders of worker `rank` of `world` workers; the training shares are disjoint and equally long."""
         ...
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
@@ -82,7 +85,7 @@ class UseCase(Protocol):
         ...
 
     def keys(self, batch: Any) -> dict[str, Tensor]:
-        """By hand: the rows that `loss` reads, as qualified parameter name -> int64 row ids (duplicates allowed)."""
+        """By hand: the rows that `loss` reads, qualified parameter name -> int64 row ids (may repeat)."""
         ...
 
     def samples(self, batch: Any) -> int:

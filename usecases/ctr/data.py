@@ -1,0 +1,123 @@
+"""The data of a run: found, read or generated, split, and made ready for training.
+
+``--data`` may name
+
+* a folder with the three files of `read_npy`;
+* a folder with raw files ``train``, ``dev`` and ``test``, each ending in ``.csv``, ``.tsv`` or ``.txt``;
+* one raw file.
+
+Raw files in a folder are the splits. Otherwise the last seventh of the rows is the test split, the
+seventh before it the validation split, and the rest the training split, in the order of the file; Criteo's is
+the order of time. Dense features are standardised by mean and deviation of the training split. The embedding
+tables have a row for each distinct id of all splits; the row of an id that occurs in validation or test only
+is never trained and keeps its initial value.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from adabench.usecases.ctr.generate import generate
+from adabench.usecases.ctr.loader import Batch, Split
+from adabench.usecases.ctr.read_npy import DENSE, LABELS, SPARSE, read_npy
+from adabench.usecases.ctr.read_raw import read_raw
+from adabench.usecases.ctr.table import Table, concatenate, require_both_classes, row_ids
+from adabench.usecases.protocol import DataError
+
+RAW_NAMES = ("train", "dev", "test")
+RAW_ENDINGS = (".csv", ".tsv", ".txt")
+
+
+class Sizes(NamedTuple):
+    """Rows of each split, which follow one another in the table."""
+
+    train: int
+    valid: int
+    test: int
+
+
+class CtrData(NamedTuple):
+    """Splits ready for training, how many rows the embedding tables need, and what identifies the data."""
+
+    train: Split
+    valid: Split
+    test: Split
+    rows: int
+    fingerprint: str
+
+
+def load(path: Path | None, generated_rows: int) -> CtrData:
+    """Read the data at `path`, or generate `generated_rows` rows if it is None.
+
+    Raises
+    ------
+    DataError
+        If the data cannot be read or used.
+    """
+    if path is None:
+        table = generate(generated_rows)
+        return _prepare(table, _sevenths(table, f"generated data of {generated_rows} rows"), "generated data")
+    if path.is_file():
+        table = read_raw(path)
+        return _prepare(table, _sevenths(table, str(path)), str(path))
+    if not path.exists():
+        raise DataError(f"{path} does not exist: data must be a folder or a file of raw Criteo rows")
+    if any((path / name).exists() for name in (LABELS, DENSE, SPARSE)):
+        table = read_npy(path)
+        return _prepare(table, _sevenths(table, str(path)), str(path))
+    tables = [read_raw(file) for file in _raw_files(path)]
+    return _prepare(concatenate(tables), Sizes(*(len(part.labels) for part in tables)), str(path))
+
+
+def _raw_files(folder: Path) -> list[Path]:
+    found = {
+        name: [file for ending in RAW_ENDINGS if (file := folder / f"{name}{ending}").is_file()]
+        for name in RAW_NAMES
+    }
+    if not any(found.values()):
+        raise DataError(
+            f"{folder} holds no Criteo data: it must hold {LABELS}, {DENSE} and {SPARSE}, "
+            "or train.csv, dev.csv and test.csv (.tsv, .txt)"
+        )
+    for name, files in found.items():
+        if len(files) != 1:
+            has = " and ".join(file.name for file in files) or f"no {name}.csv, {name}.tsv or {name}.txt"
+            raise DataError(f"{folder} has {has}: it must have one file each for train, dev and test")
+    return [files[0] for files in found.values()]
+
+
+def _sevenths(table: Table, what: str) -> Sizes:
+    seventh = len(table.labels) // 7
+    if seventh == 0:
+        raise DataError(f"{what} has {len(table.labels)} rows: it must have at least 7 to be split")
+    return Sizes(len(table.labels) - 2 * seventh, seventh, seventh)
+
+
+def _prepare(table: Table, sizes: Sizes, what: str) -> CtrData:
+    ends = np.cumsum(sizes)
+    parts = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+    for name, part in zip(Sizes._fields, parts, strict=True):
+        require_both_classes(table.labels[part], f"the {name} split of {what}")
+    ids, rows = row_ids(table)
+    train_dense = table.dense[parts[0]].astype(np.float64)
+    std = train_dense.std(axis=0)
+    dense = (table.dense - train_dense.mean(axis=0)) / np.where(std > 0, std, 1)
+    samples = Batch(
+        torch.from_numpy(dense.astype(np.float32)),
+        torch.from_numpy(ids),
+        torch.from_numpy(table.labels.astype(np.float32)),
+    )
+    train, valid, test = (Split(Batch(*(column[part] for column in samples))) for part in parts)
+    return CtrData(train, valid, test, rows, _fingerprint(table, sizes))
+
+
+def _fingerprint(table: Table, sizes: Sizes) -> str:
+    digest = sha256(repr(tuple(sizes)).encode())
+    for column in table:
+        digest.update(np.ascontiguousarray(column).data)
+    return f"sha256:{digest.hexdigest()}"

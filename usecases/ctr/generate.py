@@ -1,0 +1,82 @@
+"""Generates Criteo-like rows: the id skew of the real data, and labels that a logistic model explains."""
+
+from __future__ import annotations
+
+from math import gcd
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import expit
+
+from adabench.usecases.ctr.fields import CLICK_RATE, DENSE, SPARSE, DenseField, SparseField
+from adabench.usecases.ctr.table import Table, log_transform, row_ids
+
+SEED = 20_140_630
+"""Fixed: equal numbers of rows are equal data, so that runs with different seeds train on the same data."""
+
+HEAD = 4096
+"""Ranks up to here are drawn with their exact probabilities, later ones from the integral of the density."""
+
+DENSE_EFFECT_STD = 0.2
+ID_EFFECT_STD = 0.3
+
+
+def generate(rows: int) -> Table:
+    """Draw `rows` rows; the same ones for the same number.
+
+    Every feature is drawn independently of the others. The logit of a click is linear in the standardised
+    dense features and has a term for each categorical value, both with normally distributed coefficients, and
+    an intercept that makes `CLICK_RATE` the mean probability.
+    """
+    generator = np.random.default_rng(SEED)
+    dense = log_transform(np.column_stack([_counts(field, rows, generator) for field in DENSE]))
+    ids = np.column_stack([_scatter(_ranks(field, rows, generator), field.vocabulary) for field in SPARSE])
+    unlabelled = Table(np.zeros(rows, dtype=np.uint8), dense, ids)
+    probabilities = _click_probabilities(unlabelled, generator)
+    return unlabelled._replace(labels=(generator.random(rows) < probabilities).astype(np.uint8))
+
+
+def _counts(field: DenseField, rows: int, generator: np.random.Generator) -> NDArray[np.float64]:
+    logs = np.maximum(generator.normal(field.mean, field.std, rows), 0)
+    counts: NDArray[np.float64] = np.where(generator.random(rows) < field.zeros, 0.0, np.rint(np.expm1(logs)))
+    return counts
+
+
+def _ranks(field: SparseField, rows: int, generator: np.random.Generator) -> NDArray[np.int64]:
+    """Ranks from 1 by inverting the distribution function, without a table as long as the vocabulary."""
+    head = min(HEAD, field.vocabulary)
+    density = (np.arange(1, head + 1) + field.offset) / (1 + field.offset)
+    masses = np.append(density**-field.exponent, 0.0)
+    # The tail's mass is the integral of u^-s, u = (rank + offset) / scale, from half a rank after the head.
+    scale = 1 + field.offset
+    start, end = ((edge + 0.5 + field.offset) / scale for edge in (head, field.vocabulary))
+    power = 1 - field.exponent
+    if field.vocabulary > head:
+        masses[-1] = scale * (end**power - start**power) / power
+    cumulative = np.cumsum(masses)
+    drawn = generator.random(rows) * cumulative[-1]
+    ranks = np.searchsorted(cumulative, drawn, side="right") + 1
+    tail = ranks > head
+    within = (drawn[tail] - cumulative[-2]) / scale
+    ranks[tail] = np.rint((start**power + within * power) ** (1 / power) * scale - field.offset)
+    bounded: NDArray[np.int64] = np.minimum(ranks, field.vocabulary)
+    return bounded
+
+
+def _scatter(ranks: NDArray[np.int64], vocabulary: int) -> NDArray[np.int64]:
+    """Renumbers ranks one to one, so that like Criteo's hashes they tell nothing of frequency."""
+    step = int(vocabulary * 0.618) | 1
+    while gcd(step, vocabulary) != 1:
+        step += 2
+    return ranks * step % vocabulary
+
+
+def _click_probabilities(table: Table, generator: np.random.Generator) -> NDArray[np.float64]:
+    ids, distinct = row_ids(table)
+    standardised = (table.dense - table.dense.mean(axis=0)) / table.dense.std(axis=0)
+    logits = standardised @ generator.normal(0, DENSE_EFFECT_STD, len(DENSE))
+    logits += generator.normal(0, ID_EFFECT_STD, distinct)[ids].sum(axis=1)
+    intercept = brentq(lambda value: expit(logits + value).mean() - CLICK_RATE, -50, 50)
+    probabilities: NDArray[np.float64] = expit(logits + intercept)
+    return probabilities

@@ -1,0 +1,50 @@
+"""Quality of predicted click probabilities: area under the ROC curve and log-loss."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def auc(labels: NDArray[np.generic], scores: NDArray[np.float64]) -> float:
+    """The probability that a random click scores above a random non-click, where a tie counts one half.
+
+    Computed from the ranks, as the Mann-Whitney U statistic divided by the number of pairs.
+
+    Parameters
+    ----------
+    labels : (n,) array of 0 and 1
+    scores : (n,) float64
+        Any scores that grow with the probability of a click, for example logits.
+
+    Returns
+    -------
+    float
+        In [0, 1], or NaN if a score is NaN.
+
+    Raises
+    ------
+    ValueError
+        If the labels are of one class only.
+    """
+    positive = labels == 1
+    clicks = int(positive.sum())
+    others = len(positive) - clicks
+    if clicks == 0 or others == 0:
+        raise ValueError(
+            f"the AUC needs labels of both classes, but there are {clicks} clicks and {others} others"
+        )
+    if np.isnan(scores).any():
+        return float("nan")
+    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    mean_rank = (
+        np.cumsum(counts) - (counts - 1) / 2
+    )  # ranks from 1; tied scores share the mean of their ranks
+    u = mean_rank[inverse][positive].sum() - clicks * (clicks + 1) / 2
+    return float(u / (clicks * others))
+
+
+def logloss(labels: NDArray[np.generic], logits: NDArray[np.float64]) -> float:
+    """Mean negative log-likelihood in nats of labels 0 and 1 under the probabilities sigmoid(logits)."""
+    signed = np.where(labels == 1, -logits, logits)
+    return float(np.logaddexp(0.0, signed).mean())

@@ -1,0 +1,61 @@
+"""Wide & Deep (Cheng et al. 2016) over Criteo: the logits of a linear model and of a perceptron, added."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from adabench.usecases.ctr.table import DENSE_FIELDS, SPARSE_FIELDS
+
+EMBEDDING_STD = 0.01
+"""Small, so that ids that training never meets hardly move a prediction."""
+
+
+class WideAndDeep(nn.Module):
+    """Logits of clicks.
+
+    Parameters
+    ----------
+    rows : int
+        Rows of the two embedding tables: distinct ids of all fields.
+    dim : int
+        Width of a deep embedding.
+    hidden : sequence of int
+        Widths of the perceptron's hidden layers, at least one.
+    generator : torch.Generator
+        Draws the initial weights; the global one is left alone, so worker threads may build models at once.
+    """
+
+    def __init__(self, rows: int, dim: int, hidden: Sequence[int], generator: torch.Generator) -> None:
+        super().__init__()
+        with torch.device("meta"):  # no memory and no random numbers yet
+            self.wide = nn.Embedding(rows, 1, sparse=True)
+            self.wide_dense = nn.Linear(DENSE_FIELDS, 1)
+            self.deep = nn.Embedding(rows, dim, sparse=True)
+            layers: list[nn.Module] = []
+            for inputs, outputs in pairwise([DENSE_FIELDS + SPARSE_FIELDS * dim, *hidden]):
+                layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+            self.mlp = nn.Sequential(*layers, nn.Linear(hidden[-1], 1))
+        self.to_empty(device="cpu")
+        self._initialise(generator)
+
+    def forward(self, dense: Tensor, ids: Tensor) -> Tensor:
+        """Logits (batch,) of dense features (batch, 13) and row ids (batch, 26)."""
+        wide = self.wide(ids).sum(dim=1) + self.wide_dense(dense)
+        deep = self.mlp(torch.cat([dense, self.deep(ids).flatten(start_dim=1)], dim=1))
+        logits: Tensor = (wide + deep).squeeze(1)
+        return logits
+
+    @torch.no_grad()
+    def _initialise(self, generator: torch.Generator) -> None:
+        nn.init.zeros_(self.wide.weight)
+        nn.init.zeros_(self.wide_dense.weight)
+        nn.init.zeros_(self.wide_dense.bias)
+        nn.init.normal_(self.deep.weight, std=EMBEDDING_STD, generator=generator)
+        for layer in self.mlp:
+            if isinstance(layer, nn.Linear):
+                nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
+                nn.init.zeros_(layer.bias)

@@ -1,0 +1,71 @@
+"""Reads preprocessed Criteo: three `.npy` files with labels, log-transformed dense features and ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adabench.usecases.ctr.table import DENSE_FIELDS, SPARSE_FIELDS, Table
+from adabench.usecases.protocol import DataError
+
+LABELS = "sampled_labels.npy"
+DENSE = "sampled_dense_feats.npy"
+SPARSE = "sampled_sparse_feats.npy"
+
+
+def read_npy(folder: Path) -> Table:
+    """Read the three files of a folder.
+
+    Parameters
+    ----------
+    folder : Path
+        Holds ``sampled_labels.npy`` (n,), ``sampled_dense_feats.npy`` (n, 13), already log-transformed, and
+        ``sampled_sparse_feats.npy`` (n, 26).
+
+    Raises
+    ------
+    DataError
+        If a file is missing, truncated, of the wrong dtype or shape, or holds a value that cannot be used.
+    """
+    labels = _load(folder / LABELS, "iub", "integers", None)
+    dense = _load(folder / DENSE, "f", "floats", DENSE_FIELDS)
+    ids = _load(folder / SPARSE, "iu", "integers", SPARSE_FIELDS)
+    for path, array in ((folder / DENSE, dense), (folder / SPARSE, ids)):
+        if len(array) != len(labels):
+            raise DataError(
+                f"{path} has {len(array)} rows but {LABELS} has {len(labels)}: they must have as many"
+            )
+    _refuse(folder / LABELS, labels, (labels != 0) & (labels != 1), "a label must be 0 or 1")
+    _refuse(folder / DENSE, dense, ~np.isfinite(dense), "a dense feature must be a finite number")
+    _refuse(folder / SPARSE, ids, ids < 0, "an id must be zero or more")
+    return Table(labels.astype(np.uint8), dense.astype(np.float32), ids.astype(np.int64))
+
+
+def _load(path: Path, kinds: str, what: str, columns: int | None) -> NDArray[Any]:
+    try:
+        array: NDArray[Any] = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise DataError(
+            f"{path} is missing: a folder of .npy files needs {LABELS}, {DENSE} and {SPARSE}"
+        ) from None
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(
+            f"{path} cannot be read as a .npy file ({error}): it must be complete and readable"
+        ) from error
+    shape = "(n,)" if columns is None else f"(n, {columns})"
+    if array.dtype.kind not in kinds:
+        raise DataError(f"{path} has dtype {array.dtype}: it must hold {what}")
+    if array.ndim != (1 if columns is None else 2) or (columns is not None and array.shape[1] != columns):
+        raise DataError(f"{path} has shape {array.shape}: it must be {shape}")
+    if len(array) == 0:
+        raise DataError(f"{path} has no rows: it must have at least one for each split")
+    return array
+
+
+def _refuse(path: Path, array: NDArray[Any], bad: NDArray[np.bool_], what: str) -> None:
+    if bad.any():
+        place = tuple(int(index) for index in np.argwhere(bad)[0])
+        raise DataError(f"{path} holds {array[place]} at {list(place)}: {what}")

@@ -1,0 +1,95 @@
+"""Reads Criteo as published: lines of a label, 13 integers and 26 hashed categoricals, empty if missing."""
+
+from __future__ import annotations
+
+from array import array
+from pathlib import Path
+
+import numpy as np
+
+from adabench.usecases.ctr.table import DENSE_FIELDS, SPARSE_FIELDS, Table, log_transform
+from adabench.usecases.protocol import DataError
+
+COLUMNS = 1 + DENSE_FIELDS + SPARSE_FIELDS
+MISSING_ID = 1 << 32
+"""The id of a missing categorical, a value of its own: hashes have 32 bits, so none is equal to it."""
+
+
+def read_raw(path: Path) -> Table:
+    """Read one file of raw rows.
+
+    Columns are separated by tabs, or by commas if the first line has no tab; a first line that begins with
+    ``label`` is a header. A missing integer counts as 0, a missing categorical as a value of its own.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, is empty, or a line has the wrong number of columns or a value that cannot
+        be used; names the line.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            return _parse(path, file.read().splitlines())
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing: it must be a file of raw Criteo rows") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{path} cannot be read as text ({error}): it must be a file of raw Criteo rows"
+        ) from error
+
+
+def _parse(path: Path, lines: list[str]) -> Table:
+    if not lines:
+        raise DataError(f"{path} is empty: it must hold rows of {COLUMNS} columns")
+    separator = "\t" if "\t" in lines[0] else ","
+    first = 1 if lines[0].split(separator, 1)[0] == "label" else 0
+    labels, counts, ids = array("B"), array("d"), array("q")
+    for number, line in enumerate(lines[first:], first + 1):
+        cells = line.split(separator)
+        if len(cells) != COLUMNS:
+            raise DataError(
+                f"{path}, line {number} has {len(cells)} columns: it must have {COLUMNS}, "
+                f"the label, {DENSE_FIELDS} integers and {SPARSE_FIELDS} categoricals"
+            )
+        if cells[0] not in ("0", "1"):
+            raise DataError(f"{path}, line {number} has label {cells[0]!r}: a label must be 0 or 1")
+        labels.append(cells[0] == "1")
+        counts.extend([_count(path, number, cell) for cell in cells[1 : 1 + DENSE_FIELDS]])
+        ids.extend([_hash(path, number, cell) for cell in cells[1 + DENSE_FIELDS :]])
+    if not labels:
+        raise DataError(
+            f"{path} has a header but no rows: it must hold a line of {COLUMNS} columns for each row"
+        )
+    return Table(
+        np.array(labels, dtype=np.uint8),
+        log_transform(np.array(counts, dtype=np.float64).reshape(-1, DENSE_FIELDS)),
+        np.array(ids, dtype=np.int64).reshape(-1, SPARSE_FIELDS),
+    )
+
+
+def _count(path: Path, number: int, cell: str) -> float:
+    if not cell:
+        return 0.0
+    try:
+        value = float(cell)
+    except ValueError:
+        value = float("nan")
+    if not abs(value) < float("inf"):
+        raise DataError(
+            f"{path}, line {number} has {cell!r} in an integer column: it must be a number or empty"
+        )
+    return value
+
+
+def _hash(path: Path, number: int, cell: str) -> int:
+    if not cell:
+        return MISSING_ID
+    try:
+        value = int(cell, 16)
+    except ValueError:
+        value = -1
+    if not 0 <= value < MISSING_ID:
+        raise DataError(
+            f"{path}, line {number} has categorical {cell!r}: it must be up to 8 hexadecimal digits or empty"
+        )
+    return value

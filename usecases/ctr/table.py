@@ -1,0 +1,72 @@
+"""Criteo rows as arrays: what every reader returns and the generator makes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adabench.usecases.protocol import DataError
+
+DENSE_FIELDS = 13
+SPARSE_FIELDS = 26
+
+
+class Table(NamedTuple):
+    """Rows of Criteo in the order of the file.
+
+    Attributes
+    ----------
+    labels : (n,) uint8
+        1 for a click, 0 for none.
+    dense : (n, 13) float32
+        The integer features, log-transformed (`log_transform`).
+    ids : (n, 26) int64
+        The categorical features; only numbers of the same column can be compared.
+    """
+
+    labels: NDArray[np.uint8]
+    dense: NDArray[np.float32]
+    ids: NDArray[np.int64]
+
+
+def log_transform(counts: NDArray[np.float64]) -> NDArray[np.float32]:
+    """ln(1 + x) of the counts, and -1 for the few negative ones, as in the field's preprocessed samples."""
+    logs: NDArray[np.float64] = np.where(counts < 0, -1.0, np.log1p(np.maximum(counts, 0)))
+    return logs.astype(np.float32)
+
+
+def concatenate(tables: list[Table]) -> Table:
+    """The rows of all tables, one after the other."""
+    return Table(*(np.concatenate(column) for column in zip(*tables, strict=True)))
+
+
+def row_ids(table: Table) -> tuple[NDArray[np.int64], int]:
+    """Ids remapped to contiguous rows of one embedding table, one for each distinct value of each field.
+
+    The order of a field's values is kept, and the fields follow one another.
+
+    Returns
+    -------
+    ids : (n, 26) int64
+        Row numbers in [0, rows).
+    rows : int
+        How many rows the embedding table needs.
+    """
+    remapped = np.empty_like(table.ids)
+    rows = 0
+    for field in range(SPARSE_FIELDS):
+        distinct, inverse = np.unique(table.ids[:, field], return_inverse=True)
+        remapped[:, field] = inverse + rows
+        rows += len(distinct)
+    return remapped, rows
+
+
+def require_both_classes(labels: NDArray[np.uint8], what: str) -> None:
+    """Raise `DataError` unless the labels hold clicks and non-clicks: without both there is no AUC."""
+    clicks = int(labels.sum())
+    if clicks in (0, len(labels)):
+        raise DataError(
+            f"{what} has {clicks} clicks in {len(labels)} rows: it needs rows of both classes, labels 0 and 1"
+        )

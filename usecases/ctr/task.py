@@ -1,0 +1,127 @@
+"""The use case `ctr`: Wide & Deep on Criteo, judged by AUC and log-loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from adabench.usecases.ctr.data import load
+from adabench.usecases.ctr.loader import Batch, OrderedBatches, ShuffledBatches, Split, batch_loader
+from adabench.usecases.ctr.metrics import auc, logloss
+from adabench.usecases.ctr.model import WideAndDeep
+from adabench.usecases.protocol import DataError, Loaders, Params
+
+
+class CtrParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of `ctr`.
+
+    Attributes
+    ----------
+    epochs, batch, dim, lr
+        As for every use case; `dim` is the width of a deep embedding.
+    optimizer : "adagrad" or "sgd"
+        What updates all parameters.
+    hidden : tuple of int
+        Widths of the perceptron's hidden layers, at least one.
+    rows : int
+        Samples to generate where no data are given.
+    """
+
+    epochs: int = 3
+    lr: float = 0.003
+    optimizer: Literal["adagrad", "sgd"] = "adagrad"
+    hidden: tuple[int, ...] = (128, 64)
+    rows: int = 65_536
+
+    def __post_init__(self) -> None:
+        sizes = {"epochs": self.epochs, "batch": self.batch, "dim": self.dim, "rows": self.rows}
+        if not self.hidden:
+            raise ValueError("hidden is empty: it must hold the width of at least one layer")
+        sizes |= {f"hidden[{index}]": width for index, width in enumerate(self.hidden)}
+        for name, size in sizes.items():
+            if size < 1:
+                raise ValueError(f"{name} is {size}: it must be 1 or more")
+        if not 0 < self.lr < float("inf"):
+            raise ValueError(f"lr is {self.lr}: it must be a positive number")
+        if self.optimizer not in ("adagrad", "sgd"):
+            raise ValueError(f"optimizer is {self.optimizer!r}: it must be 'adagrad' or 'sgd'")
+
+
+class CtrUseCase:
+    """Predicts whether an advertisement is clicked. See `adabench.usecases.ctr.data` for what `data` may be.
+
+    The seed decides the initial weights and the order of the data, not the data themselves.
+    """
+
+    name: ClassVar[str] = "ctr"
+    Params: ClassVar[type[Params]] = CtrParams
+    metric: ClassVar[str] = "auc"
+    maximize: ClassVar[bool] = True
+
+    def __init__(self, params: CtrParams, data: Path | None, seed: int) -> None:
+        self._params = params
+        self._seed = seed
+        self._data = load(data, params.rows)
+
+    @property
+    def params(self) -> CtrParams:
+        return self._params
+
+    @property
+    def fingerprint(self) -> str:
+        return self._data.fingerprint
+
+    def model(self) -> nn.Module:
+        generator = torch.Generator().manual_seed(self._seed)
+        return WideAndDeep(self._data.rows, self._params.dim, self._params.hidden, generator)
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        # Torch's default, but chosen: without a choice it warns when a sparse gradient reaches the optimizer.
+        torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
+        if self._params.optimizer == "adagrad":
+            return torch.optim.Adagrad(model.parameters(), lr=self._params.lr)
+        return torch.optim.SGD(model.parameters(), lr=self._params.lr)
+
+    def loaders(self, rank: int, world: int) -> Loaders:
+        if not 0 <= rank < world:
+            raise ValueError(f"worker {rank} of {world}: the worker's number must be from 0 to {world - 1}")
+        data, batch = self._data, self._params.batch
+        share = len(data.train) // world
+        if share < batch:
+            raise DataError(
+                f"{len(data.train)} training rows for {world} workers do not fill a batch of {batch} each: "
+                f"the batch must be at most {share}, or there must be more rows"
+            )
+        shuffled = ShuffledBatches(len(data.train), batch, self._seed, rank, world)
+        return Loaders(
+            batch_loader(data.train, shuffled), self._in_order(data.valid), self._in_order(data.test)
+        )
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return binary_cross_entropy_with_logits(model(batch.dense, batch.ids), batch.label)
+
+    def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
+        model.eval()
+        try:
+            with torch.no_grad():
+                results = [(batch.label, model(batch.dense, batch.ids)) for batch in loader]
+        finally:
+            model.train()
+        columns = zip(*results, strict=True)
+        labels, logits = (torch.cat(column).to(torch.float64).numpy() for column in columns)
+        return {"auc": auc(labels, logits), "logloss": logloss(labels, logits)}
+
+    def keys(self, batch: Batch) -> dict[str, Tensor]:
+        rows = batch.ids.flatten()
+        return {"wide.weight": rows, "deep.weight": rows}
+
+    def samples(self, batch: Batch) -> int:
+        return len(batch.label)
+
+    def _in_order(self, split: Split) -> Iterable[Batch]:
+        return batch_loader(split, OrderedBatches(len(split), self._params.batch))
