@@ -1,0 +1,96 @@
+"""How the folders become packages: one name each, everything pinned, nothing else in a wheel."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import adabench
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ["analysis", "backends", "harness", "results", "usecases"]
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_folder_of_the_repository_is_no_package(folder: str) -> None:
+    process = run_python(f"import {folder}")
+    assert process.returncode == 1
+    assert process.stderr.splitlines()[-1] == (
+        f"ImportError: this folder is the package 'adabench.{folder}', not '{folder}': "
+        "install the project and import that"
+    )
+
+
+@pytest.mark.parametrize("first", ["", "import autoada; "])
+def test_autoada_has_one_name_only(first: str) -> None:
+    process = run_python(first + "import adabench.backends.autoada")
+    assert process.returncode == 1
+    assert "ImportError: this folder is the package 'autoada'" in process.stderr.splitlines()[-1]
+
+
+def test_version_is_the_distributions() -> None:
+    assert adabench.__version__ == version("adabench")
+
+
+@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
+def test_constraints_pin_every_dependency_once(python: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
+    for extra in project["project"]["optional-dependencies"].values():
+        wanted += extra
+    pins: dict[str, str] = {}
+    for pin in applicable((ROOT / "constraints.txt").read_text().splitlines(), python):
+        (specifier,) = pin.specifier
+        name = canonicalize_name(pin.name)
+        assert specifier.operator == "=="
+        assert name not in pins, f"{name} is pinned twice for Python {python}"
+        pins[name] = specifier.version
+    for requirement in applicable(wanted, python):
+        pinned = pins[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(pinned), f"{requirement} is pinned to {pinned}"
+
+
+def test_wheel_holds_the_packages_and_nothing_else(tmp_path: Path) -> None:
+    options = ["--no-deps", "--no-build-isolation", "--config-settings=wheel.cmake=false"]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "-qq", *options, "-w", str(tmp_path), str(ROOT)], check=True
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
+    assert tops == {"adabench", "adaps", "autoada"}
+    packages = {name.split("/")[1] for name in names if name.startswith("adabench/")}
+    assert packages == {*FOLDERS, "__init__.py"}
+    for sources, package in [
+        *((folder, f"adabench/{folder}") for folder in FOLDERS),
+        ("csrc/adaps", "adaps"),
+        ("backends/autoada", "autoada"),
+    ]:
+        for source in (ROOT / sources).rglob("*.py"):
+            in_repository = source.relative_to(ROOT).as_posix()
+            if sources == "backends" and in_repository.startswith("backends/autoada/"):
+                continue
+            assert f"{package}/{source.relative_to(ROOT / sources).as_posix()}" in names
+    unwanted = ("adabench/backends/autoada/", "adabench/results/reference/", "adabench/results/sessions/")
+    assert [name for name in names if name.startswith(unwanted)] == []
+
+
+def applicable(lines: list[str], python: str) -> list[Requirement]:
+    requirements = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    return [r for r in requirements if r.marker is None or r.marker.evaluate({"python_version": python})]
