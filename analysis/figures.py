@@ -1,0 +1,119 @@
+"""The thesis's figures: one bar chart a use case, mean bar, min/max whiskers, every run a dot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+import matplotlib as mpl
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from adabench.analysis.load import SUCCESS, cell_labels, last_attempts
+from adabench.results.record import RecordError, Run
+from adabench.results.store import SessionStore
+
+__all__ = ["draw_bars", "draw_figures"]
+
+_DOT_SPREAD = 0.08
+
+
+def draw_figures(store: SessionStore) -> list[Path]:
+    """Draw a session: a PNG and an SVG a use case in its folder ``figures``.
+
+    Raises
+    ------
+    RecordError
+        If no measured run was trained to its end.
+    """
+    counted = [run for run in last_attempts(store.runs()) if run.phase == "measured"]
+    if not any(run.status in SUCCESS for run in counted):
+        raise RecordError(f"session {store.folder.name} has no finished run to draw")
+    folder = store.folder / "figures"
+    folder.mkdir(exist_ok=True)
+    files = []
+    for usecase in dict.fromkeys(run.usecase for run in counted if run.status in SUCCESS):
+        figure = draw_bars([run for run in counted if run.usecase == usecase])
+        for suffix in ("png", "svg"):
+            file = folder / f"{usecase}.{suffix}"
+            # Without a date the same records give the same file.
+            figure.savefig(file, dpi=160, metadata={"Date": None} if suffix == "svg" else None)
+            files.append(file)
+    return files
+
+
+def draw_bars(runs: Sequence[Run]) -> Figure:
+    """Training seconds of the cells of one use case.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        Measured runs of one use case, the last attempt each; failed ones are named under their bar.
+    """
+    labels = cell_labels(runs)
+    order = [cell for cell in labels if any(run.cell == cell and run.status in SUCCESS for run in runs)]
+    done = {cell: [run for run in runs if run.cell == cell and run.status in SUCCESS] for cell in order}
+    seconds = {cell: [run.seconds.train or 0.0 for run in found] for cell, found in done.items()}
+    with sns.axes_style("whitegrid"), mpl.rc_context({"svg.hashsalt": "adabench", "svg.fonttype": "none"}):
+        figure = Figure(figsize=(max(5.0, 1.7 * len(order) + 1.2), 4.6), layout="constrained")
+        axes = figure.subplots()
+        colours = sns.color_palette("muted", len(order))
+        for index, cell in enumerate(order):
+            _bar(axes, index, seconds[cell], colours[index])
+        axes.set_xticks(range(len(order)), [_caption(labels[cell], done[cell], runs) for cell in order])
+        axes.tick_params(axis="x", labelsize=9)
+        axes.set_xlim(-0.6, len(order) - 0.4)
+        axes.set_ylim(bottom=0)
+        axes.grid(visible=False, axis="x")
+        axes.set_ylabel("training time of a run (seconds)")
+        axes.set_title(
+            _title(runs[0].usecase, [run for found in done.values() for run in found]), fontsize=11
+        )
+        figure.supxlabel(_statement([len(values) for values in seconds.values()]), fontsize=8.5)
+        sns.despine(figure, left=True)
+    return figure
+
+
+def _bar(axes: Axes, index: int, values: Sequence[float], colour: tuple[float, float, float]) -> None:
+    mean = fmean(values)
+    axes.bar(index, mean, width=0.62, color=colour, alpha=0.75, zorder=2)
+    whiskers = [[mean - min(values)], [max(values) - mean]]
+    axes.errorbar(index, mean, yerr=whiskers, fmt="none", ecolor="black", capsize=7, elinewidth=1.3, zorder=3)
+    middle = (len(values) - 1) / 2
+    spread = [index + _DOT_SPREAD * (number - middle) for number in range(len(values))]
+    axes.scatter(spread, values, s=22, color="white", edgecolors="black", linewidths=0.9, zorder=4)
+    axes.annotate(
+        f"{mean:.3g}", (index, 0), (0, 5), textcoords="offset points", ha="center", fontsize=9, zorder=5
+    )
+
+
+def _caption(label: str, done: Sequence[Run], runs: Sequence[Run]) -> str:
+    backend, _, extra = label.partition(" (")
+    lines = [backend, *([extra.rstrip(")").replace(", ", "\n")] if extra else [])]
+    metrics = done[0].metrics
+    if metrics:
+        metric = next(iter(metrics))
+        lines.append(f"{metric} {fmean(run.metrics[metric] for run in done):.3f}")
+    others = [run.status for run in runs if run.cell == done[0].cell and run.status != "ok"]
+    lines += [f"{others.count(status)} {status.replace('_', ' ')}" for status in dict.fromkeys(others)]
+    return "\n".join(lines)
+
+
+def _title(usecase: str, runs: Sequence[Run]) -> str:
+    epochs = {run.params.get("epochs") for run in runs}
+    distributed = [run for run in runs if run.nodes * run.workers > 1] or runs
+    parts = [f"{usecase}: training time"]
+    if len(epochs) == 1:
+        parts.append(f"{epochs.pop()} epochs")
+    shapes = {(run.nodes, run.workers, run.network) for run in distributed}
+    if len(shapes) == 1:
+        nodes, workers, network = shapes.pop()
+        parts.append(f"{nodes} node{'s' * (nodes > 1)} × {workers} worker{'s' * (workers > 1)}, {network}")
+    return ", ".join(parts)
+
+
+def _statement(counts: Sequence[int]) -> str:
+    n = str(counts[0]) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
+    return f"bar: mean of n = {n} runs   whiskers: min and max   dots: single runs"

@@ -1,0 +1,73 @@
+"""Reads records into pandas frames and names cells so that a reader can tell them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import pandas as pd
+
+from adabench.results.record import PlannedRun, Run
+from adabench.results.store import SessionStore
+
+__all__ = ["SUCCESS", "cell_labels", "last_attempts", "load_frame", "measured"]
+
+SUCCESS = ("ok", "not_converged")
+"""Statuses of runs that were trained to their end and hence have times and quality."""
+
+
+def load_frame(store: SessionStore) -> pd.DataFrame:
+    """All recorded runs of a session, a row each; nested tables become columns such as ``seconds.train``.
+
+    `label` tells the cells of a use case apart. Nothing is filtered: warm-ups and failures are rows too.
+    """
+    runs = store.runs()
+    frame = pd.json_normalize([msgspec.to_builtins(run) for run in runs], max_level=1)
+    if runs:
+        labels = cell_labels(store.session().plan)
+        frame["label"] = [labels.get(run.cell, run.backend) for run in runs]
+    return frame
+
+
+def measured(runs: Iterable[Run]) -> list[Run]:
+    """The last attempt of every measured run that was trained to its end."""
+    return [run for run in last_attempts(runs) if run.phase == "measured" and run.status in SUCCESS]
+
+
+def last_attempts(runs: Iterable[Run]) -> list[Run]:
+    """A planned run counts once: by its last attempt."""
+    return list({(run.cell, run.phase, run.block): run for run in runs}.values())
+
+
+def cell_labels(planned: Sequence[PlannedRun] | Sequence[Run]) -> dict[str, str]:
+    """Cell identifier -> backend, with whatever else distinguishes it among the cells of its use case.
+
+    Parameters
+    ----------
+    planned : sequence
+        A session's plan, or recorded runs.
+    """
+    cells = {run.cell: run for run in planned if run.phase == "measured"}
+    labels = {}
+    for identifier, run in cells.items():
+        alike = [
+            other for other in cells.values() if (other.usecase, other.backend) == (run.usecase, run.backend)
+        ]
+        extra = [f"{name}={_short(value)}" for name, value in run.params.items() if _varies(name, alike)]
+        extra += [
+            f"{name}={getattr(run, name)}"
+            for name in ("nodes", "workers", "network")
+            if len({getattr(other, name) for other in alike}) > 1
+        ]
+        labels[identifier] = run.backend + (f" ({', '.join(extra)})" if extra else "")
+    return labels
+
+
+def _varies(parameter: str, cells: Sequence[PlannedRun | Run]) -> bool:
+    return len({repr(cell.params.get(parameter)) for cell in cells}) > 1
+
+
+def _short(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

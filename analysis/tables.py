@@ -1,0 +1,89 @@
+"""Tables of a session as Markdown, which reads as plain text too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+import msgspec
+
+from adabench.analysis.load import SUCCESS, cell_labels, last_attempts
+from adabench.results.record import Run
+from adabench.results.store import SessionStore, write_atomically
+
+__all__ = ["markdown", "run_text", "session_table", "write_table"]
+
+
+def session_table(runs: Sequence[Run]) -> str:
+    """What was measured, a row a cell: counts, training seconds as mean [min, max], quality, traffic."""
+    counted = [run for run in last_attempts(runs) if run.phase == "measured"]
+    labels = cell_labels(counted)
+    tables = []
+    for usecase in dict.fromkeys(run.usecase for run in counted):
+        rows = [
+            _row(label, [run for run in counted if run.cell == cell])
+            for cell, label in labels.items()
+            if any(run.cell == cell and run.usecase == usecase for run in counted)
+        ]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        tables.append(
+            f"{usecase}\n\n" + markdown(names, [[row.get(name, "") for name in names] for row in rows])
+        )
+    return "\n\n".join(tables)
+
+
+def write_table(store: SessionStore) -> Path:
+    """Write the session's table beside its records; returns the file."""
+    file = store.folder / "table.md"
+    write_atomically(file, (session_table(store.runs()) + "\n").encode())
+    return file
+
+
+def run_text(store: SessionStore, run: Run) -> str:
+    """Everything recorded of a run, and the end of its log."""
+    text = msgspec.json.format(msgspec.json.encode(run), indent=2).decode()
+    log = store.logs / f"{run.run_id}.err"
+    if not log.exists():
+        return text
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join([text, f"end of {log}:", *lines[-40:]])
+
+
+def markdown(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table with aligned columns."""
+    widths = [max(len(line[column]) for line in [names, *rows]) for column in range(len(names))]
+
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |"
+
+    return "\n".join(
+        [line(names), "|" + "|".join("-" * (width + 2) for width in widths) + "|", *map(line, rows)]
+    )
+
+
+def _row(label: str, runs: Sequence[Run]) -> dict[str, str]:
+    done = [run for run in runs if run.status in SUCCESS]
+    row = {"backend": label, "n": str(len(done))}
+    others = [run.status for run in runs if run.status not in SUCCESS or run.status == "not_converged"]
+    row["not ok"] = ", ".join(f"{others.count(status)} {status}" for status in dict.fromkeys(others)) or "-"
+    row["training (s)"] = _spread([run.seconds.train for run in done if run.seconds.train is not None], ".2f")
+    row["whole run (s)"] = _spread([run.seconds.total for run in done], ".2f")
+    for metric in dict.fromkeys(name for run in done for name in run.metrics):
+        row[metric] = _spread([run.metrics[metric] for run in done if metric in run.metrics], ".4f")
+    row["local"] = _local_share(done)
+    sent = [run.counters["bytes_sent"] for run in done if "bytes_sent" in run.counters]
+    row["sent (MB)"] = f"{fmean(sent) / 1e6:.1f}" if sent else "-"
+    return row
+
+
+def _spread(values: Sequence[float], form: str) -> str:
+    if not values:
+        return "-"
+    return f"{fmean(values):{form}} [{min(values):{form}}, {max(values):{form}}]"
+
+
+def _local_share(runs: Sequence[Run]) -> str:
+    local = sum(run.counters.get("pulled_local", 0) for run in runs)
+    pulled = local + sum(run.counters.get("pulled_remote", 0) for run in runs)
+    return f"{local / pulled:.1%}" if pulled else "-"

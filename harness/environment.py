@@ -1,0 +1,155 @@
+"""What a session ran on, and how noisy the machine was."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from adabench.results.record import Git
+
+__all__ = ["capture", "environment_id", "git_state", "machine_name", "probe", "short_differences"]
+
+_PACKAGES = ("adabench", "torch", "torch-geometric", "numpy", "scipy", "msgspec", "pymetis")
+_CPU = Path("/sys/devices/system/cpu/cpu0")
+
+# What changes measured times; load and free memory vary from run to run and are no part of the identity.
+_IDENTIFYING = ("cpu", "cores", "governor", "memory_gib", "kernel", "compiler", "python", "packages", "torch")
+
+
+def capture() -> dict[str, Any]:
+    """Processor, memory, kernel, compiler, package versions, torch's build and settings, load."""
+    import torch
+
+    return {
+        "cpu": _cpu_model(),
+        "cores": {
+            "logical": psutil.cpu_count(),
+            "physical": psutil.cpu_count(logical=False),
+            "usable": _usable(),
+        },
+        "governor": _read(_CPU / "cpufreq/scaling_governor"),
+        "max_mhz": _max_mhz(),
+        "caches": _caches(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "memory_available_gib": round(psutil.virtual_memory().available / 2**30, 1),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "compiler": _compiler(),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "torch": {
+            "version": str(torch.__version__),
+            "parallel": torch.__config__.parallel_info().splitlines()[:4],
+            "build": [line.strip(" -") for line in torch.__config__.show().splitlines()[1:] if line.strip()],
+        },
+        "load": list(os.getloadavg()),
+    }
+
+
+def environment_id(environment: dict[str, Any]) -> str:
+    """Hash of what identifies an environment; equal identifiers may be pooled."""
+    identifying = {name: environment.get(name) for name in _IDENTIFYING}
+    return hashlib.sha256(msgspec.json.encode(identifying, order="deterministic")).hexdigest()[:12]
+
+
+def short_differences(one: dict[str, Any], other: dict[str, Any]) -> str:
+    """In words: which identifying parts of two environments differ."""
+    return ", ".join(name for name in _IDENTIFYING if one.get(name) != other.get(name))
+
+
+def machine_name(environment: dict[str, Any]) -> str:
+    """A line that describes the machine without naming it."""
+    cores = environment["cores"]["usable"]
+    return f"{environment['cpu']}, {cores} cores, {environment['memory_gib']:g} GiB, {environment['kernel']}"
+
+
+def git_state() -> Git | None:
+    """Commit of the clone that this code is in, and whether tracked files differ; None outside a clone."""
+    folder = Path(__file__).resolve().parent
+    commit = _output(["git", "-C", str(folder), "rev-parse", "HEAD"])
+    if commit is None:
+        return None
+    status = _output(["git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no"])
+    return Git(commit=commit, dirty=bool(status))
+
+
+def probe() -> tuple[float, float]:
+    """The load of the last minute, and the seconds that a fixed computation on one core takes now.
+
+    The computation hashes 8 MiB five times and takes the median: tens of milliseconds, little enough to be no
+    burden, long enough to show a busy neighbour or a processor that clocks down.
+    """
+    block = bytes(8 << 20)
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        hashlib.sha256(block).digest()
+        times.append(time.perf_counter() - start)
+    return os.getloadavg()[0], sorted(times)[2]
+
+
+def _cpu_model() -> str:
+    for line in (_read(Path("/proc/cpuinfo")) or "").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return " ".join(value.split())
+    return platform.processor() or platform.machine()
+
+
+def _usable() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _max_mhz() -> float | None:
+    text = _read(_CPU / "cpufreq/cpuinfo_max_freq")
+    return float(text) / 1000 if text else None
+
+
+def _caches() -> dict[str, str]:
+    caches = {}
+    for index in sorted((_CPU / "cache").glob("index*")):
+        level, kind, size = (_read(index / name) for name in ("level", "type", "size"))
+        if level and kind and size:
+            caches[f"L{level} {kind.lower()}"] = size
+    return caches
+
+
+@functools.cache
+def _compiler() -> str | None:
+    for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
+        if name and shutil.which(name):
+            text = _output([name, "--version"])
+            return text.splitlines()[0] if text else None
+    return None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _read(file: Path) -> str | None:
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+
+
+def _output(command: list[str]) -> str | None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,64 @@
+"""The root of a run's process group: torchrun, in a process that ends with the harness and leaves nothing.
+
+``python -m adabench.harness.group FAILURES.json TORCHRUN-ARGUMENTS…``
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from adabench.harness.process import adopt_orphans, die_with_parent, kill_descendants
+from adabench.results.store import write_atomically
+
+__all__ = ["Failure"]
+
+
+class Failure(msgspec.Struct, kw_only=True, frozen=True):
+    """A rank that ended badly, as torchrun saw it; a negative exit code is a signal's number."""
+
+    rank: int
+    pid: int
+    exit_code: int
+    time: float
+
+
+def main(arguments: list[str]) -> int:
+    """Run torchrun; write which ranks failed; kill whatever they started and left."""
+    die_with_parent()
+    adopt_orphans()
+    if os.getppid() == 1:
+        return 1  # The harness died before the death signal was armed.
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import parse_args, run
+
+    failures_file = Path(arguments[0])
+    try:
+        run(parse_args(arguments[1:]))
+    except ChildFailedError as error:
+        failures = [
+            Failure(rank=rank, pid=failure.pid, exit_code=failure.exitcode, time=float(failure.timestamp))
+            for rank, failure in error.failures.items()
+        ]
+        write_atomically(failures_file, msgspec.json.encode(failures))
+        print(f"[adabench] {_sentence(failures)}", file=sys.stderr, flush=True)
+        return 1
+    finally:
+        kill_descendants(psutil.Process())
+    return 0
+
+
+def _sentence(failures: list[Failure]) -> str:
+    return "; ".join(
+        f"rank {failure.rank} (pid {failure.pid}) ended with "
+        + (f"signal {-failure.exit_code}" if failure.exit_code < 0 else f"exit code {failure.exit_code}")
+        for failure in sorted(failures, key=lambda one: one.time)
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,235 @@
+"""Launches one run as its own process group under torchrun, watches it, and leaves no process behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import psutil
+
+from adabench.harness.group import Failure
+from adabench.harness.process import kill_tree
+from adabench.harness.spec import (
+    NETWORK_VARIABLE,
+    RankError,
+    RankResult,
+    RankState,
+    TrialSpec,
+    error_file,
+    result_file,
+    state_file,
+)
+from adabench.results.record import Status
+
+__all__ = ["Outcome", "launch"]
+
+T = TypeVar("T")
+
+# Torchrun gives a rank 30 s to react to SIGTERM; one that hangs in a dead collective is killed sooner.
+GRACE_SECONDS = 5.0
+_POLL_SECONDS = 0.1
+_OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended; `results` has an entry a rank if and only if it ended well."""
+
+    status: Status
+    total_seconds: float
+    phase: str | None = None
+    rank: int | None = None
+    reason: str | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    results: list[RankResult] = field(default_factory=list)
+
+
+def launch(
+    spec: TrialSpec,
+    out: Path,
+    err: Path,
+    timeout: float,
+    stopped: Callable[[], bool],
+    watch: Callable[[RankState], None],
+) -> Outcome:
+    """Run one cell once.
+
+    Parameters
+    ----------
+    spec : TrialSpec
+        Its `folder` and `launched_at` are set here.
+    out, err : Path
+        Where all ranks' output goes; appended.
+    timeout : float
+        Seconds after which the process group is killed.
+    stopped : callable
+        Asked ten times a second; once true, the group is killed and the run is `interrupted`.
+    watch : callable
+        Told rank 0's state whenever it is read.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="adabench-"))
+    launched_at = time.monotonic()
+    spec = replace_spec(spec, folder, launched_at)
+    spec_file = folder / "spec.json"
+    spec_file.write_bytes(msgspec.json.encode(spec))
+    try:
+        with out.open("ab") as out_file, err.open("ab") as err_file:
+            group = subprocess.Popen(
+                _command(spec, folder, spec_file),
+                stdin=subprocess.DEVNULL,
+                stdout=out_file,
+                stderr=err_file,
+                env=_environment(spec, folder),
+                start_new_session=True,
+            )
+            try:
+                ended = _watch(group, spec, folder, launched_at + timeout, stopped, watch)
+            finally:
+                # Also on an exception here: whatever happens, the group ends with this call.
+                kill_tree(group.pid)
+                exit_code = group.wait()
+            outcome = _outcome(ended, spec, folder, timeout, exit_code, time.monotonic() - launched_at)
+            if outcome.reason is not None:
+                err_file.write(f"[adabench] {outcome.status}: {outcome.reason}\n".encode())
+        return outcome
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def replace_spec(spec: TrialSpec, folder: Path, launched_at: float) -> TrialSpec:
+    """The spec with where and when it was launched."""
+    return msgspec.structs.replace(spec, folder=str(folder), launched_at=launched_at)
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """Why the watching stopped, and which ranks had vanished by then without a word."""
+
+    status: Status | None
+    lost: list[int]
+
+
+def _command(spec: TrialSpec, folder: Path, spec_file: Path) -> list[str]:
+    torchrun = [
+        *("--nnodes", "1", "--nproc-per-node", str(spec.nodes), "--max-restarts", "0"),
+        # Port 0: torchrun binds a free one itself, so no other program can take it in between.
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"),
+        *("--monitor-interval", "0.1"),
+    ]
+    return [
+        *(sys.executable, "-m", "adabench.harness.group", str(folder / "failures.json"), *torchrun),
+        *("-m", "adabench.harness.trial", str(spec_file)),
+    ]
+
+
+def _environment(spec: TrialSpec, folder: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+        "TMPDIR": str(folder),
+        NETWORK_VARIABLE: spec.network,
+    }
+
+
+def _watch(
+    group: subprocess.Popen[bytes],
+    spec: TrialSpec,
+    folder: Path,
+    deadline: float,
+    stopped: Callable[[], bool],
+    watch: Callable[[RankState], None],
+) -> _Ended:
+    pids: dict[int, int] = {}
+    lost: list[int] = []
+    trouble_since: float | None = None
+    while True:
+        try:
+            group.wait(_POLL_SECONDS)
+            return _Ended(None, lost)
+        except subprocess.TimeoutExpired:
+            now = time.monotonic()
+        if stopped():
+            return _Ended("interrupted", lost)
+        if now > deadline:
+            return _Ended("timeout", lost)
+        for rank in range(spec.nodes):
+            state = _read(state_file(folder, rank), RankState)
+            if state is not None:
+                pids[rank] = state.pid
+                if rank == 0:
+                    watch(state)
+        lost += [rank for rank, pid in pids.items() if rank not in lost and _vanished(folder, rank, pid)]
+        failed = bool(lost) or any(error_file(folder, rank).exists() for rank in range(spec.nodes))
+        trouble_since = (trouble_since or now) if failed else None
+        if trouble_since is not None and now - trouble_since > GRACE_SECONDS:
+            return _Ended(None, lost)
+
+
+def _vanished(folder: Path, rank: int, pid: int) -> bool:
+    try:
+        alive = psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        alive = False
+    # The files are looked for after the process: a rank writes its result before it exits.
+    return not alive and not result_file(folder, rank).exists() and not error_file(folder, rank).exists()
+
+
+def _outcome(
+    ended: _Ended, spec: TrialSpec, folder: Path, timeout: float, exit_code: int, total: float
+) -> Outcome:
+    ranks = range(spec.nodes)
+    states = {rank: _read(state_file(folder, rank), RankState) for rank in ranks}
+    phases = {rank: state.phase if state is not None else "launch" for rank, state in states.items()}
+    if ended.status is not None:
+        reason = "stopped by the user" if ended.status == "interrupted" else f"killed after {timeout:g} s"
+        return Outcome(ended.status, total, phase=phases[0], reason=reason, exit_code=exit_code)
+    results = [_read(result_file(folder, rank), RankResult) for rank in ranks]
+    complete = [result for result in results if result is not None]
+    if exit_code == 0 and len(complete) == spec.nodes:
+        return Outcome("ok", total, exit_code=0, results=complete)
+    return replace(_first_cause(ended, folder, phases, exit_code), total_seconds=total)
+
+
+def _first_cause(ended: _Ended, folder: Path, phases: dict[int, str], exit_code: int) -> Outcome:
+    """A rank that a signal ended comes first, then the earliest exception; a lost peer is a consequence."""
+    failures = _read(folder / "failures.json", list[Failure]) or []
+    errors = [error for rank in phases if (error := _read(error_file(folder, rank), RankError)) is not None]
+    silent = {error.rank for error in errors}
+    for failure in sorted(failures, key=lambda one: one.time):
+        if failure.rank in silent or failure.exit_code in (0, -signal.SIGTERM):
+            continue
+        name, how = None, f"ended with exit code {failure.exit_code}"
+        if failure.exit_code < 0:
+            name = signal.Signals(-failure.exit_code).name
+            how = f"was killed by {name}"
+        reason = f"rank {failure.rank} {how}"
+        return Outcome("failed", 0, phases[failure.rank], failure.rank, reason, failure.exit_code, name)
+    if errors:
+        first = min(errors, key=lambda error: (error.kind == "PeerLost", error.at))
+        memory = first.kind in _OUT_OF_MEMORY or "allocate memory" in first.message
+        reason = f"rank {first.rank}: {first.kind}: {first.message}"
+        return Outcome("oom" if memory else "failed", 0, first.phase, first.rank, reason, 1)
+    if ended.lost:
+        rank = ended.lost[0]
+        return Outcome("failed", 0, phases[rank], rank, f"rank {rank} vanished", exit_code)
+    reason = f"torchrun ended with exit code {exit_code} before any rank reported: see the log"
+    return Outcome("failed", 0, "launch", None, reason, exit_code)
+
+
+def _read(file: Path, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None

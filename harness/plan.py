@@ -1,0 +1,235 @@
+"""What will run in which order: cells, blocks, and the random order inside each block."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from adabench.harness.errors import UsageError
+from adabench.harness.registry import load_backend, load_usecase, source_files
+from adabench.harness.study import Study
+from adabench.harness.syntax import combinations, convert_params
+from adabench.results.record import PlannedRun
+
+__all__ = ["Cell", "cells_of", "order", "sources_hash", "study_id"]
+
+WARMUP_BLOCK = -1
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Use case × backend × parameters × topology, everything resolved.
+
+    `params` are the use case's, `options` the backend's; a run's record holds both in one table.
+    """
+
+    usecase: str
+    backend: str
+    params: dict[str, Any]
+    options: dict[str, Any]
+    nodes: int
+    workers: int
+    network: str
+    data_path: str | None
+    data: str | None = None
+    source: str | None = None
+
+    @property
+    def id(self) -> str:
+        """Hash of everything that defines the cell; equal identifiers are repetitions of the same thing."""
+        identity = {
+            "usecase": self.usecase,
+            "backend": self.backend,
+            "params": self.params,
+            "options": self.options,
+            "topology": [self.nodes, self.workers, self.network],
+            "data": self.data,
+            "source": self.source,
+        }
+        return _digest(msgspec.json.encode(identity, order="deterministic"))[:16]
+
+    @property
+    def recorded_params(self) -> dict[str, Any]:
+        return {**self.params, **self.options}
+
+    @property
+    def label(self) -> str:
+        return f"{self.usecase} · {self.backend}"
+
+
+def cells_of(study: Study) -> list[Cell]:
+    """Ask the plugins, fill in their defaults, and multiply everything out.
+
+    A backend that is not distributed ignores the topology: it is one process with one worker.
+
+    Raises
+    ------
+    UsageError
+        For an unknown plugin or parameter, a wrong value, or data that cannot be used.
+    """
+    cells: list[Cell] = []
+    for selected in study.usecases:
+        usecase = load_usecase(selected.name)
+        for params in combinations(selected.values):
+            checked = convert_params(usecase.Params, params, f"use case {selected.name!r}")
+            path = study.data.get(selected.name)
+            cell = Cell(selected.name, "", msgspec.to_builtins(checked), {}, 1, 1, "loopback", path)
+            cells += [found for found in _with_backends(cell, study) if found not in cells]
+    return [_fingerprinted(cell, study.seed) for cell in cells]
+
+
+def order(cells: Sequence[Cell], repeats: int, seed: int, warmup: bool) -> list[PlannedRun]:
+    """The runs in their order: block by block, every use case's cells once a block.
+
+    Inside a use case the orders of consecutive blocks are the rows of random cyclic Latin squares, so over as
+    many blocks as there are cells each cell takes each position once. A plan for fewer blocks is a prefix of a
+    plan for more.
+
+    Parameters
+    ----------
+    cells : sequence of Cell
+    repeats : int
+        Measured blocks.
+    seed : int
+        Of the order; block b trains with seed + b.
+    warmup : bool
+        Whether a discarded block comes first, with one epoch a run.
+    """
+    by_usecase: dict[str, list[Cell]] = {}
+    for cell in cells:
+        by_usecase.setdefault(cell.usecase, []).append(cell)
+    orders = {
+        usecase: _latin_orders(len(own), repeats, random.Random(f"{seed} {usecase}"))
+        for usecase, own in by_usecase.items()
+    }
+    planned = []
+    for block in range(WARMUP_BLOCK if warmup else 0, repeats):
+        for usecase, own in by_usecase.items():
+            for position, index in enumerate(orders[usecase][max(block, 0)]):
+                planned.append(_planned(own[index], block, position, seed))
+    return planned
+
+
+def study_id(study: Study, cells: Sequence[Cell]) -> str:
+    """Hash of a resolved study, its sources and data: a session with the same one is continued."""
+    resolved = {
+        "cells": [cell.id for cell in cells],
+        "seed": study.seed,
+        "warmup": study.warmup,
+        "targets": study.targets,
+        "timeout": study.timeout,
+    }
+    return _digest(msgspec.json.encode(resolved, order="deterministic"))[:16]
+
+
+def sources_hash(files: Sequence[Path]) -> str:
+    """Hash of the contents of source files, in the order of their names."""
+    digest = hashlib.sha256()
+    for file in sorted(set(files), key=lambda one: (one.name, str(one))):
+        digest.update(file.name.encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _with_backends(base: Cell, study: Study) -> list[Cell]:
+    cells = []
+    for selected in study.backends:
+        backend = load_backend(selected.name)
+        for options in combinations(selected.values):
+            checked = msgspec.to_builtins(
+                convert_params(backend.Options, options, f"backend {selected.name!r}")
+            )
+            clash = sorted(set(checked) & set(base.params))
+            if clash:
+                raise UsageError(
+                    f"parameter {clash[0]} belongs to both use case {base.usecase!r} and "
+                    f"backend {selected.name!r}: "
+                    "one of the plugins has to rename it"
+                )
+            filled = replace(base, backend=selected.name, options=checked)
+            if not backend.distributed:
+                cells.append(filled)
+                continue
+            cells += [
+                replace(filled, nodes=nodes, workers=workers, network=network)
+                for nodes in study.nodes
+                for workers in study.workers
+                for network in study.network
+            ]
+    return cells
+
+
+def _fingerprinted(cell: Cell, seed: int) -> Cell:
+    files = [*source_files(load_usecase(cell.usecase)), *source_files(load_backend(cell.backend))]
+    return replace(cell, data=_fingerprint(cell, seed), source=sources_hash([*files, *_shared_sources()]))
+
+
+_fingerprints: dict[tuple[str, bytes, str | None, int], str] = {}
+
+
+def _fingerprint(cell: Cell, seed: int) -> str:
+    """Build the use case once a parameter set: wrong data is found before anything is launched."""
+    from adabench.usecases.protocol import DataError
+
+    key = (cell.usecase, msgspec.json.encode(cell.params, order="deterministic"), cell.data_path, seed)
+    if key not in _fingerprints:
+        kind = load_usecase(cell.usecase)
+        path = Path(cell.data_path) if cell.data_path is not None else None
+        try:
+            usecase = kind(msgspec.convert(cell.params, kind.Params), path, seed)
+        except DataError as error:
+            raise UsageError(f"use case {cell.usecase!r}: {error}") from error
+        _fingerprints[key] = usecase.fingerprint
+    return _fingerprints[key]
+
+
+def _shared_sources() -> list[Path]:
+    """What every run goes through: the trial, the wrapper library, the parameter server and its binary."""
+    import importlib.util
+
+    files = [Path(__file__).with_name("trial.py")]
+    for package in ("autoada", "adaps"):
+        spec = importlib.util.find_spec(package)
+        for folder in spec.submodule_search_locations or [] if spec is not None else []:
+            files += [file for file in Path(folder).rglob("*") if file.suffix in (".py", ".so")]
+    core = importlib.util.find_spec("adaps._core") if importlib.util.find_spec("adaps") else None
+    if core is not None and core.origin is not None:
+        files.append(Path(core.origin))
+    return files
+
+
+def _latin_orders(size: int, blocks: int, generator: random.Random) -> list[list[int]]:
+    """Rows of random cyclic Latin squares: a random order, its rotations in random order, then anew."""
+    rows: list[list[int]] = []
+    while len(rows) < max(blocks, 1):
+        base = generator.sample(range(size), size)
+        rows += [base[shift:] + base[:shift] for shift in generator.sample(range(size), size)]
+    return rows[: max(blocks, 1)]
+
+
+def _planned(cell: Cell, block: int, position: int, seed: int) -> PlannedRun:
+    warm = block == WARMUP_BLOCK
+    params = {**cell.recorded_params, "epochs": 1} if warm else cell.recorded_params
+    return PlannedRun(
+        cell=cell.id,
+        usecase=cell.usecase,
+        backend=cell.backend,
+        params=params,
+        nodes=cell.nodes,
+        workers=cell.workers,
+        network=cell.network,
+        block=block,
+        position=position,
+        seed=seed + max(block, 0),
+        phase="warmup" if warm else "measured",
+    )
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,135 @@
+"""Shows how far a session has come: a live display in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from adabench.harness.spec import RankState
+from adabench.results.record import PlannedRun, Run
+
+__all__ = ["SessionProgress", "describe"]
+
+
+class SessionProgress:
+    """Progress of a session's runs; a context manager.
+
+    Parameters
+    ----------
+    planned : list of PlannedRun
+        Everything that the session will hold.
+    done : list of Run
+        What it holds already, for the count and the estimate.
+    labels : dict
+        Cell identifier -> what to call it.
+    """
+
+    def __init__(
+        self, planned: list[PlannedRun], done: list[Run], labels: dict[str, str], console: Console
+    ) -> None:
+        self._planned, self._labels, self._console = planned, labels, console
+        self._remaining = {run.key: run for run in planned}
+        self._seconds: dict[tuple[str, str], list[float]] = {}
+        for run in done:
+            self._account(run)
+        self._live: Progress | None = None
+        self._started = 0.0
+        self._blocks = 1 + max((run.block for run in planned), default=0)
+
+    def __enter__(self) -> SessionProgress:
+        if self._console.is_terminal:
+            self._live = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TextColumn("{task.fields[eta]}"),
+                console=self._console,
+                transient=True,
+            )
+            self._live.start()
+            self._task = self._live.add_task(
+                "", total=len(self._planned), completed=len(self._planned) - len(self._remaining), eta=""
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def start(self, run: PlannedRun) -> None:
+        """A run is launched."""
+        self._current = run
+        self._started = time.monotonic()
+        if self._live is None:
+            self._console.print(
+                f"{self._place(run)} {self._labels[run.cell]} … {self.eta()}", highlight=False
+            )
+        else:
+            self._live.update(
+                self._task, description=f"{self._place(run)} {self._labels[run.cell]}", eta=self.eta()
+            )
+
+    def watch(self, state: RankState) -> None:
+        """The current run's phase is known anew."""
+        if self._live is not None:
+            phase = state.phase + (
+                f" {state.epoch}/{self._current.params.get('epochs', '?')}" if state.epoch else ""
+            )
+            description = (
+                f"{self._place(self._current)} {self._labels[self._current.cell]} [dim]{phase}[/dim]"
+            )
+            self._live.update(self._task, description=description, eta=self.eta())
+
+    def end(self, run: Run) -> None:
+        """A run is recorded."""
+        self._account(run)
+        self._console.print(f"{self._place(run)} {self._labels[run.cell]}: {describe(run)}", highlight=False)
+        if self._live is not None:
+            self._live.update(self._task, advance=1, eta=self.eta())
+
+    def eta(self) -> str:
+        """What is left, from the runs that have finished: a cell's own mean, else the mean of all."""
+        known = [second for seconds in self._seconds.values() for second in seconds]
+        if not known:
+            return ""
+        mean = sum(known) / len(known)
+        left = 0.0
+        for run in self._remaining.values():
+            own = self._seconds.get((run.cell, run.phase))
+            left += sum(own) / len(own) if own else mean
+        left -= min(time.monotonic() - self._started, left) if self._started else 0.0
+        return f"about {duration(left)} left"
+
+    def _account(self, run: Run) -> None:
+        self._remaining.pop((run.cell, run.phase, run.block), None)
+        if run.status in ("ok", "not_converged"):
+            self._seconds.setdefault((run.cell, run.phase), []).append(run.seconds.total)
+
+    def _place(self, run: PlannedRun | Run) -> str:
+        block = "warm-up" if run.phase == "warmup" else f"block {run.block + 1}/{self._blocks}"
+        return f"{block} {run.usecase}"
+
+
+def describe(run: Run) -> str:
+    """One line: outcome, seconds, quality or reason."""
+    if run.status not in ("ok", "not_converged"):
+        return f"{run.status} in {run.failed_phase}: {run.reason}"
+    quality = "  ".join(f"{name} {value:.4g}" for name, value in run.metrics.items())
+    train = f"{run.seconds.train:.1f} s training" if run.seconds.train is not None else ""
+    return f"{run.status}  {train} of {run.seconds.total:.1f} s  {quality}"
+
+
+def duration(seconds: float) -> str:
+    """``42 s``, ``3 min 20 s`` or ``1 h 05 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

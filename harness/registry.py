@@ -1,0 +1,118 @@
+"""Finds backends and use cases: files of this project and entry points of others, no central list.
+
+Names are listed without importing anything heavy; only what is used is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+import re
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from adabench.harness.errors import UsageError, unknown
+
+if TYPE_CHECKING:
+    from adabench.backends.protocol import Backend
+    from adabench.usecases.protocol import UseCase
+
+__all__ = ["Kind", "load_backend", "load_usecase", "names", "source_files"]
+
+Kind = Literal["backend", "usecase"]
+
+_PACKAGE = {"backend": "adabench.backends", "usecase": "adabench.usecases"}
+_ATTRIBUTE = {"backend": "BACKEND", "usecase": "USECASE"}
+_MEMBERS = {
+    "backend": ("name", "Options", "distributed", "open"),
+    "usecase": (
+        *("name", "Params", "metric", "maximize", "fingerprint", "model", "optimizer"),
+        *("loaders", "loss", "evaluate", "keys", "samples"),
+    ),
+}
+
+
+def names(kind: Kind) -> dict[str, str]:
+    """Name -> where it comes from, for every plugin that can be found."""
+    return {name: origin for name, (origin, _) in sorted(_candidates(kind).items())}
+
+
+def load_backend(name: str) -> type[Backend]:
+    """The backend's class.
+
+    Raises
+    ------
+    UsageError
+        If there is no such backend, or it cannot be imported, or lacks a part of the protocol.
+    """
+    return cast("type[Backend]", _load("backend", name))
+
+
+def load_usecase(name: str) -> type[UseCase]:
+    """The use case's class; errors as in `load_backend`."""
+    return cast("type[UseCase]", _load("usecase", name))
+
+
+def source_files(plugin: type) -> list[Path]:
+    """The files that decide a plugin's behaviour: its package's, or a built-in backend's own and helpers."""
+    package = plugin.__module__.rpartition(".")[0] or plugin.__module__
+    spec = importlib.util.find_spec(package)
+    folders = [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec is not None else []
+    if package in _PACKAGE.values():
+        own = plugin.__module__.rpartition(".")[2]
+        return sorted(
+            file for folder in folders for file in [folder / f"{own}.py", *folder.glob("_[!_]*.py")]
+        )
+    if folders:
+        return sorted(file for folder in folders for file in folder.rglob("*.py"))
+    return [Path(spec.origin)] if spec is not None and spec.origin else []
+
+
+def _candidates(kind: Kind) -> dict[str, tuple[str, str | EntryPoint]]:
+    found: dict[str, tuple[str, str | EntryPoint]] = {}
+    package = importlib.import_module(_PACKAGE[kind])
+    for module in pkgutil.iter_modules(package.__path__):
+        # A backend is a file, a use case a folder; `protocol` and names with an underscore first are neither.
+        if module.ispkg != (kind == "usecase") or module.name == "protocol" or module.name.startswith("_"):
+            continue
+        path = f"{_PACKAGE[kind]}.{module.name}"
+        if _defines(path, _ATTRIBUTE[kind]):
+            found[module.name.replace("_", "-")] = ("built in", path)
+    for entry in entry_points(group=_PACKAGE[kind]):
+        if entry.name in found:
+            raise UsageError(
+                f"{kind} {entry.name!r} is defined twice: by {found[entry.name][0]} and by {entry.value}"
+            )
+        found[entry.name] = (entry.dist.name if entry.dist is not None else entry.value, entry)
+    return found
+
+
+def _defines(module: str, attribute: str) -> bool:
+    """Whether a module's source assigns `attribute` at top level, found without importing it."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        return False
+    source = Path(spec.origin).read_text(encoding="utf-8")
+    return re.search(rf"^{attribute}\b\s*[:=]|import\s.*\b{attribute}\b", source, re.MULTILINE) is not None
+
+
+def _load(kind: Kind, name: str) -> type[Any]:
+    candidates = _candidates(kind)
+    if name not in candidates:
+        raise unknown("use case" if kind == "usecase" else kind, name, candidates)
+    origin, where = candidates[name]
+    try:
+        if isinstance(where, str):
+            plugin = getattr(importlib.import_module(where), _ATTRIBUTE[kind])
+        else:
+            plugin = where.load()
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise UsageError(f"{kind} {name!r} ({origin}) cannot be imported: {error}") from error
+    missing = [member for member in _MEMBERS[kind] if not hasattr(plugin, member)]
+    if missing:
+        raise UsageError(f"{kind} {name!r} ({origin}) lacks {', '.join(missing)} of the {kind} protocol")
+    if plugin.name != name:
+        raise UsageError(f"{kind} {name!r} ({origin}) names itself {plugin.name!r}: the two must be equal")
+    return cast("type[Any]", plugin)

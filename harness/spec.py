@@ -1,0 +1,87 @@
+"""What passes between the harness and the processes of a run: small JSON files in a scratch folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+__all__ = [
+    "NETWORK_VARIABLE",
+    "RankError",
+    "RankResult",
+    "RankState",
+    "TrialSpec",
+    "error_file",
+    "result_file",
+    "state_file",
+]
+
+NETWORK_VARIABLE = "ADAPS_NETWORK"
+"""Environment variable that tells the parameter server how to shape its links."""
+
+
+class TrialSpec(msgspec.Struct, kw_only=True, frozen=True):
+    """One run: what to train with what. `launched_at` is on the machine's monotonic clock."""
+
+    usecase: str
+    params: dict[str, Any]
+    backend: str
+    options: dict[str, Any]
+    nodes: int
+    workers: int
+    network: str
+    data: str | None
+    seed: int
+    folder: str
+    launched_at: float
+
+
+class RankState(msgspec.Struct, kw_only=True, frozen=True):
+    """How far a rank has come; rewritten when its phase changes."""
+
+    pid: int
+    phase: str
+    epoch: int = 0
+
+
+class RankError(msgspec.Struct, kw_only=True, frozen=True):
+    """The exception that ended a rank; `at`, on the monotonic clock, tells which came first."""
+
+    rank: int
+    phase: str
+    kind: str
+    message: str
+    at: float
+
+
+class RankResult(msgspec.Struct, kw_only=True, frozen=True):
+    """What a rank measured. Seconds, metrics and history are filled in by rank 0."""
+
+    rank: int
+    counters: dict[str, float]
+    cpu_seconds: float
+    peak_rss_mib: float
+    context_switches: int
+    samples: int
+    setup_seconds: float
+    train_seconds: float
+    eval_seconds: float
+    epoch_seconds: list[float]
+    data: str
+    metrics: dict[str, float] = {}
+    history: list[dict[str, float]] = []
+    best_epoch: int | None = None
+
+
+def state_file(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.state.json"
+
+
+def error_file(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.error.json"
+
+
+def result_file(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.result.json"

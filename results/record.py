@@ -1,0 +1,176 @@
+"""What a record is: a run, and the session that it belongs to.
+
+The names are final; fields may be added, never renamed or given another meaning without a new `SCHEMA`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+__all__ = [
+    "SCHEMA",
+    "STATUSES",
+    "Git",
+    "Noise",
+    "Phase",
+    "PlannedRun",
+    "RecordError",
+    "Run",
+    "Seconds",
+    "Session",
+    "Status",
+    "sum_counters",
+]
+
+SCHEMA = 1
+
+Status = Literal["ok", "failed", "timeout", "oom", "skipped", "not_converged", "interrupted"]
+STATUSES: tuple[Status, ...] = (
+    "ok",
+    "failed",
+    "timeout",
+    "oom",
+    "skipped",
+    "not_converged",
+    "interrupted",
+)
+Phase = Literal["warmup", "measured"]
+
+
+class RecordError(ValueError):
+    """Records that cannot be read or written: one sentence that names the file and what would be right."""
+
+
+class Seconds(msgspec.Struct, kw_only=True, frozen=True):
+    """Wall seconds of a run by phase, from the launch of its process group to the exit of its last process.
+
+    `setup` includes the start of the processes, imports and reading the data; `train` is the sum of the
+    epochs; `eval` the evaluations between and after them.
+    """
+
+    setup: float | None = None
+    train: float | None = None
+    eval: float | None = None
+    teardown: float | None = None
+    total: float
+
+
+class Noise(msgspec.Struct, kw_only=True, frozen=True):
+    """What else the machine was doing: the load and a fixed computation's time, before and after the run."""
+
+    load1: float
+    probe_seconds: float
+    load1_after: float | None = None
+    probe_seconds_after: float | None = None
+
+
+class Run(msgspec.Struct, kw_only=True, frozen=True):
+    """One cell, executed once: a line of ``runs.jsonl``.
+
+    `metrics` are those of the test split at the best epoch by validation. `history` has an entry an epoch:
+    the test split's metrics under their own names, the validation split's with the prefix ``valid_``.
+    """
+
+    schema: int = SCHEMA
+    run_id: str
+    session: str
+    cell: str
+    usecase: str
+    backend: str
+    params: dict[str, Any]
+    nodes: int
+    workers: int
+    network: str
+    data: str | None
+    block: int
+    position: int
+    seed: int
+    phase: Phase
+    attempt: int
+    status: Status
+    failed_phase: str | None = None
+    failed_rank: int | None = None
+    reason: str | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    started_at: str
+    seconds: Seconds
+    epoch_seconds: list[float] = []
+    samples: int = 0
+    metrics: dict[str, float] = {}
+    history: list[dict[str, float]] = []
+    best_epoch: int | None = None
+    target: dict[str, float] | None = None
+    target_met: bool | None = None
+    seconds_to_target: float | None = None
+    counters: dict[str, float] = {}
+    cpu_seconds: float | None = None
+    peak_rss_mib: float | None = None
+    context_switches: int | None = None
+    noise: Noise | None = None
+    environment: str | None = None
+
+
+class PlannedRun(msgspec.Struct, kw_only=True, frozen=True):
+    """One entry of a session's plan: which cell runs when."""
+
+    cell: str
+    usecase: str
+    backend: str
+    params: dict[str, Any]
+    nodes: int
+    workers: int
+    network: str
+    block: int
+    position: int
+    seed: int
+    phase: Phase
+
+    @property
+    def key(self) -> tuple[str, Phase, int]:
+        """What makes a planned run the same one as a recorded run."""
+        return (self.cell, self.phase, self.block)
+
+
+class Git(msgspec.Struct, kw_only=True, frozen=True):
+    """The commit that ran, and whether tracked files differed from it."""
+
+    commit: str
+    dirty: bool
+
+
+class Session(msgspec.Struct, kw_only=True, frozen=True):
+    """One execution of a study: ``session.json``.
+
+    `environment_id` is a hash of the parts of `environment` that change what is measured; runs of different
+    identifiers are never pooled silently.
+    """
+
+    schema: int = SCHEMA
+    session: str
+    created_at: str
+    command: list[str]
+    study: dict[str, Any]
+    study_id: str
+    seed: int
+    plan: list[PlannedRun]
+    environment: dict[str, Any]
+    environment_id: str
+    git: Git | None
+    machine: str
+
+
+def sum_counters(counters: list[dict[str, float]]) -> dict[str, float]:
+    """Merge the counters of several nodes: summed, but ``…_max`` the greatest and ``…_mean`` the mean."""
+    merged: dict[str, float] = {}
+    for name in sorted(set().union(*counters)):
+        values = [one[name] for one in counters if name in one]
+        if name.endswith("_max"):
+            merged[name] = max(values)
+        elif name.endswith("_mean"):
+            merged[name] = sum(values) / len(values)
+        else:
+            merged[name] = sum(values)
+    return merged

@@ -1,0 +1,217 @@
+"""Where records are kept: one folder a session, append-only and safe against a crash at any moment."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from adabench.results.record import SCHEMA, RecordError, Run, Session
+
+__all__ = ["SessionStore", "find_run", "find_session", "list_sessions", "read_runs", "write_atomically"]
+
+T = TypeVar("T")
+
+
+class SessionStore:
+    """The folder of one session: ``session.json``, ``runs.jsonl`` and ``logs/``.
+
+    Parameters
+    ----------
+    folder : Path
+        The session's folder; it need not exist before `create`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.runs_file = folder / "runs.jsonl"
+        self.session_file = folder / "session.json"
+        self.logs = folder / "logs"
+
+    def create(self, session: Session) -> None:
+        """Make the folder and write ``session.json``.
+
+        Raises
+        ------
+        RecordError
+            If the folder cannot be written.
+        """
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+            encoded = msgspec.json.format(msgspec.json.encode(session), indent=1)
+            write_atomically(self.session_file, encoded + b"\n")
+        except OSError as error:
+            raise RecordError(
+                f"the results folder {self.folder} cannot be written ({error.strerror}): "
+                "name another one with --results"
+            ) from error
+
+    def session(self) -> Session:
+        """Read ``session.json``.
+
+        Raises
+        ------
+        RecordError
+            If it is missing, unreadable or of another schema.
+        """
+        try:
+            session = msgspec.json.decode(self.session_file.read_bytes(), type=Session)
+        except OSError as error:
+            raise RecordError(
+                f"{self.folder} is not a session: session.json cannot be read ({error.strerror})"
+            ) from error
+        except msgspec.MsgspecError as error:
+            raise RecordError(f"{self.session_file} is not a session's description: {error}") from error
+        if session.schema != SCHEMA:
+            raise RecordError(f"{self.session_file} has schema {session.schema}; this version reads {SCHEMA}")
+        return session
+
+    def runs(self) -> list[Run]:
+        """All recorded runs in the order they ended; a torn last line is no record."""
+        return read_runs(self.runs_file)
+
+    def append(self, run: Run) -> None:
+        """Record a run durably: when this returns, a crash no longer loses it."""
+        _cut_torn_line(self.runs_file)
+        with self.runs_file.open("ab") as file:
+            file.write(msgspec.json.encode(run) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the session against a second harness that would add to it.
+
+        Raises
+        ------
+        RecordError
+            If another process holds it.
+        """
+        with (self.folder / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise RecordError(
+                    f"session {self.folder.name} is being run by another process: wait for it, or use --fresh"
+                ) from error
+            yield
+
+
+def read_runs(file: Path) -> list[Run]:
+    """Read ``runs.jsonl``; a missing file holds no runs.
+
+    Raises
+    ------
+    RecordError
+        If a complete line is not a run of this schema.
+    """
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        return []
+    # What follows the last newline was torn by a crash: the run it would have described is not recorded.
+    lines = content.split(b"\n")[:-1]
+    decoder = msgspec.json.Decoder(Run)
+    runs = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            run = decoder.decode(line)
+        except msgspec.MsgspecError as error:
+            raise RecordError(f"{file}, line {number}, is not a run's record: {error}") from error
+        if run.schema != SCHEMA:
+            raise RecordError(f"{file}, line {number}, has schema {run.schema}; this version reads {SCHEMA}")
+        runs.append(run)
+    return runs
+
+
+def list_sessions(root: Path) -> list[SessionStore]:
+    """The sessions below `root`, oldest first."""
+    if not root.is_dir():
+        return []
+    stores = [SessionStore(folder) for folder in root.iterdir() if (folder / "session.json").is_file()]
+    return sorted(stores, key=lambda store: (store.session_file.stat().st_mtime_ns, store.folder.name))
+
+
+def find_session(root: Path, name: str | None = None) -> SessionStore:
+    """A session by its path, its name or an unambiguous beginning of its name; without a name the newest.
+
+    Raises
+    ------
+    RecordError
+        If there is none, or more than one.
+    """
+    if name is not None and (Path(name) / "session.json").is_file():
+        return SessionStore(Path(name))
+    stores = list_sessions(root)
+    if not stores:
+        raise RecordError(
+            f"no session in {root}: run one with `adabench run`, or name the folder with --results"
+        )
+    if name is None or name == "latest":
+        return stores[-1]
+    return _only(
+        [s for s in stores if s.folder.name == name] or [s for s in stores if s.folder.name.startswith(name)],
+        f"session {name!r} in {root}",
+        [s.folder.name for s in stores],
+    )
+
+
+def find_run(root: Path, run_id: str) -> tuple[SessionStore, Run]:
+    """A recorded run by its identifier or an unambiguous beginning of it.
+
+    Raises
+    ------
+    RecordError
+        If there is none, or more than one.
+    """
+    found = [(store, run) for store in list_sessions(root) for run in store.runs()]
+    exact = [pair for pair in found if pair[1].run_id == run_id]
+    return _only(
+        exact or [pair for pair in found if pair[1].run_id.startswith(run_id)],
+        f"run {run_id!r} in {root}",
+        [run.run_id for _, run in found],
+    )
+
+
+def write_atomically(file: Path, content: bytes) -> None:
+    """Write a whole file or none of it, also across a crash."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    with temporary.open("wb") as handle:
+        handle.write(content)
+        handle.flush()
+        os.fsync(handle.fileno())
+    temporary.replace(file)
+
+
+def _only(candidates: list[T], what: str, known: list[str]) -> T:
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
+        raise RecordError(f"{what} is ambiguous ({len(candidates)} begin like this): write more of the name")
+    hint = f"the newest is {known[-1]}" if known else "there is none"
+    raise RecordError(f"there is no {what}: {hint}")
+
+
+def _cut_torn_line(file: Path) -> None:
+    """Drop what a crash left after the last newline, so that the next record starts on a line of its own."""
+    if not file.exists():
+        return
+    with file.open("r+b") as handle:
+        end = handle.seek(0, os.SEEK_END)
+        position = end
+        while position > 0:
+            start = max(0, position - 65536)
+            handle.seek(start)
+            newline = handle.read(position - start).rfind(b"\n")
+            if newline >= 0:
+                position = start + newline + 1
+                break
+            position = start
+        if position != end:
+            handle.truncate(position)
+            os.fsync(handle.fileno())
