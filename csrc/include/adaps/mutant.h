@@ -1,0 +1,61 @@
+// Deliberate protocol bugs, present in the simulation build only: they prove that the simulator's checker
+// bites.
+#pragma once
+
+#ifdef ADAPS_SIMULATION
+
+#include <cstdint>
+
+namespace adaps {
+
+// Name, and what the protocol does wrong when it is selected.
+#define ADAPS_MUTANTS(X)                                                                    \
+  X(drop_at_once, "a replica is gone when DROP is sent, not when DROP_ACK arrives")         \
+  X(zombie_stays_readable, "a newer answer does not make a dropping replica unreadable")    \
+  X(no_refresh_before_answer, "a holder's request is answered without refreshing it first") \
+  X(no_rc_check, "a delta of an earlier tenure is accepted")                                \
+  X(forward_crossed, "a crossed delta follows the key instead of being discarded")          \
+  X(upgrade_forgets_inflight, "TRANSFER does not absorb the delta in flight")               \
+  X(upgrade_forgets_unsent, "TRANSFER does not absorb the unsent delta")                    \
+  X(refresh_forgets_inflight, "REFRESH does not add the delta in flight again")             \
+  X(refresh_forgets_unsent, "REFRESH does not add the unsent delta again")                  \
+  X(echo_without_refresh, "MARK is echoed without refreshing what is behind")               \
+  X(echo_first, "MARK is echoed ahead of the refreshes")                                    \
+  X(sync_ignores_inflight, "wait_sync does not wait for deltas in flight")                  \
+  X(mark_shared, "wait_sync shares a MARK that was sent before the call")                   \
+  X(not_pinned, "an owner with holders gives the key away")                                 \
+  X(set_without_flush, "a set overtakes an older unflushed push of its node")               \
+  X(ack_always_exact, "every ACK says exact")                                               \
+  X(two_in_flight, "a second delta is sent before the first is acknowledged")               \
+  X(intent_while_dropping, "INTENT is sent before DROP_ACK arrived")                        \
+  X(setup_not_registered, "the owner forgets a new holder")                                 \
+  X(owner_push_not_dirty, "a push at the owner is not announced to the holders")            \
+  X(torn_transfer, "value and state of a transfer are not taken in one critical section")   \
+  X(light_always, "TRANSFER to a holder never carries the value")                           \
+  X(setup_ignores_end, "a replica whose intent ended while pending is kept")                \
+  X(no_move_after_drop, "the owner does not reconsider after a drop")                       \
+  X(drop_with_two, "DROP is sent while a delta is in flight")                               \
+  X(first_duplicate_wins, "of duplicates in one set the first is applied last")             \
+  X(news_unordered, "older news of a location replaces newer")                              \
+  X(absorb_no_bump, "absorption does not change the version")                               \
+  X(duplicates_torn, "duplicates of a key in one call are applied in different places")     \
+  X(full_never_flushes, "a round sends a dirty key only at wait_sync")
+
+enum class Mutant : std::uint8_t {
+  none,
+#define ADAPS_MUTANT_NAME(name, text) name,
+  ADAPS_MUTANTS(ADAPS_MUTANT_NAME)
+#undef ADAPS_MUTANT_NAME
+};
+
+inline Mutant selected_mutant = Mutant::none;
+
+}  // namespace adaps
+
+#define ADAPS_MUTANT(name) (::adaps::selected_mutant == ::adaps::Mutant::name)
+
+#else
+
+#define ADAPS_MUTANT(name) false
+
+#endif
