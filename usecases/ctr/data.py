@@ -26,7 +26,7 @@ from adabench.usecases.ctr.generate import generate
 from adabench.usecases.ctr.loader import Batch, Split
 from adabench.usecases.ctr.read_npy import DENSE, LABELS, SPARSE, read_npy
 from adabench.usecases.ctr.read_raw import read_raw
-from adabench.usecases.ctr.table import Table, concatenate, require_both_classes, row_ids
+from adabench.usecases.ctr.table import Table, concatenate, require_both_classes, row_ids, standardise
 from adabench.usecases.protocol import DataError
 
 RAW_NAMES = ("train", "dev", "test")
@@ -60,18 +60,23 @@ def load(path: Path | None, generated_rows: int) -> CtrData:
         If the data cannot be read or used.
     """
     if path is None:
-        table = generate(generated_rows)
-        return _prepare(table, _sevenths(table, f"generated data of {generated_rows} rows"), "generated data")
-    if path.is_file():
-        table = read_raw(path)
-        return _prepare(table, _sevenths(table, str(path)), str(path))
+        table, what = generate(generated_rows), f"generated data of {generated_rows} rows"
+        return _prepare(table, _sevenths(table, what), what)
+    try:
+        table, sizes = _read(path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error}): data must be a readable folder or file") from error
+    return _prepare(table, sizes, str(path))
+
+
+def _read(path: Path) -> tuple[Table, Sizes]:
     if not path.exists():
         raise DataError(f"{path} does not exist: data must be a folder or a file of raw Criteo rows")
-    if any((path / name).exists() for name in (LABELS, DENSE, SPARSE)):
-        table = read_npy(path)
-        return _prepare(table, _sevenths(table, str(path)), str(path))
-    tables = [read_raw(file) for file in _raw_files(path)]
-    return _prepare(concatenate(tables), Sizes(*(len(part.labels) for part in tables)), str(path))
+    if path.is_dir() and not any((path / name).exists() for name in (LABELS, DENSE, SPARSE)):
+        tables = [read_raw(file) for file in _raw_files(path)]
+        return concatenate(tables), Sizes(*(len(part.labels) for part in tables))
+    table = read_npy(path) if path.is_dir() else read_raw(path)
+    return table, _sevenths(table, str(path))
 
 
 def _raw_files(folder: Path) -> list[Path]:
@@ -104,11 +109,8 @@ def _prepare(table: Table, sizes: Sizes, what: str) -> CtrData:
     for name, part in zip(Sizes._fields, parts, strict=True):
         require_both_classes(table.labels[part], f"the {name} split of {what}")
     ids, rows = row_ids(table)
-    train_dense = table.dense[parts[0]].astype(np.float64)
-    std = train_dense.std(axis=0)
-    dense = (table.dense - train_dense.mean(axis=0)) / np.where(std > 0, std, 1)
     samples = Batch(
-        torch.from_numpy(dense.astype(np.float32)),
+        torch.from_numpy(standardise(table.dense, table.dense[parts[0]])),
         torch.from_numpy(ids),
         torch.from_numpy(table.labels.astype(np.float32)),
     )

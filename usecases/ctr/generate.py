@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from scipy.special import expit
 
 from adabench.usecases.ctr.fields import CLICK_RATE, DENSE, SPARSE, DenseField, SparseField
-from adabench.usecases.ctr.table import Table, log_transform, row_ids
+from adabench.usecases.ctr.table import Table, log_transform, row_ids, standardise
 
 SEED = 20_140_630
 """Fixed: equal numbers of rows are equal data, so that runs with different seeds train on the same data."""
@@ -74,8 +74,7 @@ def _scatter(ranks: NDArray[np.int64], vocabulary: int) -> NDArray[np.int64]:
 
 def _click_probabilities(table: Table, generator: np.random.Generator) -> NDArray[np.float64]:
     ids, distinct = row_ids(table)
-    standardised = (table.dense - table.dense.mean(axis=0)) / table.dense.std(axis=0)
-    logits = standardised @ generator.normal(0, DENSE_EFFECT_STD, len(DENSE))
+    logits = standardise(table.dense, table.dense) @ generator.normal(0, DENSE_EFFECT_STD, len(DENSE))
     logits += generator.normal(0, ID_EFFECT_STD, distinct)[ids].sum(axis=1)
     intercept = brentq(lambda value: expit(logits + value).mean() - CLICK_RATE, -50, 50)
     probabilities: NDArray[np.float64] = expit(logits + intercept)

@@ -31,9 +31,7 @@ def auc(labels: NDArray[np.generic], scores: NDArray[np.float64]) -> float:
     clicks = int(positive.sum())
     others = len(positive) - clicks
     if clicks == 0 or others == 0:
-        raise ValueError(
-            f"the AUC needs labels of both classes, but there are {clicks} clicks and {others} others"
-        )
+        raise ValueError(f"there are {clicks} labels 1 and {others} labels 0: the AUC needs both")
     if np.isnan(scores).any():
         return float("nan")
     _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
@@ -47,4 +45,5 @@ def auc(labels: NDArray[np.generic], scores: NDArray[np.float64]) -> float:
 def logloss(labels: NDArray[np.generic], logits: NDArray[np.float64]) -> float:
     """Mean negative log-likelihood in nats of labels 0 and 1 under the probabilities sigmoid(logits)."""
     signed = np.where(labels == 1, -logits, logits)
-    return float(np.logaddexp(0.0, signed).mean())
+    with np.errstate(invalid="ignore"):  # the NaN of a diverged model is the answer, not a mistake here
+        return float(np.logaddexp(0.0, signed).mean())

@@ -14,6 +14,7 @@ from adabench.usecases.protocol import DataError
 LABELS = "sampled_labels.npy"
 DENSE = "sampled_dense_feats.npy"
 SPARSE = "sampled_sparse_feats.npy"
+LARGEST = float(np.finfo(np.float32).max)
 
 
 def read_npy(folder: Path) -> Table:
@@ -35,33 +36,28 @@ def read_npy(folder: Path) -> Table:
     ids = _load(folder / SPARSE, "iu", "integers", SPARSE_FIELDS)
     for path, array in ((folder / DENSE, dense), (folder / SPARSE, ids)):
         if len(array) != len(labels):
-            raise DataError(
-                f"{path} has {len(array)} rows but {LABELS} has {len(labels)}: they must have as many"
-            )
+            raise DataError(f"{path} has {len(array)} rows: it must have {len(labels)}, as {LABELS} has")
     _refuse(folder / LABELS, labels, (labels != 0) & (labels != 1), "a label must be 0 or 1")
-    _refuse(folder / DENSE, dense, ~np.isfinite(dense), "a dense feature must be a finite number")
+    _refuse(folder / DENSE, dense, ~(np.abs(dense) <= LARGEST), "a dense feature must be a finite number")
     _refuse(folder / SPARSE, ids, ids < 0, "an id must be zero or more")
     return Table(labels.astype(np.uint8), dense.astype(np.float32), ids.astype(np.int64))
 
 
 def _load(path: Path, kinds: str, what: str, columns: int | None) -> NDArray[Any]:
     try:
-        array: NDArray[Any] = np.load(path, allow_pickle=False)
+        with path.open("rb") as file:
+            array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
     except FileNotFoundError:
-        raise DataError(
-            f"{path} is missing: a folder of .npy files needs {LABELS}, {DENSE} and {SPARSE}"
-        ) from None
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(
-            f"{path} cannot be read as a .npy file ({error}): it must be complete and readable"
-        ) from error
+        raise DataError(f"{path} is missing: the folder must hold {LABELS}, {DENSE} and {SPARSE}") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read ({error}): it must be a complete .npy file") from error
     shape = "(n,)" if columns is None else f"(n, {columns})"
     if array.dtype.kind not in kinds:
         raise DataError(f"{path} has dtype {array.dtype}: it must hold {what}")
     if array.ndim != (1 if columns is None else 2) or (columns is not None and array.shape[1] != columns):
         raise DataError(f"{path} has shape {array.shape}: it must be {shape}")
     if len(array) == 0:
-        raise DataError(f"{path} has no rows: it must have at least one for each split")
+        raise DataError(f"{path} has no rows: it must have at least 7 to be split")
     return array
 
 

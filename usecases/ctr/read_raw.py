@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from pathlib import Path
+from string import hexdigits
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from adabench.usecases.ctr.table import DENSE_FIELDS, SPARSE_FIELDS, Table, log_
 from adabench.usecases.protocol import DataError
 
 COLUMNS = 1 + DENSE_FIELDS + SPARSE_FIELDS
+HEX_DIGITS = frozenset(hexdigits)
 MISSING_ID = 1 << 32
 """The id of a missing categorical, a value of its own: hashes have 32 bits, so none is equal to it."""
 
@@ -29,23 +32,23 @@ def read_raw(path: Path) -> Table:
     """
     try:
         with path.open(encoding="utf-8") as file:
-            return _parse(path, file.read().splitlines())
+            return _parse(path, file)
     except FileNotFoundError:
         raise DataError(f"{path} is missing: it must be a file of raw Criteo rows") from None
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
-            f"{path} cannot be read as text ({error}): it must be a file of raw Criteo rows"
+            f"{path} cannot be read ({error}): it must be a text file of raw Criteo rows"
         ) from error
 
 
-def _parse(path: Path, lines: list[str]) -> Table:
-    if not lines:
-        raise DataError(f"{path} is empty: it must hold rows of {COLUMNS} columns")
-    separator = "\t" if "\t" in lines[0] else ","
-    first = 1 if lines[0].split(separator, 1)[0] == "label" else 0
+def _parse(path: Path, lines: Iterable[str]) -> Table:
+    separator = ""
     labels, counts, ids = array("B"), array("d"), array("q")
-    for number, line in enumerate(lines[first:], first + 1):
-        cells = line.split(separator)
+    for number, line in enumerate(lines, 1):
+        separator = separator or ("\t" if "\t" in line else ",")
+        cells = line.rstrip("\n").split(separator)
+        if number == 1 and cells[0] == "label":
+            continue
         if len(cells) != COLUMNS:
             raise DataError(
                 f"{path}, line {number} has {len(cells)} columns: it must have {COLUMNS}, "
@@ -57,9 +60,7 @@ def _parse(path: Path, lines: list[str]) -> Table:
         counts.extend([_count(path, number, cell) for cell in cells[1 : 1 + DENSE_FIELDS]])
         ids.extend([_hash(path, number, cell) for cell in cells[1 + DENSE_FIELDS :]])
     if not labels:
-        raise DataError(
-            f"{path} has a header but no rows: it must hold a line of {COLUMNS} columns for each row"
-        )
+        raise DataError(f"{path} has no rows: it must hold lines of {COLUMNS} columns")
     return Table(
         np.array(labels, dtype=np.uint8),
         log_transform(np.array(counts, dtype=np.float64).reshape(-1, DENSE_FIELDS)),
@@ -75,21 +76,15 @@ def _count(path: Path, number: int, cell: str) -> float:
     except ValueError:
         value = float("nan")
     if not abs(value) < float("inf"):
-        raise DataError(
-            f"{path}, line {number} has {cell!r} in an integer column: it must be a number or empty"
-        )
+        raise DataError(f"{path}, line {number} has integer {cell!r}: it must be a finite number or empty")
     return value
 
 
 def _hash(path: Path, number: int, cell: str) -> int:
     if not cell:
         return MISSING_ID
-    try:
-        value = int(cell, 16)
-    except ValueError:
-        value = -1
-    if not 0 <= value < MISSING_ID:
+    if len(cell) > 8 or not HEX_DIGITS.issuperset(cell):
         raise DataError(
             f"{path}, line {number} has categorical {cell!r}: it must be up to 8 hexadecimal digits or empty"
         )
-    return value
+    return int(cell, 16)

@@ -37,6 +37,13 @@ def log_transform(counts: NDArray[np.float64]) -> NDArray[np.float32]:
     return logs.astype(np.float32)
 
 
+def standardise(dense: NDArray[np.float32], reference: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Dense features shifted and scaled to mean 0 and deviation 1 of the reference rows' features."""
+    std = reference.std(axis=0, dtype=np.float64)
+    centred: NDArray[np.float64] = dense - reference.mean(axis=0, dtype=np.float64)
+    return (centred / np.where(std > 0, std, 1)).astype(np.float32)
+
+
 def concatenate(tables: list[Table]) -> Table:
     """The rows of all tables, one after the other."""
     return Table(*(np.concatenate(column) for column in zip(*tables, strict=True)))

@@ -82,7 +82,7 @@ class CtrUseCase:
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         # Torch's default, but chosen: without a choice it warns when a sparse gradient reaches the optimizer.
-        torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
+        torch.sparse.check_sparse_tensor_invariants.disable()
         if self._params.optimizer == "adagrad":
             return torch.optim.Adagrad(model.parameters(), lr=self._params.lr)
         return torch.optim.SGD(model.parameters(), lr=self._params.lr)
@@ -94,8 +94,8 @@ class CtrUseCase:
         share = len(data.train) // world
         if share < batch:
             raise DataError(
-                f"{len(data.train)} training rows for {world} workers do not fill a batch of {batch} each: "
-                f"the batch must be at most {share}, or there must be more rows"
+                f"the training split has {len(data.train)} rows: {world} workers with batches of {batch} "
+                f"need at least {world * batch}"
             )
         shuffled = ShuffledBatches(len(data.train), batch, self._seed, rank, world)
         return Loaders(
