@@ -1,0 +1,203 @@
+// The protocol of one channel: a state machine without I/O, threads or clock of its own.
+//
+// It is complete in protocol.md; each of its transitions is one function here. One thread (or the simulator) drives a
+// channel: on_frame, on_tick, on_peer_down; what is to be sent lies in the outbox afterwards. Workers hand over what
+// they cannot do themselves by the submit functions, from any thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "adaps/action_timer.h"
+#include "adaps/dirty.h"
+#include "adaps/message.h"
+#include "adaps/node_state.h"
+#include "adaps/operation.h"
+#include "adaps/outbox.h"
+#include "adaps/stats.h"
+#include "adaps/transport.h"
+#include "adaps/types.h"
+
+namespace adaps {
+
+class Channel : public TransportEvents {
+ public:
+  Channel(NodeState& node, int index);
+
+  // --- the driver's side -------------------------------------------------------------------------------------------
+  // The time of everything that follows; never goes back.
+  void set_now(Micros now) {
+    now_ = now;
+    node_.now.store(now, std::memory_order_relaxed);
+  }
+  void on_frame(NodeId from, std::span<const std::byte> payload) override;
+  void on_peer_down(NodeId peer, const std::string& reason) override;
+  // Does what is due and says when there will be more without a submission or a frame.
+  Micros on_tick();
+  Outbox& outbox() { return outbox_; }
+  // Called, from any thread, when the driver should call on_tick.
+  void set_waker(std::function<void()> waker) { waker_ = std::move(waker); }
+  // Every node takes part no more (channel 0 knows).
+  bool closed() const { return closed_.load(std::memory_order_acquire); }
+  bool goodbye_sent() const { return goodbye_sent_; }
+
+  // --- the workers' side, any thread -------------------------------------------------------------------------------
+  void submit(std::span<Unit* const> units);
+  void submit_sync(Operation& operation);
+  void submit_intent(int worker, std::vector<Key> keys, Clock start, Clock end);
+  // All workers of this node have arrived at a barrier, or left for good (only channel 0).
+  void submit_gathered(bool for_good);
+  // Tells every peer that the connection is about to be closed.
+  void submit_goodbye();
+  void on_clock(int worker, Clock clock);
+  void request_round();
+  // Under the key's lock: the key is dirty from now on.
+  void mark_dirty(LockedKey& key);
+
+  SideTables& sides() { return sides_; }
+  const ChannelCounters& counters() const { return counters_; }
+  ChannelCounters& counters() { return counters_; }
+
+ private:
+  struct Signal {
+    std::vector<Key> keys;
+    Clock end;
+  };
+  struct Interest {  // of one worker
+    std::multimap<Clock, Signal> queued;          // by start
+    std::map<Clock, std::vector<Key>> acted_on;   // by end
+    ActionTimer timer;
+    Clock observed_clock = 0;
+    std::atomic<Clock> next_due{kForever};        // the clock at which a round has something to do for it
+    std::atomic<Clock> window{9};
+  };
+  struct Sync {
+    Operation* operation;
+    std::uint32_t number;
+    int echoes_left;
+  };
+  struct Submitted {
+    int worker;
+    std::vector<Key> keys;
+    Clock start, end;
+  };
+
+  // channel.cc: driving, rounds, synchronization
+  void wake();
+  void take_submissions();
+  void run_round();
+  void flush_dirty();
+  void begin_sync(Operation& operation);
+  void on_mark(NodeId from, const NumberMessage& message);
+  void on_echo(const NumberMessage& message);
+  void on_gathered(bool for_good);
+  void on_barrier(NodeId from, const NumberMessage& message);
+  void on_release(const NumberMessage& message);
+  void release_if_complete();
+
+  // channel_intents.cc
+  void act_on_intents();
+  void act(Interest& interest, const Signal& signal, Clock clock);
+  void start_interest(Key key);
+  void end_interest(Key key);
+  void start_permanent_interest();
+  void update_due(Interest& interest);
+
+  // channel_requests.cc: operations and routed requests
+  void try_operation(Unit& unit);
+  void send_request(LockedKey& key, Unit& unit);
+  // Serves the unit if the key's state allows it (or drops it if its worker gave up).
+  bool serve(LockedKey& key, Unit& unit);
+  void complete(Unit& unit);
+  Unit& take_awaiting(std::uint32_t name);
+  void on_request(RequestMessage message, Reader& reader);
+  void apply_request(LockedKey& key, const RequestMessage& message, std::span<const float> payload);
+  void on_intent(IntentMessage message);
+  void on_answer(NodeId from, const AnswerMessage& message, Reader& reader);
+  NodeId next_hop(LockedKey& key, Route& route) const;
+  void park(Unit& unit);
+  void retry_parked(Key key);
+  bool has_parked_set(Key key) const;
+
+  // channel_replicas.cc: ownership, replicas, their deltas and refreshes
+  void want(LockedKey& key);
+  void grant(LockedKey& key, NodeId to);
+  void reconsider(LockedKey& key);
+  void transfer(LockedKey& key, NodeId to);
+  void become_none(LockedKey& key, NodeId owner, RelocationCount rc);
+  bool try_drop(LockedKey& key);
+  void flush(LockedKey& key);
+  void refresh(LockedKey& key, Holder& holder);
+  void add_delta(LockedKey& key, std::span<const float> delta);
+  void forget(Delta& delta);
+  void on_setup(NodeId from, const SetupMessage& message, Reader& reader);
+  void on_refresh(const RefreshMessage& message, Reader& reader);
+  void on_delta(NodeId from, const DeltaMessage& message, Reader& reader);
+  void on_drop(NodeId from, const DeltaMessage& message, Reader& reader);
+  void on_ack(const AckMessage& message);
+  void on_drop_ack(const AckMessage& message);
+  void on_transfer(NodeId from, const TransferMessage& message, Reader& reader);
+  void on_news(NodeId from, const NewsMessage& message);
+
+  void trace(Key key, TraceKind kind) {
+    if (node_.trace.wants(key)) node_.trace.add(now_, key, kind);
+  }
+  void check_key(Key key) const;
+
+  NodeState& node_;
+  const int index_;
+  const NodeId rank_;
+  const Technique technique_;
+  Micros now_ = 0;
+  Outbox outbox_;
+  SideTables sides_;
+  DirtyList dirty_;
+  ChannelCounters counters_;
+  std::function<void()> waker_;
+
+  // submissions
+  std::mutex inbox_mutex_;
+  std::vector<Unit*> submitted_units_;
+  std::vector<Operation*> submitted_syncs_;
+  std::vector<Submitted> submitted_intents_;
+  std::vector<bool> submitted_gatherings_;
+  bool goodbye_submitted_ = false;
+  bool goodbye_sent_ = false;
+  std::atomic<bool> signalled_{false};
+  std::atomic<bool> round_requested_{false};
+  std::atomic<bool> closed_{false};
+
+  // rounds
+  const Micros round_distance_;
+  Micros last_round_ = 0;
+  Micros next_flush_ = 0;
+  bool flush_pending_ = false;
+  std::vector<Key> round_keys_;
+
+  std::vector<std::unique_ptr<Interest>> interests_;
+  Key permanent_cursor_ = 0;
+
+  // units whose answer is awaited, by name
+  std::vector<Unit*> awaiting_;
+  std::vector<std::uint32_t> free_names_;
+  std::unordered_map<Key, std::deque<Unit*>> parked_;
+  std::vector<float> scratch_;
+
+  std::vector<Sync> syncs_;
+  std::uint32_t next_mark_ = 0;
+
+  // node 0, channel 0: nodes at the barrier, nodes that left
+  std::vector<bool> at_barrier_, left_;
+  std::vector<bool> said_goodbye_;
+};
+
+}  // namespace adaps

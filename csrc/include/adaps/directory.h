@@ -1,0 +1,39 @@
+// Where keys live: their fixed home node and channel, and how news of their location is ordered.
+#pragma once
+
+#include <cstdint>
+
+#include "adaps/table.h"
+#include "adaps/types.h"
+
+namespace adaps {
+
+// Both are fixed by a hash, so every node knows them without asking.
+class Directory {
+ public:
+  Directory(NodeId nodes, int channels) : nodes_(nodes), channels_(static_cast<std::uint64_t>(channels)) {}
+
+  NodeId home(Key key) const { return static_cast<NodeId>(((mix(key) & 0xffffffffULL) * nodes_) >> 32); }
+  int channel(Key key) const {
+    return channels_ == 1 ? 0 : static_cast<int>(((mix(key) >> 32) * channels_) >> 32);
+  }
+
+ private:
+  std::uint64_t nodes_;
+  std::uint64_t channels_;
+};
+
+// A location entry keeps 18 bits of the relocation count. They are compared modulo 2^18, and 0 is never taken by a
+// relocation: it means "no news yet, ask home".
+inline constexpr RelocationCount kEntryMask = (1U << 18) - 1;
+
+inline bool newer_entry(RelocationCount a, RelocationCount b) {
+  const RelocationCount ahead = (a - b) & kEntryMask;
+  return ahead != 0 && ahead < (1U << 17);
+}
+
+inline RelocationCount next_relocation(RelocationCount rc) {
+  return ((rc + 1) & kEntryMask) == 0 ? rc + 2 : rc + 1;
+}
+
+}  // namespace adaps

@@ -1,0 +1,90 @@
+// What the workers and the channels of a node share.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "adaps/directory.h"
+#include "adaps/epochs.h"
+#include "adaps/operation.h"
+#include "adaps/stats.h"
+#include "adaps/store.h"
+#include "adaps/table.h"
+#include "adaps/types.h"
+
+namespace adaps {
+
+class Channel;
+
+// What the node knows of one of its workers.
+struct WorkerState {
+  std::atomic<Clock> clock{0};
+  WorkerCounters counters;
+  Completion completion;
+};
+
+// Events of chosen keys. Cheap when nothing is traced.
+class Trace {
+ public:
+  void choose(std::span<const Key> keys);
+  bool wants(Key key) const { return active_.load(std::memory_order_relaxed) && contains(key); }
+  void add(Micros time, Key key, TraceKind kind);
+  std::vector<TraceEvent> events() const;
+
+ private:
+  bool contains(Key key) const;
+
+  std::atomic<bool> active_{false};
+  mutable std::mutex mutex_;
+  std::vector<Key> keys_;
+  std::vector<TraceEvent> events_;
+};
+
+// Collects the workers of a node for barriers and for the end; the last one to arrive sends word to node 0.
+class Gathering {
+ public:
+  Gathering(int workers) : present_(workers) {}
+  // A worker arrives; true if all that are left have.
+  bool arrive(Operation& operation);
+  // A worker takes part no more; true if now all that are left have arrived (and there is one).
+  bool leave();
+  // Those who wait, to be told to go on.
+  std::vector<Operation*> take();
+
+ private:
+  std::mutex mutex_;
+  int present_;
+  std::vector<Operation*> waiting_;
+};
+
+struct NodeState {
+  NodeState(std::vector<TableSpec> specs, const Settings& settings_in);
+  ~NodeState();
+
+  // Throws PeerLost if a peer is.
+  void check() const;
+  void fail(NodeId peer, const std::string& reason);
+
+  const Settings settings;
+  Tables tables;
+  Directory directory;
+  Store store;
+  Epochs epochs;
+  std::vector<std::unique_ptr<WorkerState>> workers;
+  std::vector<std::unique_ptr<Channel>> channels;
+  Gathering gathering;
+  Trace trace;
+  std::atomic<Micros> now{0};  // as the channels were last told
+
+  std::atomic<bool> failed{false};
+  mutable std::mutex failure_mutex;
+  NodeId failed_peer = 0;
+  std::string failure_reason;
+};
+
+}  // namespace adaps

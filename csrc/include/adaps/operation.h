@@ -1,0 +1,72 @@
+// Calls of a worker that the channels have to finish.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "adaps/types.h"
+
+namespace adaps {
+
+enum class OperationKind : std::uint8_t { kPull, kPush, kPushGradients, kSet, kSync, kBarrier };
+inline bool is_write(OperationKind kind) { return kind != OperationKind::kPull && kind <= OperationKind::kSet; }
+
+struct Operation;
+
+// Every occurrence of one key in one call that could not be served at once: applied in order, in one place, so that an
+// earlier occurrence is never overtaken by a later one.
+struct Unit {
+  Operation* operation = nullptr;
+  Key key = 0;
+  std::uint32_t first = 0;  // occurrence
+  std::uint32_t last = 0;
+  std::uint32_t occurrences = 0;
+  std::uint64_t epoch = 0;  // a write: where it is counted for wait_sync
+};
+
+struct Occurrence {
+  static constexpr std::uint32_t kEnd = 0xffffffffU;
+  std::size_t offset = 0;  // of its value in the call's array, in floats
+  std::uint32_t next = kEnd;
+};
+
+// Where one worker waits for its operations. The mutex also guards Operation::abandoned.
+struct Completion {
+  std::mutex mutex;
+  std::condition_variable changed;
+};
+
+struct Operation {
+  Operation(OperationKind kind_in, int worker_in, Completion& completion_in)
+      : kind(kind_in), worker(worker_in), completion(completion_in) {}
+
+  // One of `count` parts is complete; the last one wakes the worker.
+  void finish(std::uint32_t count = 1) {
+    if (left.fetch_sub(count, std::memory_order_acq_rel) == count) {
+      // Notified under the lock: the waiting worker may destroy the operation as soon as it sees it done.
+      const std::lock_guard guard(completion.mutex);
+      done.store(true, std::memory_order_release);
+      completion.changed.notify_all();
+    }
+  }
+
+  const OperationKind kind;
+  const int worker;
+  Completion& completion;
+  float* out = nullptr;
+  const float* in = nullptr;
+  std::vector<Unit> units;
+  std::vector<Occurrence> occurrences;
+  std::uint64_t epoch = 0;  // kSync
+  std::atomic<std::uint32_t> left{0};
+  std::atomic<bool> done{false};
+  // The worker gave up waiting (a failure, an interrupt): its arrays may be gone. A channel touches them only under the
+  // completion's mutex and if this is false.
+  bool abandoned = false;
+};
+
+}  // namespace adaps

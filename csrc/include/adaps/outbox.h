@@ -1,0 +1,64 @@
+// What a channel has to send, one buffer a destination.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <initializer_list>
+#include <span>
+#include <vector>
+
+#include "adaps/transport.h"
+#include "adaps/types.h"
+
+namespace adaps {
+
+// Entries are appended while the lock of their key is held, so the order of messages on a link is the order of the
+// state changes. Frames are cut at entries.
+class Outbox {
+ public:
+  explicit Outbox(NodeId nodes) : buffers_(nodes) {}
+
+  // Appends one message: its header (a multiple of 4 bytes) and what follows it.
+  template <typename Header>
+  void append(NodeId to, const Header& header, std::initializer_list<std::span<const float>> payload = {}) {
+    static_assert(sizeof(Header) % 4 == 0);
+    std::vector<Frame>& frames = buffers_[to];
+    if (frames.empty() || frames.back().size() > kCut) frames.emplace_back();
+    Frame& frame = frames.back();
+    const auto* bytes = reinterpret_cast<const std::byte*>(&header);
+    frame.insert(frame.end(), bytes, bytes + sizeof(Header));
+    for (const std::span<const float> part : payload) {
+      const auto raw = std::as_bytes(part);
+      frame.insert(frame.end(), raw.begin(), raw.end());
+    }
+  }
+
+  // Hands every frame to `sink(to, frame)` and is empty then.
+  template <typename Sink>
+  void drain(Sink&& sink) {
+    for (std::size_t to = 0; to < buffers_.size(); ++to) {
+      for (Frame& frame : buffers_[to]) sink(static_cast<NodeId>(to), std::move(frame));
+      buffers_[to].clear();
+    }
+  }
+
+  bool empty() const {
+    for (const auto& frames : buffers_) {
+      if (!frames.empty()) return false;
+    }
+    return true;
+  }
+  std::size_t size_bytes() const {
+    std::size_t sum = 0;
+    for (const auto& frames : buffers_) {
+      for (const Frame& frame : frames) sum += frame.size();
+    }
+    return sum;
+  }
+
+ private:
+  static constexpr std::size_t kCut = std::size_t{1} << 20;
+  std::vector<std::vector<Frame>> buffers_;
+};
+
+}  // namespace adaps

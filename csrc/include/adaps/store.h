@@ -1,0 +1,174 @@
+// The store of a node: a key word for every key, slots for the keys that it holds.
+//
+// A key word is lock and header in one (protocol.md, section 6). With a slot:
+//   lock:1 | slot:1 | readable:1 | push:1 | set:1 | tracked:1 | index:26
+// without one, a location entry:
+//   lock:1 | 0 | owner:12 | relocation count:18
+// The word 0 means "mine, never touched" at the home node and "ask home" elsewhere; so no node needs set-up work for a
+// table, and a key that was never touched costs no value memory.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "adaps/directory.h"
+#include "adaps/table.h"
+#include "adaps/types.h"
+
+namespace adaps {
+
+namespace word {
+inline constexpr std::uint32_t kLock = 1U << 31;
+inline constexpr std::uint32_t kSlot = 1U << 30;
+inline constexpr std::uint32_t kReadable = 1U << 29;
+inline constexpr std::uint32_t kPush = 1U << 28;
+inline constexpr std::uint32_t kSet = 1U << 27;
+inline constexpr std::uint32_t kTracked = 1U << 26;
+inline constexpr std::uint32_t kIndexMask = kTracked - 1;
+inline constexpr int kOwnerShift = 18;
+}  // namespace word
+
+enum class State : std::uint8_t { kNone, kPending, kReplica, kDropping, kOwner };
+
+// 20 bytes; with the key word a slot costs 24 bytes beyond value and optimizer state.
+struct SlotHeader {
+  Version version = 0;     // owner: version of the value; replica: the version that it is built on; pending: time sent
+  RelocationCount rc = 0;  // owner, replica: count of this tenure; else of the location entry
+  std::uint32_t side = 0;  // owner: its holders, if any; replica: what is not yet applied at the owner, if anything
+  std::uint32_t intents = 0;  // signals that are acted on and have not ended
+  NodeId location = 0;        // replica, dropping: the owner; pending, none: location entry
+  State state = State::kNone;
+  std::uint8_t flags = 0;
+};
+static_assert(sizeof(SlotHeader) == 20);
+inline constexpr std::uint8_t kOnDirtyList = 1;   // the key is on its channel's dirty list
+inline constexpr std::uint8_t kUnreadable = 2;    // dropping: a newer answer was seen
+
+// Slots of one width. Memory is reserved for every row but taken only for slots in use; freed slots are used again.
+class Arena {
+ public:
+  Arena(std::size_t width, std::uint64_t rows);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  std::uint32_t allocate();
+  void release(std::uint32_t index);
+
+  SlotHeader& header(std::uint32_t index) { return headers_[index]; }
+  float* value(std::uint32_t index) { return values_ + static_cast<std::size_t>(index) * width_; }
+  std::size_t width() const { return width_; }
+  std::uint64_t in_use() const;
+  // Most slots that were ever in use at once: what is resident.
+  std::uint64_t high_water() const;
+
+ private:
+  const std::size_t width_;
+  const std::uint64_t capacity_;
+  SlotHeader* headers_ = nullptr;
+  float* values_ = nullptr;
+  mutable std::mutex mutex_;
+  std::uint32_t used_ = 0;
+  std::vector<std::uint32_t> free_;
+};
+
+class Store {
+ public:
+  Store(Tables& tables, const Directory& directory, NodeId rank);
+  ~Store();
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+
+  Tables& tables() const { return tables_; }
+  const Directory& directory() const { return directory_; }
+  NodeId rank() const { return rank_; }
+  Arena& arena(const Table& table) { return *arenas_[table.arena()]; }
+
+  std::uint32_t peek(Key key) const { return words_[key].load(std::memory_order_relaxed); }
+  void prefetch_word(Key key) const { __builtin_prefetch(&words_[key], 1); }
+
+  // Locks the key if its word has all bits of `needed` (which includes kSlot); returns the word or 0.
+  std::uint32_t lock_if(Key key, std::uint32_t needed) {
+    std::uint32_t seen = words_[key].load(std::memory_order_relaxed);
+    for (int spins = 0;;) {
+      if ((seen & needed) != needed) return 0;
+      if ((seen & word::kLock) == 0) {
+        if (words_[key].compare_exchange_weak(seen, seen | word::kLock, std::memory_order_acquire,
+                                              std::memory_order_relaxed)) {
+          return seen;
+        }
+      } else {
+        pause(spins++);
+        seen = words_[key].load(std::memory_order_relaxed);
+      }
+    }
+  }
+  std::uint32_t lock(Key key);
+  void unlock(Key key, std::uint32_t word) { words_[key].store(word, std::memory_order_release); }
+
+  // Bytes that are resident for keys, headers, values and state.
+  std::uint64_t resident_bytes() const;
+  std::uint64_t slots_in_use() const;
+
+ private:
+  static void pause(int spins);
+
+  Tables& tables_;
+  const Directory& directory_;
+  const NodeId rank_;
+  std::atomic<std::uint32_t>* words_ = nullptr;
+  std::vector<std::unique_ptr<Arena>> arenas_;
+};
+
+// Holds the lock of one key and gives its state a readable face. The key word is written back at the end, with the
+// bits that follow from the state.
+class LockedKey {
+ public:
+  LockedKey(Store& store, Key key) : LockedKey(store, key, store.lock(key)) {}
+  // Takes over a lock that is held; `word` is what taking it returned.
+  LockedKey(Store& store, Key key, std::uint32_t word);
+  ~LockedKey() { store_.unlock(key_, final_word()); }
+  LockedKey(const LockedKey&) = delete;
+  LockedKey& operator=(const LockedKey&) = delete;
+
+  Key key() const { return key_; }
+  const Table& table() const { return table_; }
+  std::size_t length() const { return table_.length(); }
+  std::size_t width() const { return table_.width(); }
+
+  bool has_slot() const { return header_ != nullptr; }
+  State state() const { return header_ != nullptr ? header_->state : State::kNone; }
+  SlotHeader& header() { return *header_; }
+  float* value() { return value_; }
+
+  // The location entry of a key that is not held here.
+  NodeId location() const;
+  RelocationCount location_count() const;
+  void set_location(NodeId owner, RelocationCount rc);
+
+  // The key gets a slot in the given state, keeping its location entry; the value is not written.
+  void allocate(State state);
+  // The home node's first touch of a key: the initial value, owned. Nothing if the key is not untouched and mine.
+  void materialize();
+  bool untouched_here() const;
+  // Back to a location entry.
+  void release(NodeId owner, RelocationCount rc);
+
+ private:
+  void attach(std::uint32_t index);
+  std::uint32_t final_word() const;
+
+  Store& store_;
+  const Key key_;
+  const Table& table_;
+  std::uint32_t word_;
+  std::uint32_t index_ = 0;
+  SlotHeader* header_ = nullptr;
+  float* value_ = nullptr;
+};
+
+}  // namespace adaps

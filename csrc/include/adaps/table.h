@@ -1,0 +1,109 @@
+// Tables: named ranges of keys with one value length, update rule and initializer each.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "adaps/types.h"
+#include "adaps/update_rule.h"
+
+namespace adaps {
+
+enum class InitKind : std::uint8_t { kConstant, kUniform, kNormal };
+
+// A value's initial content is a function of seed, row and column alone, so every node would draw the same.
+struct Initializer {
+  InitKind kind = InitKind::kConstant;
+  float a = 0.0F;  // constant, lower bound or mean
+  float b = 0.0F;  // upper bound or standard deviation
+  std::uint64_t seed = 0;
+
+  void fill(std::uint64_t row, float* value, std::size_t length) const;
+};
+
+struct TableSpec {
+  std::string name;
+  std::uint64_t rows = 0;
+  std::size_t length = 0;
+  UpdateRule rule;
+  Initializer init;
+};
+
+// A table in its place among all tables of a node.
+class Table {
+ public:
+  Table(TableSpec spec, Key first_key, std::size_t arena);
+  Table(Table&& other) noexcept;
+
+  const TableSpec& spec() const { return spec_; }
+  Key first_key() const { return first_key_; }
+  Key end_key() const { return first_key_ + spec_.rows; }
+  std::size_t length() const { return spec_.length; }
+  // Floats of value and optimizer state.
+  std::size_t width() const { return width_; }
+  std::size_t arena() const { return arena_; }
+  bool contains(Key key) const { return key - first_key_ < spec_.rows; }
+
+  float learning_rate() const { return learning_rate_.load(std::memory_order_relaxed); }
+  void set_learning_rate(float lr) { learning_rate_.store(lr, std::memory_order_relaxed); }
+
+  // Writes the initial value and optimizer state of a key to out[width()].
+  void init(Key key, float* out) const;
+  void apply_gradient(float* value, const float* gradient, float* delta) const;
+
+ private:
+  TableSpec spec_;
+  Key first_key_;
+  std::size_t arena_;
+  std::size_t width_;
+  std::atomic<float> learning_rate_;
+};
+
+// All tables of a node; fixed for its life. Tables of equal width share an arena of the store.
+class Tables {
+ public:
+  // Throws std::invalid_argument naming the table and the value that is wrong.
+  explicit Tables(std::vector<TableSpec> specs);
+
+  std::size_t size() const { return tables_.size(); }
+  const Table& operator[](std::size_t i) const { return tables_[i]; }
+  Table& operator[](std::size_t i) { return tables_[i]; }
+  std::uint64_t num_keys() const { return num_keys_; }
+
+  struct Arena {
+    std::size_t width;   // floats of a slot
+    std::uint64_t rows;  // of all its tables
+  };
+  const std::vector<Arena>& arenas() const { return arenas_; }
+
+  // The table of a valid key; `hint` is looked at first and moved there.
+  const Table& find(Key key, const Table*& hint) const {
+    if (hint != nullptr && hint->contains(key)) return *hint;
+    return *(hint = &search(key));
+  }
+  const Table& find(Key key) const { return search(key); }
+
+  // Equal on two nodes if and only if their tables are; goes into the handshake.
+  std::uint64_t fingerprint() const;
+
+ private:
+  const Table& search(Key key) const;
+
+  std::vector<Table> tables_;
+  std::vector<Arena> arenas_;
+  std::uint64_t num_keys_ = 0;
+};
+
+// 64-bit finalizer of splitmix64 (Steele, Lea, Flood 2014): a bijection with good avalanche.
+inline std::uint64_t mix(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15ULL;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+}  // namespace adaps

@@ -1,0 +1,62 @@
+// Vocabulary types of the parameter server.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace adaps {
+
+using Key = std::uint64_t;
+using NodeId = std::uint16_t;
+using Clock = std::int64_t;
+// Counts changes of the owner's value; compared modulo 2^32.
+using Version = std::uint32_t;
+// Counts relocations of a key; a location entry keeps its low 18 bits.
+using RelocationCount = std::uint32_t;
+// Microseconds of a monotonic clock that the driver of a channel provides; the protocol has none of its own.
+using Micros = std::int64_t;
+
+inline constexpr Micros kNever = std::numeric_limits<Micros>::max();
+inline constexpr Clock kForever = std::numeric_limits<Clock>::max();
+inline constexpr std::size_t kMaxNodes = 4096;  // 12 bits of a key word
+
+enum class Technique : std::uint8_t { kAdaptive, kReplication, kRelocation, kStatic, kFullReplication };
+
+// What every node of a cluster must agree on, and what each may tune.
+struct Settings {
+  NodeId rank = 0;
+  NodeId nodes = 1;
+  int workers = 1;
+  int channels = 1;
+  Technique technique = Technique::kAdaptive;
+  // Act on an intent only when its start is near (see ActionTimer); otherwise at once.
+  bool timing = true;
+  // Upper bound of exchange rounds; a round happens only when there is something to exchange.
+  double max_rounds_per_second = 500.0;
+  // Upper bound of what a channel's rounds put on the network; rounds are spaced accordingly.
+  double max_round_bytes_per_second = 100e6;
+};
+
+inline bool newer(Version a, Version b) { return static_cast<std::int32_t>(a - b) > 0; }
+
+// A node of the cluster is gone; every blocked and every later call fails with this.
+class PeerLost : public std::runtime_error {
+ public:
+  PeerLost(NodeId rank, const std::string& why) : std::runtime_error(why), rank_(rank) {}
+  NodeId rank() const { return rank_; }
+
+ private:
+  NodeId rank_;
+};
+
+// A peer sent something that the protocol does not allow; its connection is closed.
+class ProtocolError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace adaps

@@ -1,0 +1,32 @@
+// Update rules: how a gradient changes a value and its optimizer state, in one fused pass.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace adaps {
+
+enum class RuleKind : std::uint8_t { kSgd, kMomentum, kAdagrad, kRowAdagrad, kAdam };
+
+// Hyperparameters in the notation of torch.optim. Adam is lazy: only rows with a gradient change, each with its own
+// step count, as torch.optim.SparseAdam updates only the rows that occur (whose step count is global, though).
+struct UpdateRule {
+  RuleKind kind = RuleKind::kSgd;
+  float lr = 0.01F;
+  float momentum = 0.0F;
+  float eps = 1e-10F;
+  float beta1 = 0.9F;
+  float beta2 = 0.999F;
+  float initial_accumulator = 0.0F;
+
+  // Floats of optimizer state that a value of `length` floats needs.
+  std::size_t state_length(std::size_t length) const;
+  void init_state(float* state, std::size_t length) const;
+
+  // Applies one gradient to value[length] and the state behind it (value[length, length + state)). If `delta` is
+  // given, the change of value and state is added to it as well: it is formed directly, not as a difference of two
+  // large numbers.
+  void apply(float* value, const float* gradient, std::size_t length, float* delta, float learning_rate) const;
+};
+
+}  // namespace adaps

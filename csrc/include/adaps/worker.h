@@ -1,0 +1,76 @@
+// A worker: the calls of one worker thread on its node's parameter server.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "adaps/operation.h"
+#include "adaps/stats.h"
+#include "adaps/types.h"
+
+namespace adaps {
+
+class NodeState;
+
+// Identifies an asynchronous call; kDone for one that was complete when the call returned.
+using Ticket = std::int64_t;
+inline constexpr Ticket kDone = -1;
+
+// One worker thread's handle; not for use by several threads at once (its clock may be read by any).
+//
+// Keys outside [0, num_keys) throw std::out_of_range naming the key; a value array of the wrong size throws
+// std::invalid_argument naming both sizes. Nothing is done then. After the loss of a peer every call throws PeerLost.
+class Worker {
+ public:
+  Worker(NodeState& node, int index);
+  ~Worker();
+
+  // Values of the keys one after the other; `floats` is the size of the array. Duplicates are allowed and behave as
+  // if given one after the other. The arrays must live until the call is complete. If `asynchronous`, returns a
+  // ticket, else kDone.
+  Ticket pull(std::span<const Key> keys, float* out, std::size_t floats, bool asynchronous);
+  Ticket push(std::span<const Key> keys, const float* deltas, std::size_t floats, bool asynchronous);
+  Ticket push_gradients(std::span<const Key> keys, const float* gradients, std::size_t floats, bool asynchronous);
+  Ticket set(std::span<const Key> keys, const float* values, std::size_t floats, bool asynchronous);
+
+  // Announces access in this worker's clocks [start, end). Returns at once.
+  void intent(std::span<const Key> keys, Clock start, Clock end);
+  void advance_clock();
+  Clock current_clock() const;
+
+  bool is_done(Ticket ticket);
+  // Throws std::invalid_argument for a ticket never issued.
+  void wait(Ticket ticket);
+  void waitall();
+  // Everything this node wrote is applied, and everything applied anywhere before the call is visible here.
+  void wait_sync();
+  // Of all workers of all nodes.
+  void barrier();
+  // Takes part in no further collective call; implied by closing the node.
+  void finalize();
+
+  // Asked several times a second while a call blocks; may throw, which abandons the call.
+  void set_interrupt_check(std::function<void()> check);
+
+ private:
+  Ticket run(OperationKind kind, std::span<const Key> keys, float* out, const float* in, std::size_t floats,
+             bool asynchronous);
+  void block(Operation& operation);
+
+  NodeState& node_;
+  const int index_;
+  Ticket next_ticket_ = 0;
+  std::unordered_map<Ticket, std::shared_ptr<Operation>> outstanding_;
+  std::function<void()> interrupt_check_;
+};
+
+}  // namespace adaps

@@ -1,0 +1,346 @@
+// Who owns a key, who holds a replica of it, and how their changes meet (protocol.md, section 4).
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "adaps/channel.h"
+#include "adaps/invariant.h"
+#include "adaps/mutant.h"
+
+namespace adaps {
+
+namespace {
+
+void add_to(float* value, const float* delta, std::size_t width) {
+  for (std::size_t i = 0; i < width; ++i) value[i] += delta[i];
+}
+
+bool anyone_behind(const Holders& holders, Version version) {
+  return std::any_of(holders.list.begin(), holders.list.end(),
+                     [version](const Holder& holder) { return holder.sent != version; });
+}
+
+}  // namespace
+
+// --- asking for a key, and giving it away ----------------------------------------------------------------------------
+
+// NONE -> PENDING.
+void Channel::want(LockedKey& key) {
+  key.header().state = State::kPending;
+  key.header().version = static_cast<Version>(now_);  // a pending key has no version: the time serves the statistics
+  IntentMessage message;
+  message.origin = rank_;
+  message.key = key.key();
+  outbox_.append(key.location(), message);
+}
+
+// The owner's decision on an intent.
+void Channel::grant(LockedKey& key, NodeId to) {
+  SlotHeader& header = key.header();
+  ADAPS_INVARIANT(to != rank_, "a node asks itself for a key");
+  const bool shared = header.intents > 0 || header.side != 0;
+  if (technique_ == Technique::kRelocation || (technique_ == Technique::kAdaptive && !shared)) {
+    transfer(key, to);
+    return;
+  }
+  if (header.side == 0) header.side = sides_.holders.allocate();
+  Holders& holders = sides_.holders.at(header.side);
+  ADAPS_INVARIANT(holders.find(to) == nullptr, "a holder asks for what it holds");
+  holders.list.push_back({to, header.version});
+  SetupMessage message;
+  message.key = key.key();
+  message.rc = header.rc;
+  message.version = header.version;
+  outbox_.append(to, message, {std::span<const float>(key.value(), key.width())});
+}
+
+// Without intent of its own the owner gives the key to the only node that is interested.
+void Channel::reconsider(LockedKey& key) {
+  const SlotHeader& header = key.header();
+  if (technique_ != Technique::kAdaptive || header.intents > 0 || header.side == 0) return;
+  const Holders& holders = sides_.holders.at(header.side);
+  if (holders.list.size() == 1) transfer(key, holders.list.front().node);
+}
+
+// OWNER -> NONE. A holder that is up to date needs no value.
+void Channel::transfer(LockedKey& key, NodeId to) {
+  const SlotHeader& header = key.header();
+  TransferMessage message;
+  message.key = key.key();
+  message.rc = next_relocation(header.rc);
+  message.version = header.version;
+  if (header.side != 0) {
+    const Holder* holder = sides_.holders.at(header.side).find(to);
+    ADAPS_INVARIANT(holder != nullptr && sides_.holders.at(header.side).list.size() == 1,
+                    "a key moves while another node holds it");
+    if (holder->sent == header.version) message.has_value = 0;
+    sides_.holders.release(header.side);
+  }
+  if (message.has_value != 0) {
+    outbox_.append(to, message, {std::span<const float>(key.value(), key.width())});
+  } else {
+    outbox_.append(to, message);
+  }
+  trace(key.key(), TraceKind::kRelocatedAway);
+  become_none(key, to, message.rc);
+}
+
+void Channel::become_none(LockedKey& key, NodeId owner, RelocationCount rc) {
+  if (key.header().intents == 0) {
+    key.release(owner, rc);
+    return;
+  }
+  // Under relocation a node may lose a key that it has intent for; the count must not be lost with it.
+  const std::uint32_t intents = key.header().intents;
+  key.header() = SlotHeader{.rc = rc, .intents = intents, .location = owner, .state = State::kNone};
+}
+
+void Channel::on_transfer(NodeId from, const TransferMessage& message, Reader& reader) {
+  check_key(message.key);
+  {
+    LockedKey key(node_.store, message.key);
+    const State state = key.state();
+    ADAPS_INVARIANT(state == State::kPending || state == State::kReplica || state == State::kDropping,
+                    "a key is transferred to a node that neither asked for it nor holds it");
+    SlotHeader& header = key.header();
+    if (state == State::kPending) {
+      counters_.lead_micros.add(static_cast<std::uint32_t>(static_cast<Version>(now_) - header.version));
+      counters_.lead_keys.add();
+    }
+    Unapplied* unapplied =
+        state != State::kPending && header.side != 0 ? &sides_.unapplied.at(header.side) : nullptr;
+    bool absorbed = false;
+    if (message.has_value != 0) {
+      const std::span<const float> value = reader.floats(key.width());
+      std::memcpy(key.value(), value.data(), value.size_bytes());
+    } else {
+      ADAPS_INVARIANT(state != State::kPending && header.version == message.version,
+                      "a transfer without value to a replica that is not up to date");
+    }
+    if (unapplied != nullptr) {
+      // Neither part is in the owner's value: a delta that crosses the transfer is discarded there.
+      for (Delta* delta : {&unapplied->in_flight, &unapplied->unsent}) {
+        if (!*delta) continue;
+        absorbed = true;
+        if (message.has_value != 0) add_to(key.value(), delta->floats.get(), key.width());
+        forget(*delta);
+      }
+      sides_.unapplied.release(header.side);
+    }
+    header.side = 0;
+    header.state = State::kOwner;
+    header.version = message.version + (absorbed ? 1 : 0);
+    header.rc = message.rc;
+    header.location = rank_;
+    header.flags &= static_cast<std::uint8_t>(~kUnreadable);
+    counters_.relocations.add();
+    trace(message.key, TraceKind::kRelocatedHere);
+    const NodeId home = node_.directory.home(message.key);
+    if (home != rank_ && home != from) {
+      outbox_.append(home, NewsMessage{.key = message.key, .rc = message.rc});
+    }
+  }
+  retry_parked(message.key);
+}
+
+void Channel::on_news(NodeId from, const NewsMessage& message) {
+  check_key(message.key);
+  LockedKey key(node_.store, message.key);
+  const State state = key.state();
+  if (state == State::kOwner || state == State::kReplica) return;
+  if (newer_entry(message.rc, key.location_count())) key.set_location(from, message.rc);
+}
+
+// --- replicas --------------------------------------------------------------------------------------------------------
+
+// PENDING -> REPLICA.
+void Channel::on_setup(NodeId from, const SetupMessage& message, Reader& reader) {
+  check_key(message.key);
+  LockedKey key(node_.store, message.key);
+  ADAPS_INVARIANT(key.state() == State::kPending, "a replica is set up that nobody asked for");
+  const std::span<const float> value = reader.floats(key.width());
+  SlotHeader& header = key.header();
+  counters_.lead_micros.add(static_cast<std::uint32_t>(static_cast<Version>(now_) - header.version));
+  counters_.lead_keys.add();
+  std::memcpy(key.value(), value.data(), value.size_bytes());
+  header.state = State::kReplica;
+  header.version = message.version;
+  header.rc = message.rc;
+  header.location = from;
+  counters_.replicas_set_up.add();
+  trace(message.key, TraceKind::kReplicaSetUp);
+  try_drop(key);  // the intent may have ended meanwhile
+}
+
+void Channel::on_refresh(const RefreshMessage& message, Reader& reader) {
+  check_key(message.key);
+  LockedKey key(node_.store, message.key);
+  const std::span<const float> value = reader.floats(key.width());
+  ADAPS_INVARIANT(key.state() == State::kReplica || key.state() == State::kDropping,
+                  "a refresh for a key without replica");
+  SlotHeader& header = key.header();
+  ADAPS_INVARIANT(newer(message.version, header.version), "a refresh is not newer than the replica");
+  std::memcpy(key.value(), value.data(), value.size_bytes());
+  header.version = message.version;
+  if (header.side == 0) return;
+  const Unapplied& unapplied = sides_.unapplied.at(header.side);
+  if (unapplied.in_flight) add_to(key.value(), unapplied.in_flight.floats.get(), key.width());
+  if (unapplied.unsent) add_to(key.value(), unapplied.unsent.floats.get(), key.width());
+}
+
+// REPLICA -> DROPPING, if nothing speaks against it.
+bool Channel::try_drop(LockedKey& key) {
+  SlotHeader& header = key.header();
+  if (key.state() != State::kReplica || header.intents > 0 || has_parked_set(key.key())) return false;
+  Unapplied* unapplied = header.side != 0 ? &sides_.unapplied.at(header.side) : nullptr;
+  if (unapplied != nullptr && unapplied->in_flight) return false;
+  DeltaMessage message;
+  message.type = MessageType::kDrop;
+  message.key = key.key();
+  message.rc = header.rc;
+  header.state = State::kDropping;
+  counters_.replicas_dropped.add();
+  if (unapplied != nullptr && unapplied->unsent) {
+    unapplied->in_flight = std::move(unapplied->unsent);
+    const std::span<const float> delta(unapplied->in_flight.floats.get(), key.width());
+    outbox_.append(header.location, message, {delta});
+  } else {
+    message.has_delta = 0;
+    outbox_.append(header.location, message);
+  }
+  return true;
+}
+
+// DROPPING -> NONE; an intent that came meanwhile is sent now.
+void Channel::on_drop_ack(const AckMessage& message) {
+  check_key(message.key);
+  {
+    LockedKey key(node_.store, message.key);
+    if (key.state() != State::kDropping) return;
+    SlotHeader& header = key.header();
+    if (header.side != 0) {
+      forget(sides_.unapplied.at(header.side).in_flight);
+      sides_.unapplied.release(header.side);
+      header.side = 0;
+    }
+    trace(message.key, TraceKind::kReplicaDropped);
+    become_none(key, header.location, header.rc);
+    if (key.has_slot()) want(key);
+  }
+  retry_parked(message.key);
+}
+
+// --- changes ---------------------------------------------------------------------------------------------------------
+
+// One key's part of a round.
+void Channel::flush(LockedKey& key) {
+  SlotHeader& header = key.header();
+  if (header.side == 0) return;
+  if (key.state() == State::kOwner) {
+    for (Holder& holder : sides_.holders.at(header.side).list) refresh(key, holder);
+    return;
+  }
+  if (key.state() != State::kReplica) return;
+  Unapplied& unapplied = sides_.unapplied.at(header.side);
+  if (!unapplied.unsent || unapplied.in_flight) return;  // its answer puts the key on the list again
+  unapplied.in_flight = std::move(unapplied.unsent);
+  DeltaMessage message;
+  message.key = key.key();
+  message.rc = header.rc;
+  const std::span<const float> delta(unapplied.in_flight.floats.get(), key.width());
+  outbox_.append(header.location, message, {delta});
+  counters_.deltas_sent.add();
+}
+
+void Channel::refresh(LockedKey& key, Holder& holder) {
+  const Version version = key.header().version;
+  if (holder.sent == version) return;
+  holder.sent = version;
+  RefreshMessage message;
+  message.key = key.key();
+  message.version = version;
+  outbox_.append(holder.node, message, {std::span<const float>(key.value(), key.width())});
+  counters_.refreshes_sent.add();
+}
+
+void Channel::add_delta(LockedKey& key, std::span<const float> delta) {
+  add_to(key.value(), delta.data(), delta.size());
+  ++key.header().version;
+}
+
+void Channel::on_delta(NodeId from, const DeltaMessage& message, Reader& reader) {
+  check_key(message.key);
+  LockedKey key(node_.store, message.key);
+  const std::span<const float> delta = reader.floats(key.width());
+  if (key.state() != State::kOwner || key.header().rc != message.rc || key.header().side == 0) return;
+  SlotHeader& header = key.header();
+  Holders& holders = sides_.holders.at(header.side);
+  Holder* holder = holders.find(from);
+  if (holder == nullptr) return;  // it became owner meanwhile and has absorbed its delta
+  const bool exact = holder->sent == header.version;
+  add_delta(key, delta);
+  if (exact) holder->sent = header.version;
+  if (anyone_behind(holders, header.version)) mark_dirty(key);
+  AckMessage answer;
+  answer.key = message.key;
+  answer.exact = exact ? 1 : 0;
+  outbox_.append(from, answer);
+}
+
+void Channel::on_ack(const AckMessage& message) {
+  check_key(message.key);
+  {
+    LockedKey key(node_.store, message.key);
+    ADAPS_INVARIANT(key.state() == State::kReplica && key.header().side != 0 &&
+                        sides_.unapplied.at(key.header().side).in_flight,
+                    "an acknowledgement of a delta that was not sent");
+    SlotHeader& header = key.header();
+    Unapplied& unapplied = sides_.unapplied.at(header.side);
+    if (message.exact != 0) ++header.version;
+    forget(unapplied.in_flight);
+    if (unapplied.unsent) {
+      mark_dirty(key);
+    } else {
+      sides_.unapplied.release(header.side);
+      header.side = 0;
+    }
+  }
+  retry_parked(message.key);
+  LockedKey key(node_.store, message.key);
+  if (key.has_slot()) try_drop(key);
+}
+
+void Channel::on_drop(NodeId from, const DeltaMessage& message, Reader& reader) {
+  check_key(message.key);
+  LockedKey key(node_.store, message.key);
+  const std::span<const float> delta = reader.floats(message.has_delta != 0 ? key.width() : 0);
+  if (key.state() != State::kOwner || key.header().rc != message.rc || key.header().side == 0) return;
+  SlotHeader& header = key.header();
+  Holders& holders = sides_.holders.at(header.side);
+  const Holder* holder = holders.find(from);
+  if (holder == nullptr) return;
+  if (!delta.empty()) add_delta(key, delta);
+  holders.list.erase(holders.list.begin() + (holder - holders.list.data()));
+  if (holders.list.empty()) {
+    sides_.holders.release(header.side);
+    header.side = 0;
+  } else if (anyone_behind(holders, header.version)) {
+    mark_dirty(key);
+  }
+  AckMessage answer;
+  answer.type = MessageType::kDropAck;
+  answer.key = message.key;
+  outbox_.append(from, answer);
+  reconsider(key);
+}
+
+// A delta is applied at its owner (or absorbed): nobody waits for it any more.
+void Channel::forget(Delta& delta) {
+  if (!delta) return;
+  const std::uint64_t epoch = delta.epoch;
+  delta.floats.reset();
+  node_.epochs.remove(epoch);
+}
+
+}  // namespace adaps

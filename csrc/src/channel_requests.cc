@@ -1,0 +1,266 @@
+// Operations that a worker could not do itself, and requests on their way to a key's owner (protocol.md, section 5).
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "adaps/channel.h"
+#include "adaps/invariant.h"
+#include "adaps/local.h"
+#include "adaps/mutant.h"
+
+namespace adaps {
+
+namespace {
+
+constexpr std::uint8_t kMaxHops = 127;
+
+std::size_t payload_floats(const RequestMessage& message, std::size_t length) {
+  switch (static_cast<OperationKind>(message.kind)) {
+    case OperationKind::kPull:
+      return 0;
+    case OperationKind::kPush:
+    case OperationKind::kSet:
+      return length;
+    case OperationKind::kPushGradients:
+      return message.count * length;
+    default:
+      throw ProtocolError("unknown kind of request " + std::to_string(static_cast<int>(message.kind)));
+  }
+}
+
+}  // namespace
+
+// --- operations of this node's workers -------------------------------------------------------------------------------
+
+void Channel::try_operation(Unit& unit) {
+  {
+    LockedKey key(node_.store, unit.key);
+    key.materialize();
+    if (!serve(key, unit)) {
+      const bool reads = unit.operation->kind == OperationKind::kPull;
+      if (key.state() == State::kDropping && reads) {
+        park(unit);
+        return;
+      }
+      if (key.state() == State::kReplica) {
+        ADAPS_INVARIANT(unit.operation->kind == OperationKind::kSet, "a replica refuses what is not a set");
+        // The set must come behind what this node pushed before; while a delta is in flight no other can be sent.
+        const std::uint32_t side = key.header().side;
+        if (side != 0 && sides_.unapplied.at(side).unsent) {
+          if (sides_.unapplied.at(side).in_flight) {
+            park(unit);
+            return;
+          }
+          flush(key);
+        }
+      }
+      send_request(key, unit);
+      return;
+    }
+  }
+  complete(unit);
+}
+
+bool Channel::serve(LockedKey& key, Unit& unit) {
+  Operation& operation = *unit.operation;
+  const std::lock_guard guard(operation.completion.mutex);
+  return operation.abandoned || try_local(node_, key, unit);
+}
+
+void Channel::send_request(LockedKey& key, Unit& unit) {
+  if (free_names_.empty()) {
+    free_names_.push_back(static_cast<std::uint32_t>(awaiting_.size()));
+    awaiting_.push_back(nullptr);
+  }
+  const std::uint32_t name = free_names_.back();
+  free_names_.pop_back();
+  awaiting_[name] = &unit;
+
+  const Operation& operation = *unit.operation;
+  RequestMessage message;
+  message.origin = rank_;
+  message.unit = name;
+  message.key = unit.key;
+  message.kind = static_cast<std::uint64_t>(operation.kind);
+  message.count = operation.kind == OperationKind::kPushGradients ? unit.occurrences : 1;
+  const std::size_t length = key.length();
+  scratch_.clear();
+  const std::lock_guard guard(unit.operation->completion.mutex);
+  if (operation.kind == OperationKind::kPull) {
+    outbox_.append(key.location(), message);
+    return;
+  }
+  if (operation.abandoned) {  // whether it takes effect is open to the worker, but the message must be whole
+    scratch_.assign(payload_floats(message, length), 0.0F);
+    message.kind = static_cast<std::uint64_t>(OperationKind::kPush);
+    message.count = 1;
+    outbox_.append(key.location(), message, {std::span<const float>(scratch_).first(length)});
+    return;
+  }
+  if (operation.kind == OperationKind::kPush) {
+    outbox_.append(key.location(), message, {summed(unit, length, scratch_)});
+  } else if (operation.kind == OperationKind::kSet) {
+    const float* last = operation.in + operation.occurrences[unit.last].offset;
+    outbox_.append(key.location(), message, {std::span<const float>(last, length)});
+  } else {
+    for (std::uint32_t i = unit.first; i != Occurrence::kEnd; i = operation.occurrences[i].next) {
+      const float* gradient = operation.in + operation.occurrences[i].offset;
+      scratch_.insert(scratch_.end(), gradient, gradient + length);
+    }
+    outbox_.append(key.location(), message, {std::span<const float>(scratch_)});
+  }
+}
+
+// The operation may be gone afterwards.
+void Channel::complete(Unit& unit) {
+  Operation& operation = *unit.operation;
+  if (is_write(operation.kind)) node_.epochs.remove(unit.epoch);
+  operation.finish();
+}
+
+Unit& Channel::take_awaiting(std::uint32_t name) {
+  if (name >= awaiting_.size() || awaiting_[name] == nullptr) {
+    throw ProtocolError("an answer to request " + std::to_string(name) + ", which is not open");
+  }
+  free_names_.push_back(name);
+  return *std::exchange(awaiting_[name], nullptr);
+}
+
+void Channel::on_answer(NodeId from, const AnswerMessage& message, Reader& reader) {
+  Unit& unit = take_awaiting(message.unit);
+  Operation& operation = *unit.operation;
+  {
+    LockedKey key(node_.store, unit.key);
+    const State state = key.state();
+    const bool elsewhere = state == State::kNone || state == State::kPending || state == State::kDropping;
+    if (state == State::kReplica || state == State::kDropping) {
+      const bool is_newer = newer(message.version, key.header().version);
+      ADAPS_INVARIANT(!(is_newer && state == State::kReplica), "an answer is newer than a live replica");
+      // A later owner's answer may overtake the earlier owner's word that this replica is dropped.
+      if (is_newer && state == State::kDropping) key.header().flags |= kUnreadable;
+    }
+    if (elsewhere && newer_entry(message.rc, key.location_count())) key.set_location(from, message.rc);
+    if (operation.kind == OperationKind::kPull) {
+      if (message.has_value == 0) throw ProtocolError("an answer to a pull has no value");
+      const std::span<const float> value = reader.floats(key.length());
+      const std::lock_guard guard(operation.completion.mutex);
+      for (std::uint32_t i = unit.first; !operation.abandoned && i != Occurrence::kEnd;
+           i = operation.occurrences[i].next) {
+        std::memcpy(operation.out + operation.occurrences[i].offset, value.data(), value.size_bytes());
+      }
+    }
+  }
+  complete(unit);
+}
+
+void Channel::park(Unit& unit) { parked_[unit.key].push_back(&unit); }
+
+void Channel::retry_parked(Key key) {
+  const auto found = parked_.find(key);
+  if (found == parked_.end()) return;
+  const std::deque<Unit*> units = std::move(found->second);
+  parked_.erase(found);
+  for (Unit* unit : units) try_operation(*unit);
+}
+
+bool Channel::has_parked_set(Key key) const {
+  const auto found = parked_.find(key);
+  return found != parked_.end() && std::any_of(found->second.begin(), found->second.end(), [](const Unit* unit) {
+           return unit->operation->kind == OperationKind::kSet;
+         });
+}
+
+// --- requests of any node --------------------------------------------------------------------------------------------
+
+// After the second stale hop, once, by way of the home node, without telling it anything.
+NodeId Channel::next_hop(LockedKey& key, Route& route) const {
+  if (route.hops < kMaxHops) ++route.hops;
+  const NodeId home = node_.directory.home(key.key());
+  if (route.hops == 2 && home != rank_ && route.via_home == 0) {
+    route.via_home = 1;
+    return home;
+  }
+  ADAPS_INVARIANT(key.location() != rank_, "a location entry names its own node");
+  return key.location();
+}
+
+void Channel::on_request(RequestMessage message, Reader& reader) {
+  check_key(message.key);
+  if (message.origin >= node_.settings.nodes) {
+    throw ProtocolError("a request from rank " + std::to_string(message.origin));
+  }
+  Unit* mine = nullptr;
+  {
+    LockedKey key(node_.store, message.key);
+    key.materialize();
+    const std::span<const float> payload = reader.floats(payload_floats(message, key.length()));
+    if (key.state() != State::kOwner) {
+      counters_.requests_forwarded.add();
+      const NodeId to = next_hop(key, message.route);
+      outbox_.append(to, message, {payload});
+      return;
+    }
+    if (message.origin == rank_) {  // the key came here meanwhile
+      mine = &take_awaiting(message.unit);
+      if (mine->key != message.key) throw ProtocolError("a request came back with another key");
+      serve(key, *mine);
+    } else {
+      apply_request(key, message, payload);
+    }
+  }
+  if (mine != nullptr) complete(*mine);
+}
+
+void Channel::apply_request(LockedKey& key, const RequestMessage& message, std::span<const float> payload) {
+  const auto kind = static_cast<OperationKind>(message.kind);
+  SlotHeader& header = key.header();
+  if (kind == OperationKind::kPush) {
+    float* value = key.value();
+    for (std::size_t i = 0; i < payload.size(); ++i) value[i] += payload[i];
+    ++header.version;
+  } else if (kind == OperationKind::kSet) {
+    std::memcpy(key.value(), payload.data(), payload.size_bytes());
+    ++header.version;
+  } else if (kind == OperationKind::kPushGradients) {
+    for (std::size_t at = 0; at < payload.size(); at += key.length()) {
+      key.table().apply_gradient(key.value(), payload.data() + at, nullptr);
+      ++header.version;
+    }
+  }
+  AnswerMessage answer;
+  answer.unit = message.unit;
+  answer.version = header.version;
+  answer.rc = header.rc;
+  answer.has_value = kind == OperationKind::kPull ? 1 : 0;
+  if (header.side != 0) {
+    if (kind != OperationKind::kPull) mark_dirty(key);
+    // A holder must not be told that its operation is done while its replica still shows the older value.
+    Holder* holder = sides_.holders.at(header.side).find(message.origin);
+    if (holder != nullptr) refresh(key, *holder);
+  }
+  if (kind == OperationKind::kPull) {
+    outbox_.append(message.origin, answer, {std::span<const float>(key.value(), key.length())});
+  } else {
+    outbox_.append(message.origin, answer);
+  }
+}
+
+void Channel::on_intent(IntentMessage message) {
+  check_key(message.key);
+  if (message.origin >= node_.settings.nodes) {
+    throw ProtocolError("an intent from rank " + std::to_string(message.origin));
+  }
+  LockedKey key(node_.store, message.key);
+  key.materialize();
+  if (key.state() != State::kOwner) {
+    counters_.requests_forwarded.add();
+    const NodeId to = next_hop(key, message.route);
+    outbox_.append(to, message);
+    return;
+  }
+  grant(key, message.origin);
+}
+
+}  // namespace adaps

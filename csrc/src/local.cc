@@ -1,0 +1,297 @@
+#include "adaps/local.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <vector>
+
+#include "adaps/channel.h"
+#include "adaps/node_state.h"
+
+namespace adaps {
+
+namespace {
+
+// The largest number of gradients that one message carries.
+constexpr std::uint32_t kMaxGradients = 1024;
+// Keys whose memory is asked for ahead of their use.
+constexpr std::size_t kBlock = 32;
+constexpr std::size_t kLine = 64;
+
+constexpr std::uint32_t needed_bits(OperationKind kind) {
+  switch (kind) {
+    case OperationKind::kPull:
+      return word::kSlot | word::kReadable;
+    case OperationKind::kSet:
+      return word::kSlot | word::kSet;
+    default:
+      return word::kSlot | word::kPush;
+  }
+}
+
+// The units of an operation by key: a hash table with open addressing that exists only once something was missed.
+class Misses {
+ public:
+  Misses(Operation& operation, std::size_t keys) : operation_(operation), keys_(keys) {}
+
+  bool any() const { return !slots_.empty(); }
+
+  // Adds an occurrence if the key was missed before.
+  bool add_again(Key key, std::size_t offset) {
+    const std::uint32_t unit = slots_[find(key)];
+    if (unit == kFree) return false;
+    append(unit, offset);
+    return true;
+  }
+
+  void add(Key key, std::size_t offset) {
+    if (slots_.empty()) slots_.assign(std::bit_ceil(2 * keys_ + 2), kFree);
+    const std::size_t slot = find(key);
+    if (slots_[slot] == kFree) slots_[slot] = new_unit(key);
+    append(slots_[slot], offset);
+  }
+
+ private:
+  static constexpr std::uint32_t kFree = 0xffffffffU;
+
+  std::size_t find(Key key) const {
+    const std::size_t mask = slots_.size() - 1;
+    std::size_t slot = mix(key) & mask;
+    while (slots_[slot] != kFree && operation_.units[slots_[slot]].key != key) slot = (slot + 1) & mask;
+    return slot;
+  }
+
+  std::uint32_t new_unit(Key key) {
+    Unit unit;
+    unit.operation = &operation_;
+    unit.key = key;
+    operation_.units.push_back(unit);
+    return static_cast<std::uint32_t>(operation_.units.size() - 1);
+  }
+
+  void append(std::uint32_t name, std::size_t offset) {
+    if (operation_.kind == OperationKind::kPushGradients && operation_.units[name].occurrences == kMaxGradients) {
+      const Key key = operation_.units[name].key;
+      name = slots_[find(key)] = new_unit(key);
+    }
+    const auto occurrence = static_cast<std::uint32_t>(operation_.occurrences.size());
+    operation_.occurrences.push_back({offset, Occurrence::kEnd});
+    Unit& unit = operation_.units[name];
+    if (unit.occurrences++ == 0) {
+      unit.first = occurrence;
+    } else {
+      operation_.occurrences[unit.last].next = occurrence;
+    }
+    unit.last = occurrence;
+  }
+
+  Operation& operation_;
+  const std::size_t keys_;
+  std::vector<std::uint32_t> slots_;
+};
+
+void add_to(float* value, const float* delta, std::size_t length) {
+  for (std::size_t i = 0; i < length; ++i) value[i] += delta[i];
+}
+
+bool allowed(OperationKind kind, LockedKey& key) {
+  switch (key.state()) {
+    case State::kOwner:
+      return true;
+    case State::kReplica:
+      return kind != OperationKind::kSet;
+    case State::kDropping:
+      return kind == OperationKind::kPull && (key.header().flags & kUnreadable) == 0;
+    case State::kPending:
+    case State::kNone:
+      return false;
+  }
+  return false;
+}
+
+void write_at_owner(OperationKind kind, LockedKey& key, const float* in) {
+  if (kind == OperationKind::kPush) {
+    add_to(key.value(), in, key.length());
+  } else if (kind == OperationKind::kPushGradients) {
+    key.table().apply_gradient(key.value(), in, nullptr);
+  } else {
+    std::memcpy(key.value(), in, key.length() * sizeof(float));
+  }
+  ++key.header().version;
+}
+
+void write_at_replica(NodeState& node, Channel& channel, OperationKind kind, LockedKey& key, const float* in) {
+  SlotHeader& header = key.header();
+  if (header.side == 0) header.side = channel.sides().unapplied.allocate();
+  Delta& unsent = channel.sides().unapplied.at(header.side).unsent;
+  if (!unsent) {
+    unsent.floats = std::make_unique<float[]>(key.width());
+    unsent.epoch = node.epochs.add();
+  }
+  if (kind == OperationKind::kPush) {
+    add_to(key.value(), in, key.length());
+    add_to(unsent.floats.get(), in, key.length());
+  } else {
+    key.table().apply_gradient(key.value(), in, unsent.floats.get());
+  }
+}
+
+// One occurrence, in a state that allows it.
+void serve(NodeState& node, LockedKey& key, OperationKind kind, float* out, const float* in) {
+  if (kind == OperationKind::kPull) {
+    std::memcpy(out, key.value(), key.length() * sizeof(float));
+    return;
+  }
+  if (key.state() == State::kOwner && key.header().side == 0) {
+    write_at_owner(kind, key, in);
+    return;
+  }
+  Channel& channel = *node.channels[static_cast<std::size_t>(node.directory.channel(key.key()))];
+  if (key.state() == State::kOwner) {
+    write_at_owner(kind, key, in);
+  } else {
+    write_at_replica(node, channel, kind, key, in);
+  }
+  channel.mark_dirty(key);
+}
+
+// Asks for the memory that the next keys need: their words first, the slots that those name a block later.
+void prefetch_block(Store& store, std::span<const Key> keys, std::size_t at, const Table* hint, bool writes) {
+  const std::size_t words_end = std::min(at + 2 * kBlock, keys.size());
+  for (std::size_t i = std::min(at + kBlock, keys.size()); i < words_end; ++i) store.prefetch_word(keys[i]);
+  const std::size_t slots_end = std::min(at + kBlock, keys.size());
+  for (std::size_t i = at; i < slots_end; ++i) {
+    const std::uint32_t seen = store.peek(keys[i]);
+    if ((seen & word::kSlot) == 0) continue;
+    const Table& table = store.tables().find(keys[i], hint);
+    Arena& arena = store.arena(table);
+    const std::uint32_t index = seen & word::kIndexMask;
+    const auto* bytes = reinterpret_cast<const char*>(arena.value(index));
+    const std::size_t size = (writes ? arena.width() : table.length()) * sizeof(float);
+    for (std::size_t b = 0; b < std::min<std::size_t>(size, 8 * kLine); b += kLine) __builtin_prefetch(bytes + b, 0);
+    if (writes) __builtin_prefetch(&arena.header(index), 1);
+  }
+}
+
+template <OperationKind kKind>
+void run(NodeState& node, Operation& operation, std::span<const Key> keys) {
+  constexpr std::uint32_t kNeeded = needed_bits(kKind);
+  Store& store = node.store;
+  Misses misses(operation, keys.size());
+  const Table* hint = nullptr;
+  std::uint64_t at_owner = 0;
+  std::uint64_t at_replica = 0;
+  std::size_t offset = 0;
+  for (std::size_t i = 0; i < std::min(kBlock, keys.size()); ++i) store.prefetch_word(keys[i]);
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (i % kBlock == 0) prefetch_block(store, keys, i, hint, kKind != OperationKind::kPull);
+    const Key key = keys[i];
+    const Table& table = store.tables().find(key, hint);
+    const std::size_t here = offset;
+    offset += table.length();
+    if (misses.any() && misses.add_again(key, here)) continue;
+    float* out = kKind == OperationKind::kPull ? operation.out + here : nullptr;
+    const float* in = kKind == OperationKind::kPull ? nullptr : operation.in + here;
+    const std::uint32_t word = store.lock_if(key, kNeeded);
+    if (word != 0 && (kKind == OperationKind::kPull || (word & word::kTracked) == 0)) {
+      Arena& arena = store.arena(table);
+      float* value = arena.value(word & word::kIndexMask);
+      if constexpr (kKind == OperationKind::kPull) {
+        std::memcpy(out, value, table.length() * sizeof(float));
+      } else {
+        if constexpr (kKind == OperationKind::kPush) {
+          add_to(value, in, table.length());
+        } else if constexpr (kKind == OperationKind::kPushGradients) {
+          table.apply_gradient(value, in, nullptr);
+        } else {
+          std::memcpy(value, in, table.length() * sizeof(float));
+        }
+        ++arena.header(word & word::kIndexMask).version;
+      }
+      store.unlock(key, word);
+      ++((word & word::kSet) != 0 ? at_owner : at_replica);
+      continue;
+    }
+    LockedKey locked(store, key, word != 0 ? word : store.lock(key));
+    if (locked.untouched_here()) {
+      locked.materialize();
+      if (node.trace.wants(key)) node.trace.add(node.now.load(std::memory_order_relaxed), key, TraceKind::kAlloc);
+    }
+    if (allowed(kKind, locked)) {
+      serve(node, locked, kKind, out, in);
+      ++(locked.state() == State::kOwner ? at_owner : at_replica);
+    } else {
+      misses.add(key, here);
+    }
+  }
+  WorkerCounters& counters = node.workers[static_cast<std::size_t>(operation.worker)]->counters;
+  AccessCounters& access = kKind == OperationKind::kPull  ? counters.pulled
+                           : kKind == OperationKind::kSet ? counters.set
+                                                          : counters.pushed;
+  access.local.add(at_owner);
+  access.replica.add(at_replica);
+  access.remote.add(keys.size() - at_owner - at_replica);
+}
+
+}  // namespace
+
+void start(NodeState& node, Operation& operation, std::span<const Key> keys) {
+  switch (operation.kind) {
+    case OperationKind::kPull:
+      run<OperationKind::kPull>(node, operation, keys);
+      break;
+    case OperationKind::kPush:
+      run<OperationKind::kPush>(node, operation, keys);
+      break;
+    case OperationKind::kPushGradients:
+      run<OperationKind::kPushGradients>(node, operation, keys);
+      break;
+    case OperationKind::kSet:
+      run<OperationKind::kSet>(node, operation, keys);
+      break;
+    case OperationKind::kSync:
+    case OperationKind::kBarrier:
+      break;
+  }
+  operation.left.store(static_cast<std::uint32_t>(operation.units.size()), std::memory_order_relaxed);
+  if (operation.units.empty()) operation.done.store(true, std::memory_order_release);
+}
+
+void submit_units(NodeState& node, Operation& operation) {
+  std::vector<std::vector<Unit*>> by_channel(node.channels.size());
+  for (Unit& unit : operation.units) {
+    if (is_write(operation.kind)) unit.epoch = node.epochs.add();
+    by_channel[static_cast<std::size_t>(node.directory.channel(unit.key))].push_back(&unit);
+  }
+  for (std::size_t i = 0; i < by_channel.size(); ++i) {
+    if (!by_channel[i].empty()) node.channels[i]->submit(by_channel[i]);
+  }
+}
+
+bool try_local(NodeState& node, LockedKey& key, const Unit& unit) {
+  const Operation& operation = *unit.operation;
+  if (!allowed(operation.kind, key)) return false;
+  for (std::uint32_t i = unit.first; i != Occurrence::kEnd; i = operation.occurrences[i].next) {
+    const std::size_t offset = operation.occurrences[i].offset;
+    if (operation.kind == OperationKind::kPull) {
+      serve(node, key, operation.kind, operation.out + offset, nullptr);
+    } else {
+      serve(node, key, operation.kind, nullptr, operation.in + offset);
+    }
+  }
+  return true;
+}
+
+std::span<const float> summed(const Unit& unit, std::size_t length, std::vector<float>& scratch) {
+  const Operation& operation = *unit.operation;
+  const float* first = operation.in + operation.occurrences[unit.first].offset;
+  if (unit.occurrences == 1) return {first, length};
+  scratch.assign(first, first + length);
+  for (std::uint32_t i = operation.occurrences[unit.first].next; i != Occurrence::kEnd;
+       i = operation.occurrences[i].next) {
+    add_to(scratch.data(), operation.in + operation.occurrences[i].offset, length);
+  }
+  return scratch;
+}
+
+}  // namespace adaps

@@ -1,0 +1,117 @@
+#include "adaps/node_state.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "adaps/channel.h"
+
+namespace adaps {
+
+namespace {
+
+void validate(const Settings& settings) {
+  const auto positive = [](long value, const char* name) {
+    if (value < 1) throw std::invalid_argument(std::string(name) + " is " + std::to_string(value) + "; it must be at least 1");
+  };
+  positive(settings.nodes, "the number of nodes");
+  positive(settings.workers, "workers");
+  positive(settings.channels, "channels");
+  if (settings.nodes > kMaxNodes) {
+    throw std::invalid_argument("a cluster of " + std::to_string(settings.nodes) + " nodes; at most " +
+                                std::to_string(kMaxNodes) + " are possible");
+  }
+  if (settings.rank >= settings.nodes) {
+    throw std::invalid_argument("rank " + std::to_string(settings.rank) + " in a cluster of " +
+                                std::to_string(settings.nodes) + " nodes; ranks begin at 0");
+  }
+  if (!(settings.max_rounds_per_second > 0.0)) {
+    throw std::invalid_argument("max_rounds_per_second is " + std::to_string(settings.max_rounds_per_second) +
+                                "; it must be above 0");
+  }
+  if (!(settings.max_round_bytes_per_second > 0.0)) {
+    throw std::invalid_argument("max_round_bytes_per_second is " +
+                                std::to_string(settings.max_round_bytes_per_second) + "; it must be above 0");
+  }
+}
+
+const Settings& validated(const Settings& settings) {
+  validate(settings);
+  return settings;
+}
+
+}  // namespace
+
+void Trace::choose(std::span<const Key> keys) {
+  const std::lock_guard guard(mutex_);
+  keys_.insert(keys_.end(), keys.begin(), keys.end());
+  std::sort(keys_.begin(), keys_.end());
+  keys_.erase(std::unique(keys_.begin(), keys_.end()), keys_.end());
+  active_.store(!keys_.empty(), std::memory_order_relaxed);
+}
+
+bool Trace::contains(Key key) const {
+  const std::lock_guard guard(mutex_);
+  return std::binary_search(keys_.begin(), keys_.end(), key);
+}
+
+void Trace::add(Micros time, Key key, TraceKind kind) {
+  const std::lock_guard guard(mutex_);
+  events_.push_back({time, key, kind});
+}
+
+std::vector<TraceEvent> Trace::events() const {
+  const std::lock_guard guard(mutex_);
+  return events_;
+}
+
+bool Gathering::arrive(Operation& operation) {
+  const std::lock_guard guard(mutex_);
+  waiting_.push_back(&operation);
+  return static_cast<int>(waiting_.size()) == present_;
+}
+
+bool Gathering::leave() {
+  const std::lock_guard guard(mutex_);
+  --present_;
+  return present_ > 0 && static_cast<int>(waiting_.size()) == present_;
+}
+
+std::vector<Operation*> Gathering::take() {
+  const std::lock_guard guard(mutex_);
+  return std::exchange(waiting_, {});
+}
+
+NodeState::NodeState(std::vector<TableSpec> specs, const Settings& settings_in)
+    : settings(validated(settings_in)),
+      tables(std::move(specs)),
+      directory(settings.nodes, settings.channels),
+      store(tables, directory, settings.rank),
+      gathering(settings.workers) {
+  for (int i = 0; i < settings.workers; ++i) workers.push_back(std::make_unique<WorkerState>());
+  for (int i = 0; i < settings.channels; ++i) channels.push_back(std::make_unique<Channel>(*this, i));
+}
+
+NodeState::~NodeState() = default;
+
+void NodeState::check() const {
+  if (!failed.load(std::memory_order_acquire)) return;
+  const std::lock_guard guard(failure_mutex);
+  throw PeerLost(failed_peer, failure_reason);
+}
+
+void NodeState::fail(NodeId peer, const std::string& reason) {
+  {
+    const std::lock_guard guard(failure_mutex);
+    if (failed.load(std::memory_order_relaxed)) return;
+    failed_peer = peer;
+    failure_reason = "rank " + std::to_string(peer) + " is lost: " + reason;
+    failed.store(true, std::memory_order_release);
+  }
+  for (const auto& worker : workers) {
+    const std::lock_guard guard(worker->completion.mutex);
+    worker->completion.changed.notify_all();
+  }
+}
+
+}  // namespace adaps

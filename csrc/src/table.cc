@@ -1,0 +1,116 @@
+#include "adaps/table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <stdexcept>
+#include <utility>
+
+namespace adaps {
+
+namespace {
+
+// A number in (0, 1) from 24 random bits: never 0, so that its logarithm exists.
+float unit_float(std::uint64_t bits) { return (static_cast<float>(bits >> 40) + 0.5F) * 0x1p-24F; }
+
+std::uint64_t combine(std::uint64_t hash, std::uint64_t x) { return mix(hash ^ mix(x)); }
+
+std::uint64_t bits_of(float x) {
+  std::uint32_t bits;
+  static_assert(sizeof(bits) == sizeof(x));
+  __builtin_memcpy(&bits, &x, sizeof(bits));
+  return bits;
+}
+
+}  // namespace
+
+void Initializer::fill(std::uint64_t row, float* value, std::size_t length) const {
+  if (kind == InitKind::kConstant) {
+    std::fill_n(value, length, a);
+    return;
+  }
+  const std::uint64_t base = combine(seed, row);
+  if (kind == InitKind::kUniform) {
+    for (std::size_t i = 0; i < length; ++i) value[i] = a + (b - a) * unit_float(mix(base + i));
+    return;
+  }
+  // Box and Muller (1958); each pair of columns shares its two uniform numbers.
+  for (std::size_t i = 0; i < length; ++i) {
+    const std::uint64_t pair = base + (i & ~std::uint64_t{1});
+    const float radius = std::sqrt(-2.0F * std::log(unit_float(mix(pair))));
+    const float angle = 2.0F * std::numbers::pi_v<float> * unit_float(mix(pair + 1));
+    value[i] = a + b * radius * ((i & 1) == 0 ? std::cos(angle) : std::sin(angle));
+  }
+}
+
+Table::Table(TableSpec spec, Key first_key, std::size_t arena)
+    : spec_(std::move(spec)),
+      first_key_(first_key),
+      arena_(arena),
+      width_(spec_.length + spec_.rule.state_length(spec_.length)),
+      learning_rate_(spec_.rule.lr) {}
+
+Table::Table(Table&& other) noexcept
+    : spec_(std::move(other.spec_)),
+      first_key_(other.first_key_),
+      arena_(other.arena_),
+      width_(other.width_),
+      learning_rate_(other.learning_rate()) {}
+
+void Table::init(Key key, float* out) const {
+  spec_.init.fill(key - first_key_, out, spec_.length);
+  spec_.rule.init_state(out + spec_.length, spec_.length);
+}
+
+void Table::apply_gradient(float* value, const float* gradient, float* delta) const {
+  spec_.rule.apply(value, gradient, spec_.length, delta, learning_rate());
+}
+
+Tables::Tables(std::vector<TableSpec> specs) {
+  if (specs.empty()) throw std::invalid_argument("a node needs at least one table");
+  tables_.reserve(specs.size());
+  for (TableSpec& spec : specs) {
+    if (spec.rows == 0) throw std::invalid_argument("table '" + spec.name + "' has 0 rows; it needs at least 1");
+    if (spec.length == 0) throw std::invalid_argument("table '" + spec.name + "' has length 0; it needs at least 1");
+    for (const Table& other : tables_) {
+      if (other.spec().name == spec.name) throw std::invalid_argument("two tables are called '" + spec.name + "'");
+    }
+    const std::size_t width = spec.length + spec.rule.state_length(spec.length);
+    const auto same = std::find_if(arenas_.begin(), arenas_.end(), [&](const Arena& a) { return a.width == width; });
+    const auto arena = static_cast<std::size_t>(same - arenas_.begin());
+    if (same == arenas_.end()) arenas_.push_back({width, 0});
+    arenas_[arena].rows += spec.rows;
+    const Key first = num_keys_;
+    num_keys_ += spec.rows;
+    if (num_keys_ >= (Key{1} << 40)) {
+      throw std::invalid_argument("table '" + spec.name + "' makes more than 2^40 keys in all");
+    }
+    tables_.emplace_back(std::move(spec), first, arena);
+  }
+}
+
+std::uint64_t Tables::fingerprint() const {
+  std::uint64_t hash = 0;
+  for (const Table& table : tables_) {
+    const TableSpec& spec = table.spec();
+    for (const char c : spec.name) hash = combine(hash, static_cast<std::uint64_t>(c));
+    hash = combine(hash, spec.rows);
+    hash = combine(hash, spec.length);
+    hash = combine(hash, static_cast<std::uint64_t>(spec.rule.kind));
+    hash = combine(hash, static_cast<std::uint64_t>(spec.init.kind));
+    hash = combine(hash, spec.init.seed);
+    for (const float x : {spec.init.a, spec.init.b, spec.rule.lr, spec.rule.momentum, spec.rule.eps, spec.rule.beta1,
+                          spec.rule.beta2, spec.rule.initial_accumulator}) {
+      hash = combine(hash, bits_of(x));
+    }
+  }
+  return hash;
+}
+
+const Table& Tables::search(Key key) const {
+  const auto after = std::upper_bound(tables_.begin(), tables_.end(), key,
+                                      [](Key k, const Table& table) { return k < table.first_key(); });
+  return *(after - 1);
+}
+
+}  // namespace adaps
