@@ -28,18 +28,13 @@ class Driving {
 constexpr std::uint32_t kAtBarrier = 0;
 constexpr std::uint32_t kForGood = 1;
 
-// Alone, every key is here already and there is nobody to tell.
-Technique technique_of(const Settings& settings) {
-  return settings.nodes == 1 ? Technique::kStatic : settings.technique;
-}
-
 }  // namespace
 
 Channel::Channel(NodeState& node, int index)
     : node_(node),
       index_(index),
       rank_(node.settings.rank),
-      technique_(technique_of(node.settings)),
+      technique_(node.settings.technique),
       outbox_(node.settings.nodes),
       round_distance_(static_cast<Micros>(1e6 / node.settings.max_rounds_per_second)),
       last_round_(-round_distance_),
@@ -47,7 +42,7 @@ Channel::Channel(NodeState& node, int index)
       left_(node.settings.nodes),
       said_goodbye_(node.settings.nodes) {
   for (int i = 0; i < node.settings.workers; ++i) interests_.push_back(std::make_unique<Interest>());
-  if (technique_ != Technique::kFullReplication) permanent_cursor_ = node.tables.num_keys();
+  if (technique_ != Technique::kFullReplication || node.settings.nodes == 1) permanent_cursor_ = node.tables.num_keys();
 }
 
 // --- submissions -----------------------------------------------------------------------------------------------------
@@ -141,7 +136,8 @@ void Channel::take_submissions() {
     for (NodeId peer = 0; peer < node_.settings.nodes; ++peer) {
       if (peer != rank_) outbox_.append(peer, NumberMessage{.type = MessageType::kGoodbye});
     }
-    goodbye_sent_ = true;
+    goodbye_sent_.store(true, std::memory_order_release);
+    node_.announce_ending();
   }
 }
 
@@ -251,7 +247,7 @@ void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
         reader.read<NumberMessage>();
         said_goodbye_[from] = true;
         // Only a node that knows that every node takes part no more says goodbye.
-        closed_.store(true, std::memory_order_release);
+        become_closed();
         break;
       default:
         throw ProtocolError("unknown message type " + std::to_string(static_cast<int>(reader.peek_type())));
@@ -329,7 +325,12 @@ void Channel::release_if_complete() {
 
 void Channel::on_release(const NumberMessage& message) {
   for (Operation* operation : node_.gathering.take()) operation->finish();
-  if (message.number == kForGood) closed_.store(true, std::memory_order_release);
+  if (message.number == kForGood) become_closed();
+}
+
+void Channel::become_closed() {
+  closed_.store(true, std::memory_order_release);
+  node_.announce_ending();
 }
 
 }  // namespace adaps

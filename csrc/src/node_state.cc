@@ -112,6 +112,12 @@ void NodeState::fail(NodeId peer, const std::string& reason) {
     const std::lock_guard guard(worker->completion.mutex);
     worker->completion.changed.notify_all();
   }
+  announce_ending();
+}
+
+void NodeState::announce_ending() {
+  const std::lock_guard guard(ending_mutex);
+  ending_changed.notify_all();
 }
 
 }  // namespace adaps

@@ -48,7 +48,7 @@ class Channel : public TransportEvents {
   void set_waker(std::function<void()> waker) { waker_ = std::move(waker); }
   // Every node takes part no more (channel 0 knows).
   bool closed() const { return closed_.load(std::memory_order_acquire); }
-  bool goodbye_sent() const { return goodbye_sent_; }
+  bool goodbye_sent() const { return goodbye_sent_.load(std::memory_order_acquire); }
 
   // --- the workers' side, any thread -------------------------------------------------------------------------------
   void submit(std::span<Unit* const> units);
@@ -103,6 +103,7 @@ class Channel : public TransportEvents {
   void on_barrier(NodeId from, const NumberMessage& message);
   void on_release(const NumberMessage& message);
   void release_if_complete();
+  void become_closed();
 
   // channel_intents.cc
   void act_on_intents();
@@ -171,7 +172,7 @@ class Channel : public TransportEvents {
   std::vector<Submitted> submitted_intents_;
   std::vector<bool> submitted_gatherings_;
   bool goodbye_submitted_ = false;
-  bool goodbye_sent_ = false;
+  std::atomic<bool> goodbye_sent_{false};
   std::atomic<bool> signalled_{false};
   std::atomic<bool> round_requested_{false};
   std::atomic<bool> closed_{false};

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -69,6 +69,8 @@ struct NodeState {
   // Throws PeerLost if a peer is.
   void check() const;
   void fail(NodeId peer, const std::string& reason);
+  // Something that a closing node waits for may have happened.
+  void announce_ending();
 
   const Settings settings;
   Tables tables;
@@ -80,6 +82,9 @@ struct NodeState {
   Gathering gathering;
   Trace trace;
   std::atomic<Micros> now{0};  // as the channels were last told
+
+  std::mutex ending_mutex;
+  std::condition_variable ending_changed;
 
   std::atomic<bool> failed{false};
   mutable std::mutex failure_mutex;

@@ -33,6 +33,7 @@ struct AccessCounters {
 struct alignas(64) WorkerCounters {
   AccessCounters pulled, pushed, set;
   Counter intents;             // keys signalled
+  Counter intents_late;        // of these, for clocks that were over
   Counter blocked_micros;      // in pull, push and set
   Counter sync_micros;         // in wait_sync
   Counter barrier_micros;

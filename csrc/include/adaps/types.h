@@ -39,6 +39,9 @@ struct Settings {
   double max_rounds_per_second = 500.0;
   // Upper bound of what a channel's rounds put on the network; rounds are spaced accordingly.
   double max_round_bytes_per_second = 100e6;
+
+  // Alone, every key is here already and there is nobody to tell.
+  bool uses_intent() const { return nodes > 1 && technique != Technique::kStatic; }
 };
 
 inline bool newer(Version a, Version b) { return static_cast<std::int32_t>(a - b) > 0; }

@@ -1,15 +1,11 @@
 // A worker: the calls of one worker thread on its node's parameter server.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
-#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -64,12 +60,16 @@ class Worker {
  private:
   Ticket run(OperationKind kind, std::span<const Key> keys, float* out, const float* in, std::size_t floats,
              bool asynchronous);
-  void block(Operation& operation);
+  void block(const std::shared_ptr<Operation>& operation);
+  const std::shared_ptr<Operation>* find(Ticket ticket) const;
+  void check_usable() const;
 
   NodeState& node_;
   const int index_;
   Ticket next_ticket_ = 0;
+  bool finalized_ = false;
   std::unordered_map<Ticket, std::shared_ptr<Operation>> outstanding_;
+  std::vector<std::shared_ptr<Operation>> abandoned_;
   std::function<void()> interrupt_check_;
 };
 
