@@ -195,12 +195,23 @@ def test_row_ids_are_contiguous_and_tell_fields_apart() -> None:
     assert (np.diff([ids[:, field].max() for field in range(26)]) > 0).all()
 
 
-def test_fingerprint_changes_with_a_value_and_with_the_split(triple: Path) -> None:
+def test_fingerprint_changes_with_a_value(triple: Path) -> None:
     before = load(triple, 0).fingerprint
     assert before.startswith("sha256:")
     assert load(triple, 0).fingerprint == before
     put(DENSE, (0, 0), 17.25)(triple)
     assert load(triple, 0).fingerprint != before
+
+
+def test_fingerprint_changes_with_the_split(tmp_path: Path) -> None:
+    pair = [ROW, with_cell(0, "0")]
+    fingerprints = set()
+    for train, dev in ((2, 1), (1, 2), (2, 1)):
+        write(tmp_path / "train.csv", pair * train)
+        write(tmp_path / "dev.csv", pair * dev)
+        write(tmp_path / "test.csv", pair)
+        fingerprints.add(load(tmp_path, 0).fingerprint)
+    assert len(fingerprints) == 2
 
 
 def test_criteo_subset(shared_data: Path) -> None:
