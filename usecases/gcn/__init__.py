@@ -1,0 +1,10 @@
+"""Node classification: a two-layer graph convolution over learned embeddings, with neighbour sampling."""
+
+from __future__ import annotations
+
+from adabench.usecases.gcn.download import fetch
+from adabench.usecases.gcn.task import GcnUseCase
+
+__all__ = ["USECASE", "GcnUseCase", "fetch"]
+
+USECASE = GcnUseCase

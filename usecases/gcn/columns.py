@@ -1,0 +1,76 @@
+"""Reading columns of csv files, with errors that name the file and the value."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from adabench.usecases.gcn.graph import UNLABELLED
+from adabench.usecases.protocol import DataError
+
+__all__ = ["integers", "labels_of", "read_columns", "require"]
+
+
+def require(file: Path) -> Path:
+    """The file, which must exist."""
+    if not file.is_file():
+        raise DataError(f"{file}: there is no such file")
+    return file
+
+
+def read_columns(file: Path, names: Sequence[str] | None = None, width: int | None = None) -> pd.DataFrame:
+    """Read a csv file, compressed or not.
+
+    Parameters
+    ----------
+    file : Path
+    names : sequence of str, optional
+        Columns that the header must have; without it the file has no header and columns are numbered.
+    width : int, optional
+        How many columns a file without a header must have.
+
+    Raises
+    ------
+    DataError
+        If the file is missing, damaged, or has other columns.
+    """
+    try:
+        header = None if names is None else 0
+        columns = None if names is None else list(names)
+        table = pd.read_csv(require(file), header=header, usecols=columns, low_memory=False)
+    except (ValueError, OSError, EOFError, zlib.error) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{file}: not a readable csv file with the expected columns ({reason})") from error
+    if width is not None and table.shape[1] != width:
+        raise DataError(f"{file}: a row has {table.shape[1]} values where {width} are expected")
+    return table
+
+
+def integers(column: pd.Series, file: Path) -> NDArray[np.int64]:
+    """A column that must hold integers only, none missing."""
+    numbers = pd.to_numeric(column, errors="coerce")
+    wrong = np.flatnonzero(~(numbers % 1 == 0))
+    if len(wrong):
+        row = int(wrong[0])
+        raise DataError(f"{file}: {column.iloc[row]!r} in data row {row} must be an integer")
+    return numbers.to_numpy(np.int64)
+
+
+def labels_of(column: pd.Series, file: Path) -> NDArray[np.int64]:
+    """A column of classes, where an empty field means that the node has no label.
+
+    Classes that are integers keep their numbers; others are numbered in alphabetical order.
+    """
+    labels = np.full(len(column), UNLABELLED, dtype=np.int64)
+    known = column.notna().to_numpy()
+    present = column[known]
+    if pd.api.types.is_numeric_dtype(present.dtype) or pd.api.types.is_bool_dtype(present.dtype):
+        labels[known] = integers(present.astype(float), file)
+    else:
+        labels[known] = pd.Categorical(present.astype(str)).codes
+    return labels

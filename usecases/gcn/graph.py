@@ -1,0 +1,140 @@
+"""A graph with labelled nodes, in the one form that every reader delivers and everything else uses."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from adabench.usecases.protocol import DataError
+
+__all__ = ["UNLABELLED", "Graph", "Split", "build_graph", "random_split"]
+
+UNLABELLED = -1
+TRAIN_SHARE, VALID_SHARE = 0.54, 0.18  # ogbn-arxiv's own proportions; the rest is the test split
+
+
+@dataclass(frozen=True)
+class Split:
+    """Node ids, int64 and disjoint, that are trained on, validated on and tested on."""
+
+    train: NDArray[np.int64]
+    valid: NDArray[np.int64]
+    test: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """An undirected graph without loops or parallel edges.
+
+    Attributes
+    ----------
+    indptr, indices : int64 (nodes + 1,), int32 (arcs,)
+        Compressed rows: the neighbours of node ``v`` are ``indices[indptr[v]:indptr[v + 1]]``, ascending.
+        Each edge is two arcs, so the compressed columns are the same.
+    labels : int64 (nodes,)
+        The class of each node, `UNLABELLED` where it is not known.
+    split : Split or None
+        The split that comes with the data, if one does.
+    """
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    labels: NDArray[np.int64]
+    split: Split | None = None
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.labels)
+
+    @property
+    def num_classes(self) -> int:
+        return int(self.labels.max()) + 1
+
+    @cached_property
+    def edge_index(self) -> NDArray[np.int64]:
+        """Arcs as PyG wants them: int64 (2, arcs), sources over targets."""
+        targets = np.repeat(np.arange(self.num_nodes), np.diff(self.indptr))
+        return np.stack([self.indices.astype(np.int64), targets])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """``sha256:…`` of structure, labels and split."""
+        digest = hashlib.sha256()
+        arrays: list[NDArray[np.int64] | NDArray[np.int32]] = [self.indptr, self.indices, self.labels]
+        if self.split is not None:
+            arrays += [self.split.train, self.split.valid, self.split.test]
+        for array in arrays:
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(array.tobytes())
+        return f"sha256:{digest.hexdigest()}"
+
+
+def build_graph(
+    sources: NDArray[np.integer],
+    targets: NDArray[np.integer],
+    labels: NDArray[np.integer],
+    *,
+    where: str,
+    split: Split | None = None,
+) -> Graph:
+    """Make a `Graph` of edges in any direction, any order, given once or more often.
+
+    Loops are dropped: `GCNConv` puts exactly one on every node, whether or not the graph has it, and a
+    sampled loop would only take the place of a neighbour. A node without edges stays; it is classified by its
+    own embedding.
+
+    Parameters
+    ----------
+    sources, targets : integer (edges,)
+        Node ids in ``[0, len(labels))``.
+    labels : integer (nodes,)
+        Classes; negative where unknown.
+    where : str
+        What an error calls the edges: the file that they come from.
+
+    Raises
+    ------
+    DataError
+        If an edge names a node that does not exist, or no node has a label.
+    """
+    num_nodes = len(labels)
+    for ends in (sources, targets):
+        outside = np.flatnonzero((ends < 0) | (ends >= num_nodes))
+        if len(outside):
+            edge = int(outside[0])
+            raise DataError(
+                f"{where}: edge {edge} joins nodes {sources[edge]} and {targets[edge]}, "
+                f"but node ids must be in [0, {num_nodes})"
+            )
+    if num_nodes == 0 or int(labels.max()) < 0:
+        raise DataError(f"{where}: none of the {num_nodes} nodes has a label, so there is nothing to learn")
+    if num_nodes > np.iinfo(np.int32).max:
+        raise DataError(
+            f"{where}: {num_nodes} nodes are too many, at most {np.iinfo(np.int32).max} are supported"
+        )
+    proper = sources != targets
+    row = np.concatenate([sources[proper], targets[proper]])
+    column = np.concatenate([targets[proper], sources[proper]])
+    matrix = scipy.sparse.csr_array(
+        (np.ones(len(row), dtype=np.bool_), (row, column)), shape=(num_nodes, num_nodes)
+    )
+    matrix.sum_duplicates()
+    return Graph(
+        indptr=matrix.indptr.astype(np.int64),
+        indices=matrix.indices.astype(np.int32),
+        labels=np.where(labels < 0, UNLABELLED, labels).astype(np.int64),
+        split=split,
+    )
+
+
+def random_split(labels: NDArray[np.int64], seed: int) -> Split:
+    """Split the labelled nodes at random, 54 / 18 / 28 %, each part in ascending order."""
+    nodes = np.random.default_rng(seed).permutation(np.flatnonzero(labels != UNLABELLED))
+    first = round(TRAIN_SHARE * len(nodes))
+    second = first + round(VALID_SHARE * len(nodes))
+    return Split(*(np.sort(part) for part in (nodes[:first], nodes[first:second], nodes[second:])))

@@ -1,0 +1,40 @@
+"""The model: plain PyTorch and PyG."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import GCNConv
+
+__all__ = ["Gcn"]
+
+
+class Gcn(nn.Module):
+    """Learned embedding of all nodes → GCNConv → ReLU → GCNConv (Kipf and Welling, ICLR 2017).
+
+    Parameters
+    ----------
+    nodes, dim : int
+        Rows and columns of the embedding, whose gradient is sparse.
+    hidden, classes : int
+        Widths of the two convolutions.
+    generator : torch.Generator
+        Where the initial weights come from.
+    """
+
+    def __init__(self, nodes: int, dim: int, hidden: int, classes: int, generator: torch.Generator) -> None:
+        super().__init__()
+        weight = nn.init.normal_(torch.empty(nodes, dim), std=dim**-0.5, generator=generator)
+        self.embedding = nn.Embedding.from_pretrained(weight, freeze=False, sparse=True)
+        self.conv1 = GCNConv(dim, hidden)
+        self.conv2 = GCNConv(hidden, classes)
+        # PyG draws from the global generator, which other worker threads use at the same time.
+        for conv in (self.conv1, self.conv2):
+            nn.init.xavier_uniform_(conv.lin.weight, generator=generator)
+
+    def forward(self, n_id: Tensor, edge_index: Tensor) -> Tensor:
+        """Logits (subgraph's nodes, classes) from ids (subgraph's nodes,) and numbered arcs (2, arcs)."""
+        x = self.embedding(n_id)
+        x = self.conv1(x, edge_index).relu()
+        out: Tensor = self.conv2(x, edge_index)
+        return out

@@ -1,0 +1,177 @@
+"""The use case `gcn`: node classification with neighbour sampling, judged by accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch_geometric.data import Data
+from torch_geometric.loader import NodeLoader
+from torch_geometric.sampler import BaseSampler
+
+from adabench.usecases.gcn.graph import random_split
+from adabench.usecases.gcn.load import load
+from adabench.usecases.gcn.model import Gcn
+from adabench.usecases.gcn.partition import METHODS, Method, Partition, partition
+from adabench.usecases.gcn.sampling import UniformSampler, pyg_sampler
+from adabench.usecases.protocol import Loaders, Params
+
+__all__ = ["GcnParams", "GcnUseCase"]
+
+HOPS = 2  # one for each convolution
+
+
+class GcnParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of `gcn`.
+
+    Attributes
+    ----------
+    epochs, batch, dim, lr
+        As for every use case; `batch` counts training nodes, `dim` is the width of a node's embedding.
+    graph : str
+        Which graph; see `adabench.usecases.gcn.load.load`.
+    hidden : int
+        Width of the first convolution's output.
+    fanout : int
+        Neighbours sampled per node in each of the two hops; -1 means all.
+    sampler : "native" or "pyg"
+        The C++ sampler that comes with the project, or PyG's, which needs pyg-lib.
+    partition : "metis", "random" or "contiguous"
+        How training nodes are shared among workers.
+    optimizer : "adagrad" or "sgd"
+        What updates all parameters.
+    """
+
+    epochs: int = 3
+    batch: int = 128
+    dim: int = 64
+    lr: float = 0.02
+    graph: str = "generated"
+    hidden: int = 64
+    fanout: int = 16
+    sampler: Literal["native", "pyg"] = "native"
+    partition: Method = "metis"
+    optimizer: Literal["adagrad", "sgd"] = "adagrad"
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "dim", "hidden"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be 1 or more")
+        if self.fanout < 1 and self.fanout != -1:
+            raise ValueError(f"fanout is {self.fanout}: it must be 1 or more, or -1 for all neighbours")
+        if not 0 < self.lr < float("inf"):
+            raise ValueError(f"lr is {self.lr}: it must be a positive number")
+        choices = {"sampler": ("native", "pyg"), "partition": METHODS, "optimizer": ("adagrad", "sgd")}
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} is {getattr(self, name)!r}: it must be one of {', '.join(known)}")
+
+
+class GcnUseCase:
+    """Predicts the class of a node from its neighbourhood; nodes have no features but those that are learned.
+
+    The seed decides the initial weights, the order of the data, the neighbours drawn, METIS's choices and,
+    where the data come without a split, the split: 54 / 18 / 28 % of the labelled nodes at random.
+    """
+
+    name: ClassVar[str] = "gcn"
+    Params: ClassVar[type[Params]] = GcnParams
+    metric: ClassVar[str] = "accuracy"
+    maximize: ClassVar[bool] = True
+
+    def __init__(self, params: GcnParams, data: Path | None, seed: int) -> None:
+        self._params = params
+        self._seed = seed
+        self._graph = load(params.graph, data)
+        self._split = self._graph.split or random_split(self._graph.labels, seed)
+        self._data = Data(
+            edge_index=torch.from_numpy(self._graph.edge_index),
+            y=torch.from_numpy(self._graph.labels),
+            num_nodes=self._graph.num_nodes,
+        )
+
+    @property
+    def params(self) -> GcnParams:
+        return self._params
+
+    @property
+    def fingerprint(self) -> str:
+        return self._graph.fingerprint
+
+    def model(self) -> nn.Module:
+        generator = torch.Generator().manual_seed(self._seed)
+        sizes = (self._graph.num_nodes, self._params.dim, self._params.hidden, self._graph.num_classes)
+        return Gcn(*sizes, generator)
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        # Torch's default, but chosen: without a choice it warns when a sparse gradient reaches the optimizer.
+        torch.sparse.check_sparse_tensor_invariants.disable()
+        if self._params.optimizer == "adagrad":
+            return torch.optim.Adagrad(model.parameters(), lr=self._params.lr)
+        return torch.optim.SGD(model.parameters(), lr=self._params.lr)
+
+    def loaders(self, rank: int, world: int) -> Loaders:
+        training = torch.from_numpy(self._partition(rank, world).training[rank])
+        shuffle = torch.Generator().manual_seed(self._seed * world + rank)
+        return Loaders(
+            self._loader(training, shuffle=True, generator=shuffle),
+            self._loader(torch.from_numpy(self._split.valid)),
+            self._loader(torch.from_numpy(self._split.test)),
+        )
+
+    def loss(self, model: nn.Module, batch: Data) -> Tensor:
+        logits = model(batch.n_id, batch.edge_index)[: batch.batch_size]
+        return cross_entropy(logits, batch.y[: batch.batch_size])
+
+    def evaluate(self, model: nn.Module, loader: Iterable[Data]) -> dict[str, float]:
+        """Accuracy and mean cross-entropy of the loader's nodes, with neighbours sampled as in training."""
+        samples, correct, loss = 0, 0, 0.0
+        model.eval()
+        try:
+            with torch.no_grad():
+                for batch in loader:
+                    logits = model(batch.n_id, batch.edge_index)[: batch.batch_size]
+                    labels = batch.y[: batch.batch_size]
+                    samples += batch.batch_size
+                    correct += int((logits.argmax(dim=1) == labels).sum())
+                    loss += float(cross_entropy(logits, labels, reduction="sum"))
+        finally:
+            model.train()
+        if samples == 0:
+            raise ValueError("the loader to evaluate over is empty: it must hold at least one node")
+        return {"accuracy": correct / samples, "loss": loss / samples}
+
+    def keys(self, batch: Data) -> dict[str, Tensor]:
+        return {"embedding.weight": batch.n_id}
+
+    def samples(self, batch: Data) -> int:
+        return int(batch.batch_size)
+
+    def home_rows(self, rank: int, world: int) -> dict[str, Tensor]:
+        """The rows in worker `rank`'s part of the graph: qualified parameter name -> ascending int64 row ids.
+
+        A parameter server may keep them there from the start. Over all workers they are disjoint and
+        complete.
+        """
+        part = torch.from_numpy(self._partition(rank, world).part)
+        return {"embedding.weight": (part == rank).nonzero().flatten()}
+
+    def _partition(self, rank: int, world: int) -> Partition:
+        if not 0 <= rank < world:
+            raise ValueError(f"worker {rank} of {world}: the worker's number must be from 0 to {world - 1}")
+        return partition(self._graph, self._split.train, world, self._params.partition, self._seed)
+
+    def _loader(self, nodes: Tensor, **order: Any) -> NodeLoader:
+        return NodeLoader(
+            self._data, self._sampler(), input_nodes=nodes, batch_size=self._params.batch, **order
+        )
+
+    def _sampler(self) -> BaseSampler:
+        fanouts = [self._params.fanout] * HOPS
+        if self._params.sampler == "pyg":
+            return pyg_sampler(self._data, fanouts)
+        return UniformSampler(self._graph, fanouts, self._seed)
