@@ -65,7 +65,7 @@ void Channel::try_operation(Unit& unit) {
 
 bool Channel::serve(LockedKey& key, Unit& unit) {
   Operation& operation = *unit.operation;
-  const std::lock_guard guard(operation.completion.mutex);
+  const std::lock_guard guard(operation.arrays);
   return operation.abandoned || try_local(node_, key, unit);
 }
 
@@ -87,7 +87,7 @@ void Channel::send_request(LockedKey& key, Unit& unit) {
   message.count = operation.kind == OperationKind::kPushGradients ? unit.occurrences : 1;
   const std::size_t length = key.length();
   scratch_.clear();
-  const std::lock_guard guard(unit.operation->completion.mutex);
+  const std::lock_guard guard(unit.operation->arrays);
   if (operation.kind == OperationKind::kPull) {
     outbox_.append(key.location(), message);
     return;
@@ -145,7 +145,7 @@ void Channel::on_answer(NodeId from, const AnswerMessage& message, Reader& reade
     if (operation.kind == OperationKind::kPull) {
       if (message.has_value == 0) throw ProtocolError("an answer to a pull has no value");
       const std::span<const float> value = reader.floats(key.length());
-      const std::lock_guard guard(operation.completion.mutex);
+      const std::lock_guard guard(operation.arrays);
       for (std::uint32_t i = unit.first; !operation.abandoned && i != Occurrence::kEnd;
            i = operation.occurrences[i].next) {
         std::memcpy(operation.out + operation.occurrences[i].offset, value.data(), value.size_bytes());

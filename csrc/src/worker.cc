@@ -120,7 +120,8 @@ void Worker::block(const std::shared_ptr<Operation>& operation) {
       lock.lock();
     }
   } catch (...) {
-    if (!lock.owns_lock()) lock.lock();
+    if (lock.owns_lock()) lock.unlock();
+    const std::lock_guard guard(operation->arrays);
     operation->abandoned = true;
     abandoned_.push_back(operation);
     throw;

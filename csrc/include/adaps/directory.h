@@ -28,6 +28,7 @@ class Directory {
 inline constexpr RelocationCount kEntryMask = (1U << 18) - 1;
 
 inline bool newer_entry(RelocationCount a, RelocationCount b) {
+  if ((b & kEntryMask) == 0) return (a & kEntryMask) != 0;
   const RelocationCount ahead = (a - b) & kEntryMask;
   return ahead != 0 && ahead < (1U << 17);
 }

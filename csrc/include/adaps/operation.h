@@ -34,7 +34,7 @@ struct Occurrence {
   std::uint32_t next = kEnd;
 };
 
-// Where one worker waits for its operations. The mutex also guards Operation::abandoned.
+// Where one worker waits for its operations.
 struct Completion {
   std::mutex mutex;
   std::condition_variable changed;
@@ -64,8 +64,9 @@ struct Operation {
   std::uint64_t epoch = 0;  // kSync
   std::atomic<std::uint32_t> left{0};
   std::atomic<bool> done{false};
-  // The worker gave up waiting (a failure, an interrupt): its arrays may be gone. A channel touches them only under the
-  // completion's mutex and if this is false.
+  // A worker that gives up waiting (a failure, an interrupt) abandons the operation: its arrays may be gone. A channel
+  // touches them only under this mutex and if it is not abandoned.
+  std::mutex arrays;
   bool abandoned = false;
 };
 
