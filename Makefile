@@ -26,7 +26,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP := $(BIN)/pip -qq
 
 run: $(SET_UP)  ## train the default study and plot it
-	@$(BIN)/adabench run
+	@$(BIN)/adabench run --fresh
 
 test: $(SET_UP)  ## run the Python tests
 	@$(BIN)/pytest
@@ -35,7 +35,7 @@ lint: $(SET_UP)  ## check style, spelling, types and stubs
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@find csrc -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
-	@git ls-files -z | xargs -0 $(BIN)/codespell
+	@git ls-files -z ':!typings' | xargs -0 $(BIN)/codespell
 	@$(BIN)/mypy typings tests
 	@MYPYPATH=typings $(BIN)/stubtest --mypy-config-file pyproject.toml --allowlist typings/stubtest-allowlist.txt $(STUBS)
 
