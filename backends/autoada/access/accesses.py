@@ -1,0 +1,127 @@
+"""What a prediction says, and the signals that end a simulation."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from torch import Tensor
+
+AccessKind = Literal["rows", "full", "unpredictable"]
+Tier = Literal["simulation", "early exit", "program"]
+
+_SKIPPED = ("/torch/", "/autoada/access/", "/backends/autoada/")
+
+
+class Access(NamedTuple):
+    """One read of a table.
+
+    Attributes
+    ----------
+    table : str
+        The parameter's qualified name; a tied parameter has its first name.
+    ids : Tensor or None
+        The int64 row ids that are read, duplicates and order kept; None unless `kind` is ``"rows"``.
+    kind : {"rows", "full", "unpredictable"}
+        ``"full"``: the whole table is read; ``"unpredictable"``: the rows depend on parameters.
+    where : str
+        ``file:line`` of the user's source that reads.
+    """
+
+    table: str
+    ids: Tensor | None
+    kind: AccessKind
+    where: str
+
+
+class Draw(NamedTuple):
+    """A random draw of the simulation: the function's name and what it gave."""
+
+    function: str
+    value: Tensor
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The accesses of one batch's forward pass, in order.
+
+    Attributes
+    ----------
+    accesses : tuple of Access
+        What was found.
+    tier : {"simulation", "early exit", "program"}
+        How it was found.
+    stopped : str or None
+        Why the simulation could not go on, with the place; the accesses found until then stand.
+    draws : mapping of int to Draw
+        Random draws by their number within the forward. If `replay` is true the real forward has to use them
+        (`autoada.access.draws.Replay`), because row ids depend on them.
+    replay : bool
+        Whether row ids depend on `draws`.
+    cause : BaseException or None
+        The exception behind `stopped`, with its traceback.
+    """
+
+    accesses: tuple[Access, ...]
+    tier: Tier = "simulation"
+    stopped: str | None = None
+    draws: Mapping[int, Draw] = field(default_factory=dict)
+    replay: bool = False
+    cause: BaseException | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every access was found and every row is known."""
+        return self.stopped is None and all(access.kind != "unpredictable" for access in self.accesses)
+
+    def __str__(self) -> str:
+        lines = [f"predicted by {self.tier}" + (f"; stopped: {self.stopped}" if self.stopped else "")]
+        for access in self.accesses:
+            rows = f"{access.ids.numel()} rows" if access.ids is not None else access.kind
+            lines.append(f"  {access.table}: {rows} at {access.where}{source_line(access.where)}")
+        return "\n".join(lines)
+
+
+class SimulationEnd(BaseException):
+    """Ends a simulation; no `Exception`, so that the user's ``except Exception`` cannot swallow it."""
+
+
+class EnoughSeen(SimulationEnd):
+    """Every access that is expected has been seen."""
+
+
+class GhostEscape(SimulationEnd):
+    """Python asked for the value of something that depends on parameters."""
+
+    def __init__(self, operation: str, where: str) -> None:
+        super().__init__(f"`{operation}` reads the value of something that depends on parameters, at {where}")
+        self.where = where
+
+
+class ForeignWrite(SimulationEnd):
+    """An in-place write to memory that the simulation did not create was about to happen."""
+
+    def __init__(self, target: Tensor) -> None:
+        super().__init__("in-place write to a tensor of the batch or the model")
+        self.storage = target.untyped_storage().data_ptr()
+
+
+def user_location() -> str:
+    """``file:line`` of the innermost frame that belongs neither to torch nor to AutoAda."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not any(part in name for part in _SKIPPED):
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "?"
+
+
+def source_line(where: str) -> str:
+    """The source text of ``file:line`` in backquotes, or nothing where it cannot be read."""
+    name, _, line = where.rpartition(":")
+    text = linecache.getline(name, int(line)).strip() if line.isdigit() else ""
+    return f" `{text}`" if text else ""

@@ -1,0 +1,113 @@
+"""Batches of any make: their leaves, copies and signatures."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor
+
+Step = tuple[str, Any]
+"""``("item", key)`` or ``("attribute", name)``."""
+Path = tuple[Step, ...]
+
+_SCALARS = (int, float, str, bool, type(None))
+
+
+def leaves(batch: Any) -> list[tuple[Path, Any]]:
+    """Every leaf with the path to it: containers, dataclasses, PyG data and plain objects are opened."""
+    found: list[tuple[Path, Any]] = []
+    _walk(batch, (), found, frozenset())
+    return found
+
+
+def read(batch: Any, path: Path) -> Any:
+    """The leaf at `path`."""
+    for step, key in path:
+        batch = batch[key] if step == "item" else getattr(batch, key)
+    return batch
+
+
+def expression(path: Path, root: str = "batch") -> str:
+    """Python source that reads the leaf at `path`."""
+    return root + "".join(f"[{key!r}]" if step == "item" else f".{key}" for step, key in path)
+
+
+def signature(batch: Any) -> tuple[Any, ...]:
+    """What distinguishes batches for which a forward may take another way: paths, shapes, dtypes, plain values."""
+    return tuple(
+        (path, tuple(leaf.shape), leaf.dtype)
+        if isinstance(leaf, Tensor)
+        else (path, leaf if isinstance(leaf, _SCALARS) else type(leaf).__qualname__)
+        for path, leaf in leaves(batch)
+    )
+
+
+def copied(batch: Any, leaf: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> Any:
+    """A copy of the batch's structure, with `leaf` applied to its tensors (default: shared)."""
+    return _copy(batch, leaf, {})
+
+
+def _copy(value: Any, leaf: Callable[[Tensor], Tensor], done: dict[int, Any]) -> Any:
+    if isinstance(value, Tensor):
+        return leaf(value)
+    if isinstance(value, _SCALARS):
+        return value
+    if id(value) in done:  # an object that refers back to its owner
+        return done[id(value)]
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_copy(item, leaf, done) for item in value))
+    if type(value) in (list, tuple):
+        return type(value)(_copy(item, leaf, done) for item in value)
+    if type(value) is dict:
+        return {key: _copy(item, leaf, done) for key, item in value.items()}
+    if _is_graph(value):
+        duplicate = done[id(value)] = copy.copy(value)
+        for store in duplicate.stores:
+            for key, item in list(store.items()):
+                store[key] = _copy(item, leaf, done)
+        return duplicate
+    if hasattr(value, "__dict__") and not isinstance(value, type) and not callable(value):
+        duplicate = done[id(value)] = copy.copy(value)
+        for key, item in vars(value).items():
+            object.__setattr__(duplicate, key, _copy(item, leaf, done))
+        return duplicate
+    return value
+
+
+def _walk(value: Any, path: Path, found: list[tuple[Path, Any]], parents: frozenset[int]) -> None:
+    if isinstance(value, Tensor) or isinstance(value, _SCALARS):
+        found.append((path, value))
+        return
+    if id(value) in parents:  # an object that refers back to its owner
+        return
+    parents |= {id(value)}
+    for step, item in _children(value):
+        if step is None:
+            found.append((path, value))
+        else:
+            _walk(item, (*path, step), found, parents)
+
+
+def _children(value: Any) -> Iterator[tuple[Step | None, Any]]:
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        yield from ((("attribute", name), getattr(value, name)) for name in value._fields)
+    elif isinstance(value, (list, tuple)):
+        yield from ((("item", i), item) for i, item in enumerate(value))
+    elif _is_graph(value):
+        yield from ((("item", key), item) for key, item in value.to_dict().items())
+    elif isinstance(value, dict):
+        yield from ((("item", key), item) for key, item in value.items())
+    elif dataclasses.is_dataclass(value):
+        yield from ((("attribute", f.name), getattr(value, f.name)) for f in dataclasses.fields(value))
+    elif hasattr(value, "__dict__") and not isinstance(value, type) and not callable(value):
+        yield from ((("attribute", name), item) for name, item in vars(value).items())
+    else:
+        yield None, value
+
+
+def _is_graph(value: Any) -> bool:
+    """PyG's `Data` and `Batch`, known by their interface so that PyG need not be imported."""
+    return hasattr(value, "stores") and hasattr(value, "to_dict")

@@ -1,0 +1,162 @@
+"""What kind of thing each torch function is, as far as a simulation must treat it differently."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+TorchFunction = Callable[..., Any]
+
+
+class Kind(IntEnum):
+    """How a simulation treats a torch function."""
+
+    GENERAL = 0
+    METADATA = 1  # shape, dtype, …: never a value
+    DEVICE = 2
+    VALUE = 3  # hands a value to Python
+    ALIAS = 4  # the same memory under another name
+    SAME_SHAPE = 5  # output has the first argument's shape and dtype
+    INPLACE = 6
+    SET_ITEM = 7
+    GET_ITEM = 8
+    RANDOM = 9
+    STOCHASTIC = 10  # dropout and the like: draws without giving ids
+    NORMALIZE = 11  # batch statistics
+    MOVE = 12
+    EMBEDDING = 13
+    BAG = 14
+    INDEX_SELECT = 15
+    LINEAR = 16
+    IGNORED = 17  # attribute writes on tensors, backward
+    REPEAT_INTERLEAVE = 18
+    TEXT = 19
+    ATTENTION = 20
+    GRADIENT = 21
+
+
+def kind_of(function: TorchFunction) -> Kind:
+    """The kind of `function`, computed once."""
+    kind = _CACHE.get(function)
+    if kind is None:
+        kind = _CACHE[function] = _classify(function)
+    return kind
+
+
+def name_of(function: TorchFunction) -> str:
+    """What to call `function` in a message."""
+    return getattr(function, "__name__", None) or str(function)
+
+
+def functions(*names: str) -> set[TorchFunction]:
+    """Every torch function that goes by one of the names, in any namespace."""
+    spaces = (torch, Tensor, F, torch._C._nn, torch._C._VariableFunctions, torch.special)
+    found = (getattr(space, name, None) for name in names for space in spaces)
+    return {function for function in found if callable(function)}
+
+
+DATA_SHAPED = functions(
+    "nonzero", "unique", "unique_consecutive", "masked_select", "bincount", "argwhere", "_unique2"
+)
+"""Functions whose output's shape depends on values."""
+
+SHAPE_INPLACE = {
+    "resize_", "unsqueeze_", "squeeze_", "transpose_", "t_", "swapdims_", "swapaxes_", "as_strided_", "set_",
+    "resize_as_",
+}  # fmt: skip
+
+_EMBEDDING = functions("embedding")
+_BAG = {F.embedding_bag, torch.embedding_bag}
+_INDEX_SELECT = functions("index_select")
+_LINEAR = functions("linear")
+_RANDOM = functions(
+    "rand", "randn", "randint", "randperm", "normal", "multinomial", "bernoulli", "poisson", "rand_like",
+    "randn_like", "randint_like", "random_", "uniform_", "normal_", "bernoulli_", "exponential_", "geometric_",
+    "log_normal_", "cauchy_",
+)  # fmt: skip
+_STOCHASTIC = functions(
+    "dropout", "alpha_dropout", "feature_dropout", "dropout1d", "dropout2d", "dropout3d",
+    "feature_alpha_dropout", "gumbel_softmax", "rrelu",
+)  # fmt: skip
+_NORMALIZE = functions("batch_norm", "instance_norm")
+_ALIAS = functions("contiguous", "detach", "requires_grad_") | {Tensor.data.__get__}  # type: ignore[attr-defined]
+_SAME_SHAPE = functions(
+    "relu", "gelu", "sigmoid", "tanh", "exp", "log", "log1p", "neg", "abs", "sqrt", "rsqrt", "layer_norm",
+    "group_norm", "rms_norm", "silu", "leaky_relu", "elu", "selu", "softplus", "logsigmoid", "normalize",
+    "clone", "log_softmax", "softmax", "square", "sin", "cos", "hardswish", "hardtanh",
+    "relu6", "tril", "triu", "flip", "roll", "erf", "reciprocal",
+)  # fmt: skip
+_VALUE_NAMES = {
+    "item", "tolist", "__bool__", "__int__", "__float__", "__index__", "numpy", "__array__", "__contains__",
+    "equal", "allclose", "is_nonzero", "__complex__",
+}  # fmt: skip
+_METADATA_NAMES = {
+    "size", "dim", "numel", "nelement", "element_size", "is_floating_point", "is_complex", "stride",
+    "storage_offset", "is_contiguous", "get_device", "__len__", "ndimension", "type", "is_signed", "is_same_size",
+    "is_inference", "result_type", "is_tensor", "register_hook", "retain_grad", "can_cast", "is_storage",
+    "sym_size", "register_post_accumulate_grad_hook",
+}  # fmt: skip
+_METADATA_ATTRIBUTES = {
+    "shape", "ndim", "dtype", "layout", "requires_grad", "is_leaf", "grad_fn", "is_sparse", "is_quantized",
+    "is_mkldnn", "is_complex", "names", "itemsize", "nbytes", "_version", "is_nested", "grad", "output_nr",
+    "is_cuda", "is_cpu", "is_meta", "_base", "name", "is_mps", "is_xpu", "is_sparse_csr",
+}  # fmt: skip
+_MOVE_NAMES = {"to", "cuda", "cpu", "type_as", "pin_memory"}
+_AUGMENTED = {
+    f"__i{name}__"
+    for name in ("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift",
+                 "rshift")
+}  # fmt: skip
+
+_BY_SET: tuple[tuple[set[TorchFunction], Kind], ...] = (
+    (_EMBEDDING, Kind.EMBEDDING),
+    (_BAG, Kind.BAG),
+    (_INDEX_SELECT, Kind.INDEX_SELECT),
+    (_RANDOM, Kind.RANDOM),
+    (_STOCHASTIC, Kind.STOCHASTIC),
+    (_NORMALIZE, Kind.NORMALIZE),
+    (_ALIAS, Kind.ALIAS),
+    (_SAME_SHAPE, Kind.SAME_SHAPE),
+    (_LINEAR, Kind.LINEAR),
+)
+_BY_NAME: dict[str, Kind] = {
+    "__set__": Kind.IGNORED,
+    "__delete__": Kind.IGNORED,
+    "backward": Kind.IGNORED,
+    "__getitem__": Kind.GET_ITEM,
+    "__setitem__": Kind.SET_ITEM,
+    "__repr__": Kind.TEXT,
+    "__format__": Kind.TEXT,
+    "__str__": Kind.TEXT,
+    "repeat_interleave": Kind.REPEAT_INTERLEAVE,
+    "multi_head_attention_forward": Kind.ATTENTION,
+    **dict.fromkeys(_VALUE_NAMES, Kind.VALUE),
+    **dict.fromkeys(_METADATA_NAMES, Kind.METADATA),
+    **dict.fromkeys(_MOVE_NAMES, Kind.MOVE),
+    **dict.fromkeys(_AUGMENTED, Kind.INPLACE),
+}
+_CACHE: dict[TorchFunction, Kind] = {}
+
+
+def _classify(function: TorchFunction) -> Kind:
+    name = getattr(function, "__name__", "")
+    if function is torch.autograd.grad:
+        return Kind.GRADIENT
+    for members, kind in _BY_SET:
+        if function in members:
+            return kind
+    if name == "__get__":
+        attribute = getattr(function.__self__, "__name__", "")  # type: ignore[attr-defined]
+        if attribute == "device":
+            return Kind.DEVICE
+        return Kind.METADATA if attribute in _METADATA_ATTRIBUTES else Kind.GENERAL
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    if name.endswith("_") and not name.endswith("__"):
+        return Kind.INPLACE
+    return Kind.GENERAL

@@ -1,0 +1,196 @@
+"""Predicts the accesses of a batch by the cheapest way that is known to be exact."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from autoada.access.accesses import Access, Prediction
+from autoada.access.program import NotRecorded, Program
+from autoada.access.programs import Programs, Recording
+from autoada.access.simulation import Call, Outcome, Simulation
+from autoada.access.tables import find_tables
+from autoada.access.tape import Tape
+
+VERIFIED = 3
+"""Batches whose check must have passed before simulations stop after the last lookup."""
+STRIKES = 3
+"""Wrong predictions after which only full simulations are used."""
+
+_log = logging.getLogger("autoada")
+
+
+class IntentPredictor:
+    """Says which rows the forward pass of a batch will read, from the model's own code.
+
+    A batch is simulated (`autoada.access.ghost`); when simulations turn out to be regular, stopped after the last
+    lookup, or replaced by a program of the few operations that lead from batch to ids. Neither the model nor its
+    buffers, the batch or a global random stream is changed. One prediction at a time, in batch order.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The live model.
+    tables : iterable of str, optional
+        Qualified names of parameters that are tables, beside the weights of all embedding modules.
+    call : callable, optional
+        ``call(model, batch)``: how the training loop hands a batch to the model; default ``model(batch)``. What it
+        does after the model's forward pass does not matter.
+
+    Raises
+    ------
+    ValueError
+        If the model has no such parameter.
+    """
+
+    def __init__(
+        self, model: nn.Module, tables: Iterable[str] | None = None, call: Call | None = None
+    ) -> None:
+        self._tables = find_tables(model, tables)
+        names = {id(parameter): name for name, parameter in self._tables.items()}
+        self._simulation = Simulation(model, names, call or _call_with_batch)
+        self._programs = Programs()
+        self._counts: list[int] = []
+        self._stop_after = 0
+        self._strikes = 0
+        self._irregular = False
+        self._draws = False
+        # simulations inside a region that Dynamo traces would be compiled
+        self._predict = torch.compiler.disable(self._cheapest)
+
+    @property
+    def tables(self) -> dict[str, nn.Parameter]:
+        """The tables by qualified name."""
+        return dict(self._tables)
+
+    @property
+    def strikes(self) -> int:
+        """How many predictions were wrong."""
+        return self._strikes
+
+    @property
+    def refused(self) -> str | None:
+        """Why no access program is used; None while there is one or may be one."""
+        return self._programs.refused
+
+    def predict(self, batch: Any) -> Prediction:
+        """The accesses of the forward pass of `batch`."""
+        prediction: Prediction = self._predict(batch)
+        return prediction
+
+    def observe(self, prediction: Prediction, real: Sequence[tuple[str, Tensor | None]]) -> bool:
+        """Check a prediction against what the real forward read, in order; None stands for a whole table.
+
+        Returns
+        -------
+        bool
+            Whether every access was predicted exactly. If not, cheaper tiers are dropped and the shadow is taken anew
+            from the live model; batches in flight should be predicted again.
+        """
+        if not _agree(prediction.accesses, real):
+            if prediction.complete:
+                self._strike()
+            return False
+        if prediction.tier == "simulation" and prediction.stopped is None:
+            self._counts = [*self._counts, len(prediction.accesses)][-VERIFIED:]
+            regular = len(self._counts) == VERIFIED and len(set(self._counts)) == 1
+            if regular and not self._irregular and self._strikes < STRIKES and not self._draws:
+                self._stop_after = self._counts[-1]
+        return True
+
+    def explain(self, batch: Any) -> str:
+        """For each access of `batch`: table, rows, and where in the user's source it is."""
+        outcome = self._simulation.run(batch, explain=True)
+        text = str(Prediction(outcome.accesses, stopped=outcome.stopped, draws=outcome.draws))
+        return f"{text}\n  {self._tier()}"
+
+    def _tier(self) -> str:
+        if self._programs.refused is not None:
+            return f"no access program: {self._programs.refused}"
+        return "access program in use" if self._programs.general else "access program not yet learned"
+
+    def _cheapest(self, batch: Any) -> Prediction:
+        if self._programs.refused is None:
+            recording = self._programs.find(batch)
+            if recording is not None:
+                return self._by_program(recording, batch)
+        if self._programs.refused is not None and not self._draws:
+            return self._prediction(self._simulation.run(batch, stop_after=self._stop_after))
+        return self._record(batch)
+
+    def _by_program(self, recording: Recording, batch: Any) -> Prediction:
+        computed, draws = recording.program(batch, self._simulation.generator)
+        ids = iter(computed)
+        accesses = tuple(a._replace(ids=next(ids)) if a.kind == "rows" else a for a in recording.accesses)
+        return Prediction(accesses, "program", draws=draws, replay=bool(draws))
+
+    def _record(self, batch: Any) -> Prediction:
+        tapes: list[Tape] = []
+
+        def recorder(seen: Any) -> Tape:
+            tapes.append(Tape(seen))
+            return tapes[-1]
+
+        before = self._simulation.shadow.plain_attributes()
+        outcome = self._simulation.run(batch, stop_after=self._stop_after, recorder=recorder)
+        if self._simulation.shadow.plain_attributes() != before:
+            self._irregular = True
+            self._programs.refuse("forward changes numbers or strings that its modules hold")
+        tape = tapes[-1]
+        self._irregular |= tape.reads_values
+        self._draws |= bool(outcome.draws)
+        try:
+            rows = [access.ids for access in outcome.accesses if access.ids is not None]
+            program = Program(tape, rows, clone_leaves=self._simulation.clones_batch)
+        except NotRecorded as reason:
+            self._programs.refuse(str(reason))
+            return self._prediction(outcome, replay=bool(outcome.draws))
+        if outcome.stopped is not None:
+            self._programs.refuse(f"the simulation stopped: {outcome.stopped}")
+        elif self._programs.refused is None:
+            accesses = tuple(access._replace(ids=None) for access in outcome.accesses)
+            self._programs.learn(batch, Recording(program, accesses))
+        # a branch on a value may depend on any draw
+        deciding = set(outcome.draws) if tape.reads_values else program.draw_numbers
+        return self._prediction(outcome, replay=bool(deciding), deciding=deciding)
+
+    def _prediction(
+        self, outcome: Outcome, *, replay: bool = False, deciding: set[int] | None = None
+    ) -> Prediction:
+        draws = {n: d for n, d in outcome.draws.items() if deciding is None or n in deciding}
+        tier = "early exit" if outcome.early else "simulation"
+        return Prediction(outcome.accesses, tier, outcome.stopped, draws, replay, outcome.cause)
+
+    def _strike(self) -> None:
+        self._strikes += 1
+        self._stop_after = 0
+        self._counts.clear()
+        self._programs.forget()
+        self._simulation.renew()
+        if self._strikes == STRIKES:
+            self._programs.refuse(f"{STRIKES} predictions were wrong")
+        _log.warning(
+            "a prediction of accesses was wrong (%d); missing rows are pulled on demand", self._strikes
+        )
+
+
+def _call_with_batch(model: nn.Module, batch: Any) -> Any:
+    return model(batch)
+
+
+def _agree(predicted: Sequence[Access], real: Sequence[tuple[str, Tensor | None]]) -> bool:
+    """Whether the accesses are the same; rows that cannot be predicted may be any."""
+    if len(predicted) != len(real):
+        return False
+    for access, (table, ids) in zip(predicted, real, strict=True):
+        if access.table != table or (access.kind == "full") != (ids is None):
+            return False
+        if access.ids is not None and (
+            ids is None or access.ids.shape != ids.shape or not torch.equal(access.ids, ids.cpu())
+        ):
+            return False
+    return True

@@ -1,0 +1,219 @@
+"""Access programs: straight-line Python from a batch to the rows it reads, sliced from a tape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autoada.access.accesses import Draw
+from autoada.access.batches import expression
+from autoada.access.draws import draw
+from autoada.access.operations import name_of
+from autoada.access.tape import Constant, Leaf, Operation, Ref, Tape, references
+
+_LITERALS = (int, float, bool, str, type(None))
+
+
+class NotRecorded(Exception):
+    """A value cannot be traced back to the batch."""
+
+
+class Program:
+    """Computes some tensors of a tape from another batch.
+
+    Parameters
+    ----------
+    tape : Tape
+        A recorded simulation.
+    outputs : sequence of Tensor
+        What to compute.
+    clone_leaves : bool
+        Whether the program may not write into the batch's own tensors.
+
+    Attributes
+    ----------
+    key : tuple
+        Equal for programs that do the same.
+    source : str
+        The program as Python.
+    draw_numbers : set of int
+        The random draws that the outputs depend on.
+    obstacle : str or None
+        Why the program holds for the recorded batch alone.
+
+    Raises
+    ------
+    NotRecorded
+        If an output is not on the tape.
+    """
+
+    def __init__(self, tape: Tape, outputs: Sequence[Tensor], *, clone_leaves: bool = False) -> None:
+        numbers = [_number(tape, tensor) for tensor in outputs]
+        self._needed = sorted(_slice(tape, numbers))
+        self._names: dict[str, Any] = {}
+        self._constants: list[Tensor] = []
+        self.draw_numbers: set[int] = set()
+        self.obstacle = tape.obstacle() or self._own_obstacle(tape)
+        short = {number: i for i, number in enumerate(self._needed)}
+        lines, keys = [], []
+        for number in self._needed:
+            line, key = self._line(tape, number, short, clone_leaves)
+            lines.append(f"    v{short[number]} = {line}\n")
+            keys.append(key)
+        result = ", ".join(f"v{short[number]}" for number in numbers)
+        self.source = "def run(batch, draw):\n" + "".join(lines) + f"    return [{result}]\n"
+        self.key = (tuple(keys), tuple(short[number] for number in numbers))
+        exec(self.source, self._names)
+        self._run: Callable[[Any, Any], list[Tensor]] = self._names["run"]
+
+    def __call__(self, batch: Any, generator: torch.Generator) -> tuple[list[Tensor], dict[int, Draw]]:
+        """The outputs for `batch`, and the draws that were made for them."""
+        draws: dict[int, Draw] = {}
+
+        def make(number: int, function: Any, *args: Any, **kwargs: Any) -> Tensor:
+            value: Tensor = draw(function, args, kwargs, generator)
+            draws[number] = Draw(name_of(function), value)
+            return value
+
+        with torch.inference_mode():
+            return self._run(batch, make), draws
+
+    def _own_obstacle(self, tape: Tape) -> str | None:
+        values = [tape.values[number] for number in self._needed]
+        holders: dict[int, set[int]] = {}
+        for value in values:
+            if isinstance(value, Tensor):
+                holders.setdefault(value.untyped_storage().data_ptr(), set()).add(id(value))
+        if any(
+            holders.get(storage, {id(target)}) != {id(target)} for storage, target in tape.written_storages
+        ):
+            return "ids are written in place through another view"
+        for number in self._needed:
+            node = tape.nodes[number]
+            if isinstance(node, Constant) and node.tensor.is_inference():
+                return "ids come from an operation that cannot be recorded"
+        return None
+
+    def _line(self, tape: Tape, number: int, short: dict[int, int], clone: bool) -> tuple[str, Any]:
+        """Source and key of one node."""
+        node = tape.nodes[number]
+        if isinstance(node, Leaf):
+            return expression(node.path) + (".clone()" if clone else ""), node.path
+        if isinstance(node, Constant):
+            self._constants.append(node.tensor)
+            return self._named("c", number, node.tensor), ("constant", id(node.tensor))
+        function = self._named("f", number, node.function)
+        given = [self._text(value, number, short) for value in node.args]
+        given += [f"{name}={self._text(value, number, short)}" for name, value in node.kwargs.items()]
+        if node.draw is not None:
+            self.draw_numbers.add(node.draw)
+            call = f"draw({node.draw}, {', '.join([function, *given])})"
+        else:
+            call = f"{function}({', '.join(given)})"
+        return call, (node.function, node.draw, _canonical((node.args, tuple(node.kwargs.items())), short))
+
+    def _text(self, value: Any, number: int, short: dict[int, int]) -> str:
+        if isinstance(value, Ref):
+            return f"v{short[value.node]}"
+        if isinstance(value, slice):
+            parts = (value.start, value.stop, value.step)
+            return f"slice({', '.join(self._text(part, number, short) for part in parts)})"
+        if type(value) in (list, tuple):
+            items = ", ".join(self._text(item, number, short) for item in value)
+            if type(value) is list:
+                return f"[{items}]"
+            return f"({items},)" if len(value) == 1 else f"({items})"
+        if type(value) in _LITERALS and value == value and value not in (float("inf"), float("-inf")):
+            return repr(value)
+        return self._named("o", number, value)
+
+    def _named(self, prefix: str, number: int, value: Any) -> str:
+        name = f"{prefix}{number}_{len(self._names)}"
+        self._names[name] = value
+        return name
+
+
+class Guard:
+    """Which batches a program holds for: what varied among the recorded ones is free, the rest is pinned.
+
+    Parameters
+    ----------
+    signatures : sequence of tuple
+        Signatures (`autoada.access.batches.signature`) of batches that gave the same program.
+    """
+
+    def __init__(self, signatures: Sequence[tuple[Any, ...]]) -> None:
+        conditions = [c for entries in zip(*signatures, strict=True) for c in _conditions(entries)]
+        self.source = " and ".join(conditions) or "True"
+        self._holds: Callable[[Any], bool] = eval(f"lambda batch: {self.source}")
+
+    def __call__(self, batch: Any) -> bool:
+        """Whether the program holds for `batch`."""
+        return self._holds(batch)
+
+    @staticmethod
+    def applies(signatures: Sequence[tuple[Any, ...]]) -> bool:
+        """Whether the batches have the same leaves of the same rank, so that a guard can tell them from others."""
+        first = signatures[0]
+        return all(
+            len(other) == len(first)
+            and all(
+                a[0] == b[0]
+                and len(a) == len(b)
+                and (len(a) == 2 or (len(a[1]) == len(b[1]) and a[2] is b[2]))
+                for a, b in zip(first, other, strict=True)
+            )
+            for other in signatures
+        )
+
+
+def _conditions(entries: tuple[tuple[Any, ...], ...]) -> Iterable[str]:
+    first = entries[0]
+    text = expression(first[0])
+    if len(first) == 2:
+        values = {entry[1] for entry in entries}
+        if len(values) == 1 and type(first[1]) in _LITERALS and first[1] == first[1]:
+            yield f"{text} == {first[1]!r}"
+        return
+    shapes = [entry[1] for entry in entries]
+    pinned = [i for i, size in enumerate(shapes[0]) if all(shape[i] == size for shape in shapes)]
+    if len(pinned) == len(shapes[0]):
+        yield f"{text}.shape == {tuple(shapes[0])!r}"
+        return
+    yield f"{text}.dim() == {len(shapes[0])}"
+    yield from (f"{text}.shape[{i}] == {shapes[0][i]}" for i in pinned)
+
+
+def _number(tape: Tape, tensor: Tensor) -> int:
+    number = tape.number(tensor)
+    if number is None:
+        raise NotRecorded("ids come from an operation that cannot be recorded")
+    return number
+
+
+def _slice(tape: Tape, numbers: Iterable[int]) -> set[int]:
+    """The nodes that the given ones depend on, themselves included."""
+    needed: set[int] = set()
+    waiting = list(numbers)
+    while waiting:
+        number = waiting.pop()
+        if number in needed:
+            continue
+        needed.add(number)
+        node = tape.nodes[number]
+        if isinstance(node, Operation):
+            waiting += references((node.args, tuple(node.kwargs.values())))
+    return needed
+
+
+def _canonical(value: Any, short: dict[int, int]) -> Any:
+    if isinstance(value, Ref):
+        return ("value", short[value.node])
+    if type(value) in (list, tuple):
+        return tuple(_canonical(item, short) for item in value)
+    if isinstance(value, slice):
+        return ("slice", *(_canonical(part, short) for part in (value.start, value.stop, value.step)))
+    return (type(value), value) if isinstance(value, Hashable) else id(value)

@@ -1,0 +1,166 @@
+"""The predictor's answers to models that it does not know, and to its own mistakes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from autoada.access import IntentPredictor
+
+
+class Unknown(nn.Module):
+    """A class that no one has seen: hashed n-grams into one table, gated by a mask of their own."""
+
+    def __init__(self, buckets: int) -> None:
+        super().__init__()
+        self.buckets = buckets
+        self.grams = nn.Parameter(torch.randn(buckets, 3))
+        self.words = nn.Embedding(buckets, 3, padding_idx=0)
+        self.norm = nn.LayerNorm(3)
+        self.out = nn.Linear(6, 2)
+
+    def forward(self, *, text: Tensor, lengths: Tensor) -> Tensor:
+        valid = torch.arange(text.size(1)) < lengths.unsqueeze(1)
+        hashed = (text[:, 1:] * 31 + text[:, :-1]) % self.buckets
+        grams = F.embedding(hashed.where(valid[:, 1:], 0), self.grams)
+        words = self.norm(self.words(text * valid))
+        pooled = torch.cat([words.mean(1), grams.amax(1)], dim=-1)
+        return self.out(pooled)
+
+
+def unknown_batch(width: int) -> dict[str, Tensor]:
+    return {"text": torch.randint(1, 50, (8, width)), "lengths": torch.randint(1, width + 1, (8,))}
+
+
+def test_a_model_that_it_does_not_know() -> None:
+    model = Unknown(50)
+    predictor = IntentPredictor(model, ["grams"], lambda m, batch: m(**batch))
+    tiers = set()
+    for width in (5, 6, 5, 6, 5, 6, 9, 5, 12, 6):
+        batch = unknown_batch(width)
+        text, lengths = batch["text"], batch["lengths"]
+        valid = torch.arange(width)[None] < lengths[:, None]
+        grams = torch.where(valid[:, 1:], (text[:, 1:] * 31 + text[:, :-1]) % 50, 0)
+        prediction = predictor.predict(batch)
+        tiers.add(prediction.tier)
+        by_table = {access.table: access.ids for access in prediction.accesses}
+        assert torch.equal(by_table["grams"], grams)
+        assert torch.equal(by_table["words.weight"], text * valid)
+    assert tiers == {"simulation", "program"}
+
+
+class Stateful(nn.Module):
+    """Every fourth forward reads other rows: no two batches of one shape are alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 2)
+        self.step = 0
+
+    def forward(self, ids: Tensor) -> Tensor:
+        self.step += 1
+        return self.table((ids + self.step // 4) % 20).sum()
+
+
+def test_python_state_is_followed_ahead_of_the_model() -> None:
+    model = Stateful()
+    predictor = IntentPredictor(model)
+    batches = [torch.randint(0, 20, (4,)) for _ in range(16)]
+    for step, batch in enumerate(batches, start=1):
+        (access,) = predictor.predict(batch).accesses
+        assert access.ids is not None
+        assert torch.equal(access.ids, (batch + step // 4) % 20)
+    assert model.step == 0
+
+
+class Switch(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Embedding(20, 2)
+        self.b = nn.Embedding(20, 2)
+        self.use_b = False
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return (self.b if self.use_b else self.a)(ids).sum()
+
+
+def test_a_wrong_prediction_is_noticed_and_corrected() -> None:
+    model = Switch()
+    predictor = IntentPredictor(model)
+    ids = torch.arange(4)
+    for _ in range(6):
+        prediction = predictor.predict(ids)
+        assert predictor.observe(prediction, [("a.weight", ids)])
+    assert prediction.tier == "program"
+    model.use_b = True
+    prediction = predictor.predict(ids)
+    assert not predictor.observe(prediction, [("b.weight", ids)])
+    assert predictor.strikes == 1
+    prediction = predictor.predict(ids)
+    assert [access.table for access in prediction.accesses] == ["b.weight"]
+    assert predictor.observe(prediction, [("b.weight", ids)])
+
+
+def test_after_three_wrong_predictions_only_simulations_are_used() -> None:
+    predictor = IntentPredictor(Switch())
+    ids = torch.arange(4)
+    for _ in range(3):
+        assert not predictor.observe(predictor.predict(ids), [("b.weight", ids)])
+    assert {predictor.predict(ids).tier for _ in range(8)} == {"simulation"}
+    assert "3 predictions were wrong" in str(predictor.refused)
+
+
+class Wrong(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 2)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.table(ids)
+        try:
+            if x.sum() > 0:
+                x = x * 2
+        except Exception:
+            x = x * 3
+        return x + self.table(ids + 1)
+
+
+def test_an_escaping_value_is_reported_with_its_place_and_not_swallowed_by_the_users_except() -> None:
+    prediction = IntentPredictor(Wrong()).predict(torch.arange(3))
+    assert len(prediction.accesses) == 1
+    assert "`__bool__` reads the value" in str(prediction.stopped)
+    assert "test_access_predictor.py:" in str(prediction.stopped)
+
+
+def test_an_error_in_forward_is_reported_with_its_place() -> None:
+    prediction = IntentPredictor(Wrong()).predict("not a tensor")
+    assert prediction.accesses == ()
+    assert prediction.cause is not None
+    assert "test_access_predictor.py:" in str(prediction.stopped)
+
+
+def test_explain_names_table_rows_and_source() -> None:
+    class Routed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.items = nn.Embedding(20, 2)
+            self.experts = nn.Embedding(2, 2)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            x = self.items(ids)
+            return self.experts(x.argmax(-1))
+
+    text = IntentPredictor(Routed()).explain(torch.arange(5))
+    assert "items.weight: 5 rows at " in text
+    assert "`x = self.items(ids)`" in text
+    assert "experts.weight: unpredictable" in text
+    assert "ids from `argmax`" in text
+
+
+def test_a_parameter_that_is_no_table_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="no parameter 'grms'"):
+        IntentPredictor(Unknown(10), ["grms"])
+    with pytest.raises(ValueError, match=r"'out.bias' has 1 dimension"):
+        IntentPredictor(Unknown(10), ["out.bias"])
