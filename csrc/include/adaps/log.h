@@ -9,8 +9,8 @@ namespace adaps {
 enum class LogLevel { kDebug, kWarning };
 using LogSink = std::function<void(LogLevel, const std::string&)>;
 
-// Messages go to `sink` from now on, one at a time but from any thread; an empty one restores the default, which
-// writes warnings to standard error. The sink must not call set_log_sink() or log_message().
+// Messages go to `sink` from now on, one at a time but from any thread; an empty one restores the default,
+// which writes warnings to standard error. The sink must not call set_log_sink() or log_message().
 void set_log_sink(LogSink sink);
 void log_message(LogLevel level, const std::string& message);
 

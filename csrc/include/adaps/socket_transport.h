@@ -22,7 +22,8 @@ struct LinkShape {
   double latency_seconds = 0.0;  // one way
   double bits_per_second = 0.0;
 };
-// "loopback" | "lan" (0.25 ms, 10 Gbit/s) | "slow" (1 ms, 1 Gbit/s) | "0.5ms,2gbit"; std::invalid_argument otherwise.
+// "loopback" | "lan" (0.25 ms, 10 Gbit/s) | "slow" (1 ms, 1 Gbit/s) | "0.5ms,2gbit"; std::invalid_argument
+// otherwise.
 LinkShape parse_link_shape(const std::string& text);
 
 // The listening sockets of a node, shared by its channels: one TCP port and one Unix-domain socket.
@@ -62,22 +63,23 @@ class SocketTransport : public Transport {
  public:
   // Frames leave with the next poll(). std::length_error for more than kMaxFrameBytes.
   void send(NodeId to, Frame frame) override = 0;
-  // Handles what is ready, waiting for at most `timeout` (kNever: until something happens or wake()). May return
-  // earlier, having handled nothing that the caller sees.
+  // Handles what is ready, waiting for at most `timeout` (kNever: until something happens or wake()). May
+  // return earlier, having handled nothing that the caller sees.
   virtual void poll(Micros timeout, TransportEvents& events) = 0;
   // Makes a poll that waits, or the next one, return at once. From any thread.
   virtual void wake() = 0;
   // EOF of a peer is no failure from now on.
   virtual void expect_close() = 0;
-  // Writes what is still buffered, waits until the peers have read it and closed too, for at most `timeout` in all,
-  // and closes every connection. What still arrives is discarded.
+  // Writes what is still buffered, waits until the peers have read it and closed too, for at most `timeout`
+  // in all, and closes every connection. What still arrives is discarded.
   virtual void shutdown(Micros timeout) = 0;
   virtual const TransportCounters& counters() const = 0;
 };
 
-// Connects every pair of nodes on every channel; addresses[i] is node i's Listener::address(). Blocks until all are
-// connected, then stops listening; throws std::runtime_error that names the missing ranks at the timeout, or the one
-// that was started with other tables or settings. `interrupted` is asked a few times a second and may throw.
+// Connects every pair of nodes on every channel; addresses[i] is node i's Listener::address(). Blocks until
+// all are connected, then stops listening; throws std::runtime_error that names the missing ranks at the
+// timeout, or the one that was started with other tables or settings. `interrupted` is asked a few times a
+// second and may throw.
 std::vector<std::unique_ptr<SocketTransport>> connect_all(Listener& listener,
                                                           const std::vector<std::string>& addresses,
                                                           const SocketOptions& options,

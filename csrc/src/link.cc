@@ -1,0 +1,124 @@
+#include "link.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+namespace adaps {
+namespace {
+
+constexpr std::size_t kPieces = 384;  // of one sendmsg: header, payload and padding of 128 frames
+constexpr std::byte kZeros[wire::kAlignment] = {};
+
+// The pieces of a stream that follow its first `skipped` bytes.
+class Gather {
+ public:
+  explicit Gather(std::size_t skipped) : skipped_(skipped) {}
+
+  bool full() const { return count_ + 3 > kPieces; }
+  void add(const void* data, std::size_t bytes) {
+    const std::size_t skip = std::min(skipped_, bytes);
+    skipped_ -= skip;
+    if (skip == bytes) return;
+    pieces_[count_++] = {const_cast<std::byte*>(static_cast<const std::byte*>(data)) + skip, bytes - skip};
+    bytes_ += bytes - skip;
+  }
+  std::size_t bytes() const { return bytes_; }
+  ssize_t send(int fd) {
+    msghdr message{};
+    message.msg_iov = pieces_.data();
+    message.msg_iovlen = count_;
+    return ::sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+
+ private:
+  std::array<iovec, kPieces> pieces_;
+  std::size_t count_ = 0, bytes_ = 0, skipped_;
+};
+
+bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+
+}  // namespace
+
+void Link::close() {
+  queued_.clear();
+  held_.clear();
+  socket_.reset();
+}
+
+void Link::queue(Frame frame) {
+  queued_.push_back({{static_cast<std::uint32_t>(frame.size()), sequence_++}, std::move(frame)});
+}
+
+void Link::queue_keep_alive() { queued_.push_back({{wire::kKeepAlive, sequence_++}, {}}); }
+
+void Link::release() {
+  if (held_.empty()) return;  // closed, or failed, since it was held
+  queue(std::move(held_.front()));
+  held_.pop_front();
+}
+
+Link::Transferred Link::write() {
+  Transferred done;
+  while (!queued_.empty()) {
+    Gather gather(front_written_);
+    for (const Queued& frame : queued_) {
+      if (gather.full()) break;
+      gather.add(&frame.header, sizeof frame.header);
+      gather.add(frame.payload.data(), frame.payload.size());
+      gather.add(kZeros, wire::padding_of(frame.payload.size()));
+    }
+    const ssize_t written = gather.send(fd());
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      if (would_block(errno)) break;
+      write_error = errno == EPIPE ? 0 : errno;
+      ::shutdown(fd(), SHUT_RDWR);
+      queued_.clear();
+      held_.clear();
+      break;
+    }
+    forget(static_cast<std::size_t>(written), done);
+    if (static_cast<std::size_t>(written) < gather.bytes()) break;
+  }
+  return done;
+}
+
+void Link::forget(std::size_t written, Transferred& done) {
+  done.bytes += written;
+  front_written_ += written;
+  while (!queued_.empty() && front_written_ >= wire::bytes_of(queued_.front().payload.size())) {
+    front_written_ -= wire::bytes_of(queued_.front().payload.size());
+    done.frames += queued_.front().header.length != wire::kKeepAlive;
+    queued_.pop_front();
+  }
+}
+
+Link::Transferred Link::receive() {
+  const std::span<std::byte> space = incoming.space();
+  ssize_t got;
+  do {
+    got = ::recv(fd(), space.data(), space.size(), MSG_DONTWAIT);
+  } while (got < 0 && errno == EINTR);
+  if (got > 0) {
+    incoming.filled(static_cast<std::size_t>(got));
+    return {.bytes = static_cast<std::size_t>(got), .more = static_cast<std::size_t>(got) == space.size()};
+  }
+  if (got < 0 && would_block(errno)) return {};
+  return {.ended = true, .error = got < 0 ? errno : 0};
+}
+
+bool Link::readable() const {
+  std::byte one;
+  return ::recv(fd(), &one, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
+void Link::end_writing() {
+  ended_writing = true;
+  ::shutdown(fd(), SHUT_WR);
+}
+
+}  // namespace adaps

@@ -1,0 +1,436 @@
+// Connected transports: delivery, shaping, failures, closing, idleness. The last test prints how fast they
+// are.
+#include "adaps/socket_transport.h"
+
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <ctime>
+#include <iomanip>
+#include <thread>
+
+#include "check.h"
+#include "transport_cluster.h"
+
+using namespace adaps;
+using namespace adaps::testing;
+
+TEST(frames_arrive_whole_and_in_order_between_all_pairs) {
+  for (const Medium medium : kMedia) {
+    for (NodeId nodes = 2; nodes <= 4; ++nodes) {
+      Transports transports = cluster(nodes, medium);
+      constexpr std::uint32_t kFrames = 400;
+      std::atomic<int> ready{0};
+      std::vector<std::thread> threads;
+      for (NodeId rank = 0; rank < nodes; ++rank) {
+        threads.emplace_back([&, rank] {
+          SocketTransport& transport = *transports[rank];
+          std::vector<std::uint32_t> next(nodes);
+          const auto size_of = [](std::uint32_t i) { return std::size_t{i % 50 == 0 ? 100'000 : i % 37}; };
+          Events events;
+          events.handle = [&](NodeId from, std::span<const std::byte> payload) {
+            const std::uint32_t i = next[from]++;
+            CHECK(same(payload, frame_of(size_of(i), i + from)));
+            CHECK_EQ(reinterpret_cast<std::uintptr_t>(payload.data()) % 4, 0u);
+          };
+          for (std::uint32_t i = 0; i < kFrames; ++i) {
+            for (NodeId peer = 0; peer < nodes; ++peer)
+              if (peer != rank) transport.send(peer, frame_of(size_of(i), i + rank));
+            if (i % 10 == 0) transport.poll(0, events);
+          }
+          const Micros deadline = monotonic_now() + 20 * kSecond;
+          while (events.frames < kFrames * (nodes - 1u) && monotonic_now() < deadline)
+            transport.poll(100 * kMillisecond, events);
+          CHECK_EQ(events.frames, kFrames * (nodes - 1u));
+          CHECK_EQ(transport.counters().frames_received.get(), kFrames * (nodes - 1u));
+          // The others may still wait for what this node has queued.
+          ++ready;
+          while (ready < nodes) transport.poll(10 * kMillisecond, events);
+          CHECK_EQ(transport.counters().frames_sent.get(), kFrames * (nodes - 1u));
+          CHECK(events.down.empty());
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+    }
+  }
+}
+
+TEST(large_frames_cross_each_other) {
+  for (const Medium medium : kMedia) {
+    const Transports nodes = cluster(2, medium);
+    const Frame sent[2] = {frame_of((32u << 20) + 3, 1), frame_of(32u << 20, 2)};
+    Events events[2];
+    for (NodeId rank = 0; rank < 2; ++rank) {
+      events[rank].handle = [&, rank](NodeId from, std::span<const std::byte> payload) {
+        if (payload.size() > 100) CHECK(same(payload, sent[from]));
+        if (payload.size() <= 100) CHECK(same(payload, frame_of(13, 9)));
+        CHECK_EQ(from, 1 - rank);
+      };
+      nodes[rank]->send(1 - rank, sent[rank]);
+      nodes[rank]->send(1 - rank, frame_of(13, 9));
+    }
+    CHECK(pump({{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}},
+               [&] { return events[0].frames == 2 && events[1].frames == 2; }));
+  }
+}
+
+TEST(many_small_frames) {
+  for (const Medium medium : kMedia) {
+    const Transports nodes = cluster(2, medium);
+    constexpr std::size_t kFrames = 100'000;
+    Events events[2];
+    std::uint32_t next = 0;
+    events[1].handle = [&](NodeId, std::span<const std::byte> payload) {
+      std::uint32_t value;
+      REQUIRE(payload.size() == sizeof value);
+      std::memcpy(&value, payload.data(), sizeof value);
+      CHECK_EQ(value, next++);
+    };
+    for (std::uint32_t i = 0; i < kFrames; ++i) {
+      const auto bytes = std::as_bytes(std::span(&i, 1));
+      nodes[0]->send(1, Frame(bytes.begin(), bytes.end()));
+    }
+    CHECK(
+        pump({{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}}, [&] { return next == kFrames; }));
+    CHECK_EQ(nodes[0]->counters().bytes_sent.get(), nodes[1]->counters().bytes_received.get());
+    CHECK_EQ(nodes[0]->counters().bytes_sent.get(), 16 * kFrames);
+  }
+}
+
+TEST(frames_that_cannot_be_sent_are_named) {
+  const Transports nodes = cluster(2, Medium::kUnix);
+  CHECK_THROWS(nodes[0]->send(1, Frame(kMaxFrameBytes + 1)), std::length_error, "67108865");
+  CHECK_THROWS(nodes[0]->send(0, Frame(1)), std::invalid_argument, "node 0");
+  CHECK_THROWS(nodes[0]->send(2, Frame(1)), std::invalid_argument, "node 2");
+}
+
+TEST(latency_delays_every_frame) {
+  for (const Medium medium : kMedia) {
+    const Transports nodes =
+        cluster(2, medium, [](SocketOptions& options) { options.shape.latency_seconds = 20e-3; });
+    Events events[2];
+    const Micros start = monotonic_now();
+    for (int i = 0; i < 10; ++i) nodes[0]->send(1, Frame(1000));
+    REQUIRE(pump({{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}},
+                 [&] { return events[1].frames > 0; }));
+    CHECK(monotonic_now() - start >= 20 * kMillisecond);
+    REQUIRE(pump({{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}},
+                 [&] { return events[1].frames == 10; }));
+    CHECK(monotonic_now() - start < 5 * kSecond);  // they travel together, not one after the other
+  }
+}
+
+TEST(bandwidth_serialises_the_frames_of_a_link) {
+  const Transports nodes = cluster(3, Medium::kUnix, [](SocketOptions& options) {
+    options.shape = {1e-3, 80e6};  // 10 ms for a frame of 100 kB
+  });
+  Events events[3];
+  const Micros start = monotonic_now();
+  Micros arrived[3][5] = {};
+  for (const NodeId to : {1, 2}) {
+    events[to].handle = [&, to](NodeId, std::span<const std::byte>) {
+      arrived[to][events[to].frames - 1] = monotonic_now() - start;
+    };
+    for (int i = 0; i < 5; ++i) nodes[0]->send(to, Frame(100'000));
+  }
+  REQUIRE(pump({{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}, {nodes[2].get(), &events[2]}},
+               [&] { return events[1].frames == 5 && events[2].frames == 5; }));
+  for (const NodeId to : {1, 2}) {
+    for (int i = 0; i < 5; ++i) CHECK(arrived[to][i] >= (i + 1) * 10 * kMillisecond + kMillisecond);
+    CHECK(arrived[to][4] < 5 * kSecond);
+  }
+}
+
+TEST(keep_alives_do_not_wait_for_the_shape) {
+  const Transports nodes = cluster(2, Medium::kUnix, [](SocketOptions& options) {
+    options.shape.latency_seconds = 60.0;
+    options.peer_timeout_seconds = 1.0;
+  });
+  Events events[2];
+  nodes[0]->send(1, Frame(8));
+  pump(
+      {{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}}, [] { return false; },
+      2500 * kMillisecond);
+  CHECK(events[0].down.empty() && events[1].down.empty());
+  CHECK_EQ(events[1].frames, 0u);
+}
+
+TEST(a_dead_peer_is_reported_behind_what_it_sent) {
+  for (const Medium medium : kMedia) {
+    Transports nodes = cluster(3, medium);
+    Events events[3];
+    for (int i = 0; i < 100; ++i) nodes[1]->send(0, Frame(1000));
+    nodes[1]->poll(0, events[1]);
+    nodes[1].reset();
+    REQUIRE(pump({{nodes[0].get(), &events[0]}, {nodes[2].get(), &events[2]}},
+                 [&] { return !events[0].down.empty() && !events[2].down.empty(); }));
+    CHECK_EQ(events[0].frames, 100u);
+    CHECK_EQ(events[0].down.size(), 1u);
+    CHECK_EQ(events[0].down[0].first, 1);
+    CHECK(events[0].down[0].second.find("node 1") != std::string::npos);
+    nodes[0]->send(1, Frame(8));  // dropped
+    nodes[0]->send(2, Frame(8));
+    REQUIRE(pump({{nodes[0].get(), &events[0]}, {nodes[2].get(), &events[2]}},
+                 [&] { return events[2].frames == 1; }));
+    CHECK_EQ(events[0].down.size(), 1u);
+  }
+}
+
+TEST(a_silent_peer_is_down_after_the_timeout) {
+  for (const Medium medium : kMedia) {
+    const Transports nodes =
+        cluster(2, medium, [](SocketOptions& options) { options.peer_timeout_seconds = 0.4; });
+    Events events[2];
+    // Both talk for longer than the timeout, then node 1 stops, as it does under SIGSTOP.
+    pump({{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}}, [] { return false; }, kSecond);
+    CHECK(events[0].down.empty() && events[1].down.empty());
+    const Micros start = monotonic_now();
+    REQUIRE(pump({{nodes[0].get(), &events[0]}}, [&] { return !events[0].down.empty(); }));
+    CHECK(monotonic_now() - start >= 250 * kMillisecond);
+    CHECK(monotonic_now() - start < 5 * kSecond);
+    CHECK(events[0].down[0].second.find("nothing was heard") != std::string::npos);
+  }
+}
+
+TEST(a_node_that_was_away_itself_does_not_blame_its_peers) {
+  const Transports nodes =
+      cluster(2, Medium::kUnix, [](SocketOptions& options) { options.peer_timeout_seconds = 0.5; });
+  Events events[2];
+  pump(
+      {{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}}, [] { return false; }, 300 * kMillisecond);
+  ::usleep(1500'000);  // the machine was suspended, say
+  pump({{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}}, [] { return false; }, kSecond);
+  CHECK(events[0].down.empty() && events[1].down.empty());
+}
+
+TEST(a_protocol_error_of_the_handler_closes_one_connection) {
+  CapturedLog log;
+  const Transports nodes = cluster(3, Medium::kTcp);
+  Events events[3];
+  events[0].handle = [&](NodeId from, std::span<const std::byte>) {
+    if (from == 1) throw ProtocolError("an entry of unknown kind 77");
+  };
+  nodes[1]->send(0, Frame(8));
+  nodes[2]->send(0, Frame(8));
+  REQUIRE(pump({{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}, {nodes[2].get(), &events[2]}},
+               [&] { return events[0].frames == 2 && !events[1].down.empty(); }));
+  CHECK_EQ(events[0].down.size(), 1u);
+  CHECK(events[0].down[0].second.find("kind 77") != std::string::npos);
+  CHECK(events[2].down.empty());
+  CHECK(log.contains("node 1: an entry of unknown kind 77"));
+}
+
+TEST(shutdown_delivers_what_was_sent) {
+  for (const Medium medium : kMedia) {
+    const Transports nodes = cluster(2, medium);
+    Events events[2];
+    for (int i = 0; i < 4; ++i) nodes[0]->send(1, Frame(8u << 20));
+    nodes[1]->send(0, Frame(1u << 20));  // is never read: must not reset the connection
+    nodes[1]->poll(0, events[1]);
+    nodes[1]->expect_close();
+    std::thread closing([&] { nodes[0]->shutdown(20 * kSecond); });
+    CHECK(pump({{nodes[1].get(), &events[1]}}, [&] { return events[1].frames == 4; }));
+    nodes[1]->shutdown(20 * kSecond);
+    closing.join();
+    CHECK(events[1].down.empty());
+  }
+}
+
+TEST(shutdown_gives_up_on_a_peer_that_does_not_read) {
+  const Transports nodes = cluster(2, Medium::kUnix);
+  nodes[0]->send(1, Frame(8u << 20));
+  const Micros start = monotonic_now();
+  nodes[0]->shutdown(200 * kMillisecond);
+  CHECK(monotonic_now() - start >= 200 * kMillisecond);
+  CHECK(monotonic_now() - start < 5 * kSecond);
+}
+
+TEST(wake_ends_a_poll_from_any_thread) {
+  const Transports nodes = cluster(2, Medium::kUnix);
+  Events events;
+  std::atomic<int> posted{0};
+  constexpr int kPosts = 20'000;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < kPosts; ++i) {
+        ++posted;
+        nodes[0]->wake();
+      }
+    });
+  }
+  while (posted < 2 * kPosts) nodes[0]->poll(kNever, events);  // hangs if a wake-up is lost
+  for (std::thread& thread : threads) thread.join();
+  nodes[0]->wake();
+  nodes[0]->poll(kNever, events);
+}
+
+TEST(an_idle_cluster_wakes_up_for_keep_alives_only) {
+  Transports nodes =
+      cluster(3, Medium::kUnix, [](SocketOptions& options) { options.peer_timeout_seconds = 1.0; });
+  std::atomic<bool> stop{false};
+  std::atomic<int> polls{0};
+  std::vector<std::thread> threads;
+  for (const auto& node : nodes) {
+    threads.emplace_back([&] {
+      Events events;
+      while (!stop) {
+        node->poll(kNever, events);
+        ++polls;
+      }
+      CHECK(events.down.empty());
+    });
+  }
+  timespec before{}, after{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+  ::usleep(2'000'000);
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+  stop = true;
+  for (const auto& node : nodes) node->wake();
+  for (std::thread& thread : threads) thread.join();
+  // In 2 s each node says 8 times that it is alive and hears 8 times of each of the two others.
+  CHECK(polls >= 3 * 6);
+  CHECK(polls <= 3 * (3 * 11 + 2));
+  std::cout << "  idle: " << polls / 6.0 << " wake-ups of a node a second, "
+            << static_cast<double>(after.tv_sec - before.tv_sec) * 500 +
+                   static_cast<double>(after.tv_nsec - before.tv_nsec) / 2e6
+            << " ms of CPU a second for three nodes with 1 s of patience\n";
+}
+
+TEST(a_forked_child_does_not_hide_a_death) {
+  for (const Medium medium : kMedia) {
+    Transports nodes = cluster(2, medium);
+    Events events[2];
+    int ready[2];
+    REQUIRE(::pipe(ready) == 0);
+    const pid_t child = ::fork();
+    if (child == 0) {    // as a data-loader worker: lives on, holding what it inherited
+      nodes[1].reset();  // must not close what is not its own any more
+      const bool pipe_is_open = ::write(ready[1], "x", 1) == 1;
+      try {
+        nodes[0]->poll(0, events[0]);
+      } catch (const std::runtime_error&) {  // says that it cannot be used here
+        if (pipe_is_open) ::pause();
+      }
+      ::_exit(1);
+    }
+    char byte;
+    CHECK_EQ(::read(ready[0], &byte, 1), 1);
+    nodes[1].reset();
+    CHECK(pump({{nodes[0].get(), &events[0]}}, [&] { return !events[0].down.empty(); }, 3 * kSecond));
+    int status = 0;
+    CHECK_EQ(::waitpid(child, &status, WNOHANG), 0);  // it is still there
+    ::kill(child, SIGKILL);
+    ::waitpid(child, &status, 0);
+    ::close(ready[0]);
+    ::close(ready[1]);
+  }
+}
+
+namespace {
+
+// Microseconds of a round trip of 64 bytes, with the other end answering on a thread.
+double transport_round_trip(Medium medium, int trips) {
+  const Transports nodes = cluster(2, medium);
+  std::atomic<bool> stop{false};
+  std::thread echo([&] {
+    Events events;
+    events.handle = [&](NodeId, std::span<const std::byte> payload) {
+      nodes[1]->send(0, Frame(payload.begin(), payload.end()));
+    };
+    while (!stop) nodes[1]->poll(kNever, events);
+  });
+  Events events;
+  const Micros start = monotonic_now();
+  for (int i = 0; i < trips; ++i) {
+    nodes[0]->send(1, Frame(64));
+    while (events.frames == static_cast<std::size_t>(i)) nodes[0]->poll(kNever, events);
+  }
+  const Micros end = monotonic_now();
+  stop = true;
+  nodes[1]->wake();
+  echo.join();
+  return static_cast<double>(end - start) / trips;
+}
+
+double transport_gigabytes_per_second(Medium medium, int frames) {
+  const Transports nodes = cluster(2, medium);
+  std::thread sink([&] {
+    Events events;
+    while (events.frames < static_cast<std::size_t>(frames)) nodes[1]->poll(kNever, events);
+    nodes[1]->send(0, Frame(1));
+    nodes[1]->poll(0, events);
+  });
+  Events events;
+  const Micros start = monotonic_now();
+  for (int i = 0; i < frames; ++i) nodes[0]->send(1, Frame(1 << 20));
+  while (events.frames == 0) nodes[0]->poll(kNever, events);
+  const Micros end = monotonic_now();
+  sink.join();
+  return frames * 1048.576 / static_cast<double>(end - start);
+}
+
+void read_all(int fd, std::vector<char>& buffer, std::size_t bytes) {
+  for (std::size_t got = 0; got < bytes;) {
+    const ssize_t n = ::read(fd, buffer.data(), std::min(buffer.size(), bytes - got));
+    REQUIRE(n > 0);
+    got += static_cast<std::size_t>(n);
+  }
+}
+
+void write_all(int fd, const std::vector<char>& buffer, std::size_t bytes) {
+  for (std::size_t sent = 0; sent < bytes;) {
+    const ssize_t n = ::write(fd, buffer.data(), std::min(buffer.size(), bytes - sent));
+    REQUIRE(n > 0);
+    sent += static_cast<std::size_t>(n);
+  }
+}
+
+// The same with blocking sockets and nothing else: {microseconds, GB/s}.
+std::pair<double, double> raw_sockets(int trips, std::size_t megabytes) {
+  int fds[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
+  const std::size_t bytes = megabytes << 20;
+  std::thread other([&] {
+    std::vector<char> buffer(64), large(1 << 20);
+    for (int i = 0; i < trips; ++i) {
+      read_all(fds[1], buffer, 64);
+      write_all(fds[1], buffer, 64);
+    }
+    read_all(fds[1], large, bytes);
+    write_all(fds[1], buffer, 1);
+  });
+  std::vector<char> buffer(64), large(1 << 20);
+  const Micros start = monotonic_now();
+  for (int i = 0; i < trips; ++i) {
+    write_all(fds[0], buffer, 64);
+    read_all(fds[0], buffer, 64);
+  }
+  const Micros middle = monotonic_now();
+  write_all(fds[0], large, bytes);
+  read_all(fds[0], buffer, 1);
+  const Micros end = monotonic_now();
+  other.join();
+  ::close(fds[0]);
+  ::close(fds[1]);
+  return {static_cast<double>(middle - start) / trips,
+          static_cast<double>(bytes) / 1e3 / static_cast<double>(end - middle)};
+}
+
+}  // namespace
+
+TEST(speed) {
+  constexpr int kTrips = 5000, kMegabytes = 256;
+  const auto [raw_trip, raw_rate] = raw_sockets(kTrips, kMegabytes);
+  const auto line = [](const char* what, double trip, double rate) {
+    std::cout << "  " << what << std::fixed << std::setprecision(2) << trip << " us a round trip of 64 B, "
+              << rate << " GB/s\n";
+  };
+  line("blocking sockets:  ", raw_trip, raw_rate);
+  for (const Medium medium : kMedia)
+    line(medium == Medium::kUnix ? "transport on Unix: " : "transport on TCP:  ",
+         transport_round_trip(medium, kTrips), transport_gigabytes_per_second(medium, kMegabytes));
+}

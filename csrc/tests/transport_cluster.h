@@ -1,0 +1,128 @@
+// Several nodes of the transport in one process, for tests.
+#pragma once
+
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "adaps/log.h"
+#include "adaps/socket_transport.h"
+#include "event_loop.h"
+
+namespace adaps::testing {
+
+using Transports = std::vector<std::unique_ptr<SocketTransport>>;
+
+inline constexpr Micros kMillisecond = 1000;
+inline constexpr Micros kSecond = 1'000'000;
+
+enum class Medium { kUnix, kTcp };
+inline constexpr Medium kMedia[] = {Medium::kUnix, Medium::kTcp};
+
+// The address with one way left: without the Unix-domain name, or with a port where nobody listens.
+inline std::string only(Medium medium, const std::string& address) {
+  std::istringstream fields(address);
+  std::string host, port, name;
+  fields >> host >> port >> name;
+  return medium == Medium::kTcp ? host + " " + port : host + " 1 " + name;
+}
+
+inline SocketOptions options_of(NodeId rank, NodeId nodes) {
+  SocketOptions options;
+  options.rank = rank;
+  options.nodes = nodes;
+  options.secret = "of this test";
+  options.connect_timeout_seconds = 30.0;
+  options.peer_timeout_seconds = 20.0;
+  return options;
+}
+
+// What a node was told.
+struct Events : TransportEvents {
+  void on_frame(NodeId from, std::span<const std::byte> payload) override {
+    ++frames;
+    if (handle) handle(from, payload);
+  }
+  void on_peer_down(NodeId peer, const std::string& reason) override { down.emplace_back(peer, reason); }
+
+  std::size_t frames = 0;
+  std::function<void(NodeId, std::span<const std::byte>)> handle;
+  std::vector<std::pair<NodeId, std::string>> down;
+};
+
+using Change = std::function<void(SocketOptions&)>;
+
+// One transport for each node (channel 0 of them), connected on threads.
+inline Transports cluster(NodeId nodes, Medium medium, const Change& change = {}) {
+  std::vector<std::unique_ptr<Listener>> listeners;
+  std::vector<std::string> addresses;
+  for (NodeId rank = 0; rank < nodes; ++rank) {
+    listeners.push_back(listen("127.0.0.1", 0));
+    addresses.push_back(only(medium, listeners.back()->address()));
+  }
+  std::vector<std::future<Transports>> joining;
+  for (NodeId rank = 0; rank < nodes; ++rank) {
+    joining.push_back(std::async(std::launch::async, [&, rank] {
+      SocketOptions options = options_of(rank, nodes);
+      if (change) change(options);
+      return connect_all(*listeners[rank], addresses, options, {});
+    }));
+  }
+  Transports transports;
+  for (auto& node : joining) transports.push_back(std::move(node.get().front()));
+  return transports;
+}
+
+// Polls all until the condition holds; false when it does not within `patience`.
+inline bool pump(const std::vector<std::pair<SocketTransport*, Events*>>& nodes,
+                 const std::function<bool()>& condition, Micros patience = 20 * kSecond) {
+  const Micros deadline = monotonic_now() + patience;
+  while (!condition()) {
+    if (monotonic_now() > deadline) return false;
+    for (const auto& [transport, events] : nodes) transport->poll(200, *events);
+  }
+  return true;
+}
+
+inline Frame frame_of(std::size_t bytes, std::uint32_t seed) {
+  Frame frame(bytes);
+  for (std::size_t i = 0; i < bytes; ++i) frame[i] = static_cast<std::byte>((i * 2654435761u + seed) >> 13);
+  return frame;
+}
+
+inline bool same(std::span<const std::byte> a, std::span<const std::byte> b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
+}
+
+// What is logged while it lives.
+class CapturedLog {
+ public:
+  CapturedLog() {
+    set_log_sink([this](LogLevel level, const std::string& message) {
+      const std::lock_guard lock(mutex_);
+      if (level == LogLevel::kWarning) text_ += message + "\n";
+    });
+  }
+  ~CapturedLog() { set_log_sink({}); }
+  bool contains(const std::string& part) {
+    const std::lock_guard lock(mutex_);
+    return text_.find(part) != std::string::npos;
+  }
+  std::string text() {
+    const std::lock_guard lock(mutex_);
+    return text_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string text_;
+};
+
+}  // namespace adaps::testing
