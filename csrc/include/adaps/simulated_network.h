@@ -1,4 +1,5 @@
-// A network and a clock that exist only in memory: discrete events in virtual time, all random choices from one seed.
+// A network and a clock that exist only in memory: discrete events in virtual time, all random choices from
+// one seed.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,8 @@
 
 namespace adaps {
 
-// One ordered pair of nodes on one channel: reliable and in order. Different links are independent of each other.
+// One ordered pair of nodes on one channel: reliable and in order. Different links are independent of each
+// other.
 struct Link {
   int channel = 0;
   NodeId from = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -11,50 +12,62 @@
 
 namespace adaps {
 
-// allocate() and release() from any thread; at() without a lock for a name that its holder got by a release/acquire
-// of its own (here: the key's lock). Name 0 is never given out.
+// allocate() and release() from any thread; at() without a lock for a name that its holder got by a
+// release/acquire of its own (here: the key's lock). Name 0 is never given out.
 template <typename T>
 class StablePool {
  public:
   std::uint32_t allocate() {
     const std::lock_guard guard(mutex_);
-    if (free_.empty()) grow();
-    const std::uint32_t name = free_.back();
-    free_.pop_back();
-    return name;
+    ++in_use_;
+    if (!free_.empty()) {
+      const std::uint32_t name = free_.back();
+      free_.pop_back();
+      return name;
+    }
+    const Place place = place_of(unused_);
+    if (place.chunk == kChunks)
+      throw std::length_error("more than 67 million keys are shared or dirty at once");
+    if (chunks_[place.chunk] == nullptr) chunks_[place.chunk] = std::make_unique<T[]>(kFirst << place.chunk);
+    return unused_++;
   }
 
   void release(std::uint32_t name) {
     at(name) = T{};
     const std::lock_guard guard(mutex_);
+    --in_use_;
     free_.push_back(name);
   }
 
-  T& at(std::uint32_t name) { return (*chunks_[name / kChunk])[name % kChunk]; }
+  T& at(std::uint32_t name) {
+    const Place place = place_of(name);
+    return chunks_[place.chunk][place.offset];
+  }
 
   std::size_t in_use() const {
     const std::lock_guard guard(mutex_);
-    return used_chunks_ * kChunk - free_.size() - (used_chunks_ > 0 ? 1 : 0);
+    return in_use_;
   }
 
  private:
-  static constexpr std::size_t kChunk = 1024;
-  static constexpr std::size_t kMaxChunks = 65536;
-  using Chunk = std::array<T, kChunk>;
-
-  void grow() {
-    if (used_chunks_ == kMaxChunks) throw std::length_error("more than 67 million keys are shared or dirty at once");
-    const auto first = static_cast<std::uint32_t>(used_chunks_ * kChunk);
-    chunks_[used_chunks_++] = std::make_unique<Chunk>();
-    for (std::uint32_t i = kChunk; i-- > 0;) {
-      if (first + i != 0) free_.push_back(first + i);
-    }
+  // Chunk i holds 64 * 2^i objects, so that a pool costs little as long as it is small.
+  static constexpr std::size_t kFirst = 64;
+  static constexpr std::size_t kChunks = 20;
+  struct Place {
+    std::size_t chunk;
+    std::size_t offset;
+  };
+  static Place place_of(std::uint32_t name) {
+    const std::size_t position = name + kFirst;
+    const auto chunk = static_cast<std::size_t>(std::bit_width(position) - std::bit_width(kFirst));
+    return {chunk, position - (kFirst << chunk)};
   }
 
   mutable std::mutex mutex_;
   std::vector<std::uint32_t> free_;
-  std::size_t used_chunks_ = 0;
-  std::unique_ptr<std::unique_ptr<Chunk>[]> chunks_ = std::make_unique<std::unique_ptr<Chunk>[]>(kMaxChunks);
+  std::uint32_t unused_ = 1;
+  std::size_t in_use_ = 0;
+  std::array<std::unique_ptr<T[]>, kChunks> chunks_;
 };
 
 }  // namespace adaps
