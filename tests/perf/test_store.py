@@ -63,7 +63,7 @@ def test_pull(store: Store, ratio: Ratio, size: int) -> None:
 
     speed = ratio(pull, index_select)
     assert torch.equal(ours, theirs)
-    assert speed >= 0.5
+    assert speed >= 0.7
 
 
 @pytest.mark.parametrize("size", [1_000, 10_000, 100_000])
@@ -83,4 +83,4 @@ def test_push(store: Store, ratio: Ratio, size: int) -> None:
     rows = torch.empty_like(deltas)
     store.worker.pull(ids[0], rows)
     assert torch.equal(rows, store.table[ids[0]])
-    assert speed >= 0.8
+    assert speed >= 1.5
