@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <ctime>
@@ -332,45 +333,59 @@ TEST(a_forked_child_does_not_hide_a_death) {
 
 namespace {
 
-// Microseconds of a round trip of 64 bytes, with the other end answering on a thread.
-double transport_round_trip(Medium medium, int trips) {
-  const Transports nodes = cluster(2, medium);
-  std::atomic<bool> stop{false};
-  std::thread echo([&] {
-    Events events;
-    events.handle = [&](NodeId, std::span<const std::byte> payload) {
-      nodes[1]->send(0, Frame(payload.begin(), payload.end()));
-    };
-    while (!stop) nodes[1]->poll(kNever, events);
-  });
-  Events events;
-  const Micros start = monotonic_now();
-  for (int i = 0; i < trips; ++i) {
-    nodes[0]->send(1, Frame(64));
-    while (events.frames == static_cast<std::size_t>(i)) nodes[0]->poll(kNever, events);
+constexpr int kTrips = 5000;
+constexpr std::size_t kMegabyte = 1 << 20, kMegabytes = 256;
+
+// Wall and processor time since it was made, of all threads.
+class Stopwatch {
+ public:
+  double micros() const { return seconds(CLOCK_MONOTONIC) * 1e6 - wall_ * 1e6; }
+  double cpu_micros() const { return seconds(CLOCK_PROCESS_CPUTIME_ID) * 1e6 - cpu_ * 1e6; }
+
+ private:
+  static double seconds(clockid_t clock) {
+    timespec time{};
+    ::clock_gettime(clock, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
   }
-  const Micros end = monotonic_now();
-  stop = true;
-  nodes[1]->wake();
-  echo.join();
-  return static_cast<double>(end - start) / trips;
+  double wall_ = seconds(CLOCK_MONOTONIC), cpu_ = seconds(CLOCK_PROCESS_CPUTIME_ID);
+};
+
+void print_trips(const char* what, const Stopwatch& watch) {
+  std::cout << "  " << what << std::fixed << std::setprecision(1) << watch.micros() / kTrips
+            << " us a round trip of 64 B (" << watch.cpu_micros() / kTrips << " us of CPU)\n";
 }
 
-double transport_gigabytes_per_second(Medium medium, int frames) {
+void print_rate(const char* what, const Stopwatch& watch) {
+  constexpr double kBytes = kMegabyte * kMegabytes;
+  std::cout << "  " << what << std::fixed << std::setprecision(2) << kBytes / 1e3 / watch.micros()
+            << " GB/s (" << watch.cpu_micros() * 1e3 / kBytes << " s of CPU a GB)\n";
+}
+
+void time_transport(Medium medium, const char* what) {
   const Transports nodes = cluster(2, medium);
-  std::thread sink([&] {
+  std::thread other([&] {
     Events events;
-    while (events.frames < static_cast<std::size_t>(frames)) nodes[1]->poll(kNever, events);
+    events.handle = [&](NodeId, std::span<const std::byte> payload) {
+      if (payload.size() == 64) nodes[1]->send(0, Frame(payload.begin(), payload.end()));
+    };
+    while (events.frames < kTrips + kMegabytes) nodes[1]->poll(kNever, events);
     nodes[1]->send(0, Frame(1));
     nodes[1]->poll(0, events);
   });
   Events events;
-  const Micros start = monotonic_now();
-  for (int i = 0; i < frames; ++i) nodes[0]->send(1, Frame(1 << 20));
-  while (events.frames == 0) nodes[0]->poll(kNever, events);
-  const Micros end = monotonic_now();
-  sink.join();
-  return frames * 1048.576 / static_cast<double>(end - start);
+  const Stopwatch trips;
+  for (std::size_t i = 0; i < kTrips; ++i) {
+    nodes[0]->send(1, Frame(64));
+    while (events.frames == i) nodes[0]->poll(kNever, events);
+  }
+  print_trips(what, trips);
+  std::vector<Frame> frames(kMegabytes, Frame(kMegabyte));
+  const Stopwatch bulk;
+  for (Frame& frame : frames) nodes[0]->send(1, std::move(frame));
+  while (events.frames == kTrips) nodes[0]->poll(kNever, events);
+  print_rate(what, bulk);
+  other.join();
 }
 
 void read_all(int fd, std::vector<char>& buffer, std::size_t bytes) {
@@ -381,56 +396,48 @@ void read_all(int fd, std::vector<char>& buffer, std::size_t bytes) {
   }
 }
 
-void write_all(int fd, const std::vector<char>& buffer, std::size_t bytes) {
-  for (std::size_t sent = 0; sent < bytes;) {
-    const ssize_t n = ::write(fd, buffer.data(), std::min(buffer.size(), bytes - sent));
+void write_all(int fd, const std::vector<char>& buffer) {
+  for (std::size_t sent = 0; sent < buffer.size();) {
+    const ssize_t n = ::write(fd, buffer.data() + sent, buffer.size() - sent);
     REQUIRE(n > 0);
     sent += static_cast<std::size_t>(n);
   }
 }
 
-// The same with blocking sockets and nothing else: {microseconds, GB/s}.
-std::pair<double, double> raw_sockets(int trips, std::size_t megabytes) {
+// The same with blocking sockets and nothing else.
+void time_blocking_sockets(const char* what) {
   int fds[2];
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
-  const std::size_t bytes = megabytes << 20;
   std::thread other([&] {
-    std::vector<char> buffer(64), large(1 << 20);
-    for (int i = 0; i < trips; ++i) {
-      read_all(fds[1], buffer, 64);
-      write_all(fds[1], buffer, 64);
+    std::vector<char> small(64), large(kMegabyte);
+    for (int i = 0; i < kTrips; ++i) {
+      read_all(fds[1], small, small.size());
+      write_all(fds[1], small);
     }
-    read_all(fds[1], large, bytes);
-    write_all(fds[1], buffer, 1);
+    read_all(fds[1], large, kMegabytes * kMegabyte);
+    write_all(fds[1], small);
   });
-  std::vector<char> buffer(64), large(1 << 20);
-  const Micros start = monotonic_now();
-  for (int i = 0; i < trips; ++i) {
-    write_all(fds[0], buffer, 64);
-    read_all(fds[0], buffer, 64);
+  std::vector<char> small(64);
+  const Stopwatch trips;
+  for (int i = 0; i < kTrips; ++i) {
+    write_all(fds[0], small);
+    read_all(fds[0], small, small.size());
   }
-  const Micros middle = monotonic_now();
-  write_all(fds[0], large, bytes);
-  read_all(fds[0], buffer, 1);
-  const Micros end = monotonic_now();
+  print_trips(what, trips);
+  const std::vector<std::vector<char>> frames(kMegabytes, std::vector<char>(kMegabyte));
+  const Stopwatch bulk;
+  for (const std::vector<char>& frame : frames) write_all(fds[0], frame);
+  read_all(fds[0], small, small.size());
+  print_rate(what, bulk);
   other.join();
   ::close(fds[0]);
   ::close(fds[1]);
-  return {static_cast<double>(middle - start) / trips,
-          static_cast<double>(bytes) / 1e3 / static_cast<double>(end - middle)};
 }
 
 }  // namespace
 
 TEST(speed) {
-  constexpr int kTrips = 5000, kMegabytes = 256;
-  const auto [raw_trip, raw_rate] = raw_sockets(kTrips, kMegabytes);
-  const auto line = [](const char* what, double trip, double rate) {
-    std::cout << "  " << what << std::fixed << std::setprecision(2) << trip << " us a round trip of 64 B, "
-              << rate << " GB/s\n";
-  };
-  line("blocking sockets:  ", raw_trip, raw_rate);
-  for (const Medium medium : kMedia)
-    line(medium == Medium::kUnix ? "transport on Unix: " : "transport on TCP:  ",
-         transport_round_trip(medium, kTrips), transport_gigabytes_per_second(medium, kMegabytes));
+  time_blocking_sockets("blocking sockets:  ");
+  time_transport(Medium::kUnix, "transport on Unix: ");
+  time_transport(Medium::kTcp, "transport on TCP:  ");
 }
