@@ -42,10 +42,12 @@ Channel::Channel(NodeState& node, int index)
       left_(node.settings.nodes),
       said_goodbye_(node.settings.nodes) {
   for (int i = 0; i < node.settings.workers; ++i) interests_.push_back(std::make_unique<Interest>());
-  if (technique_ != Technique::kFullReplication || node.settings.nodes == 1) permanent_cursor_ = node.tables.num_keys();
+  if (technique_ != Technique::kFullReplication || node.settings.nodes == 1)
+    permanent_cursor_ = node.tables.num_keys();
 }
 
-// --- submissions -----------------------------------------------------------------------------------------------------
+// --- submissions
+// -----------------------------------------------------------------------------------------------------
 
 void Channel::wake() {
   if (driven == this) return;
@@ -126,8 +128,8 @@ void Channel::take_submissions() {
     goodbye = goodbye_submitted_ && !goodbye_sent_;
   }
   for (Submitted& intent : intents) {
-    interests_[static_cast<std::size_t>(intent.worker)]->queued.emplace(intent.start,
-                                                                        Signal{std::move(intent.keys), intent.end});
+    interests_[static_cast<std::size_t>(intent.worker)]->queued.emplace(
+        intent.start, Signal{std::move(intent.keys), intent.end});
   }
   for (Unit* unit : units) try_operation(*unit);
   for (Operation* operation : syncs) begin_sync(*operation);
@@ -141,7 +143,8 @@ void Channel::take_submissions() {
   }
 }
 
-// --- driving ---------------------------------------------------------------------------------------------------------
+// --- driving
+// ---------------------------------------------------------------------------------------------------------
 
 Micros Channel::on_tick() {
   const Driving driving(this);
@@ -263,12 +266,17 @@ void Channel::check_key(Key key) const {
   if (key >= node_.tables.num_keys()) throw ProtocolError("a message names key " + std::to_string(key));
 }
 
-// --- wait_sync (protocol.md, section 7) ------------------------------------------------------------------------------
+// --- wait_sync (protocol.md, section 7)
+// ------------------------------------------------------------------------------
 
 void Channel::begin_sync(Operation& operation) {
   flush_dirty();
   if (node_.settings.nodes == 1) {
     operation.finish();
+    return;
+  }
+  if (ADAPS_MUTANT(mark_shared) && !syncs_.empty()) {
+    syncs_.push_back({&operation, syncs_.back().number, syncs_.back().echoes_left});
     return;
   }
   const std::uint32_t number = next_mark_++;
@@ -279,21 +287,26 @@ void Channel::begin_sync(Operation& operation) {
 }
 
 void Channel::on_mark(NodeId from, const NumberMessage& message) {
-  flush_dirty();
-  outbox_.append(from, NumberMessage{.type = MessageType::kEcho, .number = message.number});
+  const NumberMessage echo{.type = MessageType::kEcho, .number = message.number};
+  if (ADAPS_MUTANT(echo_first)) outbox_.append(from, echo);
+  if (!ADAPS_MUTANT(echo_without_refresh)) flush_dirty();
+  if (!ADAPS_MUTANT(echo_first)) outbox_.append(from, echo);
 }
 
 void Channel::on_echo(const NumberMessage& message) {
-  const auto sync =
-      std::find_if(syncs_.begin(), syncs_.end(), [&](const Sync& s) { return s.number == message.number; });
-  if (sync == syncs_.end()) throw ProtocolError("an echo of mark " + std::to_string(message.number) + ", never sent");
-  if (--sync->echoes_left > 0) return;
-  Operation* operation = sync->operation;
-  syncs_.erase(sync);
-  operation->finish();
+  bool known = false;
+  std::erase_if(syncs_, [&](Sync& sync) {
+    if (sync.number != message.number) return false;
+    known = true;
+    if (--sync.echoes_left > 0) return false;
+    sync.operation->finish();
+    return true;
+  });
+  if (!known) throw ProtocolError("an echo of mark " + std::to_string(message.number) + ", never sent");
 }
 
-// --- barriers and the end: counted by node 0 -------------------------------------------------------------------------
+// --- barriers and the end: counted by node 0
+// -------------------------------------------------------------------------
 
 void Channel::on_gathered(bool for_good) {
   const NumberMessage message{.type = MessageType::kBarrier, .number = for_good ? kForGood : kAtBarrier};

@@ -62,7 +62,8 @@ void Channel::start_interest(Key name) {
   key.materialize();
   if (!key.has_slot()) key.allocate(State::kNone);
   if (key.header().intents++ == 0) trace(name, TraceKind::kIntentStart);
-  if (key.state() == State::kNone) want(key);
+  if (key.state() == State::kNone || (ADAPS_MUTANT(intent_while_dropping) && key.state() == State::kDropping))
+    want(key);
 }
 
 // The last intent of this node for the key may have ended: then it gives up what it holds only for that.
@@ -96,7 +97,9 @@ void Channel::start_permanent_interest() {
 
 void Channel::update_due(Interest& interest) {
   const std::lock_guard guard(inbox_mutex_);
-  const auto due = [&](Clock start) { return node_.settings.timing ? start - interest.timer.window() : Clock{0}; };
+  const auto due = [&](Clock start) {
+    return node_.settings.timing ? start - interest.timer.window() : Clock{0};
+  };
   Clock next = kForever;
   if (!interest.queued.empty()) next = std::min(next, due(interest.queued.begin()->first));
   if (!interest.acted_on.empty()) next = std::min(next, interest.acted_on.begin()->first);

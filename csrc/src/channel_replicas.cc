@@ -23,12 +23,14 @@ bool anyone_behind(const Holders& holders, Version version) {
 
 }  // namespace
 
-// --- asking for a key, and giving it away ----------------------------------------------------------------------------
+// --- asking for a key, and giving it away
+// ----------------------------------------------------------------------------
 
 // NONE -> PENDING.
 void Channel::want(LockedKey& key) {
   key.header().state = State::kPending;
-  key.header().version = static_cast<Version>(now_);  // a pending key has no version: the time serves the statistics
+  key.header().version =
+      static_cast<Version>(now_);  // a pending key has no version: the time serves the statistics
   IntentMessage message;
   message.origin = rank_;
   message.key = key.key();
@@ -39,7 +41,7 @@ void Channel::want(LockedKey& key) {
 void Channel::grant(LockedKey& key, NodeId to) {
   SlotHeader& header = key.header();
   ADAPS_INVARIANT(to != rank_, "a node asks itself for a key");
-  const bool shared = header.intents > 0 || header.side != 0;
+  const bool shared = header.intents > 0 || (header.side != 0 && !ADAPS_MUTANT(not_pinned));
   if (technique_ == Technique::kRelocation || (technique_ == Technique::kAdaptive && !shared)) {
     transfer(key, to);
     return;
@@ -47,7 +49,7 @@ void Channel::grant(LockedKey& key, NodeId to) {
   if (header.side == 0) header.side = sides_.holders.allocate();
   Holders& holders = sides_.holders.at(header.side);
   ADAPS_INVARIANT(holders.find(to) == nullptr, "a holder asks for what it holds");
-  holders.list.push_back({to, header.version});
+  if (!ADAPS_MUTANT(setup_not_registered)) holders.list.push_back({to, header.version});
   SetupMessage message;
   message.key = key.key();
   message.rc = header.rc;
@@ -74,7 +76,7 @@ void Channel::transfer(LockedKey& key, NodeId to) {
     const Holder* holder = sides_.holders.at(header.side).find(to);
     ADAPS_INVARIANT(holder != nullptr && sides_.holders.at(header.side).list.size() == 1,
                     "a key moves while another node holds it");
-    if (holder->sent == header.version) message.has_value = 0;
+    if (holder->sent == header.version || ADAPS_MUTANT(light_always)) message.has_value = 0;
     sides_.holders.release(header.side);
   }
   if (message.has_value != 0) {
@@ -87,7 +89,7 @@ void Channel::transfer(LockedKey& key, NodeId to) {
 }
 
 void Channel::become_none(LockedKey& key, NodeId owner, RelocationCount rc) {
-  if (key.header().intents == 0) {
+  if (key.header().intents == 0 || ADAPS_MUTANT(intents_lost)) {
     key.release(owner, rc);
     return;
   }
@@ -122,8 +124,10 @@ void Channel::on_transfer(NodeId from, const TransferMessage& message, Reader& r
       // Neither part is in the owner's value: a delta that crosses the transfer is discarded there.
       for (Delta* delta : {&unapplied->in_flight, &unapplied->unsent}) {
         if (!*delta) continue;
-        absorbed = true;
-        if (message.has_value != 0) add_to(key.value(), delta->floats.get(), key.width());
+        absorbed = !ADAPS_MUTANT(absorb_no_bump);
+        const bool forgotten = delta == &unapplied->unsent ? ADAPS_MUTANT(upgrade_forgets_unsent)
+                                                           : ADAPS_MUTANT(upgrade_forgets_inflight);
+        if (message.has_value != 0 && !forgotten) add_to(key.value(), delta->floats.get(), key.width());
         forget(*delta);
       }
       sides_.unapplied.release(header.side);
@@ -149,10 +153,13 @@ void Channel::on_news(NodeId from, const NewsMessage& message) {
   LockedKey key(node_.store, message.key);
   const State state = key.state();
   if (state == State::kOwner || state == State::kReplica) return;
-  if (newer_entry(message.rc, key.location_count())) key.set_location(from, message.rc);
+  if (newer_entry(message.rc, key.location_count()) || ADAPS_MUTANT(news_unordered)) {
+    key.set_location(from, message.rc);
+  }
 }
 
-// --- replicas --------------------------------------------------------------------------------------------------------
+// --- replicas
+// --------------------------------------------------------------------------------------------------------
 
 // PENDING -> REPLICA.
 void Channel::on_setup(NodeId from, const SetupMessage& message, Reader& reader) {
@@ -170,7 +177,7 @@ void Channel::on_setup(NodeId from, const SetupMessage& message, Reader& reader)
   header.location = from;
   counters_.replicas_set_up.add();
   trace(message.key, TraceKind::kReplicaSetUp);
-  try_drop(key);  // the intent may have ended meanwhile
+  if (!ADAPS_MUTANT(setup_ignores_end)) try_drop(key);  // the intent may have ended meanwhile
 }
 
 void Channel::on_refresh(const RefreshMessage& message, Reader& reader) {
@@ -185,8 +192,10 @@ void Channel::on_refresh(const RefreshMessage& message, Reader& reader) {
   header.version = message.version;
   if (header.side == 0) return;
   const Unapplied& unapplied = sides_.unapplied.at(header.side);
-  if (unapplied.in_flight) add_to(key.value(), unapplied.in_flight.floats.get(), key.width());
-  if (unapplied.unsent) add_to(key.value(), unapplied.unsent.floats.get(), key.width());
+  if (unapplied.in_flight && !ADAPS_MUTANT(refresh_forgets_inflight))
+    add_to(key.value(), unapplied.in_flight.floats.get(), key.width());
+  if (unapplied.unsent && !ADAPS_MUTANT(refresh_forgets_unsent))
+    add_to(key.value(), unapplied.unsent.floats.get(), key.width());
 }
 
 // REPLICA -> DROPPING, if nothing speaks against it.
@@ -194,7 +203,10 @@ bool Channel::try_drop(LockedKey& key) {
   SlotHeader& header = key.header();
   if (key.state() != State::kReplica || header.intents > 0 || has_parked_set(key.key())) return false;
   Unapplied* unapplied = header.side != 0 ? &sides_.unapplied.at(header.side) : nullptr;
-  if (unapplied != nullptr && unapplied->in_flight) return false;
+  if (unapplied != nullptr && unapplied->in_flight) {
+    if (!ADAPS_MUTANT(drop_with_two)) return false;
+    forget(unapplied->in_flight);
+  }
   DeltaMessage message;
   message.type = MessageType::kDrop;
   message.key = key.key();
@@ -209,6 +221,7 @@ bool Channel::try_drop(LockedKey& key) {
     message.has_delta = 0;
     outbox_.append(header.location, message);
   }
+  if (ADAPS_MUTANT(drop_at_once)) finish_drop(key);
   return true;
 }
 
@@ -218,20 +231,24 @@ void Channel::on_drop_ack(const AckMessage& message) {
   {
     LockedKey key(node_.store, message.key);
     if (key.state() != State::kDropping) return;
-    SlotHeader& header = key.header();
-    if (header.side != 0) {
-      forget(sides_.unapplied.at(header.side).in_flight);
-      sides_.unapplied.release(header.side);
-      header.side = 0;
-    }
-    trace(message.key, TraceKind::kReplicaDropped);
-    become_none(key, header.location, header.rc);
+    finish_drop(key);
     if (key.has_slot()) want(key);
   }
   retry_parked(message.key);
 }
 
-// --- changes ---------------------------------------------------------------------------------------------------------
+void Channel::finish_drop(LockedKey& key) {
+  const SlotHeader& header = key.header();
+  if (header.side != 0) {
+    forget(sides_.unapplied.at(header.side).in_flight);
+    sides_.unapplied.release(header.side);
+  }
+  trace(key.key(), TraceKind::kReplicaDropped);
+  become_none(key, header.location, header.rc);
+}
+
+// --- changes
+// ---------------------------------------------------------------------------------------------------------
 
 // One key's part of a round.
 void Channel::flush(LockedKey& key) {
@@ -243,8 +260,15 @@ void Channel::flush(LockedKey& key) {
   }
   if (key.state() != State::kReplica) return;
   Unapplied& unapplied = sides_.unapplied.at(header.side);
-  if (!unapplied.unsent || unapplied.in_flight) return;  // its answer puts the key on the list again
+  if (!unapplied.unsent) return;
+  if (unapplied.in_flight) {
+    if (!ADAPS_MUTANT(two_in_flight)) return;  // its answer puts the key on the list again
+    forget(unapplied.in_flight);
+  }
   unapplied.in_flight = std::move(unapplied.unsent);
+  if (ADAPS_MUTANT(sync_ignores_inflight)) {
+    node_.epochs.remove(std::exchange(unapplied.in_flight.epoch, node_.epochs.add()));
+  }
   DeltaMessage message;
   message.key = key.key();
   message.rc = header.rc;
@@ -269,22 +293,32 @@ void Channel::add_delta(LockedKey& key, std::span<const float> delta) {
   ++key.header().version;
 }
 
+// The sender of a change, if it is a holder in this tenure. If not, it has become owner since and has
+// absorbed what it sent.
+Holder* Channel::find_holder(LockedKey& key, NodeId from, RelocationCount rc) {
+  if (key.state() != State::kOwner || key.header().side == 0) return nullptr;
+  if (rc != key.header().rc && !ADAPS_MUTANT(no_rc_check)) return nullptr;
+  return sides_.holders.at(key.header().side).find(from);
+}
+
 void Channel::on_delta(NodeId from, const DeltaMessage& message, Reader& reader) {
   check_key(message.key);
   LockedKey key(node_.store, message.key);
   const std::span<const float> delta = reader.floats(key.width());
-  if (key.state() != State::kOwner || key.header().rc != message.rc || key.header().side == 0) return;
+  Holder* holder = find_holder(key, from, message.rc);
+  if (holder == nullptr) {
+    if (ADAPS_MUTANT(forward_crossed)) outbox_.append(key.location(), message, {delta});
+    return;
+  }
   SlotHeader& header = key.header();
-  Holders& holders = sides_.holders.at(header.side);
-  Holder* holder = holders.find(from);
-  if (holder == nullptr) return;  // it became owner meanwhile and has absorbed its delta
+  const Holders& holders = sides_.holders.at(header.side);
   const bool exact = holder->sent == header.version;
   add_delta(key, delta);
-  if (exact) holder->sent = header.version;
+  if (exact || ADAPS_MUTANT(ack_always_exact)) holder->sent = header.version;
   if (anyone_behind(holders, header.version)) mark_dirty(key);
   AckMessage answer;
   answer.key = message.key;
-  answer.exact = exact ? 1 : 0;
+  answer.exact = exact || ADAPS_MUTANT(ack_always_exact) ? 1 : 0;
   outbox_.append(from, answer);
 }
 
@@ -315,11 +349,10 @@ void Channel::on_drop(NodeId from, const DeltaMessage& message, Reader& reader) 
   check_key(message.key);
   LockedKey key(node_.store, message.key);
   const std::span<const float> delta = reader.floats(message.has_delta != 0 ? key.width() : 0);
-  if (key.state() != State::kOwner || key.header().rc != message.rc || key.header().side == 0) return;
+  const Holder* holder = find_holder(key, from, message.rc);
+  if (holder == nullptr) return;
   SlotHeader& header = key.header();
   Holders& holders = sides_.holders.at(header.side);
-  const Holder* holder = holders.find(from);
-  if (holder == nullptr) return;
   if (!delta.empty()) add_delta(key, delta);
   holders.list.erase(holders.list.begin() + (holder - holders.list.data()));
   if (holders.list.empty()) {
@@ -332,7 +365,7 @@ void Channel::on_drop(NodeId from, const DeltaMessage& message, Reader& reader) 
   answer.type = MessageType::kDropAck;
   answer.key = message.key;
   outbox_.append(from, answer);
-  reconsider(key);
+  if (!ADAPS_MUTANT(no_move_after_drop)) reconsider(key);
 }
 
 // A delta is applied at its owner (or absorbed): nobody waits for it any more.

@@ -1,4 +1,5 @@
-// Operations that a worker could not do itself, and requests on their way to a key's owner (protocol.md, section 5).
+// Operations that a worker could not do itself, and requests on their way to a key's owner (protocol.md,
+// section 5).
 
 #include <algorithm>
 #include <cstring>
@@ -32,7 +33,8 @@ std::size_t payload_floats(const RequestMessage& message, std::size_t length) {
 
 }  // namespace
 
-// --- operations of this node's workers -------------------------------------------------------------------------------
+// --- operations of this node's workers
+// -------------------------------------------------------------------------------
 
 void Channel::try_operation(Unit& unit) {
   {
@@ -46,9 +48,10 @@ void Channel::try_operation(Unit& unit) {
       }
       if (key.state() == State::kReplica) {
         ADAPS_INVARIANT(unit.operation->kind == OperationKind::kSet, "a replica refuses what is not a set");
-        // The set must come behind what this node pushed before; while a delta is in flight no other can be sent.
+        // The set must come behind what this node pushed before; while a delta is in flight no other can be
+        // sent.
         const std::uint32_t side = key.header().side;
-        if (side != 0 && sides_.unapplied.at(side).unsent) {
+        if (side != 0 && sides_.unapplied.at(side).unsent && !ADAPS_MUTANT(set_without_flush)) {
           if (sides_.unapplied.at(side).in_flight) {
             park(unit);
             return;
@@ -102,7 +105,9 @@ void Channel::send_request(LockedKey& key, Unit& unit) {
   if (operation.kind == OperationKind::kPush) {
     outbox_.append(key.location(), message, {summed(unit, length, scratch_)});
   } else if (operation.kind == OperationKind::kSet) {
-    const float* last = operation.in + operation.occurrences[unit.last].offset;
+    const float* last =
+        operation.in +
+        operation.occurrences[ADAPS_MUTANT(first_duplicate_wins) ? unit.first : unit.last].offset;
     outbox_.append(key.location(), message, {std::span<const float>(last, length)});
   } else {
     for (std::uint32_t i = unit.first; i != Occurrence::kEnd; i = operation.occurrences[i].next) {
@@ -139,7 +144,8 @@ void Channel::on_answer(NodeId from, const AnswerMessage& message, Reader& reade
       const bool is_newer = newer(message.version, key.header().version);
       ADAPS_INVARIANT(!(is_newer && state == State::kReplica), "an answer is newer than a live replica");
       // A later owner's answer may overtake the earlier owner's word that this replica is dropped.
-      if (is_newer && state == State::kDropping) key.header().flags |= kUnreadable;
+      if (is_newer && state == State::kDropping && !ADAPS_MUTANT(zombie_stays_readable))
+        key.header().flags |= kUnreadable;
     }
     if (elsewhere && newer_entry(message.rc, key.location_count())) key.set_location(from, message.rc);
     if (operation.kind == OperationKind::kPull) {
@@ -167,12 +173,13 @@ void Channel::retry_parked(Key key) {
 
 bool Channel::has_parked_set(Key key) const {
   const auto found = parked_.find(key);
-  return found != parked_.end() && std::any_of(found->second.begin(), found->second.end(), [](const Unit* unit) {
-           return unit->operation->kind == OperationKind::kSet;
-         });
+  return found != parked_.end() &&
+         std::any_of(found->second.begin(), found->second.end(),
+                     [](const Unit* unit) { return unit->operation->kind == OperationKind::kSet; });
 }
 
-// --- requests of any node --------------------------------------------------------------------------------------------
+// --- requests of any node
+// --------------------------------------------------------------------------------------------
 
 // After the second stale hop, once, by way of the home node, without telling it anything.
 NodeId Channel::next_hop(LockedKey& key, Route& route) const {
@@ -238,7 +245,7 @@ void Channel::apply_request(LockedKey& key, const RequestMessage& message, std::
     if (kind != OperationKind::kPull) mark_dirty(key);
     // A holder must not be told that its operation is done while its replica still shows the older value.
     Holder* holder = sides_.holders.at(header.side).find(message.origin);
-    if (holder != nullptr) refresh(key, *holder);
+    if (holder != nullptr && !ADAPS_MUTANT(no_refresh_before_answer)) refresh(key, *holder);
   }
   if (kind == OperationKind::kPull) {
     outbox_.append(message.origin, answer, {std::span<const float>(key.value(), key.length())});

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "adaps/channel.h"
+#include "adaps/mutant.h"
 #include "adaps/node_state.h"
 
 namespace adaps {
@@ -29,7 +30,8 @@ constexpr std::uint32_t needed_bits(OperationKind kind) {
   }
 }
 
-// The units of an operation by key: a hash table with open addressing that exists only once something was missed.
+// The units of an operation by key: a hash table with open addressing that exists only once something was
+// missed.
 class Misses {
  public:
   Misses(Operation& operation, std::size_t keys) : operation_(operation), keys_(keys) {}
@@ -39,7 +41,7 @@ class Misses {
   // Adds an occurrence if the key was missed before.
   bool add_again(Key key, std::size_t offset) {
     const std::uint32_t unit = slots_[find(key)];
-    if (unit == kFree) return false;
+    if (unit == kFree || ADAPS_MUTANT(duplicates_torn)) return false;
     append(unit, offset);
     return true;
   }
@@ -47,7 +49,7 @@ class Misses {
   void add(Key key, std::size_t offset) {
     if (slots_.empty()) slots_.assign(std::bit_ceil(2 * keys_ + 2), kFree);
     const std::size_t slot = find(key);
-    if (slots_[slot] == kFree) slots_[slot] = new_unit(key);
+    if (slots_[slot] == kFree || ADAPS_MUTANT(duplicates_torn)) slots_[slot] = new_unit(key);
     append(slots_[slot], offset);
   }
 
@@ -70,7 +72,8 @@ class Misses {
   }
 
   void append(std::uint32_t name, std::size_t offset) {
-    if (operation_.kind == OperationKind::kPushGradients && operation_.units[name].occurrences == kMaxGradients) {
+    if (operation_.kind == OperationKind::kPushGradients &&
+        operation_.units[name].occurrences == kMaxGradients) {
       const Key key = operation_.units[name].key;
       name = slots_[find(key)] = new_unit(key);
     }
@@ -120,7 +123,8 @@ void write_at_owner(OperationKind kind, LockedKey& key, const float* in) {
   ++key.header().version;
 }
 
-void write_at_replica(NodeState& node, Channel& channel, OperationKind kind, LockedKey& key, const float* in) {
+void write_at_replica(NodeState& node, Channel& channel, OperationKind kind, LockedKey& key,
+                      const float* in) {
   SlotHeader& header = key.header();
   if (header.side == 0) header.side = channel.sides().unapplied.allocate();
   Delta& unsent = channel.sides().unapplied.at(header.side).unsent;
@@ -149,6 +153,7 @@ void serve(NodeState& node, LockedKey& key, OperationKind kind, float* out, cons
   Channel& channel = *node.channels[static_cast<std::size_t>(node.directory.channel(key.key()))];
   if (key.state() == State::kOwner) {
     write_at_owner(kind, key, in);
+    if (ADAPS_MUTANT(owner_push_not_dirty)) return;
   } else {
     write_at_replica(node, channel, kind, key, in);
   }
@@ -168,7 +173,8 @@ void prefetch_block(Store& store, std::span<const Key> keys, std::size_t at, con
     const std::uint32_t index = seen & word::kIndexMask;
     const auto* bytes = reinterpret_cast<const char*>(arena.value(index));
     const std::size_t size = (writes ? arena.width() : table.length()) * sizeof(float);
-    for (std::size_t b = 0; b < std::min<std::size_t>(size, 8 * kLine); b += kLine) __builtin_prefetch(bytes + b, 0);
+    for (std::size_t b = 0; b < std::min<std::size_t>(size, 8 * kLine); b += kLine)
+      __builtin_prefetch(bytes + b, 0);
     if (writes) __builtin_prefetch(&arena.header(index), 1);
   }
 }
@@ -215,7 +221,8 @@ void run(NodeState& node, Operation& operation, std::span<const Key> keys) {
     LockedKey locked(store, key, word != 0 ? word : store.lock(key));
     if (locked.untouched_here()) {
       locked.materialize();
-      if (node.trace.wants(key)) node.trace.add(node.now.load(std::memory_order_relaxed), key, TraceKind::kAlloc);
+      if (node.trace.wants(key))
+        node.trace.add(node.now.load(std::memory_order_relaxed), key, TraceKind::kAlloc);
     }
     if (allowed(kKind, locked)) {
       serve(node, locked, kKind, out, in);

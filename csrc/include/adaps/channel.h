@@ -1,8 +1,8 @@
 // The protocol of one channel: a state machine without I/O, threads or clock of its own.
 //
-// It is complete in protocol.md; each of its transitions is one function here. One thread (or the simulator) drives a
-// channel: on_frame, on_tick, on_peer_down; what is to be sent lies in the outbox afterwards. Workers hand over what
-// they cannot do themselves by the submit functions, from any thread.
+// It is complete in protocol.md; each of its transitions is one function here. One thread (or the simulator)
+// drives a channel: on_frame, on_tick, on_peer_down; what is to be sent lies in the outbox afterwards.
+// Workers hand over what they cannot do themselves by the submit functions, from any thread.
 #pragma once
 
 #include <atomic>
@@ -33,8 +33,9 @@ class Channel : public TransportEvents {
  public:
   Channel(NodeState& node, int index);
 
-  // --- the driver's side -------------------------------------------------------------------------------------------
-  // The time of everything that follows; never goes back.
+  // --- the driver's side
+  // ------------------------------------------------------------------------------------------- The time of
+  // everything that follows; never goes back.
   void set_now(Micros now) {
     now_ = now;
     node_.now.store(now, std::memory_order_relaxed);
@@ -50,7 +51,8 @@ class Channel : public TransportEvents {
   bool closed() const { return closed_.load(std::memory_order_acquire); }
   bool goodbye_sent() const { return goodbye_sent_.load(std::memory_order_acquire); }
 
-  // --- the workers' side, any thread -------------------------------------------------------------------------------
+  // --- the workers' side, any thread
+  // -------------------------------------------------------------------------------
   void submit(std::span<Unit* const> units);
   void submit_sync(Operation& operation);
   void submit_intent(int worker, std::vector<Key> keys, Clock start, Clock end);
@@ -72,12 +74,12 @@ class Channel : public TransportEvents {
     std::vector<Key> keys;
     Clock end;
   };
-  struct Interest {  // of one worker
-    std::multimap<Clock, Signal> queued;          // by start
-    std::map<Clock, std::vector<Key>> acted_on;   // by end
+  struct Interest {                              // of one worker
+    std::multimap<Clock, Signal> queued;         // by start
+    std::map<Clock, std::vector<Key>> acted_on;  // by end
     ActionTimer timer;
     Clock observed_clock = 0;
-    std::atomic<Clock> next_due{kForever};        // the clock at which a round has something to do for it
+    std::atomic<Clock> next_due{kForever};  // the clock at which a round has something to do for it
     std::atomic<Clock> window{9};
   };
   struct Sync {
@@ -136,8 +138,10 @@ class Channel : public TransportEvents {
   void transfer(LockedKey& key, NodeId to);
   void become_none(LockedKey& key, NodeId owner, RelocationCount rc);
   bool try_drop(LockedKey& key);
+  void finish_drop(LockedKey& key);
   void flush(LockedKey& key);
   void refresh(LockedKey& key, Holder& holder);
+  Holder* find_holder(LockedKey& key, NodeId from, RelocationCount rc);
   void add_delta(LockedKey& key, std::span<const float> delta);
   void forget(Delta& delta);
   void on_setup(NodeId from, const SetupMessage& message, Reader& reader);

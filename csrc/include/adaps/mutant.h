@@ -30,7 +30,6 @@ namespace adaps {
   X(intent_while_dropping, "INTENT is sent before DROP_ACK arrived")                        \
   X(setup_not_registered, "the owner forgets a new holder")                                 \
   X(owner_push_not_dirty, "a push at the owner is not announced to the holders")            \
-  X(torn_transfer, "value and state of a transfer are not taken in one critical section")   \
   X(light_always, "TRANSFER to a holder never carries the value")                           \
   X(setup_ignores_end, "a replica whose intent ended while pending is kept")                \
   X(no_move_after_drop, "the owner does not reconsider after a drop")                       \
@@ -39,7 +38,7 @@ namespace adaps {
   X(news_unordered, "older news of a location replaces newer")                              \
   X(absorb_no_bump, "absorption does not change the version")                               \
   X(duplicates_torn, "duplicates of a key in one call are applied in different places")     \
-  X(full_never_flushes, "a round sends a dirty key only at wait_sync")
+  X(intents_lost, "a node that loses a key forgets that it has intent for it")
 
 enum class Mutant : std::uint8_t {
   none,
