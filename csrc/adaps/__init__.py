@@ -1,0 +1,48 @@
+"""An adaptive parameter server: float32 values under integer keys, moved and replicated by announced intent.
+
+Example
+-------
+>>> import numpy as np
+>>> import adaps
+>>> table = adaps.Table("emb", rows=1000, length=4, optimizer=adaps.SGD(lr=0.5))
+>>> with adaps.Node([table]) as node:
+...     kv = node.worker(0)
+...     keys = node.table("emb").keys([3, 5])
+...     kv.push_gradients(keys, np.ones((2, 4), dtype=np.float32))
+...     out = np.empty((2, 4), dtype=np.float32)
+...     kv.pull(keys, out)
+>>> out[0]
+array([-0.5, -0.5, -0.5, -0.5], dtype=float32)
+"""
+
+from __future__ import annotations
+
+from adaps._core import NodeTable, TraceEvent, Worker, deduplicate
+from adaps.errors import AdapsError, PeerLost, RendezvousError
+from adaps.initializers import Constant, Normal, Uniform
+from adaps.node import TECHNIQUES, Node
+from adaps.optimizers import SGD, Adagrad, Adam, RowAdagrad
+from adaps.tables import Table
+from adaps.trace import trace_frame, write_chrome_trace
+
+__all__ = [
+    "SGD",
+    "TECHNIQUES",
+    "Adagrad",
+    "Adam",
+    "AdapsError",
+    "Constant",
+    "Node",
+    "NodeTable",
+    "Normal",
+    "PeerLost",
+    "RendezvousError",
+    "RowAdagrad",
+    "Table",
+    "TraceEvent",
+    "Uniform",
+    "Worker",
+    "deduplicate",
+    "trace_frame",
+    "write_chrome_trace",
+]

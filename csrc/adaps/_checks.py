@@ -1,0 +1,60 @@
+"""Checks of arguments: one sentence that names the value and says what would be right."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import operator
+from collections.abc import Iterable
+from typing import SupportsFloat, SupportsIndex
+
+__all__ = ["count", "nearest", "number", "one_of", "seconds"]
+
+
+def count(name: str, value: SupportsIndex) -> int:
+    """`value` as a positive int; any integer type will do, a bool will not."""
+    try:
+        number_of = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}; it must be a positive integer") from None
+    if isinstance(value, bool) or number_of < 1:
+        raise ValueError(f"{name} is {value!r}; it must be a positive integer")
+    return number_of
+
+
+def number(name: str, value: SupportsFloat, *, low: float = -math.inf, high: float = math.inf) -> float:
+    """`value` as a finite float in ``[low, high)``."""
+    try:
+        converted = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} is {value!r}; it must be a number") from None
+    if not math.isfinite(converted):
+        raise ValueError(f"{name} is {value!r}; it must be finite")
+    if converted < low:
+        raise ValueError(f"{name} is {value!r}; it must be at least {low:g}")
+    if converted >= high:
+        raise ValueError(f"{name} is {value!r}; it must be less than {high:g}")
+    return converted
+
+
+def seconds(name: str, value: SupportsFloat) -> float:
+    """`value` as a positive number of seconds."""
+    converted = number(name, value)
+    if converted <= 0:
+        raise ValueError(f"{name} is {value!r}; it must be more than 0 seconds")
+    return converted
+
+
+def one_of(name: str, value: str, valid: Iterable[str]) -> str:
+    """`value` if it is one of the `valid` ones."""
+    known = list(valid)
+    if value not in known:
+        hint = nearest(value, known)
+        raise ValueError(f"{name} {value!r} does not exist{hint}; valid are {', '.join(known)}")
+    return value
+
+
+def nearest(value: object, valid: Iterable[str]) -> str:
+    """A hint at the most similar valid name, or nothing."""
+    similar = difflib.get_close_matches(str(value), list(valid), n=1)
+    return f" (did you mean {similar[0]!r}?)" if similar else ""

@@ -1,0 +1,31 @@
+"""What goes wrong beyond bad arguments (those raise TypeError, ValueError, IndexError or KeyError)."""
+
+from __future__ import annotations
+
+__all__ = ["AdapsError", "PeerLost", "RendezvousError"]
+
+
+class AdapsError(RuntimeError):
+    """A call that the node cannot serve."""
+
+
+class RendezvousError(AdapsError):
+    """The nodes of a cluster did not find each other."""
+
+
+class PeerLost(AdapsError):
+    """A node of the cluster is gone; this and every later call on every other node fails with it.
+
+    Attributes
+    ----------
+    rank : int
+        The node that was lost.
+    """
+
+    def __init__(self, rank: int, reason: str) -> None:
+        super().__init__(rank, reason)
+        self.rank = rank
+        self._reason = reason
+
+    def __str__(self) -> str:
+        return self._reason

@@ -1,0 +1,72 @@
+"""Initial values of tables: functions of seed, row and column, the same in every run and on every node."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+
+from adaps import _checks, _core
+
+__all__ = ["Constant", "Initializer", "Normal", "Uniform"]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Every float is `value`."""
+
+    value: float = 0.0
+
+    def __post_init__(self) -> None:
+        _checks.number("value", self.value)
+
+    def distribution(self) -> _core.Initializer:
+        """The initial values as the core draws them."""
+        return _core.Initializer(_core.InitKind.CONSTANT, a=self.value)
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Uniform in (`low`, `high`)."""
+
+    low: float
+    high: float
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _checks.number("low", self.low)
+        _checks.number("high", self.high, low=self.low)
+        _check_seed(self.seed)
+
+    def distribution(self) -> _core.Initializer:
+        """The initial values as the core draws them."""
+        return _core.Initializer(_core.InitKind.UNIFORM, a=self.low, b=self.high, seed=self.seed)
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Normal with the given mean and standard deviation."""
+
+    mean: float = 0.0
+    std: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _checks.number("mean", self.mean)
+        _checks.number("std", self.std, low=0.0)
+        _check_seed(self.seed)
+
+    def distribution(self) -> _core.Initializer:
+        """The initial values as the core draws them."""
+        return _core.Initializer(_core.InitKind.NORMAL, a=self.mean, b=self.std, seed=self.seed)
+
+
+Initializer = Constant | Uniform | Normal
+
+
+def _check_seed(seed: int) -> None:
+    try:
+        value = operator.index(seed)
+    except TypeError:
+        raise TypeError(f"seed is {seed!r}; it must be an integer") from None
+    if not 0 <= value < 2**64:
+        raise ValueError(f"seed is {seed!r}; it must be in [0, 2^64)")

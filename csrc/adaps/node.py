@@ -1,0 +1,227 @@
+"""The node: one process's share of the parameter server."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+import weakref
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, get_args
+
+from adaps import _checks, _core, rendezvous
+from adaps._typing import Technique
+from adaps.tables import Table
+
+if TYPE_CHECKING:
+    from adaps._typing import Int64Like
+
+__all__ = ["TECHNIQUES", "Node"]
+
+TECHNIQUES: tuple[Technique, ...] = get_args(Technique)
+"""How keys may be managed: `adaptive` decides for each key, the others are for comparison."""
+
+_MAX_NODES = 4096
+
+
+class Node:
+    """One process's share of the parameter server: in a cluster of one, or that of torchrun's environment.
+
+    A context manager: its normal end closes the node together with all others; an exception in the body
+    ends it at once, so that the others see `PeerLost` instead of waiting for it.
+
+    Parameters
+    ----------
+    tables : sequence of Table
+        The same on every node.
+    workers : int
+        Worker threads of this node; the same on every node.
+    channels : int
+        Communication threads of this node; keys are distributed over them. The same on every node.
+    techniques : str
+        One of `TECHNIQUES`.
+    timing : bool
+        Act on an intent only when its start is near; otherwise at once.
+    max_rounds_per_second : float
+        Upper bound of exchange rounds. A round happens only if there is something to exchange.
+    peer_timeout : float
+        Seconds after which a silent node counts as lost.
+    connect_timeout : float
+        Seconds until all nodes must have come together.
+    network : str, optional
+        The network to imitate between nodes: ``loopback`` (none), ``lan``, ``slow``, or delay and bandwidth
+        as in ``0.5ms,2gbit``. Default: the environment variable ADAPS_NETWORK, else ``loopback``.
+    listen : str, optional
+        ``host`` or ``host:port`` where this node listens for the others. Default: any port of the loopback
+        interface, so only processes of this machine can connect.
+
+    Raises
+    ------
+    RendezvousError
+        If nodes are missing at the end of `connect_timeout`, or the environment is incomplete.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        *,
+        workers: int = 1,
+        channels: int = 1,
+        techniques: Technique = "adaptive",
+        timing: bool = True,
+        max_rounds_per_second: float = 500.0,
+        peer_timeout: float = 5.0,
+        connect_timeout: float = 60.0,
+        network: str | None = None,
+        listen: str | None = None,
+    ) -> None:
+        deadline = time.monotonic() + _checks.seconds("connect_timeout", connect_timeout)
+        _checks.seconds("peer_timeout", peer_timeout)
+        specs = [_spec(table) for table in tables]
+        self.workers = _checks.count("workers", workers)
+        """Number of worker threads of this node."""
+        network = os.environ.get("ADAPS_NETWORK", "loopback") if network is None else network
+        _core.check_network(network)
+        host, port = _split_address(listen)
+        technique = _core.Technique[_checks.one_of("technique", techniques, TECHNIQUES).upper()]
+        if not isinstance(timing, bool):
+            raise TypeError(f"timing is {timing!r}; it must be True or False")
+        place = rendezvous.place_in_environment()
+        self.rank = 0 if place is None else place.rank
+        """This node's number."""
+        self.world_size = 1 if place is None else place.world_size
+        """Number of nodes."""
+        if self.world_size > _MAX_NODES:
+            raise ValueError(f"WORLD_SIZE is {self.world_size}; at most {_MAX_NODES} nodes are possible")
+        self._core = _core.Node(
+            specs,
+            rank=self.rank,
+            world_size=self.world_size,
+            workers=self.workers,
+            channels=_checks.count("channels", channels),
+            technique=technique,
+            timing=timing,
+            max_rounds_per_second=_rate("max_rounds_per_second", max_rounds_per_second),
+        )
+        _live.add(self._core)
+        self._tables = {table.name: table for table in self._core.tables()}
+        if place is not None:
+            try:
+                self._join(place, host, port, network, peer_timeout, deadline)
+            except BaseException:
+                self._core.abandon()
+                raise
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._core.abandon()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._core.closed else ""
+        return f"<adaps.Node {self.rank} of {self.world_size}: {', '.join(self._tables)}{state}>"
+
+    @property
+    def num_keys(self) -> int:
+        """Number of keys of all tables."""
+        return self._core.num_keys
+
+    @property
+    def tables(self) -> tuple[_core.NodeTable, ...]:
+        """The tables in the order of their keys."""
+        return tuple(self._tables.values())
+
+    def table(self, name: str) -> _core.NodeTable:
+        """Find a table by its name; KeyError if there is none."""
+        try:
+            return self._tables[name]
+        except KeyError:
+            hint = _checks.nearest(name, self._tables)
+            raise KeyError(f"no table {name!r}{hint}; there are {', '.join(self._tables)}") from None
+
+    def worker(self, index: int) -> _core.Worker:
+        """Return the handle of worker thread `index`; IndexError beyond `workers`."""
+        return self._core.worker(index)
+
+    def stats(self) -> dict[str, float]:
+        """Names and numbers of everything that this node counts; those of the end once it is closed."""
+        return self._core.stats()
+
+    def trace(self, keys: Int64Like) -> None:
+        """Record from now on what happens to these keys on this node."""
+        self._core.trace(keys)
+
+    def trace_events(self) -> list[_core.TraceEvent]:
+        """What was recorded of the traced keys, the oldest first."""
+        return self._core.trace_events()
+
+    def close(self) -> None:
+        """Collective: wait until every node is here and end this one; a second call does nothing.
+
+        Worker threads must have ended their calls.
+        """
+        self._core.close()
+
+    def _join(
+        self,
+        place: rendezvous.Place,
+        host: str,
+        port: int,
+        network: str,
+        peer_timeout: float,
+        deadline: float,
+    ) -> None:
+        address = self._core.listen(host, port)
+        meeting = rendezvous.Rendezvous(place, deadline).meet(address)
+        self._core.connect(
+            meeting.addresses,
+            secret=meeting.secret,
+            network=network,
+            connect_timeout=max(deadline - time.monotonic(), 1.0),
+            peer_timeout=peer_timeout,
+        )
+
+
+# Nodes that nobody closed must end before the interpreter does, or their threads outlive what they work on.
+_live: weakref.WeakSet[_core.Node] = weakref.WeakSet()
+
+
+def _end_live_nodes() -> None:
+    for node in list(_live):
+        node.abandon()
+    _core.use_logging(False)
+
+
+_core.use_logging(True)
+atexit.register(_end_live_nodes)
+
+
+def _spec(table: Any) -> _core.TableSpec:
+    if not isinstance(table, Table):
+        raise TypeError(f"tables holds {table!r}; it must be a sequence of adaps.Table")
+    return table.spec()
+
+
+def _rate(name: str, value: float) -> float:
+    if _checks.number(name, value) <= 0:
+        raise ValueError(f"{name} is {value!r}; it must be more than 0")
+    return float(value)
+
+
+def _split_address(listen: str | None) -> tuple[str, int]:
+    """Host and port of ``host``, ``host:port`` or ``[IPv6 address]:port``; port 0 stands for any."""
+    if listen is None:
+        return "127.0.0.1", 0
+    host, separator, port = listen.rpartition(":")
+    if not separator or listen.endswith("]"):
+        host, port = listen, "0"
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"listen is {listen!r}; it must be host or host:port, with a port of at most 65535")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,96 @@
+"""Update rules of tables, with the hyperparameters of their namesakes in `torch.optim`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from adaps import _checks, _core
+
+__all__ = ["SGD", "Adagrad", "Adam", "Optimizer", "RowAdagrad"]
+
+
+@dataclass(frozen=True)
+class SGD:
+    """Stochastic gradient descent, with (dense) momentum if it is not 0; as `torch.optim.SGD`."""
+
+    lr: float = 0.01
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        _checks.number("lr", self.lr, low=0.0)
+        _checks.number("momentum", self.momentum, low=0.0)
+
+    def rule(self) -> _core.UpdateRule:
+        """The rule as the core applies it."""
+        kind = _core.RuleKind.MOMENTUM if self.momentum else _core.RuleKind.SGD
+        return _core.UpdateRule(kind, lr=self.lr, momentum=self.momentum)
+
+
+@dataclass(frozen=True)
+class Adagrad:
+    """Adagrad (Duchi, Hazan, Singer 2011): one accumulator a float; as `torch.optim.Adagrad`."""
+
+    lr: float = 0.01
+    eps: float = 1e-10
+    initial_accumulator: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_adagrad(self)
+
+    def rule(self) -> _core.UpdateRule:
+        """The rule as the core applies it."""
+        return _core.UpdateRule(
+            _core.RuleKind.ADAGRAD, lr=self.lr, eps=self.eps, initial_accumulator=self.initial_accumulator
+        )
+
+
+@dataclass(frozen=True)
+class RowAdagrad:
+    """Row-wise Adagrad: one accumulator a row, of the mean of the gradient's squares."""
+
+    lr: float = 0.01
+    eps: float = 1e-10
+    initial_accumulator: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_adagrad(self)
+
+    def rule(self) -> _core.UpdateRule:
+        """The rule as the core applies it."""
+        return _core.UpdateRule(
+            _core.RuleKind.ROW_ADAGRAD, lr=self.lr, eps=self.eps, initial_accumulator=self.initial_accumulator
+        )
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Lazy Adam (Kingma, Ba 2015): only rows with a gradient change, each counting its own steps.
+
+    `torch.optim.SparseAdam` is lazy too, but counts steps of the whole table.
+    """
+
+    lr: float = 0.001
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        _checks.number("lr", self.lr, low=0.0)
+        _checks.number("eps", self.eps, low=0.0)
+        if len(self.betas) != 2:
+            raise ValueError(f"betas is {self.betas!r}; it must be two numbers")
+        for i, beta in enumerate(self.betas):
+            _checks.number(f"betas[{i}]", beta, low=0.0, high=1.0)
+
+    def rule(self) -> _core.UpdateRule:
+        """The rule as the core applies it."""
+        beta1, beta2 = self.betas
+        return _core.UpdateRule(_core.RuleKind.ADAM, lr=self.lr, eps=self.eps, beta1=beta1, beta2=beta2)
+
+
+Optimizer = SGD | Adagrad | RowAdagrad | Adam
+
+
+def _check_adagrad(optimizer: Adagrad | RowAdagrad) -> None:
+    _checks.number("lr", optimizer.lr, low=0.0)
+    _checks.number("eps", optimizer.eps, low=0.0)
+    _checks.number("initial_accumulator", optimizer.initial_accumulator, low=0.0)

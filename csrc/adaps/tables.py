@@ -1,0 +1,56 @@
+"""Tables as a user describes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from adaps import _checks, _core
+from adaps.initializers import Constant, Initializer
+from adaps.optimizers import SGD, Optimizer
+
+__all__ = ["Table"]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of float32 values under consecutive keys.
+
+    Parameters
+    ----------
+    name : str
+        How ``node.table(name)`` finds it.
+    rows, length : int
+        Number of rows, and of floats in each.
+    optimizer : SGD, Adagrad, RowAdagrad or Adam
+        What ``push_gradients`` does. Its state lives beside the value.
+    init : Constant, Uniform or Normal
+        What a row holds before anybody writes to it.
+    """
+
+    name: str
+    rows: int
+    length: int
+    optimizer: Optimizer = field(default_factory=SGD)
+    init: Initializer = field(default_factory=Constant)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"table name {self.name!r}: it must be a string that is not empty")
+        _checks.count(f"rows of table {self.name!r}", self.rows)
+        _checks.count(f"length of table {self.name!r}", self.length)
+        if not isinstance(self.optimizer, Optimizer):
+            raise TypeError(
+                f"optimizer of table {self.name!r} is {self.optimizer!r}; "
+                "it must be an adaps.SGD, Adagrad, RowAdagrad or Adam"
+            )
+        if not isinstance(self.init, Initializer):
+            raise TypeError(
+                f"init of table {self.name!r} is {self.init!r}; "
+                "it must be an adaps.Constant, Uniform or Normal"
+            )
+
+    def spec(self) -> _core.TableSpec:
+        """The table as the core takes it."""
+        return _core.TableSpec(
+            self.name, self.rows, self.length, self.optimizer.rule(), self.init.distribution()
+        )

@@ -1,0 +1,72 @@
+"""What happened to traced keys, as a pandas frame and in the format of Chrome's trace viewer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from adaps._core import TraceEvent
+    from adaps.node import Node
+
+__all__ = ["trace_frame", "write_chrome_trace"]
+
+# What each event begins (+) or ends (-) on the node where it happens.
+_BEGINS = {"alloc": "owned", "relocated_here": "owned", "replica_set_up": "replica", "intent_start": "intent"}
+_ENDS = {"relocated_away": "owned", "replica_dropped": "replica", "intent_stop": "intent"}
+
+
+def trace_frame(node: Node) -> pd.DataFrame:
+    """Events of the traced keys of one node.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row an event in the order of time: `time` (microseconds of the machine's monotonic clock), `node`
+        (rank), `table`, `row`, `key`, `event`.
+    """
+    import pandas as pd
+
+    rows = []
+    for event in node.trace_events():
+        table = next(t for t in node.tables if 0 <= event.key - t.first_key < t.rows)
+        rows.append((event.time, node.rank, table.name, event.key - table.first_key, event.key, event.kind))
+    frame = pd.DataFrame(rows, columns=["time", "node", "table", "row", "key", "event"])
+    return frame.astype({"time": "int64", "node": "int64", "row": "int64", "key": "int64"})
+
+
+def write_chrome_trace(node: Node, path: str | PathLike[str]) -> None:
+    """Write the traced keys' life on this node as Chrome trace JSON, for chrome://tracing or ui.perfetto.dev.
+
+    A process of the viewer is a node and a thread a key: with spans `owned`, `replica` and `intent`. Files of
+    several nodes of one machine fit together, because they share its clock.
+    """
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "name": "process_name", "pid": node.rank, "args": {"name": f"node {node.rank}"}}
+    ]
+    events.extend(_spans(node.trace_events(), node.rank))
+    Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")
+
+
+def _spans(events: Iterable[TraceEvent], rank: int) -> Iterable[dict[str, Any]]:
+    """Complete spans; one whose beginning or end was not seen reaches to the first or last event."""
+    ordered = sorted(events, key=lambda event: event.time)
+    begun: dict[tuple[int, str], int] = {}
+    for event in ordered:
+        if event.kind in _BEGINS:
+            begun.setdefault((event.key, _BEGINS[event.kind]), event.time)
+        else:
+            name = _ENDS[event.kind]
+            start = begun.pop((event.key, name), ordered[0].time)
+            yield _span(name, event.key, rank, start, event.time)
+    for (key, name), start in begun.items():
+        yield _span(name, key, rank, start, ordered[-1].time)
+
+
+def _span(name: str, key: int, rank: int, start: int, end: int) -> dict[str, Any]:
+    return {"ph": "X", "name": name, "cat": "key", "pid": rank, "tid": key, "ts": start, "dur": end - start}

@@ -1,0 +1,61 @@
+// Arrays that Python callers hand over: checked, never copied.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "adaps/types.h"
+
+namespace adaps::bindings {
+
+namespace py = pybind11;
+
+enum class Access : std::uint8_t { kRead, kWrite };
+
+// A contiguous int64 or float32 array of the caller: NumPy, CPU tensor of PyTorch, or any other object with
+// the buffer or the DLPack protocol. The constructors throw a TypeError or ValueError that names `argument`,
+// what is wrong with it, and the cure. The caller's object must outlive the view, or keeper() be held.
+class Array {
+ public:
+  // Sequences of Python ints are accepted too (and copied).
+  static Array of_int64(py::handle object, const char* argument, Access access = Access::kRead);
+  static Array of_float32(py::handle object, const char* argument, Access access);
+
+  std::span<const std::int64_t> int64() const { return {static_cast<const std::int64_t*>(data_), size_}; }
+  std::span<std::int64_t> mutable_int64() const { return {static_cast<std::int64_t*>(data_), size_}; }
+  // A negative key turns into one beyond every table, which the worker's check of the range refuses.
+  std::span<const Key> keys() const { return {static_cast<const Key*>(data_), size_}; }
+  float* floats() const { return static_cast<float*>(data_); }
+  std::size_t size() const { return size_; }
+
+  // The object to hold as long as the memory is in use.
+  py::object keeper() const;
+
+ private:
+  enum class Type : std::uint8_t { kInt64, kFloat32 };
+
+  Array(py::handle object, void* data, std::size_t size) : object_(object), data_(data), size_(size) {}
+
+  static Array of(py::handle object, Type type, const char* argument, Access access);
+  static Array of_numpy(py::handle array, Type type, const char* argument, Access access);
+  static Array of_torch(py::handle tensor, Type type, const char* argument, Access access);
+  // Views that NumPy makes of other objects (and the copy of a list) belong to the result.
+  static Array own(py::object array, Type type, const char* argument, Access access);
+
+  py::handle object_;  // the caller's
+  py::object owned_;   // set if the memory belongs to an object made here
+  void* data_;
+  std::size_t size_;
+};
+
+// A new, uninitialised int64 array of the kind (PyTorch or NumPy) of `like`.
+py::object new_int64(py::handle like, const std::vector<py::ssize_t>& shape);
+// Shape of an array or sequence that of_int64 accepted.
+std::vector<py::ssize_t> shape_of(py::handle object, std::size_t size);
+
+}  // namespace adaps::bindings

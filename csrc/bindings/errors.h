@@ -1,0 +1,14 @@
+// C++ exceptions as Python ones (adaps.errors).
+#pragma once
+
+#include <stdexcept>
+
+namespace adaps::bindings {
+
+// Becomes adaps.AdapsError.
+class Failure : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace adaps::bindings

@@ -1,0 +1,39 @@
+// What Python holds of a table of a node.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "node_handle.h"
+
+namespace adaps::bindings {
+
+class NodeTable {
+ public:
+  NodeTable(std::shared_ptr<NodeHandle> node, std::size_t index);
+
+  const std::string& name() const { return name_; }
+  std::uint64_t first_key() const { return first_key_; }
+  std::uint64_t rows() const { return rows_; }
+  std::size_t length() const { return length_; }
+
+  // Throws IndexError naming the first row id that the table does not have.
+  py::object keys(const py::object& ids) const;
+
+  double learning_rate() const;
+  void set_learning_rate(double lr);
+
+ private:
+  const std::shared_ptr<NodeHandle> node_;
+  const std::size_t index_;
+  std::string name_;
+  std::uint64_t first_key_ = 0;
+  std::uint64_t rows_ = 0;
+  std::size_t length_ = 0;
+};
+
+}  // namespace adaps::bindings

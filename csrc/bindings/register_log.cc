@@ -1,0 +1,36 @@
+// The node's messages go to the `logging` logger "adaps".
+#include <pybind11/pybind11.h>
+
+#include "adaps/log.h"
+#include "register.h"
+
+namespace adaps::bindings {
+
+namespace py = pybind11;
+
+namespace {
+
+// Called from threads of the node as well; these never hold the GIL when they log.
+void write_to_logger(LogLevel level, const std::string& message) {
+  const py::gil_scoped_acquire acquire;
+  try {
+    const auto logger = py::module_::import("logging").attr("getLogger")("adaps");
+    logger.attr(level == LogLevel::kWarning ? "warning" : "debug")("%s", message);
+  } catch (py::error_already_set& error) {
+    error.discard_as_unraisable("a message of adaps");
+  }
+}
+
+}  // namespace
+
+void register_log(py::module_& module) {
+  module.def(
+      "use_logging",
+      [](bool use) {
+        const py::gil_scoped_release release;
+        set_log_sink(use ? LogSink(write_to_logger) : LogSink());
+      },
+      py::arg("use"), "Sends the messages of nodes to the logger 'adaps', or again to standard error.");
+}
+
+}  // namespace adaps::bindings

@@ -1,0 +1,87 @@
+#include <pybind11/native_enum.h>
+#include <pybind11/stl.h>
+
+#include "adaps/socket_transport.h"
+#include "arrays.h"
+#include "node_handle.h"
+#include "node_table.h"
+#include "register.h"
+#include "worker_handle.h"
+
+namespace adaps::bindings {
+
+namespace {
+
+std::shared_ptr<NodeHandle> make_node(std::vector<TableSpec> tables, int rank, int world_size, int workers,
+                                      int channels, Technique technique, bool timing,
+                                      double max_rounds_per_second) {
+  Settings settings;
+  settings.rank = static_cast<NodeId>(rank);
+  settings.nodes = static_cast<NodeId>(world_size);
+  settings.workers = workers;
+  settings.channels = channels;
+  settings.technique = technique;
+  settings.timing = timing;
+  settings.max_rounds_per_second = max_rounds_per_second;
+  return std::make_shared<NodeHandle>(std::move(tables), settings);
+}
+
+void connect(NodeHandle& node, const std::vector<std::string>& addresses, const std::string& secret,
+             const std::string& network, double connect_timeout, double peer_timeout) {
+  ConnectOptions options;
+  options.secret = secret;
+  options.shape = parse_link_shape(network);
+  options.connect_timeout_seconds = connect_timeout;
+  options.peer_timeout_seconds = peer_timeout;
+  node.connect(addresses, options);
+}
+
+py::tuple tables_of(const std::shared_ptr<NodeHandle>& node) {
+  const std::size_t count = node->node().tables().size();
+  py::tuple tables(count);
+  for (std::size_t i = 0; i < count; ++i) tables[i] = NodeTable(node, i);
+  return tables;
+}
+
+void trace(NodeHandle& node, const py::object& keys) {
+  const Array array = Array::of_int64(keys, "keys");
+  const NodeHandle::Call call(node);
+  node.node().trace(array.keys());
+}
+
+}  // namespace
+
+void register_node(py::module_& module) {
+  py::native_enum<Technique>(module, "Technique", "enum.Enum", "How keys are managed.")
+      .value("ADAPTIVE", Technique::kAdaptive)
+      .value("REPLICATION", Technique::kReplication)
+      .value("RELOCATION", Technique::kRelocation)
+      .value("STATIC", Technique::kStatic)
+      .value("FULL_REPLICATION", Technique::kFullReplication)
+      .finalize();
+
+  py::class_<NodeHandle, std::shared_ptr<NodeHandle>>(module, "Node",
+                                                      "One process's share of the parameter server.")
+      .def(py::init(&make_node), py::arg("tables"), py::kw_only(), py::arg("rank"), py::arg("world_size"),
+           py::arg("workers"), py::arg("channels"), py::arg("technique"), py::arg("timing"),
+           py::arg("max_rounds_per_second"))
+      .def("listen", &NodeHandle::listen, py::arg("host"), py::arg("port"),
+           "Listens for the other nodes and returns the address that they need.")
+      .def("connect", &connect, py::arg("addresses"), py::kw_only(), py::arg("secret"), py::arg("network"),
+           py::arg("connect_timeout"), py::arg("peer_timeout"), "Collective: connects with all other nodes.")
+      .def("worker", &NodeHandle::worker, py::arg("index"), "The handle of a worker thread.")
+      .def("tables", &tables_of, "The tables in the order of their keys.")
+      .def_property_readonly("num_keys", &NodeHandle::num_keys, "Number of keys of all tables.")
+      .def_property_readonly("closed", &NodeHandle::closed, "Whether the node is gone.")
+      .def("stats", &NodeHandle::stats, "Names and numbers of everything that is counted.")
+      .def("trace", &trace, py::arg("keys"), "Records from now on what happens to these keys here.")
+      .def("trace_events", &NodeHandle::trace_events, "What was recorded, the oldest first.")
+      .def("close", &NodeHandle::close, "Collective: ends the node.")
+      .def("abandon", &NodeHandle::abandon, "Ends the node at once; the others see that they lost a peer.");
+
+  module.def(
+      "check_network", [](const std::string& network) { static_cast<void>(parse_link_shape(network)); },
+      py::arg("network"), "Raises ValueError if the text describes no network.");
+}
+
+}  // namespace adaps::bindings

@@ -1,0 +1,123 @@
+#include "worker_handle.h"
+
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace adaps::bindings {
+
+WorkerHandle::WorkerHandle(std::shared_ptr<NodeHandle> node, Worker& worker, HeldArrays& held)
+    : node_(std::move(node)), worker_(worker), held_(held) {
+  worker_.set_interrupt_check([handle = node_.get()] { handle->check_interrupt(); });
+}
+
+std::optional<Ticket> WorkerHandle::pull(py::handle keys, py::handle out, bool asynchronous) {
+  return access(
+      Array::of_int64(keys, "keys"), Array::of_float32(out, "out", Access::kWrite), asynchronous,
+      [&](std::span<const Key> k, float* v, std::size_t n) { return worker_.pull(k, v, n, asynchronous); });
+}
+
+std::optional<Ticket> WorkerHandle::push(py::handle keys, py::handle deltas, bool asynchronous) {
+  return access(
+      Array::of_int64(keys, "keys"), Array::of_float32(deltas, "deltas", Access::kRead), asynchronous,
+      [&](std::span<const Key> k, float* v, std::size_t n) { return worker_.push(k, v, n, asynchronous); });
+}
+
+std::optional<Ticket> WorkerHandle::push_gradients(py::handle keys, py::handle gradients, bool asynchronous) {
+  return access(Array::of_int64(keys, "keys"), Array::of_float32(gradients, "gradients", Access::kRead),
+                asynchronous, [&](std::span<const Key> k, float* v, std::size_t n) {
+                  return worker_.push_gradients(k, v, n, asynchronous);
+                });
+}
+
+std::optional<Ticket> WorkerHandle::set(py::handle keys, py::handle values, bool asynchronous) {
+  return access(
+      Array::of_int64(keys, "keys"), Array::of_float32(values, "values", Access::kRead), asynchronous,
+      [&](std::span<const Key> k, float* v, std::size_t n) { return worker_.set(k, v, n, asynchronous); });
+}
+
+void WorkerHandle::intent(py::handle keys, Clock start, std::optional<Clock> end) {
+  const Clock stop = end.value_or(start + 1);
+  if (stop <= start) {
+    throw py::value_error("an intent for the clocks [" + std::to_string(start) + ", " + std::to_string(stop) +
+                          ") is empty: end must be greater than start");
+  }
+  const Array array = Array::of_int64(keys, "keys");
+  blocking([&] { worker_.intent(array.keys(), start, stop); });
+}
+
+void WorkerHandle::advance_clock() {
+  const NodeHandle::Call call(*node_);
+  worker_.advance_clock();
+}
+
+Clock WorkerHandle::current_clock() {
+  const NodeHandle::Call call(*node_);
+  return worker_.current_clock();
+}
+
+bool WorkerHandle::is_done(Ticket ticket) {
+  const NodeHandle::Call call(*node_);
+  const bool done = worker_.is_done(ticket);
+  if (done) held_.erase(ticket);
+  return done;
+}
+
+void WorkerHandle::wait(Ticket ticket) {
+  blocking([&] { worker_.wait(ticket); });
+  held_.erase(ticket);
+}
+
+void WorkerHandle::waitall() {
+  blocking([&] { worker_.waitall(); });
+  held_.clear();
+}
+
+void WorkerHandle::wait_sync() {
+  blocking([&] { worker_.wait_sync(); });
+}
+
+void WorkerHandle::barrier() {
+  blocking([&] { worker_.barrier(); });
+}
+
+void WorkerHandle::begin_setup() { barrier(); }
+
+void WorkerHandle::end_setup() {
+  blocking([&] {
+    worker_.wait_sync();
+    worker_.barrier();
+    worker_.wait_sync();
+  });
+}
+
+void WorkerHandle::finalize() {
+  blocking([&] { worker_.finalize(); });
+}
+
+template <typename Function>
+std::invoke_result_t<Function> WorkerHandle::blocking(Function function) {
+  const NodeHandle::Call call(*node_);
+  const py::gil_scoped_release release;
+  return function();
+}
+
+template <typename Function>
+std::optional<Ticket> WorkerHandle::access(const Array& keys, const Array& values, bool asynchronous,
+                                           Function function) {
+  const Ticket ticket = blocking([&] { return function(keys.keys(), values.floats(), values.size()); });
+  if (!asynchronous) return std::nullopt;
+  release_finished();
+  if (ticket != kDone) held_.emplace(ticket, HeldArrays::mapped_type(keys.keeper(), values.keeper()));
+  return ticket;
+}
+
+// A caller that never waits must not keep all its arrays: looks at the two oldest, so that the number falls
+// if they complete.
+void WorkerHandle::release_finished() {
+  for (int i = 0; i < 2 && !held_.empty() && worker_.is_done(held_.begin()->first); ++i) {
+    held_.erase(held_.begin());
+  }
+}
+
+}  // namespace adaps::bindings

@@ -1,0 +1,51 @@
+// What Python holds of a worker: takes arrays, keeps those of asynchronous calls alive, releases the GIL.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <optional>
+#include <type_traits>
+
+#include "adaps/worker.h"
+#include "arrays.h"
+#include "node_handle.h"
+
+namespace adaps::bindings {
+
+class WorkerHandle {
+ public:
+  WorkerHandle(std::shared_ptr<NodeHandle> node, Worker& worker, HeldArrays& held);
+
+  std::optional<Ticket> pull(py::handle keys, py::handle out, bool asynchronous);
+  std::optional<Ticket> push(py::handle keys, py::handle deltas, bool asynchronous);
+  std::optional<Ticket> push_gradients(py::handle keys, py::handle gradients, bool asynchronous);
+  std::optional<Ticket> set(py::handle keys, py::handle values, bool asynchronous);
+
+  void intent(py::handle keys, Clock start, std::optional<Clock> end);
+  void advance_clock();
+  Clock current_clock();
+
+  bool is_done(Ticket ticket);
+  void wait(Ticket ticket);
+  void waitall();
+  void wait_sync();
+  void barrier();
+  void begin_setup();
+  void end_setup();
+  void finalize();
+
+ private:
+  template <typename Function>
+  std::invoke_result_t<Function> blocking(Function function);
+  template <typename Function>
+  std::optional<Ticket> access(const Array& keys, const Array& values, bool asynchronous, Function function);
+  void release_finished();
+
+  const std::shared_ptr<NodeHandle> node_;
+  // Both exist while a call does: see NodeHandle::Call.
+  Worker& worker_;
+  HeldArrays& held_;
+};
+
+}  // namespace adaps::bindings
