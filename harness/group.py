@@ -1,6 +1,6 @@
 """The root of a run's process group: torchrun, in a process that ends with the harness and leaves nothing.
 
-``python -m adabench.harness.group FAILURES.json TORCHRUN-ARGUMENTS…``
+``python -m adabench.harness.group HARNESS-PID FAILURES.json TORCHRUN-ARGUMENTS…``
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import msgspec
 import psutil
 
 from adabench.harness.process import adopt_orphans, die_with_parent, kill_descendants
+from adabench.harness.spec import GROUP_VARIABLE
 from adabench.results.store import write_atomically
 
 __all__ = ["Failure"]
@@ -29,16 +30,15 @@ class Failure(msgspec.Struct, kw_only=True, frozen=True):
 
 def main(arguments: list[str]) -> int:
     """Run torchrun; write which ranks failed; kill whatever they started and left."""
-    die_with_parent()
+    die_with_parent(int(arguments[0]))
     adopt_orphans()
-    if os.getppid() == 1:
-        return 1  # The harness died before the death signal was armed.
+    os.environ[GROUP_VARIABLE] = str(os.getpid())
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 
-    failures_file = Path(arguments[0])
+    failures_file = Path(arguments[1])
     try:
-        run(parse_args(arguments[1:]))
+        run(parse_args(arguments[2:]))
     except ChildFailedError as error:
         failures = [
             Failure(rank=rank, pid=failure.pid, exit_code=failure.exitcode, time=float(failure.timestamp))

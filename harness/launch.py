@@ -128,8 +128,9 @@ def _command(spec: TrialSpec, folder: Path, spec_file: Path) -> list[str]:
         *("--monitor-interval", "0.1"),
     ]
     return [
-        *(sys.executable, "-m", "adabench.harness.group", str(folder / "failures.json"), *torchrun),
-        *("-m", "adabench.harness.trial", str(spec_file)),
+        *(sys.executable, "-m", "adabench.harness.group"),
+        *(str(os.getpid()), str(folder / "failures.json"), *torchrun),
+        *("-m", "adabench.harness.rank", str(spec_file)),
     ]
 
 

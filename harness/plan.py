@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import random
+import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -88,8 +90,8 @@ def order(cells: Sequence[Cell], repeats: int, seed: int, warmup: bool) -> list[
     """The runs in their order: block by block, every use case's cells once a block.
 
     Inside a use case the orders of consecutive blocks are the rows of random cyclic Latin squares, so over as
-    many blocks as there are cells each cell takes each position once. A plan for fewer blocks is a prefix of a
-    plan for more.
+    many blocks as there are cells each cell takes each position once. A plan for fewer blocks is a prefix of
+    a plan for more.
 
     Parameters
     ----------
@@ -191,16 +193,13 @@ def _fingerprint(cell: Cell, seed: int) -> str:
 
 def _shared_sources() -> list[Path]:
     """What every run goes through: the trial, the wrapper library, the parameter server and its binary."""
-    import importlib.util
-
     files = [Path(__file__).with_name("trial.py")]
     for package in ("autoada", "adaps"):
         spec = importlib.util.find_spec(package)
-        for folder in spec.submodule_search_locations or [] if spec is not None else []:
+        folders = list(spec.submodule_search_locations or []) if spec is not None else []
+        # An editable installation keeps Python in the clone and the binary in site-packages.
+        for folder in {*folders, str(Path(sysconfig.get_path("platlib")) / package)}:
             files += [file for file in Path(folder).rglob("*") if file.suffix in (".py", ".so")]
-    core = importlib.util.find_spec("adaps._core") if importlib.util.find_spec("adaps") else None
-    if core is not None and core.origin is not None:
-        files.append(Path(core.origin))
     return files
 
 

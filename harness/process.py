@@ -16,9 +16,17 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def die_with_parent() -> None:
-    """Let the kernel kill this process when its parent dies, even by SIGKILL (Linux; elsewhere nothing)."""
+def die_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when its parent dies, even by SIGKILL (Linux; elsewhere nothing).
+
+    Parameters
+    ----------
+    parent : int
+        The parent's process id; if it has died before this call, this process ends here.
+    """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(1)
 
 
 def adopt_orphans() -> None:

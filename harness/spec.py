@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 __all__ = [
+    "GROUP_VARIABLE",
     "NETWORK_VARIABLE",
     "RankError",
     "RankResult",
@@ -20,6 +21,9 @@ __all__ = [
 
 NETWORK_VARIABLE = "ADAPS_NETWORK"
 """Environment variable that tells the parameter server how to shape its links."""
+
+GROUP_VARIABLE = "ADABENCH_GROUP"
+"""Environment variable that tells a rank which process it has to end with."""
 
 
 class TrialSpec(msgspec.Struct, kw_only=True, frozen=True):

@@ -1,7 +1,4 @@
-"""What runs inside a run: every rank of a process group trains its workers and writes what it measured.
-
-``python -m adabench.harness.trial SPEC.json`` under torchrun.
-"""
+"""What runs inside a run: every rank of a process group trains its workers and writes what it measured."""
 
 from __future__ import annotations
 
@@ -20,7 +17,6 @@ import msgspec
 import torch
 
 from adabench.backends.protocol import Backend, Cluster
-from adabench.harness.process import die_with_parent
 from adabench.harness.registry import load_backend, load_usecase
 from adabench.harness.spec import (
     RankError,
@@ -34,7 +30,7 @@ from adabench.harness.spec import (
 from adabench.results.store import write_atomically
 from adabench.usecases.protocol import UseCase
 
-__all__ = ["Trial"]
+__all__ = ["Trial", "run_trial"]
 
 
 class Trial:
@@ -211,8 +207,8 @@ class _Shared:
             made.close()
 
 
-def main(spec_file: Path) -> int:
-    die_with_parent()
+def run_trial(spec_file: Path) -> int:
+    """Run this process's part of the run that a file describes; returns the exit code."""
     spec = msgspec.json.decode(spec_file.read_bytes(), type=TrialSpec)
     rank = int(os.environ["RANK"])
     torch.set_num_threads(1)
@@ -228,11 +224,8 @@ def main(spec_file: Path) -> int:
         # One write, so that the lines of several ranks do not mix in the log.
         sys.stderr.write(f"[adabench] rank {rank} failed in phase {trial.phase}\n{traceback.format_exc()}")
         sys.stderr.flush()
+        sys.stdout.flush()
         # Not sys.exit: threads that wait for the other workers would keep the process alive.
         os._exit(1)
     write_atomically(result_file(trial.folder, rank), msgspec.json.encode(result))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))

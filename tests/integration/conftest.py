@@ -1,0 +1,74 @@
+"""The command line as a subprocess, with the test's own plugins installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+PLUGINS = Path(__file__).parent / "plugins"
+
+Adabench = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def plugin_environment() -> dict[str, str]:
+    path = os.pathsep.join([str(PLUGINS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": path, "COLUMNS": "200", "NO_COLOR": "1"}
+
+
+@pytest.fixture
+def adabench(tmp_path: Path, plugin_environment: dict[str, str]) -> Adabench:
+    """Run ``adabench ARGUMENTS`` in an empty folder."""
+
+    def call(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "adabench.harness.cli", *arguments],
+            cwd=tmp_path,
+            env=plugin_environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    return call
+
+
+@pytest.fixture
+def marked(plugin_environment: dict[str, str]) -> Callable[[], list[int]]:
+    """The processes that descend from this test's command line, found by a mark in their environment."""
+    plugin_environment["ADABENCH_TEST_MARK"] = mark = uuid.uuid4().hex
+
+    def find() -> list[int]:
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("ADABENCH_TEST_MARK") == mark:
+                    found.append(process.pid)
+            except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+                continue
+        return found
+
+    return find
+
+
+@pytest.fixture
+def wait_until() -> Callable[[Callable[[], bool], float], bool]:
+    """Ask again and again until a condition holds or time is up; returns whether it holds."""
+
+    def wait(condition: Callable[[], bool], seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True
+
+    return wait

@@ -1,0 +1,157 @@
+"""A third party's plugins for tests: a tiny use case that can misbehave, and a backend over gloo."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from adabench.backends.protocol import Cluster, Options
+from adabench.usecases.protocol import DataError, Loaders, Params
+
+Batch = tuple[Tensor, Tensor]
+
+
+class FakeParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`fault` happens on rank 1 (or the only one) in the second step."""
+
+    epochs: int = 2
+    dim: int = 4
+    fault: Literal["", "raise", "sigkill", "hang", "nan", "memory", "orphan"] = ""
+    note: str = ""
+    widths: tuple[int, ...] = (1,)
+    big: bool = False
+
+
+class FakeLine:
+    """Linear regression; `rmse` falls."""
+
+    name: ClassVar[str] = "fake-line"
+    Params: ClassVar[type[Params]] = FakeParams
+    metric: ClassVar[str] = "rmse"
+    maximize: ClassVar[bool] = False
+
+    def __init__(self, params: FakeParams, data: Path | None, seed: int) -> None:
+        if data is not None and not data.exists():
+            raise DataError(f"there is no data file {data}")
+        self.params = params
+        self.seed = seed
+        self.steps = 0
+
+    @property
+    def fingerprint(self) -> str:
+        return "sha256:fake"
+
+    def model(self) -> nn.Module:
+        torch.manual_seed(self.seed)
+        return nn.Linear(self.params.dim, 1)
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loaders(self, rank: int, world: int) -> Loaders:
+        self.rank = rank if world > 1 else 1
+        generator = torch.Generator().manual_seed(self.seed)
+        x = torch.randn(8 * world, 16, self.params.dim, generator=generator)
+        batches = [(one, one.sum(1, keepdim=True)) for one in x]
+        return Loaders(batches[rank::world], batches[:2], batches[2:4])
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        self.steps += 1
+        if self.params.fault and self.rank == 1 and self.steps == 2:
+            self._misbehave()
+        return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+    def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
+        if self.params.fault == "nan":
+            return {"rmse": float("nan")}
+        with torch.no_grad():
+            errors = [float(nn.functional.mse_loss(model(x), y)) for x, y in loader]
+        return {"rmse": (sum(errors) / len(errors)) ** 0.5}
+
+    def keys(self, batch: Batch) -> dict[str, Tensor]:
+        return {}
+
+    def samples(self, batch: Batch) -> int:
+        return len(batch[0])
+
+    def _misbehave(self) -> None:
+        if self.params.fault == "raise":
+            raise RuntimeError("the second step\nwent wrong")
+        if self.params.fault == "memory":
+            raise MemoryError("nothing left")
+        if self.params.fault == "orphan":
+            # A child in a session of its own outlives its parent unless somebody looks for it.
+            child = "import time; time.sleep(600)"
+            subprocess.Popen([sys.executable, "-c", child], start_new_session=True)
+        if self.params.fault in ("sigkill", "orphan"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.params.fault == "hang":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            print("hanging", flush=True)
+            threading.Event().wait()
+
+
+class FakeOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    lookahead: int = 0
+    timing: bool = True
+
+
+class FakeGloo:
+    """Averages gradients among node processes."""
+
+    name: ClassVar[str] = "fake-gloo"
+    Options: ClassVar[type[Options]] = FakeOptions
+    distributed: ClassVar[bool] = True
+
+    def open(self, usecase: FakeLine, cluster: Cluster, options: FakeOptions) -> FakeSession:
+        group = cluster.share(_Group)
+        return FakeSession(usecase, cluster, group)
+
+
+class _Group:
+    def __init__(self) -> None:
+        dist.init_process_group("gloo")
+        self.closed = False
+
+    def close(self) -> None:
+        dist.destroy_process_group()
+        self.closed = True
+
+
+class FakeSession:
+    def __init__(self, usecase: FakeLine, cluster: Cluster, group: _Group) -> None:
+        self.model = usecase.model()
+        self._optimizer = usecase.optimizer(self.model)
+        self._cluster = cluster
+        self._group = group
+
+    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+        return iter(loader)
+
+    def step(self, loss: Tensor) -> None:
+        self._optimizer.zero_grad()
+        loss.backward()
+        for parameter in self.model.parameters():
+            dist.all_reduce(parameter.grad)
+        self._optimizer.step()
+
+    def synchronize(self) -> None:
+        dist.barrier()
+
+    def close(self) -> dict[str, float]:
+        return {
+            "pulled_local": 3.0,
+            "pulled_remote": 1.0,
+            "bytes_sent": 10.0 * (1 + self._cluster.rank),
+            "network_is_lan": float(os.environ["ADAPS_NETWORK"] == "lan"),
+        }

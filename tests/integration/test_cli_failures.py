@@ -1,0 +1,144 @@
+"""Runs that end badly: recorded with their first cause, and nothing left behind."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from adabench.results.store import SessionStore, list_sessions
+
+
+@pytest.fixture
+def start(tmp_path: Path, plugin_environment: dict[str, str]) -> Iterator[Any]:
+    """Start ``adabench ARGUMENTS`` without waiting for it."""
+    started: list[subprocess.Popen[str]] = []
+
+    def call(*arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "adabench.harness.cli", *arguments],
+            cwd=tmp_path,
+            env=plugin_environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield call
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def session(folder: Path) -> SessionStore:
+    (store,) = list_sessions(folder / "adabench-results")
+    return store
+
+
+def logs_hold(folder: Path, text: str) -> bool:
+    return any(text in log.read_text() for log in folder.glob("adabench-results/*/logs/*"))
+
+
+def test_every_way_to_fail_is_a_row_with_its_first_cause(adabench: Any, tmp_path: Path, marked: Any) -> None:
+    faults = "raise,orphan,nan,memory"
+    done = adabench(*("run", "-u", f"fake-line[fault={faults}]", "-b", "fake-gloo", "-r", "1"))
+    assert marked() == []
+    assert done.returncode == 1
+    assert "Traceback" not in done.stdout + done.stderr
+    store = session(tmp_path)
+    runs = {run.params["fault"]: run for run in store.runs()}
+    outcomes = {fault: (run.status, run.failed_phase, run.failed_rank) for fault, run in runs.items()}
+    assert outcomes == {
+        "raise": ("failed", "train", 1),
+        "orphan": ("failed", "train", 1),
+        "nan": ("failed", "eval", 0),
+        "memory": ("oom", "train", 1),
+    }
+    assert runs["raise"].reason == "rank 1: RuntimeError: the second step went wrong"
+    assert runs["orphan"].reason == "rank 1 was killed by SIGKILL"
+    assert (runs["orphan"].signal, runs["orphan"].exit_code) == ("SIGKILL", -9)
+    assert "validation rmse is nan after epoch 1" in str(runs["nan"].reason)
+    for run in runs.values():
+        log = (store.logs / f"{run.run_id}.err").read_text()
+        assert str(run.reason) in log
+        assert "Traceback" in log
+        assert run.metrics == {}
+
+
+def test_a_timeout_kills_the_process_group(adabench: Any, tmp_path: Path, marked: Any) -> None:
+    done = adabench("run", "-u", "fake-line[fault=hang]", "-b", "single", "-r", "1", "--timeout", "20s")
+    assert marked() == []
+    assert done.returncode == 1
+    (run,) = session(tmp_path).runs()
+    assert (run.status, run.failed_phase, run.reason) == ("timeout", "train", "killed after 20 s")
+    assert 20 < run.seconds.total < 25
+
+
+def test_a_rank_killed_from_outside_fails_the_run_and_leaves_nothing(
+    start: Any, tmp_path: Path, marked: Any, wait_until: Any
+) -> None:
+    """Rank 1 hangs and ignores SIGTERM; rank 0, blocked in a collective with it, is killed."""
+    harness = start("run", "-u", "fake-line[fault=hang]", "-b", "fake-gloo", "-r", "1")
+    assert wait_until(lambda: logs_hold(tmp_path, "hanging"), 60)
+    trials = [
+        process
+        for process in map(psutil.Process, marked())
+        if "adabench.harness.rank" in process.cmdline() and process.environ().get("RANK") == "0"
+    ]
+    killed_at = time.monotonic()
+    trials[0].kill()
+    assert harness.wait(15) == 1
+    assert time.monotonic() - killed_at < 15
+    assert marked() == []
+    (run,) = session(tmp_path).runs()
+    assert (run.status, run.failed_rank) == ("failed", 0)
+    assert "rank 0" in str(run.reason)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_session_is_usable_and_leaves_nothing(
+    start: Any, adabench: Any, tmp_path: Path, marked: Any, wait_until: Any, number: signal.Signals
+) -> None:
+    harness = start("run", "-u", "fake-line[fault=hang]", "-b", "fake-gloo", "-r", "2")
+    assert wait_until(lambda: logs_hold(tmp_path, "hanging"), 60)
+    harness.send_signal(number)
+    sent_at = time.monotonic()
+    assert wait_until(lambda: marked() in ([], [harness.pid]), 2)
+    assert harness.wait(10) == 130
+    assert time.monotonic() - sent_at < 5
+    (run,) = session(tmp_path).runs()
+    assert (run.status, run.reason) == ("interrupted", "stopped by the user")
+    assert adabench("show").returncode == 0
+    assert marked() == []
+
+
+def test_a_harness_killed_at_random_moments_resumes(
+    start: Any, tmp_path: Path, marked: Any, wait_until: Any
+) -> None:
+    arguments = ("run", "-u", "fake-line", "-b", "single", "-r", "3")
+    generator = random.Random(2)
+    for _ in range(3):
+        harness = start(*arguments)
+        harness_ended = wait_until(lambda: harness.poll() is not None, 4 + generator.random() * 6)  # noqa: B023
+        if harness_ended:
+            break
+        harness.kill()
+        harness.wait()
+        # The death of the harness ends its run: nothing goes on unrecorded.
+        assert wait_until(lambda: marked() == [], 3)
+    assert start(*arguments).wait(120) == 0
+    store = session(tmp_path)
+    runs = store.runs()
+    recorded = [(run.cell, run.phase, run.block) for run in runs]
+    assert recorded == [planned.key for planned in store.session().plan]
+    assert {run.status for run in runs} == {"ok"}

@@ -1,0 +1,57 @@
+"""A user's mistake: one clear sentence, exit code 2, no traceback, nothing recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RUN = ("run", "-u", "fake-line", "-b", "single")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("run", "-u", "fake-lime"), "unknown use case 'fake-lime': did you mean 'fake-line'?"),
+        (("run", "-u", "fake-line", "-b", "singel"), "unknown backend 'singel': did you mean 'single'?"),
+        (
+            ("run", "-b", "single"),
+            "--backend alone does not say what to train: add --usecase, such as -u ctr",
+        ),
+        (("run", "--study", "defalt"), "unknown study 'defalt': did you mean 'default'?"),
+        (("run", "absent.toml"), "there is no study file absent.toml"),
+        (("run", "-u", "fake-line[epoch=1]", "-b", "single"), "did you mean 'epochs'?"),
+        (
+            ("run", "-u", "fake-line[dim=wide]", "-b", "single"),
+            "parameter dim of use case 'fake-line' cannot be 'wide'",
+        ),
+        (("run", "-u", "fake-line[dim=8", "-b", "single"), "the brackets of 'fake-line[dim=8' do not match"),
+        ((*RUN, "--nodes", "0"), "option nodes: 0 is too small: it has to be at least 1"),
+        ((*RUN, "--nodes", "-2"), "option nodes: -2 is too small"),
+        ((*RUN, "-r", "0"), "option repeats: 0 is too small"),
+        ((*RUN, "-r", "-1"), "option repeats: -1 is too small"),
+        ((*RUN, "--workers", "two"), "option workers: 'two' is not a whole number"),
+        ((*RUN, "--network", "wan"), "option network: unknown network 'wan'"),
+        ((*RUN, "--timeout", "soon"), "option timeout: 'soon' is not a duration"),
+        ((*RUN, "--data", "nowhere"), "use case 'fake-line': there is no data file"),
+        (
+            (*RUN, "--target", "auc=0.7"),
+            "target 'auc' of use case 'fake-line' is not the metric it is judged by: rmse",
+        ),
+        ((*RUN, "--target", "rmse"), "target 'rmse' is not of the form metric=value"),
+        ((*RUN, "--results", "file"), "the results folder"),
+        (("list", "backend"), "unknown kind 'backend': did you mean 'backends'?"),
+        (("show", "nothing"), "no session in adabench-results"),
+        (("plot",), "no session in adabench-results"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    adabench: Any, tmp_path: Path, arguments: tuple[str, ...], sentence: str
+) -> None:
+    (tmp_path / "file").write_text("a file where a folder is expected")
+    done = adabench(*arguments)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not list(tmp_path.rglob("runs.jsonl"))

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from matplotlib.collections import LineCollection, PathCollection
+from matplotlib.patches import Rectangle
+
+from adabench.analysis.figures import draw_bars, draw_figures
+from adabench.analysis.load import cell_labels, load_frame, measured
+from adabench.analysis.tables import markdown, session_table
+from adabench.results.record import PlannedRun, RecordError, Run, Seconds, Session, Status
+from adabench.results.store import SessionStore
+
+TIMES = {"manual": [10.0, 11.0, 12.0], "prefetch": [12.0, 14.0, 13.0]}
+
+
+def a_run(
+    backend: str, block: int, seconds: float, status: Status = "ok", usecase: str = "ctr", **params: int
+) -> Run:
+    done = status == "ok"
+    return Run(
+        run_id=f"{backend}-{block}",
+        session="s",
+        cell=f"{usecase} {backend} {params}",
+        usecase=usecase,
+        backend=backend,
+        params={"epochs": 3, **params},
+        nodes=2,
+        workers=1,
+        network="loopback",
+        data=None,
+        block=block,
+        position=0,
+        seed=1,
+        phase="measured" if block >= 0 else "warmup",
+        attempt=1,
+        status=status,
+        started_at="",
+        seconds=Seconds(train=seconds if done else None, total=seconds + 2),
+        metrics={"auc": 0.74, "logloss": 0.5} if done else {},
+        counters={"pulled_local": 3, "pulled_remote": 1, "bytes_sent": 2e6} if done else {},
+    )
+
+
+@pytest.fixture
+def runs() -> list[Run]:
+    good = [a_run(backend, block, one) for backend, times in TIMES.items() for block, one in enumerate(times)]
+    return [a_run("manual", -1, 99.0), *good, a_run("manual", 3, 5.0, "failed")]
+
+
+@pytest.fixture
+def store(tmp_path: Path, runs: list[Run]) -> SessionStore:
+    fields = PlannedRun.__struct_fields__
+    plan = [PlannedRun(**{name: getattr(run, name) for name in fields}) for run in runs]
+    store = SessionStore(tmp_path / "s")
+    session = Session(
+        session="s",
+        created_at="",
+        command=[],
+        study={},
+        study_id="",
+        seed=1,
+        plan=plan,
+        environment={},
+        environment_id="e",
+        git=None,
+        machine="m",
+    )
+    store.create(session)
+    for run in runs:
+        store.append(run)
+    return store
+
+
+def test_bars_are_means_whiskers_the_extremes_and_every_run_a_dot(runs: list[Run]) -> None:
+    axes = draw_bars([run for run in runs if run.phase == "measured"]).axes[0]
+    heights = [patch.get_height() for patch in axes.patches if isinstance(patch, Rectangle)]
+    assert heights == pytest.approx([11, 13])
+    lines = [found for found in axes.collections if isinstance(found, LineCollection)]
+    ends = {tuple(float(y) for _, y in segment) for found in lines for segment in found.get_segments()}
+    assert ends == {(10, 12), (12, 14)}
+    dots = [
+        np.asarray(found.get_offsets()) for found in axes.collections if isinstance(found, PathCollection)
+    ]
+    assert [sorted(one[:, 1]) for one in dots] == [sorted(times) for times in TIMES.values()]
+
+
+def test_a_figure_states_n_units_and_failures(store: SessionStore) -> None:
+    png, svg = draw_figures(store)
+    assert png.read_bytes().startswith(b"\x89PNG")
+    text = " ".join(ElementTree.parse(svg).getroot().itertext())
+    for part in (
+        "mean of n = 3 runs",
+        "min and max",
+        "(seconds)",
+        "2 nodes × 1 worker",
+        "1 failed",
+        "auc 0.740",
+    ):
+        assert part in text
+
+
+def test_equal_records_give_equal_figures(store: SessionStore) -> None:
+    first = [file.read_bytes() for file in draw_figures(store)]
+    assert [file.read_bytes() for file in draw_figures(store)] == first
+
+
+def test_a_session_without_a_finished_run_cannot_be_drawn(tmp_path: Path) -> None:
+    store = SessionStore(tmp_path)
+    store.append(a_run("manual", 0, 1.0, "failed"))
+    with pytest.raises(RecordError, match="has no finished run to draw"):
+        draw_figures(store)
+
+
+def test_a_label_names_what_distinguishes_cells_of_one_backend_only() -> None:
+    runs = [
+        a_run("prefetch", 0, 1.0, lookahead=10, dim=8),
+        a_run("prefetch", 0, 1.0, lookahead=50, dim=8),
+        a_run("manual", 0, 1.0, lookahead=20, dim=8),
+        a_run("prefetch", 0, 1.0, usecase="gcn", lookahead=7),
+    ]
+    assert list(cell_labels(runs).values()) == [
+        "prefetch (lookahead=10)",
+        "prefetch (lookahead=50)",
+        "manual",
+        "prefetch",
+    ]
+
+
+def test_only_the_last_attempt_of_measured_runs_counts(runs: list[Run]) -> None:
+    again = msgspec.structs.replace(runs[1], attempt=2, run_id="again")
+    assert [run.run_id for run in measured([*runs, again])] == [
+        "again", "manual-1", "manual-2", "prefetch-0", "prefetch-1", "prefetch-2",
+    ]  # fmt: skip
+
+
+def test_the_table_counts_failures_and_leaves_warm_ups_out(runs: list[Run]) -> None:
+    lines = session_table(runs).splitlines()
+    row = next(line for line in lines if line.startswith("| manual"))
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[:5] == ["manual", "3", "1 failed", "11.00 [10.00, 12.00]", "13.00 [12.00, 14.00]"]
+    assert cells[-2:] == ["75.0%", "2.0"]
+
+
+def test_the_frame_has_every_run(store: SessionStore, runs: list[Run]) -> None:
+    frame = load_frame(store)
+    assert list(frame["run_id"]) == [run.run_id for run in runs]
+    assert frame["seconds.train"].iloc[1] == 10
+    assert frame["metrics.auc"].count() == 7
+
+
+def test_markdown_columns_line_up() -> None:
+    assert (
+        len({len(line) for line in markdown(["a", "long name"], [["1", "2"], ["333333", ""]]).splitlines()})
+        == 1
+    )

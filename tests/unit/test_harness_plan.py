@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from adabench.harness.execute import Policy, remaining
+from adabench.harness.plan import Cell, order
+from adabench.results.record import PlannedRun, Run, Seconds, Status
+
+
+def cells(count: int, usecase: str = "ctr") -> list[Cell]:
+    base = Cell(usecase, "b", {"epochs": 3}, {}, 2, 1, "loopback", None)
+    return [replace(base, backend=f"b{number}") for number in range(count)]
+
+
+def recorded(planned: PlannedRun, status: Status = "ok", attempt: int = 1, signal: str | None = None) -> Run:
+    return Run(
+        run_id="r",
+        session="s",
+        cell=planned.cell,
+        usecase=planned.usecase,
+        backend=planned.backend,
+        params=planned.params,
+        nodes=2,
+        workers=1,
+        network="loopback",
+        data=None,
+        block=planned.block,
+        position=planned.position,
+        seed=planned.seed,
+        phase=planned.phase,
+        attempt=attempt,
+        status=status,
+        failed_phase=None if status == "ok" else "train",
+        signal=signal,
+        started_at="",
+        seconds=Seconds(total=1),
+    )
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 5])
+def test_each_cell_takes_each_position_once_in_a_square(size: int) -> None:
+    plan = order(cells(size), 3 * size, seed=7, warmup=False)
+    for square in range(3):
+        inside = [run for run in plan if run.block // size == square]
+        assert set(Counter((run.cell, run.position) for run in inside).values()) == {1}
+        assert len(inside) == size * size
+
+
+def test_rows_are_rotations_of_one_order() -> None:
+    plan = order(cells(4), 4, seed=3, warmup=False)
+    rows = [[run.backend for run in plan if run.block == block] for block in range(4)]
+    rotations = [rows[0][shift:] + rows[0][:shift] for shift in range(4)]
+    assert sorted(rows) == sorted(rotations)
+
+
+def test_the_order_depends_on_the_seed_and_on_nothing_else() -> None:
+    assert order(cells(4), 8, 1, True) == order(cells(4), 8, 1, True)
+    orders = {tuple(run.backend for run in order(cells(4), 1, seed, False)) for seed in range(40)}
+    assert len(orders) > 10
+
+
+def test_a_longer_plan_begins_with_the_shorter_one() -> None:
+    short, long = (order([*cells(3), *cells(2, "gcn")], repeats, 1, True) for repeats in (2, 7))
+    assert long[: len(short)] == short
+
+
+def test_a_block_has_one_seed_and_the_warm_up_one_epoch() -> None:
+    plan = order([*cells(3), *cells(2, "gcn")], 2, seed=10, warmup=True)
+    assert [(run.block, run.usecase, run.phase) for run in plan[:5]] == [(-1, "ctr", "warmup")] * 3 + [
+        (-1, "gcn", "warmup")
+    ] * 2
+    assert {(run.block, run.seed, run.params["epochs"]) for run in plan} == {
+        (-1, 10, 1),
+        (0, 10, 3),
+        (1, 11, 3),
+    }
+
+
+def test_identity_covers_everything_that_defines_a_cell() -> None:
+    (base,) = cells(1)
+    changed = [
+        replace(base, usecase="gcn"),
+        replace(base, backend="x"),
+        replace(base, params={"epochs": 4}),
+        replace(base, options={"lookahead": 3}),
+        replace(base, nodes=3),
+        replace(base, workers=2),
+        replace(base, network="lan"),
+        replace(base, data="sha256:1"),
+        replace(base, source="abc"),
+    ]
+    assert len({cell.id for cell in [base, *changed]}) == 1 + len(changed)
+    # Where the data lie is no part of what they are.
+    assert replace(base, data_path="/elsewhere").id == base.id
+
+
+def test_only_what_is_not_recorded_is_left() -> None:
+    plan = order(cells(2), 2, 1, False)
+    done = [recorded(plan[0]), recorded(plan[1], "failed"), recorded(plan[2], "interrupted")]
+    assert remaining(plan, done) == [(plan[2], 2), (plan[3], 1)]
+    assert remaining(plan, [*done, recorded(plan[2], attempt=2)]) == [(plan[3], 1)]
+
+
+def test_only_a_failure_from_outside_is_tried_again() -> None:
+    plan = order(cells(2), 1, 1, False)
+    done = [recorded(plan[0], "failed", signal="SIGKILL"), recorded(plan[1], "failed")]
+    assert remaining(plan, done, Policy(retry_infra=1)) == [(plan[0], 2)]
+    assert remaining(plan, [*done, recorded(plan[0], "failed", 2, "SIGKILL")], Policy(retry_infra=1)) == []

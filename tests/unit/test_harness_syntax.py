@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import pytest
+
+from adabench.backends.protocol import ServerOptions
+from adabench.harness.errors import UsageError
+from adabench.harness.syntax import (
+    Selection,
+    combinations,
+    convert_params,
+    parse_duration,
+    parse_network,
+    parse_selections,
+)
+
+
+class Shapes(ServerOptions, frozen=True, kw_only=True):
+    hidden: tuple[int, ...] = (128, 64)
+
+
+def test_names_parameters_and_several_values() -> None:
+    assert parse_selections("manual, prefetch[lookahead=0,10,timing=off] ,single") == [
+        Selection("manual", {}),
+        Selection("prefetch", {"lookahead": ["0", "10"], "timing": ["off"]}),
+        Selection("single", {}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "'' is not of the form name"),
+        ("a,,b", "'' is not of the form name"),
+        ("a[x=1", "brackets of 'a\\[x=1' do not match"),
+        ("a]x=1[", "do not match"),
+        ("a[[x=1]]", "do not match"),
+        ("a[1]", "'1' in 'a\\[1\\]' is not of the form param=value"),
+        ("a[x=]", "'x=' in 'a\\[x=\\]' is not of the form param=value"),
+        ("a[x=1,]", "'' in .* is not of the form param=value"),
+        ("a[=1]", "'=1' in .* is not of the form param=value"),
+        ("a[x=1,x=2]", "parameter x is given twice"),
+        ("a[x=1]b", "is not of the form name"),
+    ],
+)
+def test_what_is_malformed_is_named(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_selections(text)
+
+
+def test_every_combination_of_values() -> None:
+    assert combinations({"a": [1, 2], "b": [3]}) == [{"a": 1, "b": 3}, {"a": 2, "b": 3}]
+    assert combinations({}) == [{}]
+
+
+def test_text_becomes_the_type_that_the_plugin_declares() -> None:
+    given = {"lookahead": "50", "timing": "off", "techniques": "static", "hidden": "32x16"}
+    checked = convert_params(Shapes, given, "backend 'x'")
+    assert checked == Shapes(lookahead=50, timing=False, techniques="static", hidden=(32, 16))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"lookahed": "1"}, "unknown parameter of backend 'x' 'lookahed': did you mean 'lookahead'"),
+        ({"lookahead": "many"}, "parameter lookahead of backend 'x' cannot be 'many': expected `int`"),
+        ({"lookahead": 1.5}, "parameter lookahead of backend 'x' cannot be 1.5: expected `int`"),
+        ({"timing": "maybe"}, "parameter timing of backend 'x' cannot be 'maybe'"),
+        ({"techniques": "magic"}, "parameter techniques of backend 'x' cannot be 'magic'"),
+        ({"hidden": "32xwide"}, "parameter hidden of backend 'x' cannot be '32xwide'"),
+    ],
+)
+def test_a_wrong_parameter_is_named_with_its_owner(given: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        convert_params(Shapes, given, "backend 'x'")
+
+
+def test_durations() -> None:
+    assert [parse_duration(text) for text in ("90", "90s", "20m", "1.5h")] == [90, 90, 1200, 5400]
+    for text in ("", "0", "0s", "-3", "20 minutes", "nan"):
+        with pytest.raises(UsageError, match="is not a duration"):
+            parse_duration(text)
+
+
+def test_networks() -> None:
+    assert [parse_network(text) for text in ("loopback", "LAN", "0.5ms,2gbit")] == [
+        "loopback",
+        "lan",
+        "0.5ms,2gbit",
+    ]
+    for text in ("wan", "5ms", "5,2gbit", ""):
+        with pytest.raises(UsageError, match="unknown network"):
+            parse_network(text)

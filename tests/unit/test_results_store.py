@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adabench.results.record import RecordError, Run, Seconds, Session, sum_counters
+from adabench.results.store import SessionStore, find_run, find_session, list_sessions, read_runs
+
+
+def make_run(run_id: str = "r1", **changes: object) -> Run:
+    run = Run(
+        run_id=run_id,
+        session="s",
+        cell="c",
+        usecase="ctr",
+        backend="manual",
+        params={"dim": 16},
+        nodes=2,
+        workers=1,
+        network="loopback",
+        data="sha256:0",
+        block=0,
+        position=0,
+        seed=1,
+        phase="measured",
+        attempt=1,
+        status="ok",
+        started_at="2026-01-01T00:00:00+00:00",
+        seconds=Seconds(total=1.5),
+    )
+    return msgspec.structs.replace(run, **changes)
+
+
+def make_session(name: str) -> Session:
+    return Session(
+        session=name,
+        created_at="2026-01-01T00:00:00+00:00",
+        command=["adabench"],
+        study={},
+        study_id="0",
+        seed=1,
+        plan=[],
+        environment={},
+        environment_id="e",
+        git=None,
+        machine="m",
+    )
+
+
+def test_a_line_has_every_name_of_the_schema_even_when_empty() -> None:
+    line = msgspec.json.decode(msgspec.json.encode(make_run()))
+    names = {
+        *(
+            "schema",
+            "run_id",
+            "session",
+            "cell",
+            "usecase",
+            "backend",
+            "params",
+            "nodes",
+            "workers",
+            "network",
+        ),
+        *("data", "block", "position", "seed", "phase", "attempt", "status", "failed_phase", "reason"),
+        *("exit_code", "signal", "started_at", "seconds", "epoch_seconds", "samples", "metrics", "history"),
+        *("target_met", "counters", "cpu_seconds", "peak_rss_mib", "noise"),
+    }
+    assert names <= set(line)
+    assert set(line["seconds"]) == {"setup", "train", "eval", "teardown", "total"}
+
+
+@given(cut=st.integers(min_value=0, max_value=2000))
+def test_a_crash_at_any_byte_loses_at_most_the_run_that_was_being_written(
+    tmp_path_factory: pytest.TempPathFactory, cut: int
+) -> None:
+    store = SessionStore(tmp_path_factory.mktemp("session"))
+    for number in range(3):
+        store.append(make_run(f"r{number}"))
+    whole = store.runs_file.read_bytes()
+    cut = min(cut, len(whole))
+    os.truncate(store.runs_file, cut)
+    complete = whole[:cut].count(b"\n")
+    assert [run.run_id for run in store.runs()] == [f"r{number}" for number in range(complete)]
+    store.append(make_run("next"))
+    assert [run.run_id for run in store.runs()] == [*(f"r{number}" for number in range(complete)), "next"]
+
+
+def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
+    store = SessionStore(tmp_path)
+    store.append(make_run())
+    with store.runs_file.open("ab") as file:
+        file.write(b'{"schema": 1}\n')
+    store.append(make_run())
+    with pytest.raises(RecordError, match=r"runs\.jsonl, line 2, is not a run's record: .*run_id"):
+        store.runs()
+
+
+def test_another_schema_is_refused(tmp_path: Path) -> None:
+    store = SessionStore(tmp_path)
+    store.append(make_run(schema=99))
+    with pytest.raises(RecordError, match="has schema 99; this version reads 1"):
+        read_runs(store.runs_file)
+
+
+def test_sessions_are_found_by_name_beginning_and_path(tmp_path: Path) -> None:
+    for name in ("ctr-1", "ctr-2", "gcn-1"):
+        SessionStore(tmp_path / name).create(make_session(name))
+    SessionStore(tmp_path / "gcn-1").append(make_run("abc-b0"))
+    assert [store.folder.name for store in list_sessions(tmp_path)] == ["ctr-1", "ctr-2", "gcn-1"]
+    assert find_session(tmp_path).folder.name == "gcn-1"
+    assert find_session(tmp_path, "ctr-1").folder.name == "ctr-1"
+    assert find_session(tmp_path, "gcn").folder.name == "gcn-1"
+    assert find_session(Path("elsewhere"), str(tmp_path / "ctr-2")).session().session == "ctr-2"
+    assert find_run(tmp_path, "abc")[1].run_id == "abc-b0"
+    with pytest.raises(RecordError, match=r"'ctr' in .* is ambiguous"):
+        find_session(tmp_path, "ctr")
+    with pytest.raises(RecordError, match=r"there is no session 'mf' in .*: the newest is gcn-1"):
+        find_session(tmp_path, "mf")
+
+
+def test_a_session_is_held_by_one_process(tmp_path: Path) -> None:
+    store = SessionStore(tmp_path / "s")
+    store.create(make_session("s"))
+    held = pytest.raises(RecordError, match="session s is being run by another process")
+    with store.locked(), held, store.locked():
+        pass
+
+
+def test_counters_of_nodes_are_summed_but_maxima_and_means_are_not() -> None:
+    merged = sum_counters(
+        [{"sent": 1, "age_max": 5, "age_mean": 2}, {"sent": 2, "age_max": 3, "age_mean": 4}]
+    )
+    assert merged == {"sent": 3, "age_max": 5, "age_mean": 3}
