@@ -37,10 +37,7 @@ lint: $(SET_UP)  ## check style, spelling, types and stubs
 	@find csrc -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
 	@git ls-files -z ':!typings' | xargs -0 $(BIN)/codespell
 	@$(BIN)/mypy typings tests
-	@MYPYPATH=typings $(BIN)/stubtest --mypy-config-file pyproject.toml --allowlist typings/stubtest-allowlist.txt $(STUBS)
-
-# The stubs of what C++ provides.
-STUBS := adaps._core $(if $(wildcard usecases/gcn/_sampler.pyi),adabench.usecases.gcn._sampler)
+	@MYPYPATH=typings $(BIN)/stubtest --mypy-config-file pyproject.toml --allowlist typings/stubtest-allowlist.txt adaps._core adabench.usecases.gcn._sampler
 
 stress: CTEST_SHARE :=
 stress: $(addprefix stress-,release $(SANITIZERS))  ## run all C++ tests, optimised and under every sanitizer
