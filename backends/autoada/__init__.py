@@ -1,6 +1,22 @@
-"""AutoAda: any PyTorch model and data loader on the adaptive parameter server, with automatic intent."""
+"""AutoAda: any PyTorch model and data loader on the adaptive parameter server, with automatic intent.
+
+Example
+-------
+>>> import autoada as aa
+>>> model = aa.AdaModel(model)
+>>> loader = aa.AdaDataLoader(loader)
+>>> for batch, label in loader:
+...     loss = criterion(model(batch), label)
+...     loss.backward()
+"""
 
 if __name__ != "autoada":
     raise ImportError(
         f"this folder is the package 'autoada', not {__name__!r}: install the project and import autoada"
     )
+
+from autoada.access import Access, IntentPredictor, Prediction
+from autoada.dataloader import AdaDataLoader
+from autoada.model import AdaModel, create_node
+
+__all__ = ["Access", "AdaDataLoader", "AdaModel", "IntentPredictor", "Prediction", "create_node"]

@@ -11,16 +11,15 @@ from torch import Tensor
 
 from autoada.access.operations import TorchFunction
 
-_BAG_NAMES = {
-    F.embedding_bag: (
-        "input", "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse",
-        "per_sample_weights", "include_last_offset", "padding_idx",
-    ),
-    torch.embedding_bag: (
-        "weight", "input", "offsets", "scale_grad_by_freq", "mode", "sparse", "per_sample_weights",
-        "include_last_offset", "padding_idx",
-    ),
-}  # fmt: skip
+BAG_NAMES = (
+    "input", "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse",
+    "per_sample_weights", "include_last_offset", "padding_idx",
+)  # fmt: skip
+"""Parameters of `F.embedding_bag`."""
+_KERNEL_BAG_NAMES = (
+    "weight", "input", "offsets", "scale_grad_by_freq", "mode", "sparse", "per_sample_weights",
+    "include_last_offset", "padding_idx",
+)  # fmt: skip
 
 Apply = Callable[..., Any]
 """Runs one tensor operation: ``apply(function, *args)``; a recorder puts it on its tape."""
@@ -54,12 +53,9 @@ def embedding_arguments(
 
 def bag_arguments(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BagArguments:
     """What a call of `F.embedding_bag` or `torch.embedding_bag` was given."""
-    if func is torch.embedding_bag:
-        given = {**dict(zip(_BAG_NAMES[torch.embedding_bag], args, strict=False)), **kwargs}
-        if "indices" in given:
-            given["input"] = given.pop("indices")
-    else:
-        given = {**dict(zip(_BAG_NAMES[F.embedding_bag], args, strict=False)), **kwargs}
+    names = BAG_NAMES if func is F.embedding_bag else _KERNEL_BAG_NAMES
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    given.setdefault("input", given.get("indices"))
     return BagArguments(
         given["input"],
         given["weight"],

@@ -81,6 +81,10 @@ class Program:
         with torch.inference_mode():
             return self._run(batch, make), draws
 
+    def run(self, batch: Any) -> list[Tensor]:
+        """The outputs of a program without draws."""
+        return self._run(batch, None)
+
     def _own_obstacle(self, tape: Tape) -> str | None:
         values = [tape.values[number] for number in self._needed]
         holders: dict[int, set[int]] = {}

@@ -1,0 +1,60 @@
+"""What all sessions on the parameter server share: the node of the process, the model in it, and a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import adaps
+from torch import Tensor
+
+import autoada
+from adabench.backends.protocol import Cluster, ServerOptions
+from adabench.usecases.protocol import UseCase
+
+
+class ServerSession:
+    """One worker's training on the parameter server, without any intent of its own."""
+
+    def __init__(self, usecase: UseCase, cluster: Cluster, options: ServerOptions) -> None:
+        model = usecase.model()
+        optimizer = usecase.optimizer(model)
+
+        def make() -> adaps.Node:
+            return autoada.create_node(
+                model,
+                optimizer,
+                workers=cluster.workers,
+                channels=options.channels,
+                techniques=options.techniques,
+                timing=options.timing,
+            )
+
+        self.usecase = usecase
+        self.options = options
+        self.model = autoada.AdaModel(model, optimizer, node=cluster.share(make), worker=cluster.worker)
+        self.server = self.model.worker
+        self._optimizer = optimizer
+        self._reports = cluster.worker == 0
+
+    def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
+        return iter(loader)
+
+    def step(self, loss: Tensor) -> None:
+        self._optimizer.zero_grad()
+        loss.backward()
+        self._optimizer.step()
+
+    def announce(self, batch: Any, clock: int) -> None:
+        """Signal that `batch` will be used at `clock`, by the use case's hand-written keys."""
+        for table, ids in self.usecase.keys(batch).items():
+            self.server.intent(self.model.node.table(table).keys(ids), clock)
+
+    def synchronize(self) -> None:
+        self.server.wait_sync()
+        self.server.barrier()
+        self.server.wait_sync()
+
+    def close(self) -> dict[str, float]:
+        counters = self.model.close()
+        return counters if self._reports else {}

@@ -1,0 +1,158 @@
+"""How the user's loop turns a batch into the model's arguments: recorded while it does so.
+
+Between the hand-out of a batch and the call of the model, the user's own code moves, casts, slices and concatenates. A
+recording of that is a program from the batch's leaves to the arguments, and can be run for batches that are still in
+the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from autoada.access.batches import Path, read
+from autoada.access.operations import Kind, TorchFunction, kind_of
+from autoada.access.program import NotRecorded, Program
+from autoada.access.tape import Tape
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Prepare = Callable[[Any], Arguments]
+
+
+class Recording(TorchFunctionMode):
+    """Follows what happens to a batch after it was handed out; changes nothing.
+
+    Parameters
+    ----------
+    batch : object
+        The batch.
+    """
+
+    def __init__(self, batch: Any) -> None:
+        super().__init__()
+        self._tape = Tape(batch)
+        self._active = True
+
+    def __torch_function__(
+        self,
+        func: TorchFunction,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        output = func(*args, **kwargs)
+        if not self._active:
+            return output
+        kind = kind_of(func)
+        if kind is Kind.VALUE:
+            if args and isinstance(args[0], Tensor) and self._tape.number(args[0]) is not None:
+                self._tape.value_read(func)
+        elif kind in (Kind.INPLACE, Kind.SET_ITEM):
+            self._tape.written(func, args, kwargs, args[0])
+        elif kind is Kind.RANDOM:
+            self._tape.foreign_write(func)  # draws of the loop itself cannot be foreseen
+        elif kind not in (Kind.METADATA, Kind.DEVICE, Kind.IGNORED, Kind.TEXT):
+            self._tape.operation(func, args, kwargs, output)
+        return output
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self.__enter__()
+
+    def stop(self) -> None:
+        """Stop to listen. Modes that the user's code entered in between stay."""
+        self._active = False
+        above = []
+        while torch._C._len_torch_function_stack() > 0:
+            mode = torch.overrides._pop_mode()
+            if mode is self:
+                break
+            above.append(mode)
+        for mode in reversed(above):
+            torch.overrides._push_mode(mode)
+
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Binding:
+        """The way from the batch to these arguments.
+
+        Raises
+        ------
+        NotRecorded
+            If an argument cannot be traced back to the batch.
+        """
+        batch = self._tape.batch
+        values, structure = pytree.tree_flatten((args, kwargs), is_leaf=lambda value: value is batch)
+        paths = {id(leaf): path for path, leaf in self._tape.leaves if not isinstance(leaf, _PLAIN)}
+        paths |= {id(item): (("item", key),) for key, item in _items(batch) if not isinstance(item, _PLAIN)}
+        sources: list[_Source] = []
+        tensors: list[Tensor] = []
+        for value in values:
+            if value is batch:
+                sources.append(_Source("batch", None))
+            elif isinstance(value, Tensor):
+                sources.append(_Source("tensor", len(tensors)))
+                tensors.append(value)
+            elif id(value) in paths:
+                sources.append(_Source("leaf", paths[id(value)]))
+            elif isinstance(value, _PLAIN):
+                sources.append(_Source("constant", value))
+            else:
+                raise NotRecorded(f"an argument of type {type(value).__name__} does not come from the batch")
+        self._tape.accesses += 1  # everything until now matters
+        program = Program(self._tape, tensors)
+        if program.obstacle is not None:
+            raise NotRecorded(program.obstacle)
+        return Binding(program, tuple(sources), structure)
+
+
+class _Source(NamedTuple):
+    kind: str
+    value: Any
+
+
+class Binding:
+    """Turns a batch into the model's arguments as the user's loop does.
+
+    Attributes
+    ----------
+    key : tuple
+        Equal for bindings that do the same.
+    """
+
+    def __init__(self, program: Program, sources: tuple[_Source, ...], structure: Any) -> None:
+        self._program = program
+        self._sources = sources
+        self._structure = structure
+        self.key = (program.key, repr(sources), str(structure))
+
+    def __call__(self, batch: Any) -> Arguments:
+        """Positional and keyword arguments of the model for `batch`."""
+        computed = self._program.run(batch)
+        values = [self._value(source, batch, computed) for source in self._sources]
+        arguments: Arguments = pytree.tree_unflatten(values, self._structure)
+        return arguments
+
+    @staticmethod
+    def _value(source: _Source, batch: Any, computed: list[Tensor]) -> Any:
+        if source.kind == "batch":
+            return batch
+        if source.kind == "tensor":
+            return computed[source.value]
+        if source.kind == "leaf":
+            path: Path = source.value
+            return read(batch, path)
+        return source.value
+
+
+def _items(batch: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(batch, dict):
+        return batch.items()
+    return enumerate(batch) if isinstance(batch, (list, tuple)) else ()
+
+
+_PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device)

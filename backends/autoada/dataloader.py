@@ -1,0 +1,220 @@
+"""A data loader that looks ahead: it fetches batches before they are used and announces the rows that they will read."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from autoada.access.binding import Prepare
+from autoada.intent import HandWrittenKeys, Keys, KeySource, PredictedKeys
+from autoada.lookahead import Lookahead
+from autoada.model import AdaModel, current_model
+from autoada.rows import Expected
+
+_log = logging.getLogger("autoada")
+
+
+class AdaDataLoader:
+    """Wraps any iterable of batches; iterate it in the place of the one that it wraps.
+
+    While the model is in training mode, `lookahead` batches are fetched before their turn, the rows that each will
+    read are found and announced to the parameter server for the clock of its use, and the clock advances when the
+    loop comes for the next batch. In evaluation mode the batches pass through.
+
+    Parameters
+    ----------
+    loader : iterable
+        Any: a `torch.utils.data.DataLoader`, a PyG loader, a generator. Its attributes, such as ``dataset`` and
+        ``sampler``, are this one's too, and so is its length.
+    lookahead : int or "auto"
+        How many batches to fetch ahead. ``"auto"`` widens until all rows are local when they are read.
+    keys : callable or mapping, optional
+        Hand-written intent: ``keys(batch)`` -> ``{table: ids}``, or a mapping of tables to functions ``f(batch)`` ->
+        ids. A table is a parameter's or module's qualified name, or the module. Without it rows are predicted.
+    prepare : callable, optional
+        ``prepare(batch)`` -> ``(args, kwargs)`` of the model's call. Only for prediction, and only where a message
+        asks for it: the way from batch to call is normally recorded.
+    model : AdaModel, optional
+        The model that reads; by default the one that this thread wrapped last.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        lookahead: int | Literal["auto"] = "auto",
+        keys: Keys | None = None,
+        *,
+        prepare: Prepare | None = None,
+        model: AdaModel | None = None,
+    ) -> None:
+        if lookahead != "auto" and (not isinstance(lookahead, int) or lookahead < 0):
+            raise ValueError(
+                f"lookahead is {lookahead!r}: it must be 'auto' or a number of batches, 0 or more"
+            )
+        if keys is not None and not callable(keys) and not hasattr(keys, "items"):
+            raise TypeError(
+                f"keys is a {type(keys).__name__}: it must be a function or a mapping of tables to functions"
+            )
+        if keys is not None and prepare is not None:
+            raise ValueError("keys and prepare exclude each other: hand-written keys need no prediction")
+        self.loader = loader
+        self.lookahead = Lookahead(lookahead)
+        self._keys = keys
+        self._prepare = prepare
+        self._model = None if model is None else weakref.ref(model)
+        self._source: KeySource | None = None
+        self._running: weakref.ref[Generator[Any, None, None]] | None = None
+        self._summarised = False
+
+    def __len__(self) -> int:
+        return len(self.loader)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        model = self._find_model()
+        if not model.training:
+            return iter(self.loader)
+        if self._running is not None and (running := self._running()) is not None:
+            running.close()
+        run = self._run(model)
+        self._running = weakref.ref(run)
+        return run
+
+    def explain(self, batch: Any) -> str:
+        """For each table that `batch` will read: tier of prediction, rows, and where in the source."""
+        source = self._key_source(self._find_model())
+        if isinstance(source, PredictedKeys):
+            return source.explain(batch)
+        expected = source.expected(batch)
+        assert expected is not None
+        return "\n".join(f"{name}: {len(rows.ids)} rows by hand" for name, rows in expected.rows.items())
+
+    def _run(self, model: AdaModel) -> Generator[Any, None, None]:
+        source = self._key_source(model)
+        ahead = _Ahead(model, source, iter(self.loader), self.lookahead)
+        try:
+            while (item := ahead.take()) is not None:
+                model.expect(item.expected)
+                source.hand_out(item.batch)
+                with self.lookahead.watching(model.node):
+                    yield item.batch
+                again = source.returned(item.expected)
+                model.worker.advance_clock()
+                if again:
+                    ahead.ask_again()
+        finally:
+            source.abandon()
+            model.expect(None)
+            ahead.withdraw()
+        if not self._summarised:
+            self._summarised = True
+            _log.info(self.summary())
+
+    def summary(self) -> str:
+        """One line: tables, how their rows are found, and the share that was local."""
+        model = self._find_model()
+        how = self._key_source(model).describe()
+        stats = model.node.stats()
+        local = stats["pulled_local"] / max(1.0, stats["pulled_local"] + stats["pulled_remote"])
+        return f"{len(model.tables)} tables, {how}, {local:.1%} of rows were local, lookahead {self.lookahead.batches}"
+
+    def _find_model(self) -> AdaModel:
+        model = current_model() if self._model is None else self._model()
+        if model is None:
+            raise RuntimeError(
+                "there is no AdaModel to announce rows for: make AdaModel(model) before iterating"
+            )
+        return model
+
+    def _key_source(self, model: AdaModel) -> KeySource:
+        if self._source is None:
+            if self._keys is not None:
+                self._source = HandWrittenKeys(model, self._keys)
+            else:
+                self._source = PredictedKeys(model, self._prepare)
+        return self._source
+
+
+@dataclass
+class _Item:
+    batch: Any
+    clock: int
+    expected: Expected | None = None
+
+
+class _Ahead:
+    """The batches that are fetched but not used yet, each announced for the clock of its use."""
+
+    def __init__(
+        self, model: AdaModel, source: KeySource, batches: Iterator[Any], lookahead: Lookahead
+    ) -> None:
+        self._model = model
+        self._worker = model.worker
+        self._source = source
+        self._batches = batches
+        self._lookahead = lookahead
+        self._queue: deque[_Item] = deque()
+        self._announced_until = 0
+
+    def take(self) -> _Item | None:
+        """The next batch, after the queue behind it was filled; None at the end."""
+        self._realign()
+        if not self._queue:
+            self._fetch()
+        item = self._queue.popleft() if self._queue else None
+        while len(self._queue) < self._lookahead.batches and self._fetch():
+            pass
+        return item
+
+    def ask_again(self) -> None:
+        """Find the rows of all batches in the queue again, in order, and announce them."""
+        for item in self._queue:
+            self._find(item)
+
+    def withdraw(self) -> None:
+        """Let the clock pass whatever was announced and will not happen."""
+        while self._worker.current_clock < self._announced_until:
+            self._worker.advance_clock()
+
+    def _realign(self) -> None:
+        """Another loop on the same worker may have moved the clock."""
+        now = self._worker.current_clock
+        if self._queue and self._queue[0].clock != now:
+            for i, item in enumerate(self._queue):
+                item.clock = now + i
+                self._announce(item)
+
+    def _fetch(self) -> bool:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            return False
+        clock = self._queue[-1].clock + 1 if self._queue else self._next_clock()
+        item = _Item(batch, clock)
+        self._queue.append(item)
+        self._find(item)
+        return True
+
+    def _next_clock(self) -> int:
+        return int(self._worker.current_clock)
+
+    def _find(self, item: _Item) -> None:
+        item.expected = self._source.expected(item.batch)
+        self._announce(item)
+
+    def _announce(self, item: _Item) -> None:
+        if item.expected is None or not item.expected.rows or self._lookahead.batches == 0:
+            return
+        keys = [rows.ids + self._model.key_of(table) for table, rows in item.expected.rows.items()]
+        self._worker.intent(torch.cat(keys), item.clock)
+        self._announced_until = max(self._announced_until, item.clock + 1)

@@ -1,0 +1,130 @@
+"""How a model's parameters lie in the tables of the parameter server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import Any
+
+import adaps
+import torch
+from torch import nn
+
+from autoada.access.tables import find_tables
+from autoada.optimizers import RuleGroup, rule_groups
+
+BLOCK_LENGTHS = (1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
+PADDING = 0.25
+"""The longest block is used whose padding costs at most this share of the dense parameters."""
+
+
+@dataclass(frozen=True)
+class DenseLayout:
+    """Where the dense parameters of one rule lie: each starts at a block.
+
+    Attributes
+    ----------
+    table : str
+        The server's table of blocks.
+    length : int
+        Floats in a block.
+    names : tuple of str
+        Qualified parameter names.
+    first_blocks, blocks : tuple of int
+        First block and number of blocks of each.
+    """
+
+    table: str
+    length: int
+    names: tuple[str, ...]
+    first_blocks: tuple[int, ...]
+    blocks: tuple[int, ...]
+
+    @property
+    def rows(self) -> int:
+        """Number of blocks."""
+        return self.first_blocks[-1] + self.blocks[-1]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All of a model's parameters in the server's tables.
+
+    Attributes
+    ----------
+    tables : dict of str to nn.Parameter
+        Parameters that are tables of their own, by qualified name.
+    dense : tuple of DenseLayout
+        All others.
+    groups : list of RuleGroup
+        The rules; `rules` gives the number of the group of each server table.
+    """
+
+    tables: dict[str, nn.Parameter]
+    dense: tuple[DenseLayout, ...]
+    groups: list[RuleGroup]
+    rules: dict[str, int]
+
+    def server_tables(self) -> list[adaps.Table]:
+        """What the server has to be made with."""
+        result = []
+        for name, parameter in self.tables.items():
+            shape = parameter.shape
+            # a weight without memory starts at what nn.Embedding draws, row by row when it is first touched
+            init: Any = (
+                adaps.Normal(0.0, 1.0, seed=torch.initial_seed())
+                if parameter.is_meta
+                else adaps.Constant(0.0)
+            )
+            rule = self.groups[self.rules[name]].rule
+            result.append(adaps.Table(name, rows=shape[0], length=prod(shape[1:]), optimizer=rule, init=init))
+        for dense in self.dense:
+            rule = self.groups[self.rules[dense.table]].rule
+            result.append(adaps.Table(dense.table, rows=dense.rows, length=dense.length, optimizer=rule))
+        return result
+
+
+def layout_of(
+    model: nn.Module, optimizer: torch.optim.Optimizer | None = None, tables: Iterable[str] | None = None
+) -> Layout:
+    """Lay out the parameters of `model`; equal models have equal layouts.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is not float32, or the optimizer leaves one out or has no rule in the server.
+    """
+    groups = rule_groups(optimizer)
+    sparse = find_tables(model, tables)
+    rules: dict[str, int] = {}
+    members: list[dict[str, nn.Parameter]] = [{} for _ in groups]
+    for name, parameter in model.named_parameters():
+        if parameter.dtype is not torch.float32:
+            raise ValueError(
+                f"the parameter {name!r} is {parameter.dtype}: the parameter server holds torch.float32"
+            )
+        group = next((i for i, g in enumerate(groups) if g.holds(parameter)), None)
+        if group is None and parameter.requires_grad:
+            raise ValueError(
+                f"the optimizer does not have the parameter {name!r}: build it on all of the model's"
+            )
+        if name in sparse:
+            rules[name] = group or 0
+        else:
+            members[group or 0][name] = parameter
+    dense = tuple(_dense_layout(f"dense.{i}", group) for i, group in enumerate(members) if group)
+    rules |= {f"dense.{i}": i for i, group in enumerate(members) if group}
+    return Layout(sparse, dense, groups, rules)
+
+
+def _dense_layout(table: str, parameters: dict[str, nn.Parameter]) -> DenseLayout:
+    sizes = [max(1, parameter.numel()) for parameter in parameters.values()]
+    length = next(length for length in BLOCK_LENGTHS if _padded(sizes, length) <= (1 + PADDING) * sum(sizes))
+    blocks = [ceil(size / length) for size in sizes]
+    starts = [sum(blocks[:i]) for i in range(len(blocks))]
+    return DenseLayout(table, length, tuple(parameters), tuple(starts), tuple(blocks))
+
+
+def _padded(sizes: Sequence[int], length: int) -> int:
+    return sum(ceil(size / length) * length for size in sizes)

@@ -1,0 +1,305 @@
+"""Any PyTorch model with its parameters in the parameter server."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import adaps
+import torch
+from torch import nn
+
+from autoada.access.accesses import Prediction
+from autoada.access.draws import Replay
+from autoada.dense import DenseParameters
+from autoada.layout import Layout, layout_of
+from autoada.parameter import TableParameter
+from autoada.rows import Expected
+from autoada.table import Read, RemoteTable
+
+FOREVER = 2**40
+"""A clock that no training reaches."""
+
+_made = threading.local()
+
+
+class AdaModel(nn.Module):
+    """Wraps a model so that it trains on the parameter server; its forward and its training loop stay as they are.
+
+    Embedding weights become tables of the server, of which a forward pass pulls the rows that it reads; all other
+    parameters become views of one flat buffer. Buffers, such as BatchNorm's statistics, stay on each worker. In
+    evaluation mode rows are pulled on demand and nothing is pushed.
+
+    Parameters
+    ----------
+    model : nn.Module
+        With float32 parameters. Rank 0's weights are kept. The model itself is changed: it is now the wrapped one.
+    optimizer : torch.optim.Optimizer, optional
+        An optimizer built on all of the model's parameters: SGD, Adagrad, Adam or SparseAdam without weight decay.
+        Its ``step()`` pushes gradients and the server applies the rule; rows without a gradient do not change.
+        Without one, Adagrad with learning rate 0.01 is applied at the end of every backward pass.
+    node : adaps.Node, optional
+        The node, if several worker threads share one (`create_node`); by default the model makes its own.
+    worker : int
+        Number of this worker thread.
+    tables : iterable of str, optional
+        Qualified names of parameters that are tables although no embedding module owns them.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is not float32, or the optimizer has no rule in the server.
+
+    Notes
+    -----
+    Making one is collective: every worker of every node has to do it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        node: adaps.Node | None = None,
+        worker: int = 0,
+        tables: Iterable[str] | None = None,
+    ) -> None:
+        super().__init__()
+        layout = layout_of(model, optimizer, tables)
+        self._owns_node = node is None
+        self.node = adaps.Node(layout.server_tables()) if node is None else node
+        self.worker = self.node.worker(worker)
+        self._leads = self.node.rank == 0 and worker == 0
+        self._layout = layout
+        self._immediate = optimizer is None
+        self._push_queued = False
+        self._stale = False
+        self._prediction: Prediction | None = None
+        self._rates = [float(group.options["lr"]) for group in layout.groups]
+        self.reads: list[Read] = []
+        """What the last forward pass read, in order."""
+        self.on_call: Callable[[tuple[Any, ...], dict[str, Any]], None] | None = None
+        """Told about the arguments of the next call."""
+        self._tables = self._make_tables()
+        self._dense = self._make_dense(model)
+        self._initialise()
+        replacements = self._replace_parameters(model)
+        self.module = model
+        if optimizer is None:
+            self._push_after_backward(model)
+        else:
+            _push_at_step(optimizer, replacements, self.push)
+        _made.model = weakref.ref(self)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The wrapped model's forward."""
+        if self.training:
+            if self.on_call is not None:
+                self.on_call(args, kwargs)
+            self.reads.clear()
+        for table in self._tables.values():
+            table.training = self.training
+            table.begin_forward()
+        if self._stale or not self.training:
+            self._refresh()
+        prediction = self._prediction
+        if self.training and prediction is not None and prediction.replay:
+            with Replay(prediction.draws):
+                return self.module(*args, **kwargs)
+        return self.module(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "module":
+                raise
+            return getattr(self.module, name)
+
+    def push(self) -> None:
+        """Hand all gradients of this worker over; the next forward pass sees their effect."""
+        self._push_queued = False
+        self._follow_learning_rates()
+        for table in self._tables.values():
+            table.push()
+        for dense in self._dense:
+            dense.push()
+        self._stale = True
+
+    def expect(self, expected: Expected | None) -> None:
+        """Say what the next forward pass in training mode will read."""
+        self._prediction = None if expected is None else expected.prediction
+        for name, table in self._tables.items():
+            table.expect(None if expected is None else expected.rows.get(name))
+
+    def key_of(self, table: str) -> int:
+        """The server's key of row 0 of a table, by the parameter's qualified name."""
+        first: int = self.node.table(table).first_key
+        return first
+
+    @property
+    def tables(self) -> dict[str, RemoteTable]:
+        """The tables by the parameters' qualified names."""
+        return self._tables
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The wrapped model's own state, tables gathered from all nodes; it loads into the plain model."""
+        self._refresh()
+        state = self.module.state_dict(*args, **kwargs)
+        prefix = kwargs.get("prefix", "")
+        for name, parameter in self.module.named_parameters(remove_duplicate=False):
+            if isinstance(parameter, TableParameter) and prefix + name in state:
+                state[prefix + name] = parameter.table.read()
+            elif prefix + name in state:
+                state[prefix + name] = state[
+                    prefix + name
+                ].clone()  # a view of a buffer that goes on changing
+        return state
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load the state of a plain or a wrapped model. Collective; the state of rank 0 counts."""
+        del assign  # the parameters' memory is the server's
+        named = dict(self.module.named_parameters(remove_duplicate=False))
+        tables = {name: p for name, p in named.items() if isinstance(p, TableParameter)}
+        rest = {name: value for name, value in state_dict.items() if name not in tables}
+        loaded = self.module.load_state_dict(rest, strict=False)
+        missing = [name for name in loaded.missing_keys if name not in state_dict]
+        if strict and (missing or loaded.unexpected_keys):
+            raise RuntimeError(f"the state has no {missing} and a superfluous {loaded.unexpected_keys}")
+        for name, parameter in tables.items():
+            if name in state_dict and state_dict[name].shape != parameter.shape:
+                raise RuntimeError(
+                    f"{name!r} has the shape {tuple(state_dict[name].shape)}; the model's is {tuple(parameter.shape)}"
+                )
+        self.worker.begin_setup()
+        if self._leads:
+            for name in tables.keys() & state_dict.keys():
+                tables[name].table.write(state_dict[name])
+            for dense in self._dense:
+                dense.initialise()
+        self.worker.end_setup()
+        self._refresh()
+        return loaded
+
+    def close(self) -> dict[str, float]:
+        """Collective: end this worker's part, and the node if the model made it; the node's counters."""
+        self.worker.finalize()
+        stats: dict[str, float] = self.node.stats()
+        if self._owns_node:
+            self.node.close()
+        return stats
+
+    def _make_tables(self) -> dict[str, RemoteTable]:
+        return {
+            name: RemoteTable(
+                name, parameter.shape, self.worker, self.node.table(name), self.reads, self._gradient_arrived
+            )
+            for name, parameter in self._layout.tables.items()
+        }
+
+    def _make_dense(self, model: nn.Module) -> list[DenseParameters]:
+        parameters = dict(model.named_parameters())
+        return [
+            DenseParameters(dense, parameters, self.worker, self.node.table(dense.table))
+            for dense in self._layout.dense
+        ]
+
+    def _initialise(self) -> None:
+        """Rank 0's weights become the server's."""
+        self.worker.begin_setup()
+        if self._leads:
+            for name, parameter in self._layout.tables.items():
+                if not parameter.is_meta:
+                    self._tables[name].write(parameter)
+            for dense in self._dense:
+                dense.initialise()
+        self.worker.end_setup()
+        for dense in self._dense:  # every worker needs them in every step
+            self.worker.intent(dense.keys, self.worker.current_clock, FOREVER)
+        self._refresh()
+
+    def _replace_parameters(self, model: nn.Module) -> dict[int, TableParameter]:
+        """Put `TableParameter`s where the tables' parameters were, ties included."""
+        replacements = {
+            id(parameter): TableParameter.of(self._tables[name], parameter.requires_grad)
+            for name, parameter in self._layout.tables.items()
+        }
+        for module in model.modules():
+            for name, parameter in module._parameters.items():
+                if id(parameter) in replacements:
+                    module._parameters[name] = replacements[id(parameter)]
+        return replacements
+
+    def _refresh(self) -> None:
+        for dense in self._dense:
+            dense.pull()
+        self._stale = False
+
+    def _push_after_backward(self, model: nn.Module) -> None:
+        for parameter in model.parameters():
+            if not isinstance(parameter, TableParameter) and parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(lambda _: self._gradient_arrived())
+
+    def _gradient_arrived(self) -> None:
+        if self._immediate and not self._push_queued:
+            self._push_queued = True
+            # runs when the whole backward pass is over: a row's gradients have to be complete
+            torch.autograd.Variable._execution_engine.queue_callback(self.push)  # type: ignore[attr-defined]
+
+    def _follow_learning_rates(self) -> None:
+        """A scheduler may have changed the optimizer's rates."""
+        for i, group in enumerate(self._layout.groups):
+            rate = float(group.options["lr"])
+            if rate != self._rates[i]:
+                self._rates[i] = rate
+                for name, number in self._layout.rules.items():
+                    if number == i:
+                        self.node.table(name).set_learning_rate(rate)
+
+
+def create_node(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    tables: Iterable[str] | None = None,
+    **options: Any,
+) -> adaps.Node:
+    """The node for `AdaModel`s of `model`, shared by this process's worker threads.
+
+    Parameters
+    ----------
+    model, optimizer, tables
+        As for `AdaModel`. Only shapes and rules are taken; the model is not changed.
+    **options
+        Further arguments of `adaps.Node`, such as ``workers``.
+    """
+    return adaps.Node(layout_of(model, optimizer, tables).server_tables(), **options)
+
+
+def current_model() -> AdaModel | None:
+    """The `AdaModel` that this thread made last, if it still exists."""
+    reference: Callable[[], AdaModel | None] = getattr(_made, "model", lambda: None)
+    return reference()
+
+
+def _push_at_step(
+    optimizer: torch.optim.Optimizer, replacements: Mapping[int, TableParameter], push: Callable[[], None]
+) -> None:
+    """Let ``optimizer.step()`` push; torch's own step then finds no gradient and does nothing."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            optimizer.state.pop(parameter, None)  # the state is the server's now
+        group["params"] = [replacements.get(id(parameter), parameter) for parameter in group["params"]]
+
+    def before_step(_: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if len(args) > 1 or kwargs.get("closure") is not None:  # the first one is the optimizer
+            raise ValueError(
+                "optimizer.step() takes no closure on the parameter server: call it after loss.backward()"
+            )
+        push()
+
+    optimizer.register_step_pre_hook(before_step)

@@ -1,0 +1,96 @@
+"""From `torch.optim` to the update rules that the parameter server applies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import adaps
+import torch
+from torch import nn
+
+DEFAULT = adaps.Adagrad(lr=0.01)
+"""Applied in the backward pass where no optimizer is given."""
+
+
+@dataclass(frozen=True)
+class RuleGroup:
+    """Parameters that share a rule.
+
+    Attributes
+    ----------
+    rule : adaps.SGD, adaps.Adagrad, adaps.RowAdagrad or adaps.Adam
+        What the server does with their gradients.
+    parameters : frozenset of int
+        Their identities; None stands for all parameters.
+    options : dict
+        The optimizer's own group, whose ``lr`` a scheduler changes.
+    """
+
+    rule: Any
+    parameters: frozenset[int] | None
+    options: dict[str, Any]
+
+    def holds(self, parameter: nn.Parameter) -> bool:
+        """Whether the rule is for `parameter`."""
+        return self.parameters is None or id(parameter) in self.parameters
+
+
+def rule_groups(optimizer: torch.optim.Optimizer | None) -> list[RuleGroup]:
+    """The server's rules for an optimizer, one for each of its parameter groups.
+
+    Raises
+    ------
+    ValueError
+        If the server has no such rule; names the reason and the optimizers that can be used.
+    """
+    if optimizer is None:
+        return [RuleGroup(DEFAULT, None, {"lr": DEFAULT.lr})]
+    convert = _RULES.get(type(optimizer))
+    if convert is None:
+        raise ValueError(f"{type(optimizer).__name__} has no rule in the parameter server: use {_USABLE}")
+    groups = []
+    for options in optimizer.param_groups:
+        for name, neutral in _NEUTRAL.items():
+            if options.get(name, neutral) != neutral:
+                raise ValueError(
+                    f"{type(optimizer).__name__} with {name}={options[name]!r} has no rule in the parameter server: "
+                    f"set {name}={neutral!r} or use {_USABLE}"
+                )
+        groups.append(RuleGroup(convert(options), frozenset(map(id, options["params"])), options))
+    return groups
+
+
+def _sgd(options: dict[str, Any]) -> adaps.SGD:
+    return adaps.SGD(lr=float(options["lr"]), momentum=float(options["momentum"]))
+
+
+def _adagrad(options: dict[str, Any]) -> adaps.Adagrad:
+    return adaps.Adagrad(
+        lr=float(options["lr"]),
+        eps=options["eps"],
+        initial_accumulator=options["initial_accumulator_value"],
+    )
+
+
+def _adam(options: dict[str, Any]) -> adaps.Adam:
+    beta1, beta2 = options["betas"]
+    return adaps.Adam(lr=float(options["lr"]), betas=(float(beta1), float(beta2)), eps=options["eps"])
+
+
+_RULES: dict[type[torch.optim.Optimizer], Callable[[dict[str, Any]], Any]] = {
+    torch.optim.SGD: _sgd,
+    torch.optim.Adagrad: _adagrad,
+    torch.optim.Adam: _adam,
+    torch.optim.SparseAdam: _adam,
+}
+_USABLE = "torch.optim.SGD (with or without momentum), Adagrad, Adam or SparseAdam, without weight decay"
+_NEUTRAL: dict[str, Any] = {
+    "weight_decay": 0,
+    "lr_decay": 0,
+    "dampening": 0,
+    "nesterov": False,
+    "amsgrad": False,
+    "maximize": False,
+}

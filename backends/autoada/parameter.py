@@ -1,0 +1,233 @@
+"""A parameter whose rows live in the parameter server."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from autoada.access import lookups
+from autoada.access.operations import Kind, TorchFunction, kind_of, name_of
+from autoada.table import RemoteTable, Rows
+
+
+class TableParameter(nn.Parameter):
+    """Stands where a module's weight stood: it has the weight's shape and no memory.
+
+    `F.embedding`, `F.embedding_bag`, `index_select` and indexing pull the rows that they read, and nothing else;
+    any other use pulls the whole table. So every module that owns or borrows the parameter works as it is.
+    """
+
+    table: RemoteTable
+
+    @staticmethod
+    def of(table: RemoteTable, requires_grad: bool) -> TableParameter:
+        """The parameter that stands for `table`."""
+        hollow = torch.empty(table.shape, device="meta")
+        parameter = cast("TableParameter", torch.Tensor._make_subclass(TableParameter, hollow, requires_grad))
+        parameter.table = table
+        return parameter
+
+    @property
+    def grad(self) -> Tensor | None:  # type: ignore[override]
+        """The gradient of the rows that were read, each row once; so norms and scaling work as on a sparse gradient."""
+        return self.table.gradient
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is not None:
+            raise ValueError("the gradient of a table can only be changed in place, or set to None")
+        self.table.drop_gradient()
+
+    @grad.deleter
+    def grad(self) -> None:
+        self.table.drop_gradient()
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return (
+            f"TableParameter({self.table.name!r}, shape={tuple(self.table.shape)}, in the parameter server)"
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        raise TypeError(
+            f"the table {self.table.name!r} is in the parameter server: copy autoada.unwrap(model) instead"
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            f"the table {self.table.name!r} is in the parameter server: save model.state_dict() instead"
+        )
+
+    @classmethod
+    def __torch_function__(
+        cls, func: TorchFunction, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        kind = kind_of(func)
+        with torch._C.DisableTorchFunctionSubclass():
+            if kind is Kind.METADATA:
+                return func(*args, **kwargs)
+            return _HANDLERS.get(kind, _with_whole_tables)(func, args, kwargs)
+
+
+def _embedding(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    ids, weight = lookups.embedding_arguments(func, args, kwargs)
+    if not isinstance(weight, TableParameter):
+        return _with_whole_tables(func, args, kwargs)
+    names = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
+    if func is not F.embedding:
+        names = ("weight", "indices", "padding_idx", "scale_grad_by_freq", "sparse")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    rows = _read(weight, ids)
+    if given.get("max_norm") is not None:
+        weight.table.shrink_norms(rows, given["max_norm"], given.get("norm_type", 2.0))
+    padding = given.get("padding_idx")
+    if padding is not None and (func is F.embedding or padding >= 0):
+        padding = weight.table.position(rows, padding)
+    else:
+        padding = None
+    return F.embedding(
+        rows.inverse,
+        rows.values,
+        padding_idx=padding,
+        scale_grad_by_freq=given.get("scale_grad_by_freq", False),
+    )
+
+
+def _bag(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    bag = lookups.bag_arguments(func, args, kwargs)
+    if func is not F.embedding_bag or not isinstance(bag.table, TableParameter):
+        return _with_whole_tables(func, args, kwargs)
+    table = bag.table.table
+    given = {**dict(zip(lookups.BAG_NAMES, args, strict=False)), **kwargs}
+    padding = bag.padding
+    if padding is None:
+        rows = _read(bag.table, bag.ids)
+        inverse = rows.inverse
+    else:
+        rows, inverse = _skip_padding(bag.table, bag.ids, padding % table.shape[0])
+        padding = len(rows.values)
+    if given.get("max_norm") is not None:
+        table.shrink_norms(rows, given["max_norm"], given.get("norm_type", 2.0))
+    values = rows.values
+    if padding is not None:
+        values = torch.cat([values, values.new_zeros(1, *table.shape[1:])])
+    rest = {
+        name: given[name]
+        for name in ("offsets", "scale_grad_by_freq", "mode", "per_sample_weights", "include_last_offset")
+        if name in given
+    }
+    return F.embedding_bag(inverse, values, padding_idx=padding, **rest)
+
+
+def _skip_padding(weight: TableParameter, ids: Tensor, padding: int) -> tuple[Rows, Tensor]:
+    """The rows of all ids but `padding`, which gets the position after the last row."""
+    kept = ids != padding
+    rows = _read(weight, ids[kept])
+    inverse = torch.full_like(ids, len(rows.values), dtype=torch.int64)
+    inverse[kept] = rows.inverse
+    return rows, inverse
+
+
+def _index_select(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    source, dim, index = lookups.index_select_arguments(args, kwargs)
+    if not isinstance(source, TableParameter) or dim not in (0, -len(source.table.shape)):
+        return _with_whole_tables(func, args, kwargs)
+    rows = _read(source, index)
+    return rows.values.index_select(0, rows.inverse)
+
+
+def _get_item(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    source, index = args
+    if not isinstance(source, TableParameter):
+        return _with_whole_tables(func, args, kwargs)
+    first = index[0] if type(index) is tuple and index else index
+    if isinstance(first, Tensor) and first.dtype is not torch.bool:
+        ids: Tensor | None = torch.remainder(first, source.table.shape[0])
+    elif isinstance(first, Tensor) and first.dim() > 1:  # a mask of single values
+        ids = None
+    else:
+        ids = lookups.item_rows(source.table.shape[0], index, lambda function, *given: function(*given))
+    if ids is None:
+        return _with_whole_tables(func, args, kwargs)
+    rows = _read(source, ids)
+    picked = rows.inverse[0] if isinstance(first, int) else rows.inverse
+    return rows.values[(picked, *index[1:])] if type(index) is tuple else rows.values[picked]
+
+
+def _alias(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    source = args[0]
+    if name_of(func) == "requires_grad_":
+        return func(*args, **kwargs)
+    if name_of(func) == "contiguous":
+        return source
+    return TableParameter.of(source.table, requires_grad=False)
+
+
+def _assign(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    attribute = getattr(getattr(func, "__self__", None), "__name__", "")
+    if attribute == "data":
+        _table_of(args).write(args[1])
+        return None
+    return func(*args, **kwargs)
+
+
+def _write(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """An in-place change of the whole table, such as an initialisation."""
+    target = args[0]
+    if not isinstance(target, TableParameter):
+        return _with_whole_tables(func, args, kwargs)
+    with torch.no_grad():
+        values = target.table.read()
+        func(values, *_whole(args[1:]), **_whole(kwargs))
+        target.table.write(values)
+    return target
+
+
+def _read(parameter: TableParameter, ids: Tensor) -> Rows:
+    """The rows of `ids`; under `torch.vmap` those of all its samples, and each sample's positions among them."""
+    functorch = torch._C._functorch
+    if not functorch.is_batchedtensor(ids):
+        return parameter.table.lookup(ids, parameter.requires_grad)
+    level, dimension = functorch.maybe_get_level(ids), functorch.maybe_get_bdim(ids)
+    allowed = functorch.get_inplace_requires_grad_allowed()
+    functorch.set_inplace_requires_grad_allowed(True)  # the pulled rows are a leaf outside of the transform
+    try:
+        with torch._C._DisableFuncTorch():
+            rows = _read(parameter, functorch.get_unwrapped(ids))
+    finally:
+        functorch.set_inplace_requires_grad_allowed(allowed)
+    return rows._replace(inverse=functorch._add_batch_dim(rows.inverse, dimension, level))
+
+
+def _with_whole_tables(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return func(*_whole(args), **_whole(kwargs))
+
+
+def _whole(values: Any) -> Any:
+    return pytree.tree_map(
+        lambda value: value.table.whole(value.requires_grad) if isinstance(value, TableParameter) else value,
+        values,
+    )
+
+
+def _table_of(args: tuple[Any, ...]) -> RemoteTable:
+    return next(value.table for value in args if isinstance(value, TableParameter))
+
+
+_HANDLERS = {
+    Kind.EMBEDDING: _embedding,
+    Kind.BAG: _bag,
+    Kind.INDEX_SELECT: _index_select,
+    Kind.GET_ITEM: _get_item,
+    Kind.ALIAS: _alias,
+    Kind.MOVE: lambda func, args, kwargs: args[0],
+    Kind.DEVICE: lambda func, args, kwargs: torch.device("cpu"),
+    Kind.IGNORED: _assign,
+    Kind.INPLACE: _write,
+    Kind.SET_ITEM: _write,
+    Kind.TEXT: lambda func, args, kwargs: repr(args[0]),
+}

@@ -1,0 +1,65 @@
+"""Rows that a batch will read, de-duplicated once when the batch is fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import adaps
+import torch
+from torch import Tensor
+
+from autoada.access.accesses import Prediction
+
+
+class Lookup(NamedTuple):
+    """Ids of one read, and each id's position among the unique rows."""
+
+    ids: Tensor
+    inverse: Tensor
+
+
+class TableRows(NamedTuple):
+    """The distinct rows of a table that a batch reads, and its reads in order."""
+
+    ids: Tensor
+    lookups: tuple[Lookup, ...]
+
+
+class Expected(NamedTuple):
+    """What a batch is expected to read: distinct rows by table, and the prediction that says so, if it was one."""
+
+    rows: dict[str, TableRows]
+    prediction: Prediction | None = None
+
+
+def rows_of_reads(reads: Sequence[tuple[str, Tensor]]) -> dict[str, TableRows]:
+    """De-duplicate reads ``(table, ids)``, each table's together; tables that are read alike are done once."""
+    by_table: dict[str, list[Tensor]] = {}
+    for table, ids in reads:
+        by_table.setdefault(table, []).append(ids)
+    done: dict[tuple[int, ...], TableRows] = {}
+    result = {}
+    for table, ids in by_table.items():
+        same = tuple(map(id, ids))
+        if same not in done:
+            done[same] = TableRows(*unique_rows(ids))
+        result[table] = done[same]
+    return result
+
+
+def unique_rows(ids: Sequence[Tensor]) -> tuple[Tensor, tuple[Lookup, ...]]:
+    """Distinct row ids of several reads of one table, and the reads with positions among them."""
+    if len(ids) == 1:
+        unique, inverse = adaps.deduplicate(_plain(ids[0]))
+        return unique, (Lookup(ids[0], inverse.view(ids[0].shape)),)
+    unique, inverse = adaps.deduplicate(torch.cat([_plain(part).reshape(-1) for part in ids]))
+    parts = inverse.split([part.numel() for part in ids])
+    return unique, tuple(
+        Lookup(given, part.view(given.shape)) for given, part in zip(ids, parts, strict=True)
+    )
+
+
+def _plain(ids: Tensor) -> Tensor:
+    """int64, contiguous, on the CPU."""
+    return ids.detach().to(device="cpu", dtype=torch.int64).contiguous()

@@ -1,0 +1,213 @@
+"""A table of the parameter server in the place of a module's parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any, NamedTuple
+
+import adaps
+import torch
+from torch import Tensor
+
+from autoada.rows import Lookup, TableRows, unique_rows
+
+Read = tuple[str, Tensor | None]
+"""Table and ids of one read; None stands for the whole table."""
+CHUNK_FLOATS = 1 << 22
+
+
+class Rows(NamedTuple):
+    """Distinct rows of a table, and the position of each id of a read among them.
+
+    ``values[inverse]`` are the rows of the ids; each row of `values` gets its gradients summed.
+    """
+
+    values: Tensor
+    keys: Tensor
+    inverse: Tensor
+
+
+class RemoteTable:
+    """Rows of one table, pulled when the forward pass reads them; their gradients, kept until they are pushed.
+
+    Parameters
+    ----------
+    name : str
+        The parameter's qualified name.
+    shape : torch.Size
+        The parameter's shape; the first dimension counts rows.
+    worker : adaps.Worker
+        Whose calls are used.
+    table : adaps.NodeTable
+        The server's table.
+    reads : list
+        Where every read is noted.
+    on_gradient : callable
+        Called during the backward pass when a gradient of some rows has arrived.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shape: torch.Size,
+        worker: Any,
+        table: Any,
+        reads: list[Read],
+        on_gradient: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self.shape = shape
+        self.training = True
+        self._reads = reads
+        self._worker = worker
+        self._table = table
+        self._on_gradient = on_gradient
+        self._expected: TableRows | None = None
+        self._expected_keys: Tensor | None = None
+        self._position = 0
+        self._leaf: Tensor | None = None
+        self._whole: Tensor | None = None
+        self._read_whole_before = False
+        self._gradients: list[tuple[Tensor, Tensor]] = []
+
+    # One step
+
+    def expect(self, rows: TableRows | None) -> None:
+        """Rows that the next forward pass is predicted to read."""
+        self._expected = rows
+        self._expected_keys = None if rows is None else self._table.keys(rows.ids)
+        self.begin_forward()
+
+    def begin_forward(self) -> None:
+        """Forget the rows of the last forward pass."""
+        self._position = 0
+        self._leaf = self._whole = None
+
+    def lookup(self, ids: Tensor, requires_grad: bool) -> Rows:
+        """The rows of `ids`."""
+        track = requires_grad and self.training and torch.is_grad_enabled()
+        known = self._next_expected(ids)
+        if self.training:
+            self._reads.append((self.name, ids if known is None else known.ids))
+        if self._read_whole_before:
+            return Rows(self._whole_table(track), self._all_keys, ids.long())
+        if known is not None:
+            keys = self._expected_keys
+            assert keys is not None
+            if self._leaf is None or self._leaf.requires_grad != track:
+                self._leaf = self._pull(keys, track)
+            return Rows(self._leaf, keys, known.inverse.view(ids.shape))
+        unique, (lookup,) = unique_rows([ids])
+        keys = self._table.keys(unique)
+        return Rows(self._pull(keys, track), keys, lookup.inverse)
+
+    def whole(self, requires_grad: bool) -> Tensor:
+        """All rows, with the table's own shape."""
+        if self._whole is None and self.training:
+            self._reads.append((self.name, None))
+        self._read_whole_before = True
+        return self._whole_table(requires_grad and self.training and torch.is_grad_enabled())
+
+    # Gradients
+
+    @property
+    def gradient(self) -> Tensor | None:
+        """The gradient of the rows that were read since the last push, each row once, shape (rows, ...)."""
+        self._merge()
+        return self._gradients[0][1] if self._gradients else None
+
+    def drop_gradient(self) -> None:
+        """Forget what has not been pushed."""
+        self._gradients.clear()
+
+    def push(self) -> None:
+        """Hand the gradients over, each row once, as torch's optimizers see coalesced sparse gradients."""
+        self._merge()
+        for keys, gradient in self._gradients:
+            self._worker.push_gradients(keys, gradient.reshape(len(keys), -1))
+        self._gradients.clear()
+        self.begin_forward()
+
+    # Whole tables
+
+    def read(self) -> Tensor:
+        """A copy of the whole table."""
+        return self._pull(self._all_keys, False)
+
+    def write(self, values: Tensor) -> None:
+        """Overwrite the whole table."""
+        rows = max(1, CHUNK_FLOATS // max(1, prod(self.shape[1:])))
+        flat = values.detach().to("cpu", torch.float32).reshape(self.shape[0], -1)
+        for start in range(0, self.shape[0], rows):
+            part = flat[start : start + rows].contiguous()
+            self._worker.set(self._table.keys(torch.arange(start, start + len(part))), part)
+        self.begin_forward()
+
+    # Corners of nn.Embedding
+
+    def position(self, rows: Rows, row: int) -> int | None:
+        """Where row number `row` is among `rows`."""
+        found = (rows.keys == self._table.first_key + row % self.shape[0]).nonzero()
+        return int(found[0]) if len(found) else None
+
+    def shrink_norms(self, rows: Rows, max_norm: float, norm_type: float) -> None:
+        """Shorten rows that are longer than `max_norm`, here and, in training, in the server."""
+        with torch.no_grad():
+            norms = rows.values.flatten(1).norm(norm_type, dim=1)
+            long = (norms > max_norm).nonzero()[:, 0]
+            if len(long) == 0:
+                return
+            scale = max_norm / (norms[long] + 1e-7)  # torch's own guard against a division by zero
+            before = rows.values[long]
+            after = before * scale.reshape(-1, *[1] * (before.dim() - 1))
+            if self.training:
+                self._worker.push(rows.keys[long], (after - before).reshape(len(long), -1))
+            rows.values[long] = after
+
+    # Helpers
+
+    def _next_expected(self, ids: Tensor) -> Lookup | None:
+        if not self.training or self._expected is None or self._position >= len(self._expected.lookups):
+            return None
+        lookup = self._expected.lookups[self._position]
+        self._position += 1
+        if lookup.ids is ids:
+            return lookup
+        same_kind = lookup.ids.dtype is ids.dtype and lookup.ids.numel() == ids.numel()
+        return lookup if same_kind and torch.equal(lookup.ids.reshape(-1), ids.reshape(-1)) else None
+
+    def _pull(self, keys: Tensor, track: bool) -> Tensor:
+        rows = torch.empty(len(keys), *self.shape[1:])
+        self._worker.pull(keys, rows.view(len(keys), -1))
+        return self._tracked(rows, keys) if track else rows
+
+    def _tracked(self, rows: Tensor, keys: Tensor) -> Tensor:
+        def arrived(leaf: Tensor) -> None:
+            assert leaf.grad is not None
+            self._gradients.append((keys, leaf.grad))
+            leaf.grad = None
+            self._on_gradient()
+
+        rows.requires_grad_()
+        rows.register_post_accumulate_grad_hook(arrived)
+        return rows
+
+    def _whole_table(self, track: bool) -> Tensor:
+        if self._whole is None or self._whole.requires_grad != track:
+            self._whole = self._pull(self._all_keys, track)
+        return self._whole
+
+    @property
+    def _all_keys(self) -> Tensor:
+        keys: Tensor = self._table.keys(torch.arange(self.shape[0]))
+        return keys
+
+    def _merge(self) -> None:
+        if len(self._gradients) < 2:
+            return
+        keys = torch.cat([keys for keys, _ in self._gradients])
+        gradients = torch.cat([gradient for _, gradient in self._gradients])
+        unique, inverse = adaps.deduplicate(keys)
+        merged = torch.zeros(len(unique), *gradients.shape[1:]).index_add_(0, inverse, gradients)
+        self._gradients = [(unique, merged)]

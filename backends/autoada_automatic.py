@@ -1,0 +1,34 @@
+"""AutoAda without a key function: which rows a batch reads is predicted from the model's own forward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+
+import autoada
+from adabench.backends._server import ServerSession
+from adabench.backends.protocol import Cluster, ServerOptions
+from adabench.usecases.protocol import UseCase
+
+
+class AutoAdaAutomatic:
+    name: ClassVar[str] = "autoada-automatic"
+    Options: ClassVar[type[ServerOptions]] = ServerOptions
+    distributed: ClassVar[bool] = True
+
+    def open(self, usecase: UseCase, cluster: Cluster, options: ServerOptions) -> AutoAdaAutomaticSession:
+        return AutoAdaAutomaticSession(usecase, cluster, options)
+
+
+class AutoAdaAutomaticSession(ServerSession):
+    def __init__(self, usecase: UseCase, cluster: Cluster, options: ServerOptions) -> None:
+        super().__init__(usecase, cluster, options)
+        self._loader: autoada.AdaDataLoader | None = None
+
+    def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
+        if self._loader is None or self._loader.loader is not loader:
+            self._loader = autoada.AdaDataLoader(loader, self.options.lookahead, model=self.model)
+        return iter(self._loader)
+
+
+BACKEND = AutoAdaAutomatic

@@ -1,0 +1,30 @@
+"""AutoAda with key functions by hand: model and loader are wrapped, the loop is plain PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+
+import autoada
+from adabench.backends._server import ServerSession
+from adabench.backends.protocol import Cluster, ServerOptions
+from adabench.usecases.protocol import UseCase
+
+
+class AutoAdaManual:
+    name: ClassVar[str] = "autoada-manual"
+    Options: ClassVar[type[ServerOptions]] = ServerOptions
+    distributed: ClassVar[bool] = True
+
+    def open(self, usecase: UseCase, cluster: Cluster, options: ServerOptions) -> AutoAdaManualSession:
+        return AutoAdaManualSession(usecase, cluster, options)
+
+
+class AutoAdaManualSession(ServerSession):
+    def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
+        return iter(
+            autoada.AdaDataLoader(loader, self.options.lookahead, keys=self.usecase.keys, model=self.model)
+        )
+
+
+BACKEND = AutoAdaManual

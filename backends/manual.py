@@ -1,0 +1,41 @@
+"""Intent by hand: the loop signals the keys of a batch some steps ahead and advances the clock itself."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from adabench.backends._server import ServerSession
+from adabench.backends.protocol import Cluster, ServerOptions
+from adabench.usecases.protocol import UseCase
+
+
+class Manual:
+    name: ClassVar[str] = "manual"
+    Options: ClassVar[type[ServerOptions]] = ServerOptions
+    distributed: ClassVar[bool] = True
+
+    def open(self, usecase: UseCase, cluster: Cluster, options: ServerOptions) -> ManualSession:
+        return ManualSession(usecase, cluster, options)
+
+
+class ManualSession(ServerSession):
+    def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
+        ahead: deque[Any] = deque()
+        for batch in loader:
+            self.announce(batch, self.server.current_clock + len(ahead))
+            ahead.append(batch)
+            if len(ahead) > self.options.lookahead:
+                yield ahead.popleft()
+        while ahead:
+            yield ahead.popleft()
+
+    def step(self, loss: Tensor) -> None:
+        super().step(loss)
+        self.server.advance_clock()
+
+
+BACKEND = Manual
