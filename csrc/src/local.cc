@@ -285,6 +285,7 @@ bool try_local(NodeState& node, LockedKey& key, const Unit& unit) {
     } else {
       serve(node, key, operation.kind, nullptr, operation.in + offset);
     }
+    if (ADAPS_MUTANT(first_duplicate_wins) && operation.kind == OperationKind::kSet) break;
   }
   return true;
 }

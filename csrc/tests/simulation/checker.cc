@@ -1,0 +1,266 @@
+#include "simulation/checker.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "simulation/violation.h"
+
+namespace adaps::simulation {
+
+namespace {
+
+constexpr Step kNotYet = std::numeric_limits<Step>::max();
+
+struct WriteInfo {
+  Step start = 0;
+  Step end = kNotYet;
+  NodeId node = 0;
+  std::uint32_t worker = 0;
+  std::uint32_t key = 0;
+  bool superseded = false;  // a set: by a later one of the same key in the same call
+  // A push: by when it is certainly applied at the owner: the end of the first wait_sync of its node that
+  // began after it had ended, or of a read on another node that shows it.
+  Step applied = kNotYet;
+};
+
+struct Sync {
+  Step start, end;
+};
+
+struct Seen {
+  Step end;
+  Content content;
+};
+
+class Checker {
+ public:
+  Checker(const History& history, std::size_t keys)
+      : history_(history), pushes_(keys), sets_(1), order_(keys) {
+    for (const Record& record : history) index(record);
+    for (auto& of_key : pushes_) {
+      for (WriteInfo& push : of_key) push.applied = first_sync_after(push);
+    }
+    for (const Record& record : history) index_reads(record);
+  }
+
+  void check_reads() {
+    for (const Record& record : history_) {
+      if (record.end == kOpen) continue;
+      const Step synced = last_sync(record);
+      for (std::size_t i = 0; i < record.reads.size(); ++i) {
+        const Read& read = record.reads[i];
+        check_plausible(read.key, read.content, record.end);
+        check_own_writes(record, read);
+        check_monotonic(record, read);
+        if (synced >= 0) check_visible(read, synced);
+        for (std::size_t j = 0; j < i; ++j) {
+          if (record.reads[j].key == read.key) check_rows(record.reads[j].content, read.content);
+        }
+      }
+      for (const Read& read : record.reads)
+        seen_[{record.worker, read.key}].push_back({record.end, read.content});
+    }
+  }
+
+  void check_last(std::span<const Content> last) {
+    for (std::uint32_t key = 0; key < last.size(); ++key) {
+      const Content& content = last[key];
+      check_plausible(key, content, kNotYet);
+      for (std::uint32_t push = 0; push < pushes_[key].size(); ++push)
+        check_contains(key, push, content, "lost update");
+      for (std::uint32_t set = 1; set < sets_.size(); ++set) {
+        if (sets_[set].key != key || sets_[set].superseded || set == content.set) continue;
+        if (surely_before(content.set, set)) throw Violation("lost update: set " + std::to_string(set));
+        order_[key].emplace_back(set, content.set);
+      }
+    }
+  }
+
+  void check_order_of_sets() {
+    for (std::uint32_t key = 0; key < order_.size(); ++key) {
+      if (order_[key].empty()) continue;
+      std::vector<std::uint32_t> left;
+      for (std::uint32_t set = 1; set < sets_.size(); ++set) {
+        if (sets_[set].key == key && !sets_[set].superseded) left.push_back(set);
+      }
+      const auto precedes = [&](std::uint32_t a, std::uint32_t b) {
+        return surely_before(a, b) ||
+               std::find(order_[key].begin(), order_[key].end(), std::pair(a, b)) != order_[key].end();
+      };
+      while (!left.empty()) {  // take away one that no other precedes; if there is none, there is a circle
+        const auto first = std::find_if(left.begin(), left.end(), [&](std::uint32_t b) {
+          return std::none_of(left.begin(), left.end(),
+                              [&](std::uint32_t a) { return a != b && precedes(a, b); });
+        });
+        if (first == left.end()) throw Violation("order of sets: observed orders contradict each other");
+        left.erase(first);
+      }
+    }
+  }
+
+ private:
+  void index(const Record& record) {
+    const Step end = record.end == kOpen ? kNotYet : record.end;
+    if (record.kind == CallKind::kSync) {
+      if (syncs_.size() <= record.node) syncs_.resize(record.node + 1U);
+      syncs_[record.node].push_back({record.start, end});
+      return;
+    }
+    for (std::size_t i = 0; i < record.writes.size(); ++i) {
+      const Write& write = record.writes[i];
+      WriteInfo info{record.start, end, record.node, record.worker, write.key, false, kNotYet};
+      std::vector<WriteInfo>& list = record.kind == CallKind::kSet ? sets_ : pushes_[write.key];
+      if (record.kind == CallKind::kSet) {
+        for (std::size_t j = i + 1; j < record.writes.size(); ++j) {
+          info.superseded = info.superseded || record.writes[j].key == write.key;
+        }
+      }
+      if (list.size() <= write.number) list.resize(write.number + 1);
+      list[write.number] = info;
+    }
+  }
+
+  Step first_sync_after(const WriteInfo& push) const {
+    Step first = kNotYet;
+    if (push.end == kNotYet || push.node >= syncs_.size()) return first;
+    for (const Sync& sync : syncs_[push.node]) {
+      if (sync.start >= push.end) first = std::min(first, sync.end);
+    }
+    return first;
+  }
+
+  // What a node sees of another one's pushes has been at the owner.
+  void index_reads(const Record& record) {
+    if (record.end == kOpen) return;
+    for (const Read& read : record.reads) {
+      std::vector<WriteInfo>& pushes = pushes_[read.key];
+      for (std::size_t number = 0; number < pushes.size(); ++number) {
+        if (!read.content.pushes[number] || pushes[number].node == record.node) continue;
+        pushes[number].applied = std::min(pushes[number].applied, record.end);
+      }
+    }
+  }
+
+  // When the last wait_sync of the node began that had ended before the record's call; -1: none.
+  Step last_sync(const Record& record) const {
+    Step last = -1;
+    if (record.node >= syncs_.size()) return last;
+    for (const Sync& sync : syncs_[record.node]) {
+      if (sync.end < record.start) last = std::max(last, sync.start);
+    }
+    return last;
+  }
+
+  bool surely_before(std::uint32_t earlier, std::uint32_t later) const {
+    return earlier == 0 || sets_[earlier].end < sets_[later].start;
+  }
+
+  // Contains only what may be there at `until`, and no push that a set overwrote.
+  void check_plausible(std::uint32_t key, const Content& content, Step until) const {
+    if (content.set != 0) {
+      if (content.set >= sets_.size() || sets_[content.set].key != key) {
+        throw Violation("value: set " + std::to_string(content.set) + " does not exist");
+      }
+      if (sets_[content.set].superseded) throw Violation("duplicates: an earlier duplicate of a set won");
+      if (sets_[content.set].start > until) throw Violation("value: a set from the future");
+    }
+    for (std::uint32_t number = 0; number < kMaxPushes; ++number) {
+      if (!content.pushes[number]) continue;
+      if (number >= pushes_[key].size() || pushes_[key][number].start > until) {
+        throw Violation("value: push " + std::to_string(number) + " does not exist yet");
+      }
+      if (content.set == 0) continue;
+      const WriteInfo& push = pushes_[key][number];
+      const WriteInfo& set = sets_[content.set];
+      if ((push.end < set.start && push.node == set.node) || push.applied < set.start) {
+        throw Violation("order of sets: push " + std::to_string(number) + " survives the later set " +
+                        std::to_string(content.set));
+      }
+    }
+  }
+
+  // The push is there, unless a set that may be later overwrote it.
+  void check_contains(std::uint32_t key, std::uint32_t number, const Content& content,
+                      const char* promise) const {
+    if (content.pushes[number]) return;
+    if (content.set == 0 || sets_[content.set].end < pushes_[key][number].start) {
+      throw Violation(std::string(promise) + ": push " + std::to_string(number) + " is missing");
+    }
+  }
+
+  void check_own_writes(const Record& record, const Read& read) const {
+    const std::vector<WriteInfo>& pushes = pushes_[read.key];
+    for (std::uint32_t number = 0; number < pushes.size(); ++number) {
+      if (pushes[number].worker == record.worker && pushes[number].end < record.start) {
+        check_contains(read.key, number, read.content, "read-your-writes");
+      }
+    }
+    for (std::uint32_t set = 1; set < sets_.size(); ++set) {
+      const WriteInfo& info = sets_[set];
+      if (info.key != read.key || info.superseded || info.worker != record.worker || info.end >= record.start)
+        continue;
+      if (set != read.content.set && surely_before(read.content.set, set)) {
+        throw Violation("read-your-writes: set " + std::to_string(set) + " is missing");
+      }
+    }
+  }
+
+  void check_monotonic(const Record& record, const Read& read) {
+    const auto found = seen_.find({record.worker, read.key});
+    if (found == seen_.end()) return;
+    for (const Seen& earlier : found->second) {
+      if (earlier.end >= record.start) continue;
+      const std::uint32_t before = earlier.content.set;
+      if (before == read.content.set) {
+        if ((earlier.content.pushes & ~read.content.pushes).any())
+          throw Violation("monotonic reads: a push vanished");
+      } else if (before != 0) {
+        if (surely_before(read.content.set, before)) throw Violation("monotonic reads: a set vanished");
+        order_[read.key].emplace_back(before, read.content.set);
+      }
+    }
+  }
+
+  // What was applied anywhere before `synced` is there.
+  void check_visible(const Read& read, Step synced) const {
+    const std::vector<WriteInfo>& pushes = pushes_[read.key];
+    for (std::uint32_t number = 0; number < pushes.size(); ++number) {
+      if (pushes[number].applied < synced) check_contains(read.key, number, read.content, "wait_sync");
+    }
+    for (std::uint32_t set = 1; set < sets_.size(); ++set) {
+      const WriteInfo& info = sets_[set];
+      if (info.key != read.key || info.superseded || info.end >= synced) continue;
+      if (set != read.content.set && surely_before(read.content.set, set)) {
+        throw Violation("wait_sync: set " + std::to_string(set) + " is invisible");
+      }
+    }
+  }
+
+  // Two rows of one pull of the same key: the second is not older.
+  void check_rows(const Content& first, const Content& second) const {
+    if (first.set == second.set && (first.pushes & ~second.pushes).any()) {
+      throw Violation("duplicates: a later row of a pull is older than an earlier one");
+    }
+  }
+
+  const History& history_;
+  std::vector<std::vector<WriteInfo>> pushes_;  // by key and number
+  std::vector<WriteInfo> sets_;                 // by number; 0 is the initial value
+  std::vector<std::vector<Sync>> syncs_;        // by node
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<Seen>> seen_;  // by worker and key
+  std::vector<std::vector<std::pair<std::uint32_t, std::uint32_t>>> order_;    // of sets, as observed, by key
+};
+
+}  // namespace
+
+void check_history(const History& history, std::span<const Content> last) {
+  Checker checker(history, last.size());
+  checker.check_reads();
+  checker.check_last(last);
+  checker.check_order_of_sets();
+}
+
+}  // namespace adaps::simulation

@@ -1,0 +1,69 @@
+#include "simulation/cluster.h"
+
+#include "adaps/invariant.h"
+#include "simulation/violation.h"
+
+namespace adaps::simulation {
+
+namespace {
+[[noreturn]] void violated(const char* text) { throw Violation(std::string("invariant: ") + text); }
+}  // namespace
+
+Cluster::Cluster(const WorldSpec& spec, std::uint32_t more_timers)
+    : channels_(spec.settings.channels),
+      network_(spec.settings.nodes, spec.settings.channels,
+               static_cast<std::uint32_t>(spec.settings.nodes * spec.settings.channels) + more_timers,
+               spec.seed) {
+  invariant_handler = violated;
+  for (NodeId rank = 0; rank < spec.settings.nodes; ++rank) {
+    Settings settings = spec.settings;
+    settings.rank = rank;
+    nodes_.push_back(std::make_unique<NodeState>(spec.tables, settings));
+  }
+  for (int i = 0; i < channels_; ++i) cutters_.emplace_back(nodes_[0]->tables, spec.settings.nodes);
+}
+
+Micros Cluster::tick(NodeId rank, int index) {
+  Channel& driven = channel(rank, index);
+  driven.set_now(network_.now());
+  const Micros next = driven.on_tick();
+  send_all(rank, index);
+  return next;
+}
+
+void Cluster::deliver(const Link& link, std::span<const std::byte> frame) {
+  if (log_ != nullptr) note_entries(link, " got ", frame);
+  Channel& driven = channel(link.to, link.channel);
+  driven.set_now(network_.now());
+  driven.on_frame(link.from, frame);
+  send_all(link.to, link.channel);
+}
+
+void Cluster::note(const std::string& line) {
+  if (log_ != nullptr) log_->push_back(std::to_string(network_.now()) + " us  " + line);
+}
+
+void Cluster::send_all(NodeId rank, int index) {
+  channel(rank, index).outbox().drain([&](NodeId to, Frame frame) {
+    const Link link{index, rank, to};
+    std::span<const std::byte> rest(frame);
+    if (log_ != nullptr) note_entries(link, "sends", rest);
+    while (!rest.empty()) {
+      const Entry entry = cutters_[static_cast<std::size_t>(index)].cut(rank, to, rest);
+      network_.send(link, entry.bytes);
+      ++messages_;
+      if (on_sent) on_sent(link, entry.type);
+    }
+  });
+}
+
+void Cluster::note_entries(const Link& link, const char* verb, std::span<const std::byte> frame) {
+  const bool sends = verb[0] == 's';
+  while (!frame.empty()) {
+    const Entry entry = cutters_[static_cast<std::size_t>(link.channel)].cut(link.from, link.to, frame);
+    note("n" + std::to_string(sends ? link.from : link.to) + " " + verb + (sends ? " to   n" : " from n") +
+         std::to_string(sends ? link.to : link.from) + "  " + describe(entry, nodes_[0]->tables));
+  }
+}
+
+}  // namespace adaps::simulation

@@ -1,0 +1,58 @@
+// All nodes of a simulated world, run by the real protocol code in one thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "adaps/channel.h"
+#include "adaps/node_state.h"
+#include "adaps/simulated_network.h"
+#include "simulation/entries.h"
+#include "simulation/spec.h"
+
+namespace adaps::simulation {
+
+class Cluster {
+ public:
+  // Timers 0 .. nodes * channels - 1 of the network are the channels' ticks; `more_timers` follow.
+  Cluster(const WorldSpec& spec, std::uint32_t more_timers);
+
+  SimulatedNetwork& network() { return network_; }
+  NodeState& node(NodeId rank) { return *nodes_[rank]; }
+  Channel& channel(NodeId rank, int index) {
+    return *nodes_[rank]->channels[static_cast<std::size_t>(index)];
+  }
+  NodeId nodes() const { return static_cast<NodeId>(nodes_.size()); }
+  int channels() const { return channels_; }
+  std::uint32_t tick_timer(NodeId rank, int index) const {
+    return static_cast<std::uint32_t>(rank * channels_ + index);
+  }
+
+  // Both put what the channel has to send on the network, message by message.
+  Micros tick(NodeId rank, int index);
+  void deliver(const Link& link, std::span<const std::byte> frame);
+
+  // Messages sent so far.
+  std::uint64_t messages() const { return messages_; }
+  // Told of every message that is sent.
+  std::function<void(const Link&, MessageType)> on_sent;
+  // Given a log, every message and its arrival is written there.
+  void set_log(std::vector<std::string>* log) { log_ = log; }
+  void note(const std::string& line);
+
+ private:
+  void send_all(NodeId rank, int index);
+  void note_entries(const Link& link, const char* arrow, std::span<const std::byte> frame);
+
+  const int channels_;
+  SimulatedNetwork network_;
+  std::vector<std::unique_ptr<NodeState>> nodes_;
+  std::vector<EntryCutter> cutters_;  // by channel
+  std::uint64_t messages_ = 0;
+  std::vector<std::string>* log_ = nullptr;
+};
+
+}  // namespace adaps::simulation

@@ -1,0 +1,58 @@
+#include "simulation/content.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "simulation/violation.h"
+
+namespace adaps::simulation {
+
+namespace {
+constexpr std::uint32_t kLimit = 1U << 24;
+}
+
+void write_set(std::uint32_t set, std::span<float> value) {
+  std::fill(value.begin(), value.end(), 0.0F);
+  value[0] = static_cast<float>(set);
+}
+
+void write_push(std::uint32_t push, std::span<float> delta) {
+  std::fill(delta.begin(), delta.end(), 0.0F);
+  delta[1 + push / kPushesPerFloat] = static_cast<float>(1U << (2 * (push % kPushesPerFloat)));
+}
+
+Content read_content(std::span<const float> value) {
+  for (const float x : value) {
+    if (std::isnan(x)) throw Violation("value: a row was not written");
+    if (x < 0.0F || x >= static_cast<float>(kLimit) || x != std::floor(x)) {
+      throw Violation("value: " + std::to_string(x) + " is no sum of pushes");
+    }
+  }
+  Content content;
+  content.set = static_cast<std::uint32_t>(value[0]);
+  for (std::size_t i = 1; i < value.size(); ++i) {
+    auto counts = static_cast<std::uint32_t>(value[i]);
+    for (std::size_t push = (i - 1) * kPushesPerFloat; counts != 0; ++push, counts >>= 2) {
+      if ((counts & 3) > 1) {
+        throw Violation("value: push " + std::to_string(push) + " counted " + std::to_string(counts & 3) +
+                        " times");
+      }
+      if ((counts & 3) == 0) continue;
+      if (push >= kMaxPushes) throw Violation("value: push " + std::to_string(push) + " does not exist");
+      content.pushes.set(push);
+    }
+  }
+  return content;
+}
+
+std::string to_string(const Content& content) {
+  std::string text = content.set == 0 ? "{" : "{set " + std::to_string(content.set);
+  for (std::size_t push = 0; push < kMaxPushes; ++push) {
+    if (!content.pushes[push]) continue;
+    if (text.size() > 1) text += " ";
+    text += "+" + std::to_string(push);
+  }
+  return text + "}";
+}
+
+}  // namespace adaps::simulation

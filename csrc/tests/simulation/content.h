@@ -1,0 +1,36 @@
+// Values whose floats tell what they contain: the last set, and how often each push was added. All numbers
+// are integers below 2^24, so float32 arithmetic on them is exact.
+#pragma once
+
+#include <bitset>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace adaps::simulation {
+
+inline constexpr std::size_t kMaxPushes = 252;  // of one key
+inline constexpr std::size_t kPushesPerFloat = 12;
+
+using Pushes = std::bitset<kMaxPushes>;
+
+struct Content {
+  std::uint32_t set = 0;  // 0: never set
+  Pushes pushes;          // since then, by their number on this key
+};
+
+// Floats that a key with so many pushes needs at least.
+constexpr std::size_t content_length(std::size_t pushes) {
+  return 1 + (pushes + kPushesPerFloat - 1) / kPushesPerFloat;
+}
+
+void write_set(std::uint32_t set, std::span<float> value);
+void write_push(std::uint32_t push, std::span<float> delta);
+
+// Throws Violation if a push was counted more than once, or the floats contain what nobody wrote.
+Content read_content(std::span<const float> value);
+
+std::string to_string(const Content& content);
+
+}  // namespace adaps::simulation

@@ -1,0 +1,188 @@
+#include "simulation/entries.h"
+
+#include <sstream>
+
+#include "adaps/operation.h"
+#include "simulation/content.h"
+#include "simulation/violation.h"
+
+namespace adaps::simulation {
+
+namespace {
+
+template <typename Message>
+Message header_of(std::span<const std::byte> bytes) {
+  return Reader(bytes).read<Message>();
+}
+
+std::size_t request_floats(const RequestMessage& message, std::size_t length) {
+  switch (static_cast<OperationKind>(message.kind)) {
+    case OperationKind::kPush:
+    case OperationKind::kSet:
+      return length;
+    case OperationKind::kPushGradients:
+      return message.count * length;
+    default:
+      return 0;
+  }
+}
+
+std::string describe_floats(std::span<const std::byte> bytes, std::size_t length) {
+  std::vector<float> floats(bytes.size() / sizeof(float));
+  std::memcpy(floats.data(), bytes.data(), bytes.size());
+  floats.resize(std::min(floats.size(), length));
+  if (floats.empty()) return "";
+  for (float& x : floats) x = std::abs(x);  // gradients are negative
+  try {
+    return " " + to_string(read_content(floats));
+  } catch (const Violation& violation) {
+    return std::string(" ") + violation.what();
+  }
+}
+
+}  // namespace
+
+Entry EntryCutter::cut(NodeId from, NodeId to, std::span<const std::byte>& rest) {
+  Entry entry{static_cast<MessageType>(rest.front()), 0, {}};
+  std::size_t header = 0;
+  std::size_t floats = 0;
+  const auto take = [&](const auto& message, auto count) {
+    header = sizeof(message);
+    entry.key = message.key;
+    floats = count(tables_.find(message.key));
+  };
+  const auto none = [](const Table&) { return std::size_t{0}; };
+  const auto width = [](const Table& table) { return table.width(); };
+  switch (entry.type) {
+    case MessageType::kRequest: {
+      const auto message = header_of<RequestMessage>(rest);
+      header = sizeof(message);
+      entry.key = message.key;
+      floats = request_floats(message, tables_.find(entry.key).length());
+      if (message.origin == from) {
+        std::vector<Key>& keys = request_keys_[from];
+        if (keys.size() <= message.unit) keys.resize(message.unit + 1);
+        keys[message.unit] = entry.key;
+      }
+      break;
+    }
+    case MessageType::kAnswer: {
+      const auto message = header_of<AnswerMessage>(rest);
+      header = sizeof(message);
+      entry.key = request_keys_[to].at(message.unit);
+      floats = message.has_value != 0 ? tables_.find(entry.key).length() : 0;
+      break;
+    }
+    case MessageType::kIntent:
+      take(header_of<IntentMessage>(rest), none);
+      break;
+    case MessageType::kSetup:
+      take(header_of<SetupMessage>(rest), width);
+      break;
+    case MessageType::kRefresh:
+      take(header_of<RefreshMessage>(rest), width);
+      break;
+    case MessageType::kDelta:
+    case MessageType::kDrop: {
+      const auto message = header_of<DeltaMessage>(rest);
+      if (message.has_delta != 0) {
+        take(message, width);
+      } else {
+        take(message, none);
+      }
+      break;
+    }
+    case MessageType::kAck:
+    case MessageType::kDropAck:
+      take(header_of<AckMessage>(rest), none);
+      break;
+    case MessageType::kTransfer: {
+      const auto message = header_of<TransferMessage>(rest);
+      if (message.has_value != 0) {
+        take(message, width);
+      } else {
+        take(message, none);
+      }
+      break;
+    }
+    case MessageType::kNews:
+      take(header_of<NewsMessage>(rest), none);
+      break;
+    default:
+      header = sizeof(NumberMessage);
+      break;
+  }
+  entry.bytes = rest.first(header + floats * sizeof(float));
+  rest = rest.subspan(entry.bytes.size());
+  return entry;
+}
+
+const char* name_of(MessageType type) {
+  static constexpr const char* kNames[] = {"?",     "REQUEST", "INTENT",  "ANSWER",   "SETUP",    "REFRESH",
+                                           "DELTA", "ACK",     "DROP",    "DROP_ACK", "TRANSFER", "NEWS",
+                                           "MARK",  "ECHO",    "BARRIER", "RELEASE"};
+  const auto index = static_cast<std::size_t>(type);
+  return index < std::size(kNames) ? kNames[index] : "?";
+}
+
+std::string describe(const Entry& entry, const Tables& tables) {
+  std::ostringstream text;
+  text << name_of(entry.type);
+  const std::size_t length = tables.find(entry.key).length();
+  const auto payload = [&](const auto& message) {
+    return describe_floats(entry.bytes.subspan(sizeof(message)), length);
+  };
+  switch (entry.type) {
+    case MessageType::kRequest: {
+      static constexpr const char* kKinds[] = {"pull", "push", "push_gradients", "set"};
+      const auto message = header_of<RequestMessage>(entry.bytes);
+      text << " " << (message.kind < 4 ? kKinds[message.kind] : "?") << " of node " << message.origin
+           << ", hops " << static_cast<int>(message.route.hops) << payload(message);
+      break;
+    }
+    case MessageType::kIntent: {
+      const auto message = header_of<IntentMessage>(entry.bytes);
+      text << " of node " << message.origin << ", hops " << static_cast<int>(message.route.hops);
+      break;
+    }
+    case MessageType::kAnswer: {
+      const auto message = header_of<AnswerMessage>(entry.bytes);
+      text << " v" << message.version << " rc" << message.rc << payload(message);
+      break;
+    }
+    case MessageType::kSetup: {
+      const auto message = header_of<SetupMessage>(entry.bytes);
+      text << " v" << message.version << " rc" << message.rc << payload(message);
+      break;
+    }
+    case MessageType::kRefresh: {
+      const auto message = header_of<RefreshMessage>(entry.bytes);
+      text << " v" << message.version << payload(message);
+      break;
+    }
+    case MessageType::kDelta:
+    case MessageType::kDrop: {
+      const auto message = header_of<DeltaMessage>(entry.bytes);
+      text << " rc" << message.rc << payload(message);
+      break;
+    }
+    case MessageType::kAck:
+      text << (header_of<AckMessage>(entry.bytes).exact != 0 ? " exact" : "");
+      break;
+    case MessageType::kTransfer: {
+      const auto message = header_of<TransferMessage>(entry.bytes);
+      text << " v" << message.version << " rc" << message.rc << payload(message);
+      break;
+    }
+    case MessageType::kNews:
+      text << " rc" << header_of<NewsMessage>(entry.bytes).rc;
+      break;
+    default:
+      text << " " << header_of<NumberMessage>(entry.bytes).number;
+      return text.str();
+  }
+  text << " key " << entry.key;
+  return text.str();
+}
+
+}  // namespace adaps::simulation

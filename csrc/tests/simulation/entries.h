@@ -1,0 +1,38 @@
+// The messages of a frame, one by one.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "adaps/message.h"
+#include "adaps/table.h"
+#include "adaps/types.h"
+
+namespace adaps::simulation {
+
+struct Entry {
+  MessageType type;
+  Key key;  // meaningless for marks and barriers
+  std::span<const std::byte> bytes;
+};
+
+// Cuts frames that one node's channel sent into messages. It sees all that are sent, because the length of an
+// answer follows from the request that it belongs to.
+class EntryCutter {
+ public:
+  EntryCutter(const Tables& tables, NodeId nodes) : tables_(tables), request_keys_(nodes) {}
+
+  // The first message of `rest`, which is shortened by it. `rest` was sent from `from` to `to`.
+  Entry cut(NodeId from, NodeId to, std::span<const std::byte>& rest);
+
+ private:
+  const Tables& tables_;
+  std::vector<std::vector<Key>> request_keys_;  // by origin and name of the unit
+};
+
+const char* name_of(MessageType type);
+std::string describe(const Entry& entry, const Tables& tables);
+
+}  // namespace adaps::simulation

@@ -1,0 +1,277 @@
+#include "simulation/generator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+
+#include "adaps/random.h"
+#include "simulation/content.h"
+
+namespace adaps::simulation {
+
+namespace {
+
+// Mean times are around this many micros; what matters is only how they compare.
+constexpr double kUnit = 100.0;
+
+class Generator {
+ public:
+  explicit Generator(std::uint64_t seed) : random_(seed) { spec_.seed = seed; }
+
+  WorldSpec generate() {
+    // Three kinds of worlds: wild ones, in which everything is drawn; narrow ones (one key, few nodes,
+    // asynchronous calls, links that stand still at a bad moment), which find what needs a long chain of
+    // coincidences; settled ones (long intents, rare rounds, many wait_syncs), in which only wait_sync makes
+    // writes visible.
+    const double kind = random_.unit();
+    narrow_ = kind < 0.4;
+    settled_ = kind >= 0.85;
+    draw_freezing();
+    draw_cluster();
+    draw_programs();
+    draw_tables();
+    draw_speeds();
+    return std::move(spec_);
+  }
+
+ private:
+  template <typename T>
+  T one_of(std::initializer_list<T> choices) {
+    return choices.begin()[random_.below(choices.size())];
+  }
+  // Log-uniform.
+  double spread(double low, double high) { return low * std::exp(random_.unit() * std::log(high / low)); }
+
+  void draw_freezing() {
+    if (!narrow_ && !random_.chance(0.3)) return;
+    using enum MessageType;
+    if (settled_) {
+      spec_.freeze_type = one_of({kEcho, kEcho, kMark, kAck});
+    } else {
+      spec_.freeze_type = one_of({kDelta, kDelta, kDrop, kDropAck, kTransfer, kSetup, kAck, kRefresh,
+                                  kRequest, kIntent, kNews, kNews, kAnswer, kMark, kEcho});
+    }
+    spec_.freeze_probability = one_of({0.1, 0.3, 0.7});
+    spec_.freeze_shortest = 20.0 * kUnit;
+    spec_.freeze_longest = 600.0 * kUnit;
+  }
+
+  void draw_cluster() {
+    Settings& settings = spec_.settings;
+    using enum Technique;
+    if (narrow_) {
+      // News is sent only if home is neither giver nor receiver.
+      settings.nodes =
+          spec_.freeze_type == MessageType::kNews ? one_of<NodeId>({4, 5}) : one_of<NodeId>({3, 3, 4});
+      settings.technique = random_.chance(0.9) ? kAdaptive : kReplication;
+      keys_ = 1;
+    } else {
+      settings.nodes =
+          random_.chance(0.9) ? one_of<NodeId>({2, 2, 3, 3, 4}) : static_cast<NodeId>(5 + random_.below(12));
+      settings.workers = one_of({1, 1, 2, 2, 3, 4});
+      if (settings.nodes > 4) settings.workers = 1;
+      settings.channels = one_of({1, 1, 2, 3});
+      settings.technique = one_of({kAdaptive, kAdaptive, kAdaptive, kAdaptive, kAdaptive, kReplication,
+                                   kRelocation, kStatic, kFullReplication});
+      keys_ = random_.chance(0.9) ? one_of<std::size_t>({1, 1, 2, 2, 3, 4}) : 5 + random_.below(12);
+    }
+    if (settled_) {
+      settings.nodes = one_of<NodeId>({3, 3, 4});
+      settings.workers = one_of({1, 2, 3});
+      settings.technique = one_of({kAdaptive, kAdaptive, kReplication, kFullReplication});
+      keys_ = one_of<std::size_t>({1, 2});
+    }
+    settings.timing = random_.chance(0.4);
+    settings.max_rounds_per_second = settled_ ? one_of({20.0, 500.0}) : one_of({1e6, 1e5, 2e4, 5e3, 500.0});
+    settings.max_round_bytes_per_second = one_of({1e9, 1e9, 1e6});
+    sets_ = random_.chance(0.4);
+    asynchronous_ = narrow_ ? 0.8 : (random_.chance(0.4) ? 0.4 : 0.0);
+    barriers_ = !narrow_ && random_.chance(0.5);
+    spec_.weak_barrier = random_.chance(0.7);
+    restless_ = narrow_ || random_.chance(0.4);  // many intents and clocks, so that keys move often
+  }
+
+  void draw_programs() {
+    const auto& settings = spec_.settings;
+    const std::size_t workers =
+        static_cast<std::size_t>(settings.nodes) * static_cast<std::size_t>(settings.workers);
+    const std::size_t phases = barriers_ ? one_of<std::size_t>({1, 2, 3}) : 1;
+    std::size_t length = narrow_ ? one_of<std::size_t>({30, 60}) : one_of<std::size_t>({6, 10, 16, 30});
+    if (workers > 6) length = std::min<std::size_t>(length, 8);
+    // So that no key can get more pushes than a value can count; a call has at most 3 keys.
+    length = std::min(length, kMaxPushes / (3 * workers * phases) + 2);
+    spec_.programs.resize(workers);
+    for (Program& program : spec_.programs) {
+      for (std::size_t phase = 0; phase < phases; ++phase) {
+        for (std::size_t i = 0; i < length; ++i) program.push_back(draw_call());
+        if (barriers_) end_phase(program);
+      }
+      program.push_back({CallKind::kWaitAll, false, {}, 0, 0});
+    }
+    limit_pushes();
+  }
+
+  // wait_sync, barrier, wait_sync: then everybody sees everything.
+  void end_phase(Program& program) {
+    std::vector<std::uint32_t> all(keys_);
+    for (std::uint32_t i = 0; i < keys_; ++i) all[i] = i;
+    for (const CallKind kind : {CallKind::kWaitAll, CallKind::kSync, CallKind::kBarrier, CallKind::kSync}) {
+      program.push_back({kind, false, {}, 0, 0});
+    }
+    program.push_back({CallKind::kPull, false, all, 0, 0});
+  }
+
+  Call draw_call() {
+    Call call;
+    call.asynchronous = random_.chance(asynchronous_);
+    call.keys = draw_keys();
+    if (settled_) return draw_settled_call(std::move(call));
+    double x = random_.unit();
+    if (narrow_ && x >= 0.96) x = 0.6;  // wait_sync would put all in order
+    if (x < (restless_ ? 0.30 : 0.22)) {
+      call.kind = CallKind::kIntent;
+      call.asynchronous = false;
+      call.start_in = one_of<Clock>({0, 0, 1, 2});
+      call.length = one_of<Clock>({1, 1, 2, 3});
+    } else if (x < (restless_ ? 0.56 : 0.42)) {
+      call = {CallKind::kClock, false, {}, 0, 0};
+    } else if (x < 0.66) {
+      call.kind = random_.chance(0.7) ? CallKind::kPush : CallKind::kPushGradients;
+    } else if (x < 0.90) {
+      call.kind = CallKind::kPull;
+    } else if (x < 0.94) {
+      call = {CallKind::kWaitAll, false, {}, 0, 0};
+    } else if (x < 0.97 && sets_) {
+      call.kind = CallKind::kSet;
+    } else {
+      call = {CallKind::kSync, false, {}, 0, 0};
+    }
+    return call;
+  }
+
+  Call draw_settled_call(Call call) {
+    const double x = random_.unit();
+    if (x < 0.15) {
+      call.kind = CallKind::kIntent;
+      call.asynchronous = false;
+      call.length = 10;
+    } else if (x < 0.20) {
+      call = {CallKind::kClock, false, {}, 0, 0};
+    } else if (x < 0.45) {
+      call.kind = CallKind::kPush;
+    } else if (x < 0.70) {
+      call.kind = CallKind::kPull;
+    } else if (x < 0.73 && sets_) {
+      call.kind = CallKind::kSet;
+    } else {
+      call = {CallKind::kSync, false, {}, 0, 0};
+    }
+    return call;
+  }
+
+  // One or two, rarely three, with duplicates; small positions are hot.
+  std::vector<std::uint32_t> draw_keys() {
+    std::vector<std::uint32_t> keys(one_of<std::size_t>({1, 1, 1, 2, 2, 3}));
+    for (std::uint32_t& key : keys) {
+      const double u = random_.unit();
+      key = static_cast<std::uint32_t>(u * u * static_cast<double>(keys_));
+    }
+    return keys;
+  }
+
+  void limit_pushes() {
+    pushes_.assign(keys_, 0);
+    for (Program& program : spec_.programs) {
+      for (Call& call : program) {
+        if (call.kind != CallKind::kPush && call.kind != CallKind::kPushGradients) continue;
+        for (const std::uint32_t key : call.keys) {
+          if (++pushes_[key] > kMaxPushes) call.kind = CallKind::kPull;
+        }
+      }
+    }
+  }
+
+  void draw_tables() {
+    // The keys that are used lie among others, so that they have different home nodes and channels.
+    const bool full = spec_.settings.technique == Technique::kFullReplication;
+    const std::size_t tables = keys_ > 1 && random_.chance(0.3) ? 2 : 1;
+    std::vector<std::size_t> longest(tables, 0);
+    for (std::size_t i = 0; i < keys_; ++i) {
+      longest[i % tables] = std::max(longest[i % tables], std::min<std::size_t>(pushes_[i], kMaxPushes));
+    }
+    const bool gradients =
+        std::any_of(spec_.programs.begin(), spec_.programs.end(), [](const Program& program) {
+          return std::any_of(program.begin(), program.end(),
+                             [](const Call& call) { return call.kind == CallKind::kPushGradients; });
+        });
+    std::vector<Key> first;
+    Key next = 0;
+    const std::size_t rows = full ? keys_ + random_.below(3) : 64 + keys_;
+    for (std::size_t i = 0; i < tables; ++i) {
+      TableSpec table;
+      table.name = "t" + std::to_string(i);
+      table.rows = rows;
+      table.length = content_length(longest[i]) + random_.below(3);
+      table.rule.lr = 1.0F;
+      if (!gradients && random_.chance(0.5)) {  // state that must travel along and stay as it is
+        table.rule.kind = RuleKind::kAdagrad;
+        table.rule.initial_accumulator = 3.0F;
+      }
+      first.push_back(next);
+      next += rows;
+      spec_.tables.push_back(table);
+    }
+    for (std::size_t i = 0; i < keys_; ++i) {
+      const Key low = first[i % tables];
+      Key key = low + random_.below(rows);
+      while (std::find(spec_.keys.begin(), spec_.keys.end(), key) != spec_.keys.end()) {
+        key = low + (key - low + 1) % rows;
+      }
+      spec_.keys.push_back(key);
+    }
+  }
+
+  void draw_speeds() {
+    const std::size_t nodes = spec_.settings.nodes;
+    const std::size_t workers = spec_.programs.size();
+    const double jitter = one_of({0.0, 0.3, 1.0, 1.0});
+    for (std::size_t i = 0; i < nodes * nodes; ++i) {
+      const double latency = narrow_ ? kUnit * random_.uniform(1.0, 3.0) : spread(kUnit, 100.0 * kUnit);
+      spec_.links.push_back({(1.0 - jitter) * latency, jitter * latency + 1.0,
+                             random_.chance(0.2) ? spread(0.01, 1.0) : LinkTraits{}.bytes_per_micro});
+    }
+    if (!narrow_ && random_.chance(0.5)) {  // a few links are very slow
+      for (std::size_t i = one_of<std::size_t>({1, 2, 4}); i > 0; --i) {
+        LinkTraits& link = spec_.links[random_.below(spec_.links.size())];
+        link.jitter = spread(1e2, 1e5) * kUnit;
+      }
+    }
+    const bool fast = settled_ || random_.chance(0.3);
+    const double slowest_thought = (settled_ ? 10.0 : fast ? 5.0 : 100.0) * kUnit;
+    for (std::size_t i = 0; i < workers; ++i) {
+      spec_.think.push_back(narrow_ ? 5.0 * kUnit : spread(fast ? 0.1 * kUnit : kUnit, slowest_thought));
+      spec_.submit.push_back(random_.chance(0.5) ? 0.0 : spread(0.1, 30.0) * kUnit);
+    }
+    for (std::size_t i = 0; i < nodes; ++i) spec_.tick.push_back(spread(0.1, narrow_ ? 10.0 : 100.0) * kUnit);
+    spec_.merging = one_of({0.0, 0.5, 1.0});
+  }
+
+  Random random_;
+  WorldSpec spec_;
+  bool narrow_ = false;
+  bool settled_ = false;
+  std::size_t keys_ = 1;
+  bool sets_ = false;
+  double asynchronous_ = 0.0;
+  bool barriers_ = false;
+  bool restless_ = false;
+  std::vector<std::size_t> pushes_;
+};
+
+}  // namespace
+
+WorldSpec random_world(std::uint64_t seed, std::uint64_t number) {
+  return Generator(mix(seed) + number).generate();
+}
+
+}  // namespace adaps::simulation

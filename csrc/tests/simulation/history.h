@@ -1,0 +1,41 @@
+// What the workers of a world called and what they got: all that the checker sees.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "simulation/content.h"
+#include "simulation/spec.h"
+
+namespace adaps::simulation {
+
+// Steps of the world are numbered; nothing happens at the same step.
+using Step = std::int64_t;
+inline constexpr Step kOpen = -1;
+
+struct Write {
+  std::uint32_t key;
+  std::uint32_t number;  // of the push on this key, or of the set
+};
+
+struct Read {
+  std::uint32_t key;
+  Content content;
+};
+
+struct Record {
+  CallKind kind = CallKind::kPull;
+  NodeId node = 0;
+  std::uint32_t worker = 0;  // among all of the world
+  bool asynchronous = false;
+  Step start = 0;
+  Step end = kOpen;
+  Micros started = 0;
+  Micros ended = 0;
+  std::vector<Write> writes;  // in the order of the call's keys
+  std::vector<Read> reads;
+};
+
+using History = std::vector<Record>;
+
+}  // namespace adaps::simulation

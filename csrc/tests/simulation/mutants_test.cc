@@ -1,0 +1,35 @@
+// Every deliberate bug in the protocol is found: the checker bites.
+#include <algorithm>
+
+#include "check.h"
+#include "simulation/explore.h"
+
+using namespace adaps;
+using namespace adaps::simulation;
+
+namespace {
+
+constexpr std::uint64_t kWorlds = 5000;
+
+// Those that take a coincidence of many events; schedules_test.cc has a schedule for each.
+constexpr Mutant kByScheduleOnly[] = {Mutant::no_rc_check, Mutant::absorb_no_bump, Mutant::news_unordered};
+
+bool by_schedule_only(Mutant mutant) {
+  return std::find(std::begin(kByScheduleOnly), std::end(kByScheduleOnly), mutant) !=
+         std::end(kByScheduleOnly);
+}
+
+}  // namespace
+
+TEST(every_mutant_is_found_in_random_worlds) {
+  for (const NamedMutant& mutant : all_mutants()) {
+    if (by_schedule_only(mutant.mutant)) continue;
+    const Exploration result = explore({.seed = 1, .worlds = kWorlds, .mutant = mutant.mutant});
+    if (result.failures.empty()) {
+      check::fail(__FILE__, __LINE__, std::string(mutant.name) + " was not found");
+    } else {
+      std::cout << "  " << mutant.name << ": world " << result.failures[0].world << ", "
+                << result.failures[0].what << "\n";
+    }
+  }
+}

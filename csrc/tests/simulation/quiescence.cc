@@ -1,0 +1,236 @@
+#include "simulation/quiescence.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "adaps/local.h"
+#include "simulation/checker.h"
+#include "simulation/violation.h"
+
+namespace adaps::simulation {
+
+namespace {
+
+struct View {
+  State state = State::kNone;
+  bool readable = false;
+  std::vector<float> value;  // and optimizer state; empty unless the node holds the key
+};
+
+View look(NodeState& node, Key name) {
+  LockedKey key(node.store, name);
+  View view;
+  view.state = key.state();
+  if (key.untouched_here()) {
+    view.state = State::kOwner;
+    view.value.resize(key.width());
+    key.table().init(name, view.value.data());
+  } else if (view.state == State::kOwner || view.state == State::kReplica || view.state == State::kDropping) {
+    view.value.assign(key.value(), key.value() + key.width());
+  }
+  view.readable = view.state == State::kOwner || view.state == State::kReplica;
+  return view;
+}
+
+std::string where(Key key, NodeId node) {
+  return " (key " + std::to_string(key) + " at node " + std::to_string(node) + ")";
+}
+
+bool replicates(Technique technique) {
+  return technique == Technique::kReplication || technique == Technique::kFullReplication;
+}
+
+Technique technique_of(const World& world) { return world.spec().settings.technique; }
+
+// Who has intent for a key: certainly, and possibly (an intent that begins later may be acted on early).
+struct Interested {
+  std::vector<bool> certainly;
+  std::vector<bool> possibly;
+};
+
+Interested interested(World& world, std::uint32_t key) {
+  const NodeId nodes = world.cluster().nodes();
+  Interested result{std::vector<bool>(nodes), std::vector<bool>(nodes)};
+  for (const Intent& intent : world.intents()) {
+    if (intent.key != key) continue;
+    const Clock clock = world.clock(intent.node, intent.worker);
+    if (intent.end <= clock) continue;
+    result.possibly[intent.node] = true;
+    if (intent.start <= clock || !world.spec().settings.timing) result.certainly[intent.node] = true;
+  }
+  return result;
+}
+
+void check_stays_at_home(World& world, Key key) {
+  NodeState& home = world.cluster().node(world.cluster().node(0).directory.home(key));
+  if (look(home, key).state != State::kOwner)
+    throw Violation("technique: a key left its home" + where(key, home.settings.rank));
+}
+
+void check_effect(World& world, std::uint32_t position) {
+  const Technique technique = technique_of(world);
+  const Key key = world.spec().keys[position];
+  if (technique != Technique::kAdaptive && technique != Technique::kRelocation)
+    check_stays_at_home(world, key);
+  if (technique == Technique::kStatic || technique == Technique::kRelocation) return;
+  const Interested who = interested(world, position);
+  const auto possibly = std::count(who.possibly.begin(), who.possibly.end(), true);
+  for (NodeId node = 0; node < world.cluster().nodes(); ++node) {
+    const View view = look(world.cluster().node(node), key);
+    const bool permanent = technique == Technique::kFullReplication;
+    if ((who.certainly[node] || permanent) && !view.readable) {
+      throw Violation("intent: no effect" + where(key, node));
+    }
+    if (technique == Technique::kAdaptive && who.certainly[node] && possibly == 1 &&
+        view.state != State::kOwner) {
+      throw Violation("intent: the only interested node is not the owner" + where(key, node));
+    }
+    if (!who.possibly[node] && !permanent && view.state == State::kReplica) {
+      throw Violation("intent: a replica without intent" + where(key, node));
+    }
+  }
+}
+
+void check_silence(World& world, std::uint64_t messages, const char* what) {
+  world.run_until_quiet();
+  if (world.cluster().messages() != messages)
+    throw Violation(std::string("economy: ") + what + " sends messages");
+}
+
+void extend_intents(World& world) {
+  constexpr Clock kLonger = 50;
+  const std::vector<Intent>& intents = world.intents();
+  for (std::size_t i = 0; i < intents.size(); ++i) {
+    const Intent& intent = intents[i];
+    const Clock clock = world.clock(intent.node, intent.worker);
+    if (intent.start <= clock && clock < intent.end) world.extend_intent(intent, kLonger);
+  }
+}
+
+void read_local_values(World& world) {
+  for (const Key key : world.spec().keys) {
+    for (NodeId rank = 0; rank < world.cluster().nodes(); ++rank) {
+      NodeState& node = world.cluster().node(rank);
+      const View view = look(node, key);
+      if (!view.readable) continue;
+      Operation operation(OperationKind::kPull, 0, node.workers[0]->completion);
+      std::vector<float> out(node.tables.find(key).length());
+      operation.out = out.data();
+      start(node, operation, std::span<const Key>(&key, 1));
+      if (!operation.done.load())
+        throw Violation("economy: a key is not read where it is" + where(key, rank));
+      if (std::memcmp(out.data(), view.value.data(), out.size() * sizeof(float)) != 0) {
+        throw Violation("value: a local read is not what is stored" + where(key, rank));
+      }
+    }
+  }
+}
+
+void be_idle(World& world) {
+  Cluster& cluster = world.cluster();
+  constexpr Micros kLong = 10'000'000;
+  for (int i = 0; i < 2; ++i) {
+    cluster.network().advance(cluster.network().now() + kLong);
+    for (NodeId node = 0; node < cluster.nodes(); ++node) {
+      for (int channel = 0; channel < cluster.channels(); ++channel) {
+        if (cluster.tick(node, channel) != kNever)
+          throw Violation("economy: an idle channel wants to be called");
+      }
+    }
+  }
+}
+
+void check_left_over(World& world) {
+  const bool permanent = technique_of(world) == Technique::kFullReplication && world.cluster().nodes() > 1;
+  for (NodeId rank = 0; rank < world.cluster().nodes(); ++rank) {
+    NodeState& node = world.cluster().node(rank);
+    if (node.epochs.outstanding() != 0) throw Violation("left over: writes are counted as not applied");
+    if (node.epochs.anyone_waits()) throw Violation("left over: a wait_sync");
+    std::uint64_t owned = 0;
+    for (const Key key : world.spec().keys) {
+      LockedKey locked(node.store, key);
+      owned += locked.state() == State::kOwner ? 1 : 0;
+    }
+    if (!permanent && node.store.slots_in_use() != owned)
+      throw Violation("left over: a slot that nobody uses");
+    for (const auto& channel : node.channels) {
+      if (channel->sides().unapplied.in_use() != 0) throw Violation("left over: changes of a replica");
+      if (!permanent && channel->sides().holders.in_use() != 0) throw Violation("left over: holders");
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Content> check_at_rest(World& world) {
+  std::vector<Content> contents;
+  for (const Key key : world.spec().keys) {
+    std::vector<View> views;
+    for (NodeId node = 0; node < world.cluster().nodes(); ++node)
+      views.push_back(look(world.cluster().node(node), key));
+    const auto owns = [](const View& view) { return view.state == State::kOwner; };
+    const auto owners = std::count_if(views.begin(), views.end(), owns);
+    if (owners != 1) {
+      throw Violation("at rest: key " + std::to_string(key) + " has " + std::to_string(owners) + " owners");
+    }
+    const View& owner = *std::find_if(views.begin(), views.end(), owns);
+    for (NodeId node = 0; node < views.size(); ++node) {
+      const View& view = views[node];
+      if (view.state == State::kPending)
+        throw Violation("at rest: an intent without answer" + where(key, node));
+      if (view.state == State::kDropping)
+        throw Violation("at rest: a drop without answer" + where(key, node));
+      if (view.state == State::kReplica && view.value != owner.value) {
+        throw Violation("at rest: a replica differs from its owner" + where(key, node));
+      }
+    }
+    const Table& table = world.cluster().node(0).tables.find(key);
+    std::vector<float> initial(table.width());
+    table.init(key, initial.data());
+    if (!std::equal(owner.value.begin() + static_cast<std::ptrdiff_t>(table.length()), owner.value.end(),
+                    initial.begin() + static_cast<std::ptrdiff_t>(table.length()))) {
+      throw Violation("at rest: optimizer state changed without a gradient");
+    }
+    contents.push_back(read_content(std::span<const float>(owner.value).first(table.length())));
+  }
+  return contents;
+}
+
+void check_intents(World& world) {
+  for (std::uint32_t key = 0; key < world.spec().keys.size(); ++key) check_effect(world, key);
+  const std::uint64_t messages = world.cluster().messages();
+  read_local_values(world);
+  be_idle(world);
+  check_silence(world, messages, "an idle world");
+  if (technique_of(world) == Technique::kAdaptive || replicates(technique_of(world))) {
+    extend_intents(world);
+    check_silence(world, messages, "extending an intent");
+  }
+}
+
+void check_after_end(World& world, const std::vector<Content>& before) {
+  world.end_all_intents();
+  world.run_until_quiet();
+  const std::vector<Content> after = check_at_rest(world);
+  for (std::size_t key = 0; key < before.size(); ++key) {
+    if (after[key].set != before[key].set || after[key].pushes != before[key].pushes) {
+      throw Violation("at rest: a value changed when all intents ended");
+    }
+  }
+  check_left_over(world);
+}
+
+void run_and_check(World& world) {
+  try {
+    world.run_until_quiet();
+    const std::vector<Content> last = check_at_rest(world);
+    check_history(world.history(), last);
+    check_intents(world);
+    check_after_end(world, last);
+  } catch (const ProtocolError& error) {
+    throw Violation(std::string("protocol error: ") + error.what());
+  }
+}
+
+}  // namespace adaps::simulation

@@ -1,0 +1,96 @@
+#include "simulation/scenario.h"
+
+#include <algorithm>
+
+#include "simulation/quiescence.h"
+
+namespace adaps::simulation {
+
+namespace {
+
+WorldSpec scenario_spec(NodeId nodes) {
+  WorldSpec spec;
+  spec.seed = 1;
+  spec.settings.nodes = nodes;
+  spec.settings.timing = false;
+  spec.settings.max_rounds_per_second = 1e6;
+  TableSpec table;
+  table.name = "t";
+  table.rows = 64;
+  table.length = content_length(kPushesPerFloat);
+  spec.tables.push_back(table);
+  Key key = 0;
+  while (Directory(nodes, 1).home(key) != 0) ++key;
+  spec.keys.push_back(key);
+  spec.programs.resize(nodes);
+  spec.think.assign(nodes, 0.0);
+  spec.submit.assign(nodes, 0.0);
+  spec.tick.assign(nodes, 0.0);
+  spec.links.resize(static_cast<std::size_t>(nodes) * nodes);
+  return spec;
+}
+
+}  // namespace
+
+Scenario::Scenario(NodeId nodes) : spec_(scenario_spec(nodes)), world_(spec_, &log_) {}
+
+void Scenario::call(NodeId node, CallKind kind, std::size_t times) {
+  const auto submitted = world_.history().size();
+  world_.perform(node, 0, {kind, true, std::vector<std::uint32_t>(times, 0), 0, 0});
+  // What the worker could do itself needs no channel, whose tick would do more than that.
+  if (world_.history()[submitted].end == kOpen) tick(node);
+}
+
+void Scenario::intent(NodeId node) {
+  world_.perform(node, 0, {CallKind::kIntent, false, {0}, 0, 1});
+  tick(node);
+}
+
+void Scenario::end_intent(NodeId node) {
+  world_.perform(node, 0, {CallKind::kClock, false, {}, 0, 0});
+  tick(node);
+}
+
+void Scenario::flush(NodeId node) {
+  world_.cluster().channel(node, 0).request_round();
+  tick(node);
+}
+
+void Scenario::tick(NodeId node) {
+  SimulatedNetwork& network = world_.cluster().network();
+  network.advance(network.now() + 10);  // the next round may begin
+  world_.cluster().tick(node, 0);
+  world_.settle(node);
+}
+
+void Scenario::deliver(NodeId from, NodeId to, std::size_t messages) {
+  SimulatedNetwork& network = world_.cluster().network();
+  for (; messages > 0 && network.waiting(link(from, to)) > 0; --messages) {
+    world_.cluster().deliver(link(from, to), network.take(link(from, to), 1));
+    world_.settle(to);
+  }
+}
+
+void Scenario::deliver_all(std::initializer_list<Pair> except) {
+  const NodeId nodes = spec_.settings.nodes;
+  for (bool again = true; again;) {
+    again = false;
+    for (NodeId from = 0; from < nodes; ++from) {
+      for (NodeId to = 0; to < nodes; ++to) {
+        if (std::find(except.begin(), except.end(), Pair(from, to)) != except.end()) continue;
+        if (world_.cluster().network().waiting(link(from, to)) == 0) continue;
+        deliver(from, to);
+        again = true;
+      }
+    }
+  }
+}
+
+State Scenario::state(NodeId node) {
+  LockedKey key(world_.cluster().node(node).store, spec_.keys[0]);
+  return key.state();
+}
+
+void Scenario::finish() { run_and_check(world_); }
+
+}  // namespace adaps::simulation

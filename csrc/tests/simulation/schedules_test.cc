@@ -1,0 +1,157 @@
+// Races that random worlds find late or never, scheduled by hand (protocol.md, section 12, and one more).
+// Each passes, and fails once the rule that it is about is gone.
+#include "adaps/mutant.h"
+#include "check.h"
+#include "simulation/scenario.h"
+#include "simulation/violation.h"
+
+using namespace adaps;
+using namespace adaps::simulation;
+
+namespace {
+
+// The old owner gives the key to n while n's delta is on its way. The key comes back and n is a holder again
+// when the delta, which n has absorbed long ago, arrives.
+void crossed_delta_returns(Scenario& s) {
+  const NodeId a = 0, n = 1, m = 2;
+  s.intent(a);
+  s.intent(n);
+  s.deliver_all();  // a owner, n replica
+  s.push(n);
+  s.flush(n);  // its delta is on the slow link n -> a
+  s.end_intent(a);
+  s.deliver(a, n);  // n is upgraded and absorbs the delta
+  REQUIRE(s.state(n) == State::kOwner);
+  s.end_intent(n);
+  s.intent(m);
+  s.deliver(m, a);
+  s.deliver_all({{n, a}});  // a's word of m's intent, forwarded to n, which gives the key to m
+  REQUIRE(s.state(m) == State::kOwner);
+  s.end_intent(m);
+  s.intent(a);
+  s.deliver_all({{n, a}});
+  REQUIRE(s.state(a) == State::kOwner);
+  s.intent(n);
+  s.deliver_all({{n, a}});
+  REQUIRE(s.state(n) == State::kPending || s.state(n) == State::kReplica);
+}
+
+// n gives its replica up and writes; a later owner's answer arrives before the old owner's DROP_ACK.
+void answer_overtakes_drop_ack(Scenario& s) {
+  const NodeId a = 0, n = 1, m = 2;
+  s.intent(a);
+  s.intent(n);
+  s.deliver_all();
+  s.end_intent(n);
+  s.deliver(n, a);  // DROP_ACK is on the slow link a -> n
+  s.end_intent(a);
+  s.intent(m);
+  s.deliver(m, a);
+  s.deliver(a, m);
+  REQUIRE(s.state(m) == State::kOwner);
+  REQUIRE(s.state(n) == State::kDropping);
+  s.push(n);
+  s.deliver_all({{a, n}});  // by way of a to m, which answers
+  s.pull(n);                // not from what is left of the replica
+}
+
+// The value changes by absorption, so the version must: a replica that is being given up compares it.
+void absorbed_updates_count(Scenario& s) {
+  const NodeId home = 0, a = 1, n = 2, z = 3;
+  s.intent(a);
+  s.deliver_all();
+  s.intent(n);
+  s.deliver_all();  // a owner, n replica
+  s.pull(z);
+  s.pull(z);
+  s.deliver(z, home, 1);
+  s.deliver_all({{z, home}});  // the first pull is answered; the second is on the slow link z -> home
+  s.intent(z);
+  s.deliver_all({{z, home}});
+  REQUIRE(s.state(z) == State::kReplica);
+  s.push(n);  // stays unsent
+  s.end_intent(z);
+  s.deliver(z, a);  // DROP_ACK is on the slow link a -> z
+  s.end_intent(a);
+  s.deliver(a, n);  // n is upgraded and absorbs its push
+  REQUIRE(s.state(n) == State::kOwner);
+  s.deliver_all({{a, z}});  // n answers the second pull
+  s.pull(z);                // may not show an older value
+}
+
+// A node that waits for the key sets it twice in one call.
+void duplicates_in_one_set(Scenario& s) {
+  s.intent(1);
+  s.set(1, 2);
+  s.deliver_all();
+}
+
+// News of an old tenure reaches the home node after it has owned the key itself and has given it away again:
+// believed, it would close a circle of location entries.
+void late_news(Scenario& s) {
+  const NodeId home = 0, y = 1, w = 2, z = 3;
+  s.intent(z);
+  s.deliver_all();
+  s.end_intent(z);
+  s.intent(y);
+  s.deliver(y, home);
+  s.deliver_all({{y, home}});  // y owns the key; its news is on the slow link y -> home
+  REQUIRE(s.state(y) == State::kOwner);
+  s.end_intent(y);
+  s.intent(w);
+  s.deliver_all({{y, home}});
+  REQUIRE(s.state(w) == State::kOwner);
+  s.end_intent(w);
+  s.intent(home);
+  s.deliver_all({{y, home}});
+  REQUIRE(s.state(home) == State::kOwner);
+  s.end_intent(home);
+  s.intent(z);
+  s.deliver_all({{y, home}});
+  REQUIRE(s.state(z) == State::kOwner);
+  s.deliver(y, home);
+  s.pull(y);
+}
+
+template <typename Schedule>
+void expect_caught(Schedule schedule, Mutant mutant, NodeId nodes, const char* promise) {
+  {
+    Scenario right(nodes);
+    schedule(right);
+    right.finish();
+  }
+  selected_mutant = mutant;
+  std::string caught = "nothing";
+  Scenario wrong(nodes);
+  try {
+    schedule(wrong);
+    wrong.finish();
+  } catch (const Violation& violation) {
+    caught = violation.kind();
+  }
+  selected_mutant = Mutant::none;
+  CHECK_EQ(caught, std::string(promise));
+  if (caught != promise) {
+    for (const std::string& line : wrong.log()) std::cout << "    " << line << "\n";
+  }
+}
+
+}  // namespace
+
+TEST(a_crossed_delta_is_discarded_even_if_its_sender_is_a_holder_again) {
+  expect_caught(crossed_delta_returns, Mutant::no_rc_check, 3, "invariant");
+}
+
+TEST(an_answer_that_overtakes_the_end_of_a_drop_makes_the_replica_unreadable) {
+  expect_caught(answer_overtakes_drop_ack, Mutant::zombie_stays_readable, 3, "read-your-writes");
+}
+
+TEST(absorbed_updates_count_as_a_version) {
+  expect_caught(absorbed_updates_count, Mutant::absorb_no_bump, 4, "monotonic reads");
+}
+
+TEST(the_last_duplicate_of_a_set_wins) {
+  expect_caught(duplicates_in_one_set, Mutant::first_duplicate_wins, 2, "duplicates");
+}
+
+TEST(late_news_of_a_location_is_ignored) { expect_caught(late_news, Mutant::news_unordered, 4, "progress"); }

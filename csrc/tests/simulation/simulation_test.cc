@@ -1,0 +1,197 @@
+// The protocol keeps its promises in random worlds; and the checker notices when it does not.
+#include <limits>
+
+#include "check.h"
+#include "simulation/checker.h"
+#include "simulation/explore.h"
+#include "simulation/generator.h"
+#include "simulation/quiescence.h"
+#include "simulation/shrink.h"
+#include "simulation/violation.h"
+
+using namespace adaps;
+using namespace adaps::simulation;
+
+namespace {
+
+// One key, and a history of it that can be written down in a few lines. Every call takes one step.
+class Told {
+ public:
+  Told& push(NodeId node, std::uint32_t worker, std::uint32_t number) {
+    return add(CallKind::kPush, node, worker, {{0, number}}, {});
+  }
+  Told& set(NodeId node, std::uint32_t worker, std::initializer_list<std::uint32_t> numbers) {
+    std::vector<Write> writes;
+    for (const std::uint32_t number : numbers) writes.push_back({0, number});
+    return add(CallKind::kSet, node, worker, std::move(writes), {});
+  }
+  Told& pull(NodeId node, std::uint32_t worker, const Content& content) {
+    return add(CallKind::kPull, node, worker, {}, {{0, content}});
+  }
+  Told& sync(NodeId node, std::uint32_t worker) { return add(CallKind::kSync, node, worker, {}, {}); }
+  // The call before this one ends only now.
+  Told& last_ends() {
+    history_.back().end = step_++;
+    return *this;
+  }
+
+  std::string violation(const Content& last) const {
+    try {
+      check_history(history_, std::span<const Content>(&last, 1));
+    } catch (const Violation& violation) {
+      return violation.kind();
+    }
+    return "none";
+  }
+
+ private:
+  Told& add(CallKind kind, NodeId node, std::uint32_t worker, std::vector<Write> writes,
+            std::vector<Read> reads) {
+    history_.push_back({kind, node, worker, false, step_, step_, 0, 0, std::move(writes), std::move(reads)});
+    ++step_;
+    return *this;
+  }
+
+  History history_;
+  Step step_ = 1;
+};
+
+Content content(std::uint32_t set, std::initializer_list<std::uint32_t> pushes) {
+  Content content{set, {}};
+  for (const std::uint32_t push : pushes) content.pushes.set(push);
+  return content;
+}
+
+}  // namespace
+
+TEST(random_worlds_keep_every_promise) {
+  const Exploration result = explore({.seed = 1, .worlds = 5000});
+  for (const Failure& failure : result.failures) {
+    std::cout << "  simulate --seed 1 --world " << failure.world << ": " << failure.what << "\n";
+  }
+  CHECK(result.failures.empty());
+}
+
+TEST(random_worlds_use_everything) {
+  std::vector<int> techniques(5), kinds(9), nodes(17);
+  std::uint64_t relocations = 0, set_up = 0, dropped = 0, deltas = 0, refreshes = 0, forwarded = 0, late = 0;
+  for (std::uint64_t number = 0; number < 1000; ++number) {
+    const WorldSpec spec = random_world(2, number);
+    ++techniques[static_cast<std::size_t>(spec.settings.technique)];
+    ++nodes[spec.settings.nodes];
+    for (const Program& program : spec.programs) {
+      for (const Call& call : program) ++kinds[static_cast<std::size_t>(call.kind)];
+    }
+    World world(spec);
+    world.run_until_quiet();
+    for (NodeId node = 0; node < spec.settings.nodes; ++node) {
+      for (const auto& channel : world.cluster().node(node).channels) {
+        const ChannelCounters& counters = channel->counters();
+        relocations += counters.relocations.get();
+        set_up += counters.replicas_set_up.get();
+        dropped += counters.replicas_dropped.get();
+        deltas += counters.deltas_sent.get();
+        refreshes += counters.refreshes_sent.get();
+        forwarded += counters.requests_forwarded.get();
+        late += counters.intents_late.get();
+      }
+    }
+  }
+  for (const int count : techniques) CHECK(count > 10);
+  for (const int count : kinds) CHECK(count > 100);
+  for (std::size_t n = 2; n < nodes.size(); ++n) CHECK(nodes[n] > 0);
+  for (const std::uint64_t count : {relocations, set_up, dropped, deltas, refreshes, forwarded, late})
+    CHECK(count > 300);
+}
+
+TEST(a_world_is_the_same_every_time) {
+  std::vector<std::string> first, second;
+  failure_of(random_world(5, 17), Mutant::none, &first);
+  failure_of(random_world(5, 17), Mutant::none, &second);
+  CHECK(first.size() > 20);
+  CHECK(first == second);
+}
+
+TEST(links_that_reorder_are_noticed) {
+  const Exploration result = explore({.seed = 3, .worlds = 100, .reordering = true});
+  CHECK(!result.failures.empty());
+}
+
+TEST(a_failing_world_is_made_small) {
+  const Exploration result = explore({.seed = 4, .worlds = 500, .mutant = Mutant::refresh_forgets_unsent});
+  REQUIRE(result.failures.size() == 1);
+  const WorldSpec spec = random_world(4, result.failures[0].world);
+  const WorldSpec small = shrink(spec, Mutant::refresh_forgets_unsent);
+  const auto calls = [](const WorldSpec& world) {
+    std::size_t sum = 0;
+    for (const Program& program : world.programs) sum += program.size();
+    return sum;
+  };
+  CHECK(calls(small) <= 10);
+  CHECK(calls(small) < calls(spec));
+  CHECK(failure_of(small, Mutant::refresh_forgets_unsent).has_value());
+  CHECK(!failure_of(small, Mutant::none).has_value());
+}
+
+TEST(checker_accepts_what_is_allowed) {
+  // Another node's push may be invisible for a while, and two sets that overlap may end in either order.
+  Told told;
+  told.push(0, 0, 0).pull(1, 1, content(0, {})).pull(0, 0, content(0, {0}));
+  CHECK_EQ(told.violation(content(0, {0})), "none");
+  Told sets;
+  sets.set(0, 0, {1}).set(1, 1, {2});
+  CHECK_EQ(sets.violation(content(2, {})), "none");
+}
+
+TEST(checker_finds_lost_and_doubled_updates) {
+  CHECK_EQ(Told().push(0, 0, 0).violation(content(0, {})), "lost update");
+  CHECK_EQ(Told().set(0, 0, {1}).violation(content(0, {})), "lost update");
+  CHECK_EQ(Told().violation(content(0, {3})), "value");
+  float twice[2] = {0.0F, 2.0F};
+  CHECK_THROWS(read_content(twice), Violation, "push 0 counted 2 times");
+  float odd[2] = {0.0F, 0.5F};
+  CHECK_THROWS(read_content(odd), Violation, "no sum of pushes");
+  float unwritten[2] = {0.0F, std::numeric_limits<float>::quiet_NaN()};
+  CHECK_THROWS(read_content(unwritten), Violation, "not written");
+}
+
+TEST(checker_finds_what_a_worker_misses_of_itself) {
+  CHECK_EQ(Told().push(0, 0, 0).pull(0, 0, content(0, {})).violation(content(0, {0})), "read-your-writes");
+  CHECK_EQ(Told().set(0, 0, {1}).pull(0, 0, content(0, {})).violation(content(1, {})), "read-your-writes");
+}
+
+TEST(checker_finds_reads_that_go_back) {
+  Told told;
+  told.push(0, 0, 0).pull(1, 1, content(0, {0})).pull(1, 1, content(0, {}));
+  CHECK_EQ(told.violation(content(0, {0})), "monotonic reads");
+  Told sets;
+  sets.set(0, 0, {1}).pull(1, 1, content(1, {})).pull(1, 1, content(0, {}));
+  CHECK_EQ(sets.violation(content(1, {})), "monotonic reads");
+}
+
+TEST(checker_finds_what_wait_sync_does_not_show) {
+  Told told;
+  told.push(0, 0, 0).sync(0, 0).sync(1, 1).pull(1, 1, content(0, {}));
+  CHECK_EQ(told.violation(content(0, {0})), "wait_sync");
+  Told seen;  // no wait_sync of the writer, but another node saw the push
+  seen.push(0, 0, 0).pull(2, 2, content(0, {0})).sync(1, 1).pull(1, 1, content(0, {}));
+  CHECK_EQ(seen.violation(content(0, {0})), "wait_sync");
+  Told early;  // a wait_sync that began before the writer's had ended promises nothing
+  early.push(0, 0, 0).sync(1, 1).sync(0, 0).pull(1, 1, content(0, {}));
+  CHECK_EQ(early.violation(content(0, {0})), "none");
+  Told set;
+  set.set(0, 0, {1}).sync(1, 1).pull(1, 1, content(0, {}));
+  CHECK_EQ(set.violation(content(1, {})), "wait_sync");
+}
+
+TEST(checker_finds_sets_out_of_order) {
+  Told older;
+  older.push(0, 0, 0).set(0, 1, {1});
+  CHECK_EQ(older.violation(content(1, {0})), "order of sets");
+  Told duplicate;
+  duplicate.set(0, 0, {1, 2});
+  CHECK_EQ(duplicate.violation(content(1, {})), "duplicates");
+  Told told;  // two workers see two sets that overlap in different orders
+  told.set(0, 0, {1}).last_ends().set(1, 1, {2});
+  CHECK_EQ(told.violation(content(1, {})), "lost update");
+}

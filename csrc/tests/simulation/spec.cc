@@ -1,0 +1,69 @@
+#include "simulation/spec.h"
+
+#include <sstream>
+
+namespace adaps::simulation {
+
+const char* name_of(CallKind kind) {
+  switch (kind) {
+    case CallKind::kPull:
+      return "pull";
+    case CallKind::kPush:
+      return "push";
+    case CallKind::kPushGradients:
+      return "push_gradients";
+    case CallKind::kSet:
+      return "set";
+    case CallKind::kIntent:
+      return "intent";
+    case CallKind::kClock:
+      return "advance_clock";
+    case CallKind::kWaitAll:
+      return "waitall";
+    case CallKind::kSync:
+      return "wait_sync";
+    case CallKind::kBarrier:
+      return "barrier";
+  }
+  return "?";
+}
+
+const char* name_of(Technique technique) {
+  switch (technique) {
+    case Technique::kAdaptive:
+      return "adaptive";
+    case Technique::kReplication:
+      return "replication";
+    case Technique::kRelocation:
+      return "relocation";
+    case Technique::kStatic:
+      return "static";
+    case Technique::kFullReplication:
+      return "full_replication";
+  }
+  return "?";
+}
+
+std::string describe(const WorldSpec& spec) {
+  std::ostringstream text;
+  text << "seed " << spec.seed << ": " << spec.settings.nodes << " nodes, " << spec.settings.workers
+       << " workers, " << spec.settings.channels << " channels, " << name_of(spec.settings.technique)
+       << (spec.settings.timing ? ", timed" : ", at once") << ", " << spec.settings.max_rounds_per_second
+       << " rounds/s, keys";
+  const Directory directory(spec.settings.nodes, spec.settings.channels);
+  for (const Key key : spec.keys) text << " " << key << "@" << directory.home(key);
+  if (spec.freeze_probability > 0.0) text << ", frozen links";
+  return text.str();
+}
+
+std::string describe(const Call& call) {
+  std::ostringstream text;
+  text << name_of(call.kind);
+  for (const std::uint32_t key : call.keys) text << " k" << key;
+  if (call.kind == CallKind::kIntent)
+    text << " [+" << call.start_in << ", +" << call.start_in + call.length << ")";
+  if (call.asynchronous) text << " async";
+  return text.str();
+}
+
+}  // namespace adaps::simulation

@@ -1,0 +1,66 @@
+// A simulated world before it runs: cluster, network, speeds, and what each worker calls.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "adaps/directory.h"
+#include "adaps/message.h"
+#include "adaps/simulated_network.h"
+#include "adaps/table.h"
+#include "adaps/types.h"
+
+namespace adaps::simulation {
+
+enum class CallKind : std::uint8_t {
+  kPull,
+  kPush,
+  kPushGradients,
+  kSet,
+  kIntent,
+  kClock,
+  kWaitAll,
+  kSync,
+  kBarrier
+};
+
+struct Call {
+  CallKind kind = CallKind::kPull;
+  bool asynchronous = false;
+  std::vector<std::uint32_t> keys;  // positions in WorldSpec::keys
+  Clock start_in = 0;               // intent: clocks from now
+  Clock length = 1;
+};
+
+using Program = std::vector<Call>;
+
+struct WorldSpec {
+  std::uint64_t seed = 0;
+  Settings settings;  // rank aside
+  std::vector<TableSpec> tables;
+  std::vector<Key> keys;          // those that are used
+  std::vector<Program> programs;  // node after node, its workers one after the other
+
+  // Means of exponentially distributed delays, micros.
+  std::vector<double> think;      // between two calls of a worker
+  std::vector<double> submit;     // between the parts of one call of a worker; 0: no time passes
+  std::vector<double> tick;       // until a channel does what it is woken for, by node
+  std::vector<LinkTraits> links;  // from * nodes + to
+  double merging = 0.0;
+  // After a message of this type was sent, its link stands still for a while, with some probability.
+  MessageType freeze_type = MessageType::kDelta;
+  double freeze_probability = 0.0;
+  double freeze_shortest = 0.0;
+  double freeze_longest = 0.0;
+  // Workers at a barrier go on at once and nothing is sent for it: the weakest barrier that there can be.
+  bool weak_barrier = true;
+  bool reordering = false;
+};
+
+const char* name_of(CallKind kind);
+const char* name_of(Technique technique);
+std::string describe(const WorldSpec& spec);
+std::string describe(const Call& call);
+
+}  // namespace adaps::simulation

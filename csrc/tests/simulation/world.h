@@ -1,0 +1,83 @@
+// A simulated world while it runs: workers that call, channels that act, messages that travel.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "adaps/random.h"
+#include "simulation/cluster.h"
+#include "simulation/history.h"
+#include "simulation/spec.h"
+
+namespace adaps::simulation {
+
+struct Intent {
+  NodeId node;
+  int worker;
+  std::uint32_t key;
+  Clock start;
+  Clock end;
+};
+
+class World {
+ public:
+  // `spec` must outlive the world. Given a log, everything that happens is written there.
+  explicit World(const WorldSpec& spec, std::vector<std::string>* log = nullptr);
+  ~World();
+
+  // Until nothing happens any more; throws Violation if that does not come, or a worker still waits then.
+  void run_until_quiet();
+  // After that: signals intent again for a worker that has it, as far as the end of its clock's `length`.
+  void extend_intent(const Intent& intent, Clock length);
+  // Scheduling by hand: what a worker does, and what follows on its node from a step of the cluster.
+  void perform(NodeId node, int worker, const Call& call);
+  void settle(NodeId node);
+  // All workers' clocks go beyond all intents.
+  void end_all_intents();
+
+  const WorldSpec& spec() const { return spec_; }
+  Cluster& cluster() { return cluster_; }
+  const History& history() const { return history_; }
+  // All that was signalled.
+  const std::vector<Intent>& intents() const { return intents_; }
+  Clock clock(NodeId node, int worker) { return state(node, worker).clock.load(); }
+
+ private:
+  struct Pending;  // an operation that is not complete
+  struct Caller;   // a worker
+
+  WorkerState& state(NodeId node, int worker) {
+    return *cluster_.node(node).workers[static_cast<std::size_t>(worker)];
+  }
+  void perform(Caller& caller, const Call& call);
+  void call_operation(Caller& caller, const Call& call);
+  void submit_part(Caller& caller);
+  void signal_intent(Caller& caller, const Call& call);
+  void advance_clock(Caller& caller, Clock by);
+  void arrive_at_barrier(Caller& caller);
+  void fill(const Call& call, Pending& pending);
+  void complete(Caller& caller, Pending& pending);
+  // Looks at what was completed on a node by the last step.
+  void collect(NodeId node);
+  void continue_later(Caller& caller);
+  void wake_later(NodeId node, int channel);
+  void freeze_after(const Link& link, MessageType type);
+
+  const WorldSpec& spec_;
+  std::vector<std::string>* const log_;
+  Cluster cluster_;
+  Random random_;
+  std::vector<std::unique_ptr<Caller>> callers_;
+  const std::uint32_t first_caller_timer_;
+  History history_;
+  std::vector<Intent> intents_;
+  std::vector<std::uint32_t> pushes_;  // so far, by key
+  std::uint32_t sets_ = 0;
+  std::size_t at_weak_barrier_ = 0;
+  Step step_ = 0;
+  Step step_limit_ = 0;
+};
+
+}  // namespace adaps::simulation
