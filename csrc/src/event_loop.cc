@@ -73,7 +73,6 @@ std::span<epoll_event> EventLoop::wait(Micros deadline, std::span<epoll_event> e
   const auto last =
       std::remove_if(events.begin(), events.begin() + std::max(0, ready), [&](const epoll_event& e) {
         if (e.data.u64 == kWakeTag) acknowledge_wake();
-        if (e.data.u64 == kTimerTag) read_counter(timer_);
         return e.data.u64 >= kTimerTag;
       });
   return events.first(static_cast<std::size_t>(last - events.begin()));
@@ -94,6 +93,7 @@ int EventLoop::wait_with_timer(Micros timeout, std::span<epoll_event> events) {
     time.it_value.tv_sec = static_cast<time_t>(timeout / 1'000'000);
     time.it_value.tv_nsec = static_cast<long>(timeout % 1'000'000 * 1000);
   }
+  // This also forgets an expiry that an earlier wait has reported.
   if (::timerfd_settime(timer_.get(), 0, &time, nullptr) != 0) fail("timerfd_settime");
   return ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), -1);
 }

@@ -145,6 +145,16 @@ TEST(several_channels_of_several_nodes) {
   }
 }
 
+TEST(a_node_on_another_host_is_reached_by_tcp) {
+  Waiting zero;
+  const auto own = listen("127.0.0.1", 0);
+  // The name of a Unix-domain socket that is not on this host.
+  const std::string elsewhere = only(Medium::kTcp, zero.listener->address()) + " adaps-0123456789abcdef";
+  Transports one = connect_all(*own, {elsewhere, own->address()}, options_of(1, 2), {});
+  Transports joined = zero.joined.get();
+  check_connected(joined, one);
+}
+
 TEST(a_cluster_of_one_has_transports_without_peers) {
   const auto listener = listen("127.0.0.1", 0);
   SocketOptions options = options_of(0, 1);
@@ -191,6 +201,9 @@ TEST(a_crowd_of_strangers_makes_room_for_the_node) {
   Waiting zero;
   std::vector<int> crowd;
   for (int i = 0; i < 300; ++i) crowd.push_back(stranger(zero.port()));
+  const Micros start = monotonic_now();
+  for (std::size_t i = 0; i < 200; ++i) CHECK(closed_by_other_side(crowd[i]));  // the oldest go,
+  CHECK(monotonic_now() - start < 5 * kSecond);  // and not because their time is up
   Transports one = zero.other();
   Transports joined = zero.joined.get();
   check_connected(joined, one);

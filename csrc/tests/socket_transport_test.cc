@@ -228,12 +228,14 @@ TEST(shutdown_delivers_what_was_sent) {
   for (const Medium medium : kMedia) {
     const Transports nodes = cluster(2, medium);
     Events events[2];
-    for (int i = 0; i < 4; ++i) nodes[0]->send(1, Frame(8u << 20));
-    nodes[1]->send(0, Frame(1u << 20));  // is never read: must not reset the connection
+    // Node 0 does not want these any more; closing its socket with them in it would reset the connection.
+    for (int i = 0; i < 16; ++i) nodes[1]->send(0, Frame(4u << 20));
     nodes[1]->poll(0, events[1]);
     nodes[1]->expect_close();
+    for (int i = 0; i < 8; ++i) nodes[0]->send(1, Frame(128u << 10));
     std::thread closing([&] { nodes[0]->shutdown(20 * kSecond); });
-    CHECK(pump({{nodes[1].get(), &events[1]}}, [&] { return events[1].frames == 4; }));
+    ::usleep(100'000);  // so that a node 0 that does not wait has closed when node 1 begins to read
+    CHECK(pump({{nodes[1].get(), &events[1]}}, [&] { return events[1].frames == 8; }));
     nodes[1]->shutdown(20 * kSecond);
     closing.join();
     CHECK(events[1].down.empty());
@@ -252,18 +254,25 @@ TEST(shutdown_gives_up_on_a_peer_that_does_not_read) {
 TEST(wake_ends_a_poll_from_any_thread) {
   const Transports nodes = cluster(2, Medium::kUnix);
   Events events;
-  std::atomic<int> posted{0};
-  constexpr int kPosts = 20'000;
+  constexpr int kThreads = 3, kPosts = 3000;
+  std::atomic<int> posted[kThreads] = {}, seen[kThreads] = {};
   std::vector<std::thread> threads;
-  for (int t = 0; t < 2; ++t) {
-    threads.emplace_back([&] {
-      for (int i = 0; i < kPosts; ++i) {
-        ++posted;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 1; i <= kPosts; ++i) {
+        posted[t] = i;
         nodes[0]->wake();
+        while (seen[t] < i) std::this_thread::yield();
       }
     });
   }
-  while (posted < 2 * kPosts) nodes[0]->poll(kNever, events);  // hangs if a wake-up is lost
+  const auto all_seen = [&] {
+    return std::all_of(seen, seen + kThreads, [](const auto& n) { return n == kPosts; });
+  };
+  while (!all_seen()) {
+    nodes[0]->poll(kNever, events);  // hangs if a wake-up is lost
+    for (int t = 0; t < kThreads; ++t) seen[t] = posted[t].load();
+  }
   for (std::thread& thread : threads) thread.join();
   nodes[0]->wake();
   nodes[0]->poll(kNever, events);
@@ -308,18 +317,25 @@ TEST(a_forked_child_does_not_hide_a_death) {
     int ready[2];
     REQUIRE(::pipe(ready) == 0);
     const pid_t child = ::fork();
-    if (child == 0) {    // as a data-loader worker: lives on, holding what it inherited
-      nodes[1].reset();  // must not close what is not its own any more
-      const bool pipe_is_open = ::write(ready[1], "x", 1) == 1;
+    if (child == 0) {  // as a data-loader worker: lives on, holding what it inherited
+      int reused[16];  // the numbers that have just become free
+      for (int& fd : reused) fd = ::dup(ready[1]);
+      nodes[1].reset();
+      bool still_open = true;
+      for (const int fd : reused) still_open &= ::write(fd, "x", 1) == 1;
+      bool refused = false;
       try {
         nodes[0]->poll(0, events[0]);
-      } catch (const std::runtime_error&) {  // says that it cannot be used here
-        if (pipe_is_open) ::pause();
+      } catch (const std::runtime_error&) {
+        refused = true;
       }
+      if (still_open && refused && ::write(ready[1], "y", 1) == 1) ::pause();
       ::_exit(1);
     }
-    char byte;
-    CHECK_EQ(::read(ready[0], &byte, 1), 1);
+    ::close(ready[1]);
+    char byte = 0;
+    while (byte != 'y' && ::read(ready[0], &byte, 1) == 1) continue;
+    CHECK_EQ(byte, 'y');
     nodes[1].reset();
     CHECK(pump({{nodes[0].get(), &events[0]}}, [&] { return !events[0].down.empty(); }, 3 * kSecond));
     int status = 0;
@@ -327,7 +343,6 @@ TEST(a_forked_child_does_not_hide_a_death) {
     ::kill(child, SIGKILL);
     ::waitpid(child, &status, 0);
     ::close(ready[0]);
-    ::close(ready[1]);
   }
 }
 
