@@ -12,8 +12,10 @@ namespace {
 constexpr Node kAbsent = -1;
 // Nodes whose neighbours are drawn before any is looked up: enough for the prefetches to arrive, few enough
 // for what they bring to stay in the first-level cache.
-constexpr std::size_t kBlock = 64;
-constexpr std::size_t kPrefetchDistance = 16;
+constexpr std::size_t kBlock = 32;
+// How far the loops over nodes and over sources look ahead.
+constexpr std::size_t kNodesAhead = 16;
+constexpr std::ptrdiff_t kSourcesAhead = 24;
 
 void Prefetch(const void* address) { __builtin_prefetch(address); }
 
@@ -177,9 +179,9 @@ void NeighborSampler::Scratch::Expand(const NeighborSampler& graph, std::size_t 
       drawn = Draw(graph, arcs_[target - first], fanout, random, drawn);
       col = std::fill_n(col, drawn - before, static_cast<std::int64_t>(target));
     }
-    for (const Node** source = sources_.data(); source < drawn; ++source) Prefetch(&local[**source]);
     // Without a branch: about every second source is new, which no branch predictor can foresee.
     for (const Node** source = sources_.data(); source < drawn; ++source) {
+      if (drawn - source > kSourcesAhead) Prefetch(&local[*source[kSourcesAhead]]);
       const Node node = **source;
       const Node known = local[node];
       const Node is_new = known >> 31;  // all bits set or none, kAbsent being the only negative number
@@ -200,7 +202,7 @@ std::size_t NeighborSampler::Scratch::Locate(const NeighborSampler& graph, const
   std::int64_t edges = 0;
   std::int64_t most = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    if (i + kPrefetchDistance < count) Prefetch(&graph.indptr_[nodes[i + kPrefetchDistance]]);
+    if (i + kNodesAhead < count) Prefetch(&graph.indptr_[nodes[i + kNodesAhead]]);
     const std::int64_t begin = graph.indptr_[nodes[i]];
     const std::int64_t degree = graph.indptr_[nodes[i] + 1] - begin;
     const std::int64_t draws = DrawCount(degree, fanout);
@@ -219,7 +221,9 @@ const Node** NeighborSampler::Scratch::Draw(const NeighborSampler& graph, Arcs a
   const Node* const source = graph.indices_.data() + arcs.begin;
   const std::int64_t count = DrawCount(arcs.degree, fanout);
   if (count == arcs.degree) {
+    if (count == 0) return out;
     Prefetch(source);
+    Prefetch(source + count - 1);
     for (std::int64_t i = 0; i < count; ++i) *out++ = source + i;
     return out;
   }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import os
 import urllib.error
 import urllib.request
@@ -150,10 +151,10 @@ def _transfer(url: str, file: Path) -> None:
             while chunk := answer.read(CHUNK):
                 stream.write(chunk)
                 progress.advance(task, len(chunk))
-    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
         reason = getattr(error, "reason", error)
         raise DataError(
-            f"{url}: cannot be downloaded ({reason}); with a network connection it can, "
+            f"{url}: cannot be downloaded ({reason}); check the network connection, "
             f"or copy the file to {file.parent} by hand"
         ) from error
 

@@ -24,7 +24,7 @@ Method = Literal["metis", "random", "contiguous"]
 METHODS: tuple[Method, ...] = ("metis", "random", "contiguous")
 
 # A training node costs its worker a sample; any node may be in its neighbourhoods and so costs a little.
-TRAINING_WEIGHT, OTHER_WEIGHT = 10, 1
+TRAINING_WEIGHT, OTHER_WEIGHT = 3, 1
 
 logger = logging.getLogger(__name__)
 
@@ -111,17 +111,19 @@ def _balance(graph: Graph, training: NDArray[np.int64], workers: int, part: NDAr
     neighbours = _neighbours_by_part(graph, surplus, part, workers)
     gains = neighbours - neighbours[np.arange(len(surplus)), part[surplus]][:, None]
     candidates = np.argsort(-gains, axis=None, kind="stable")
-    moved = np.zeros(len(surplus), dtype=np.bool_)
+    missing = int(np.maximum(share - counts, 0).sum())
     for node, target in zip(*np.unravel_index(candidates, gains.shape), strict=True):
+        if missing == 0:
+            break
         origin = part[surplus[node]]
-        if counts[target] < share and counts[origin] > share and not moved[node]:
+        # A node that has moved is no longer in a part that had too many.
+        if counts[target] < share < counts[origin]:
             counts[origin] -= 1
             counts[target] += 1
-            moved[node] = True
+            missing -= 1
             part[surplus[node]] = target
-    return Partition(
-        part, np.stack([np.sort(training[part[training] == one])[:share] for one in range(workers)])
-    )
+    shares = [np.sort(training[part[training] == worker])[:share] for worker in range(workers)]
+    return Partition(part, np.stack(shares))
 
 
 def _neighbours_by_part(
@@ -129,15 +131,14 @@ def _neighbours_by_part(
 ) -> NDArray[np.int64]:
     """How many neighbours of each node are in each part: int64 (nodes, workers)."""
     arcs = scipy.sparse.csr_array(
-        (np.ones(len(graph.indices), dtype=np.int64), graph.indices, graph.indptr),
+        (np.ones(len(graph.indices), dtype=np.int32), graph.indices, graph.indptr),
         shape=(graph.num_nodes, graph.num_nodes),
     )
     member = scipy.sparse.csr_array(
-        (np.ones(graph.num_nodes, dtype=np.int64), (np.arange(graph.num_nodes), part)),
+        (np.ones(graph.num_nodes, dtype=np.int32), (np.arange(graph.num_nodes), part)),
         shape=(graph.num_nodes, workers),
     )
-    found: NDArray[np.int64] = (arcs[nodes] @ member).toarray()
-    return found
+    return np.asarray((arcs[nodes] @ member).toarray(), dtype=np.int64)
 
 
 def _cached_metis(
@@ -147,7 +148,7 @@ def _cached_metis(
     key = hashlib.sha256(identity.encode() + training.tobytes()).hexdigest()
     file = cache / f"metis-{workers}-{key[:32]}.npz"
     try:
-        with np.load(file) as archive:
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             part: NDArray[np.int64] = archive["part"]
         return part
     except FileNotFoundError:

@@ -29,7 +29,7 @@ def read_npz(file: Path) -> Graph:
         If arrays are missing, of a wrong shape or type, or do not describe a graph.
     """
     try:
-        with np.load(file, allow_pickle=False) as archive:
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             arrays = {
                 name: archive[name]
                 for name in archive.files

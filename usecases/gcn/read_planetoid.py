@@ -66,6 +66,7 @@ class _NumbersOnly(pickle.Unpickler):
     ALLOWED = frozenset(
         {
             ("numpy.core.multiarray", "_reconstruct"),
+            ("numpy._core.multiarray", "_reconstruct"),
             ("numpy", "ndarray"),
             ("numpy", "dtype"),
             ("collections", "defaultdict"),

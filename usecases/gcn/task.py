@@ -42,8 +42,6 @@ class GcnParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
         The C++ sampler that comes with the project, or PyG's, which needs pyg-lib.
     partition : "metis", "random" or "contiguous"
         How training nodes are shared among workers.
-    optimizer : "adagrad" or "sgd"
-        What updates all parameters.
     """
 
     epochs: int = 3
@@ -55,7 +53,6 @@ class GcnParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fanout: int = 16
     sampler: Literal["native", "pyg"] = "native"
     partition: Method = "metis"
-    optimizer: Literal["adagrad", "sgd"] = "adagrad"
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch", "dim", "hidden"):
@@ -65,7 +62,7 @@ class GcnParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError(f"fanout is {self.fanout}: it must be 1 or more, or -1 for all neighbours")
         if not 0 < self.lr < float("inf"):
             raise ValueError(f"lr is {self.lr}: it must be a positive number")
-        choices = {"sampler": ("native", "pyg"), "partition": METHODS, "optimizer": ("adagrad", "sgd")}
+        choices = {"sampler": ("native", "pyg"), "partition": METHODS}
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: it must be one of {', '.join(known)}")
@@ -110,9 +107,7 @@ class GcnUseCase:
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         # Torch's default, but chosen: without a choice it warns when a sparse gradient reaches the optimizer.
         torch.sparse.check_sparse_tensor_invariants.disable()
-        if self._params.optimizer == "adagrad":
-            return torch.optim.Adagrad(model.parameters(), lr=self._params.lr)
-        return torch.optim.SGD(model.parameters(), lr=self._params.lr)
+        return torch.optim.Adagrad(model.parameters(), lr=self._params.lr)
 
     def loaders(self, rank: int, world: int) -> Loaders:
         training = torch.from_numpy(self._partition(rank, world).training[rank])
