@@ -113,11 +113,13 @@ def _bag(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if given.get("max_norm") is not None:
         table.shrink_norms(rows, given["max_norm"], given.get("norm_type", 2.0))
     values = rows.values
+    if given.get("scale_grad_by_freq") and values.requires_grad:
+        values = _scaled_by_frequency(values, inverse)
     if padding is not None:
         values = torch.cat([values, values.new_zeros(1, *table.shape[1:])])
     rest = {
         name: given[name]
-        for name in ("offsets", "scale_grad_by_freq", "mode", "per_sample_weights", "include_last_offset")
+        for name in ("offsets", "mode", "per_sample_weights", "include_last_offset")
         if name in given
     }
     return F.embedding_bag(inverse, values, padding_idx=padding, **rest)
@@ -130,6 +132,17 @@ def _skip_padding(weight: TableParameter, ids: Tensor, padding: int) -> tuple[Ro
     inverse = torch.full_like(ids, len(rows.values), dtype=torch.int64)
     inverse[kept] = rows.inverse
     return rows, inverse
+
+
+def _scaled_by_frequency(values: Tensor, inverse: Tensor) -> Tensor:
+    """The rows, with gradients divided by how often each was read.
+
+    PyTorch's CPU kernel for bags divides by the count of another row (it indexes the counts by the row's rank).
+    """
+    counts = torch.bincount(inverse.flatten(), minlength=len(values))[: len(values)].clamp(min=1)
+    scaled = values.view_as(values)
+    scaled.register_hook(lambda gradient: gradient / counts.unsqueeze(1))
+    return scaled
 
 
 def _index_select(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:

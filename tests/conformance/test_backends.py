@@ -1,0 +1,90 @@
+"""Every backend trains what plain PyTorch trains, signals the intent that it claims, and ends cleanly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from adabench.backends.protocol import Cluster
+from adabench.harness.registry import load_backend, names
+from adabench.usecases.ctr.task import CtrParams, CtrUseCase
+
+BACKENDS = sorted(names("backend"))
+ON_SERVER = [name for name in BACKENDS if load_backend(name).distributed]
+STEPS = 100
+
+
+class Shared:
+    """Gives the worker threads of a process the one object that the first of them makes."""
+
+    def __init__(self) -> None:
+        self.made: list[Any] = []
+
+    def __call__(self, make: Callable[[], Any]) -> Any:
+        if not self.made:
+            self.made.append(make())
+        return self.made[0]
+
+
+@pytest.fixture
+def shared() -> Iterator[Shared]:
+    shared = Shared()
+    yield shared
+    for made in shared.made:
+        made.close()
+
+
+def cluster_of_one(shared: Shared) -> Cluster:
+    return Cluster(rank=0, world_size=1, worker=0, workers=1, seed=1, network="loopback", share=shared)
+
+
+def small_ctr(optimizer: str) -> CtrUseCase:
+    return CtrUseCase(CtrParams(rows=20_000, batch=128, dim=8, lr=0.01, optimizer=optimizer), None, seed=1)
+
+
+def train(name: str, optimizer: str, shared: Shared, **options: Any) -> tuple[list[float], dict[str, float]]:
+    """Losses of the first steps, and the node's counters."""
+    usecase = small_ctr(optimizer)
+    backend = load_backend(name)()
+    session = backend.open(usecase, cluster_of_one(shared), msgspec.convert(options, backend.Options))
+    loaders = usecase.loaders(0, 1)
+    losses: list[float] = []
+    while len(losses) < STEPS:
+        for batch in session.batches(loaders.train):
+            loss = usecase.loss(session.model, batch)
+            session.step(loss)
+            losses.append(loss.item())
+            if len(losses) == STEPS:
+                break
+    session.synchronize()
+    metrics = usecase.evaluate(session.model, loaders.valid)
+    assert session.model.training
+    return [*losses, metrics["logloss"]], session.close()
+
+
+@pytest.fixture(scope="module", params=["sgd", "adagrad"])
+def plain(request: pytest.FixtureRequest) -> tuple[str, list[float]]:
+    """An optimizer, and the losses of plain PyTorch with it."""
+    return request.param, train("single", request.param, Shared())[0]
+
+
+@pytest.mark.parametrize("name", ON_SERVER)
+def test_losses_are_those_of_plain_pytorch(name: str, plain: tuple[str, list[float]], shared: Shared) -> None:
+    optimizer, expected = plain
+    losses, _ = train(name, optimizer, shared)
+    assert torch.tensor(losses) == pytest.approx(torch.tensor(expected), abs=1e-5)
+    assert losses[0] != losses[-2]
+
+
+@pytest.mark.parametrize("name", ON_SERVER)
+def test_intent_is_signalled_ahead_of_use(name: str, shared: Shared) -> None:
+    _, counters = train(name, "adagrad", shared, lookahead=5)
+    assert counters["intents"] > 0
+
+
+def test_a_backend_without_server_has_no_counters() -> None:
+    assert train("single", "sgd", Shared())[1] == {}
