@@ -35,7 +35,6 @@ class ServerSession:
         self.model = autoada.AdaModel(model, optimizer, node=cluster.share(make), worker=cluster.worker)
         self.server = self.model.worker
         self._optimizer = optimizer
-        self._reports = cluster.worker == 0
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
         return iter(loader)
@@ -55,6 +54,8 @@ class ServerSession:
         self.server.barrier()
         self.server.wait_sync()
 
-    def close(self) -> dict[str, float]:
-        counters = self.model.close()
-        return counters if self._reports else {}
+    def counters(self) -> dict[str, float]:
+        return self.model.node.stats()
+
+    def close(self) -> None:
+        self.model.close()

@@ -74,8 +74,12 @@ class Session(Protocol):
         """Collective: afterwards every worker's updates are visible to every worker."""
         ...
 
-    def close(self) -> dict[str, float]:
-        """Collective: ends the session and returns the node's counters (empty without a parameter server)."""
+    def counters(self) -> dict[str, float]:
+        """What the node has counted so far, of all its workers (empty without a parameter server)."""
+        ...
+
+    def close(self) -> None:
+        """Collective: ends the session."""
         ...
 
 

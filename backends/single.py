@@ -39,8 +39,11 @@ class SingleSession:
     def synchronize(self) -> None:
         """Nothing to do: there is one worker."""
 
-    def close(self) -> dict[str, float]:
+    def counters(self) -> dict[str, float]:
         return {}
+
+    def close(self) -> None:
+        """Nothing to do: nothing is shared."""
 
 
 BACKEND = Single

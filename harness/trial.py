@@ -100,8 +100,7 @@ class Trial:
         used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         return RankResult(
             rank=self.rank,
-            # The counters are the node's, so every worker of it returns the same ones.
-            counters={name: float(value) for name, value in first.counters.items()},
+            counters=first.counters,
             cpu_seconds=sum(usage.ru_utime + usage.ru_stime for usage in used),
             peak_rss_mib=used[0].ru_maxrss / (1024**2 if sys.platform == "darwin" else 1024),
             context_switches=sum(usage.ru_nvcsw + usage.ru_nivcsw for usage in used),
@@ -154,12 +153,13 @@ class _Worker:
         self.setup_seconds = time.monotonic() - spec.launched_at
         for epoch in range(1, usecase.params.epochs + 1):
             self._enter("train", epoch)
-            start = time.monotonic()
+            start, before = time.monotonic(), session.counters()
             for batch in session.batches(loaders.train):
                 session.step(usecase.loss(session.model, batch))
                 self.samples += usecase.samples(batch)
             session.synchronize()
             self.epoch_seconds.append(time.monotonic() - start)
+            self._count(before, session.counters())
             self._enter("eval", epoch)
             start = time.monotonic()
             if cluster.index == 0:
@@ -169,7 +169,12 @@ class _Worker:
             session.synchronize()
             self.eval_seconds += time.monotonic() - start
         self._enter("teardown")
-        self.counters = session.close()
+        session.close()
+
+    def _count(self, before: dict[str, float], after: dict[str, float]) -> None:
+        """Counters, like epoch seconds, are those of training: evaluation pulls its rows without any intent."""
+        for name, value in after.items():
+            self.counters[name] = self.counters.get(name, 0.0) + value - before.get(name, 0.0)
 
     def _keep(self, epoch: int, valid: dict[str, float], test: dict[str, float]) -> None:
         """Remember an epoch's quality; the run's metrics are those of the best epoch by validation."""

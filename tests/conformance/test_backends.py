@@ -63,7 +63,9 @@ def train(name: str, optimizer: str, shared: Shared, **options: Any) -> tuple[li
     session.synchronize()
     metrics = usecase.evaluate(session.model, loaders.valid)
     assert session.model.training
-    return [*losses, metrics["logloss"]], session.close()
+    counters = session.counters()
+    session.close()
+    return [*losses, metrics["logloss"]], counters
 
 
 @pytest.fixture(scope="module", params=["sgd", "adagrad"])
