@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
 import msgspec
 
+from adabench.analysis.compare import Comparison
 from adabench.analysis.load import SUCCESS, cell_labels, last_attempts
 from adabench.results.record import Run
 from adabench.results.store import SessionStore, write_atomically
 
-__all__ = ["markdown", "run_text", "session_table", "write_table"]
+__all__ = ["comparison_table", "markdown", "run_text", "session_table", "write_table"]
 
 
 def session_table(runs: Sequence[Run]) -> str:
@@ -31,6 +33,32 @@ def session_table(runs: Sequence[Run]) -> str:
             f"{usecase}\n\n" + markdown(names, [[row.get(name, "") for name in names] for row in rows])
         )
     return "\n\n".join(tables)
+
+
+def comparison_table(comparisons: Sequence[Comparison]) -> str:
+    """Backends against the baseline: ratio of seconds with its exact interval, and the verdict."""
+    if not comparisons:
+        return "there is nothing to compare with the baseline"
+    rows = [
+        [
+            one.usecase,
+            one.label,
+            f"{one.n}",
+            "-" if math.isnan(one.ratio) else f"{one.ratio:.3f}",
+            "-" if math.isnan(one.ratio_low) else f"[{one.ratio_low:.3f}, {one.ratio_high:.3f}]",
+            f"{1 - one.level:.1%}",
+            f"{one.p:.4f}",
+            one.verdict,
+        ]
+        for one in comparisons
+    ]
+    names = ["use case", "backend", "blocks", "ratio", "interval", "confidence", "p", "verdict"]
+    first = comparisons[0]
+    lines = [f"{first.measure} over {first.baseline}'s, median of blocks", "", markdown(names, rows)]
+    flagged = [run for one in comparisons for run in one.flagged]
+    if flagged:
+        lines += ["", f"far from the other runs of their cell, and kept: {', '.join(dict.fromkeys(flagged))}"]
+    return "\n".join(lines)
 
 
 def write_table(store: SessionStore) -> Path:

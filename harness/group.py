@@ -1,6 +1,6 @@
 """The root of a run's process group: torchrun, in a process that ends with the harness and leaves nothing.
 
-``python -m adabench.harness.group HARNESS-PID FAILURES.json TORCHRUN-ARGUMENTS…``
+``python -m adabench.harness.group HARNESS-PID FOLDER TORCHRUN-ARGUMENTS…``
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from adabench.harness.process import adopt_orphans, die_with_parent, kill_descen
 from adabench.harness.spec import GROUP_VARIABLE
 from adabench.results.store import write_atomically
 
-__all__ = ["Failure"]
+__all__ = ["Failure", "failures_file", "leftovers_file"]
 
 
 class Failure(msgspec.Struct, kw_only=True, frozen=True):
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 
-    failures_file = Path(arguments[1])
+    folder = Path(arguments[1])
     try:
         run(parse_args(arguments[2:]))
     except ChildFailedError as error:
@@ -44,12 +44,30 @@ def main(arguments: list[str]) -> int:
             Failure(rank=rank, pid=failure.pid, exit_code=failure.exitcode, time=float(failure.timestamp))
             for rank, failure in error.failures.items()
         ]
-        write_atomically(failures_file, msgspec.json.encode(failures))
+        write_atomically(failures_file(folder), msgspec.json.encode(failures))
         print(f"[adabench] {_sentence(failures)}", file=sys.stderr, flush=True)
         return 1
     finally:
+        # Torchrun has ended its ranks by now; what is still there, a rank has started and forgotten.
+        left = psutil.Process().children(recursive=True)
+        write_atomically(leftovers_file(folder), msgspec.json.encode([_command(process) for process in left]))
         kill_descendants(psutil.Process())
     return 0
+
+
+def failures_file(folder: Path) -> Path:
+    return folder / "failures.json"
+
+
+def leftovers_file(folder: Path) -> Path:
+    return folder / "leftovers.json"
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline()) or process.name()
+    except psutil.NoSuchProcess:
+        return f"{process.pid}"
 
 
 def _sentence(failures: list[Failure]) -> str:

@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 import psutil
 
-from adabench.harness.group import Failure
+from adabench.harness.group import Failure, failures_file, leftovers_file
 from adabench.harness.process import kill_tree
 from adabench.harness.spec import (
     NETWORK_VARIABLE,
@@ -43,7 +43,11 @@ _OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError")
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended; `results` has an entry a rank if and only if it ended well."""
+    """How a run ended; `results` has an entry a rank if and only if it ended well.
+
+    `left` names processes and temporary files that were still there when all ranks had ended; they are
+    removed.
+    """
 
     status: Status
     total_seconds: float
@@ -53,6 +57,7 @@ class Outcome:
     exit_code: int | None = None
     signal: str | None = None
     results: list[RankResult] = field(default_factory=list)
+    left: tuple[str, ...] = ()
 
 
 def launch(
@@ -79,8 +84,9 @@ def launch(
         Told rank 0's state whenever it is read.
     """
     folder = Path(tempfile.mkdtemp(prefix="adabench-"))
+    (folder / "tmp").mkdir()
     launched_at = time.monotonic()
-    spec = replace_spec(spec, folder, launched_at)
+    spec = msgspec.structs.replace(spec, folder=str(folder), launched_at=launched_at)
     spec_file = folder / "spec.json"
     spec_file.write_bytes(msgspec.json.encode(spec))
     try:
@@ -107,11 +113,6 @@ def launch(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def replace_spec(spec: TrialSpec, folder: Path, launched_at: float) -> TrialSpec:
-    """The spec with where and when it was launched."""
-    return msgspec.structs.replace(spec, folder=str(folder), launched_at=launched_at)
-
-
 @dataclass(frozen=True)
 class _Ended:
     """Why the watching stopped, and which ranks had vanished by then without a word."""
@@ -125,11 +126,11 @@ def _command(spec: TrialSpec, folder: Path, spec_file: Path) -> list[str]:
         *("--nnodes", "1", "--nproc-per-node", str(spec.nodes), "--max-restarts", "0"),
         # Port 0: torchrun binds a free one itself, so no other program can take it in between.
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"),
-        *("--monitor-interval", "0.1"),
+        *("--monitor-interval", "0.1", "--log-dir", str(folder / "torchrun")),
     ]
     return [
         *(sys.executable, "-m", "adabench.harness.group"),
-        *(str(os.getpid()), str(folder / "failures.json"), *torchrun),
+        *(str(os.getpid()), str(folder), *torchrun),
         *("-m", "adabench.harness.rank", str(spec_file)),
     ]
 
@@ -139,7 +140,7 @@ def _environment(spec: TrialSpec, folder: Path) -> dict[str, str]:
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
-        "TMPDIR": str(folder),
+        "TMPDIR": str(folder / "tmp"),
         NETWORK_VARIABLE: spec.network,
     }
 
@@ -199,13 +200,18 @@ def _outcome(
     results = [_read(result_file(folder, rank), RankResult) for rank in ranks]
     complete = [result for result in results if result is not None]
     if exit_code == 0 and len(complete) == spec.nodes:
-        return Outcome("ok", total, exit_code=0, results=complete)
+        return Outcome("ok", total, exit_code=0, results=complete, left=_left(folder))
     return replace(_first_cause(ended, folder, phases, exit_code), total_seconds=total)
+
+
+def _left(folder: Path) -> tuple[str, ...]:
+    processes = [f"process {command}" for command in _read(leftovers_file(folder), list[str]) or []]
+    return (*processes, *(f"file {path.name}" for path in (folder / "tmp").iterdir()))
 
 
 def _first_cause(ended: _Ended, folder: Path, phases: dict[int, str], exit_code: int) -> Outcome:
     """A rank that a signal ended comes first, then the earliest exception; a lost peer is a consequence."""
-    failures = _read(folder / "failures.json", list[Failure]) or []
+    failures = _read(failures_file(folder), list[Failure]) or []
     errors = [error for rank in phases if (error := _read(error_file(folder, rank), RankError)) is not None]
     silent = {error.rank for error in errors}
     for failure in sorted(failures, key=lambda one: one.time):

@@ -19,7 +19,7 @@ from adabench.harness.study import Study
 from adabench.harness.syntax import combinations, convert_params
 from adabench.results.record import PlannedRun
 
-__all__ = ["Cell", "cells_of", "order", "sources_hash", "study_id"]
+__all__ = ["Cell", "cells_of", "order", "planned_runs", "sources_hash", "study_id"]
 
 WARMUP_BLOCK = -1
 
@@ -116,6 +116,13 @@ def order(cells: Sequence[Cell], repeats: int, seed: int, warmup: bool) -> list[
             for position, index in enumerate(orders[usecase][max(block, 0)]):
                 planned.append(_planned(own[index], block, position, seed))
     return planned
+
+
+def planned_runs(cells: Sequence[Cell], study: Study, repeats: int | None = None) -> list[PlannedRun]:
+    """The order of a study's runs, with as many blocks as it says or as are given."""
+    blocks = study.repeats if repeats is None else repeats
+    # A single block is compared with nothing, so nothing has to be warm for it.
+    return order(cells, blocks, study.seed, study.warmup and blocks > 1)
 
 
 def study_id(study: Study, cells: Sequence[Cell]) -> str:

@@ -62,6 +62,15 @@ class SessionProgress:
         if self._live is not None:
             self._live.stop()
 
+    def lengthen(self, planned: list[PlannedRun]) -> None:
+        """More runs are planned than before."""
+        known = {run.key for run in self._planned}
+        self._remaining |= {run.key: run for run in planned if run.key not in known}
+        self._planned = planned
+        self._blocks = 1 + max(run.block for run in planned)
+        if self._live is not None:
+            self._live.update(self._task, total=len(planned))
+
     def start(self, run: PlannedRun) -> None:
         """A run is launched."""
         self._current = run

@@ -1,0 +1,51 @@
+"""Recorded runs as one table for other programs."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import msgspec
+
+from adabench.analysis.load import load_frame
+from adabench.results.record import RecordError
+from adabench.results.store import SessionStore, write_atomically
+
+__all__ = ["FORMATS", "export_runs"]
+
+FORMATS = ("csv", "parquet", "json")
+
+
+def export_runs(store: SessionStore, form: str) -> Path:
+    """Write every recorded run, warm-ups and failures included, beside the session's records.
+
+    Parameters
+    ----------
+    store : SessionStore
+    form : str
+        ``csv`` or ``parquet``: a column a field, nested ones such as ``seconds.train``, lists as JSON text.
+        ``json``: the records as they are, in one array.
+
+    Raises
+    ------
+    RecordError
+        If nothing is recorded, or parquet cannot be written here.
+    """
+    runs = store.runs()
+    if not runs:
+        raise RecordError(f"session {store.folder.name} has no runs to export")
+    file = store.folder / f"runs.{form}"
+    if form == "json":
+        write_atomically(file, msgspec.json.format(msgspec.json.encode(runs), indent=1))
+        return file
+    frame = load_frame(store)
+    for name in frame.columns:
+        if frame[name].map(lambda value: isinstance(value, list | dict)).any():
+            frame[name] = frame[name].map(lambda value: msgspec.json.encode(value).decode())
+    if form == "csv":
+        write_atomically(file, frame.to_csv(index=False).encode())
+        return file
+    if importlib.util.find_spec("pyarrow") is None:
+        raise RecordError("parquet needs pyarrow: say `pip install pyarrow`, or export csv or json")
+    frame.to_parquet(file, index=False)
+    return file

@@ -1,0 +1,100 @@
+"""Tests whether a backend keeps its protocol's promises, by training with it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from adabench.backends.protocol import Backend, Options
+from adabench.harness.findings import Finding
+from adabench.harness.launch import Outcome, launch
+from adabench.harness.registry import load_backend, load_usecase
+from adabench.harness.spec import TrialSpec
+
+__all__ = ["check_backend"]
+
+# Small enough for seconds, large enough for quality to be more than luck.
+USECASE = "ctr"
+PARAMS = {"rows": 16384, "epochs": 2}
+AUC_TOLERANCE = 0.02
+SECONDS = 300.0
+
+
+def check_backend(name: str) -> Iterator[Finding]:
+    """Yield what was found: declarations first, then runs with one and with two node processes.
+
+    A backend reaches the quality of plain PyTorch; one with a lookahead signals intent when it is
+    distributed; and no process or file is left when it is closed.
+
+    Raises
+    ------
+    UsageError
+        If there is no such backend.
+    """
+    backend = load_backend(name)
+    yield _options(backend)
+    reference = _train("single", {}, 1, 1)
+    if reference.status != "ok":
+        yield Finding("plain PyTorch trains the reference", False, str(reference.reason))
+        return
+    shapes = [(1, 1), (2, 1), (2, 2)] if backend.distributed else [(1, 1)]
+    for nodes, workers in shapes:
+        where = f"{nodes} node{'s' * (nodes > 1)} x {workers} worker{'s' * (workers > 1)}"
+        outcome = _train(name, {}, nodes, workers)
+        yield Finding(f"trains on {where}", outcome.status == "ok", outcome.reason or "")
+        if outcome.status != "ok":
+            continue
+        yield _quality(where, outcome, reference)
+        yield Finding(f"cleans up on {where}", not outcome.left, ", ".join(outcome.left))
+        if nodes > 1 and "lookahead" in {field.name for field in msgspec.structs.fields(backend.Options)}:
+            yield _intents(where, outcome, nodes)
+
+
+def _options(backend: type[Backend]) -> Finding:
+    promise = "its Options derive from adabench.backends.protocol.Options and all have defaults"
+    if not (isinstance(backend.Options, type) and issubclass(backend.Options, Options)):
+        return Finding(promise, False, f"they are {backend.Options!r}")
+    required = [field.name for field in msgspec.structs.fields(backend.Options) if field.required]
+    return Finding(promise, not required, f"no default: {', '.join(required)}" if required else "")
+
+
+def _quality(where: str, outcome: Outcome, reference: Outcome) -> Finding:
+    ours, plain = outcome.results[0].metrics["auc"], reference.results[0].metrics["auc"]
+    return Finding(
+        f"reaches the quality of plain PyTorch on {where}",
+        abs(ours - plain) <= AUC_TOLERANCE,
+        f"AUC {ours:.4f}, plain PyTorch {plain:.4f}, tolerance {AUC_TOLERANCE}",
+    )
+
+
+def _intents(where: str, outcome: Outcome, nodes: int) -> Finding:
+    signalled = [result.counters.get("intents", 0.0) for result in outcome.results]
+    return Finding(
+        f"signals intent on every node of {where}",
+        len(signalled) == nodes and all(count > 0 for count in signalled),
+        f"{', '.join(f'{count:.0f}' for count in signalled)} keys",
+    )
+
+
+def _train(backend: str, options: dict[str, object], nodes: int, workers: int) -> Outcome:
+    # Every worker has the same share of the data, so all shapes see the same number of samples.
+    params = msgspec.to_builtins(msgspec.convert(PARAMS, load_usecase(USECASE).Params))
+    spec = TrialSpec(
+        usecase=USECASE,
+        params=params,
+        backend=backend,
+        options=options,
+        nodes=nodes,
+        workers=workers,
+        network="loopback",
+        data=None,
+        seed=1,
+        folder="",
+        launched_at=0.0,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        logs = Path(folder)
+        return launch(spec, logs / "out", logs / "err", SECONDS, lambda: False, lambda state: None)

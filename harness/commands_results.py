@@ -1,0 +1,143 @@
+"""``adabench list``, ``show``, ``plot``, ``compare``, ``report`` and ``export``: what has been recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from adabench.harness.errors import unknown
+from adabench.harness.options import Results, SessionName, results_root, shown
+from adabench.results.record import RecordError
+
+__all__ = ["compare", "export", "list_", "plot", "report", "show"]
+
+REGRESSION = 3
+"""Exit code of a comparison that fulfils the condition of ``--fail-if``."""
+
+
+def list_(
+    what: Annotated[str, typer.Argument(help="backends, usecases, studies or sessions.")],
+    results: Results = None,
+) -> None:
+    """List what there is."""
+    from adabench.harness import registry
+    from adabench.harness.study import built_in_studies
+    from adabench.results.store import list_sessions
+
+    if what in ("backends", "usecases"):
+        rows = list(registry.names("backend" if what == "backends" else "usecase").items())
+    elif what == "studies":
+        rows = [(name, _first_comment(file)) for name, file in built_in_studies().items()]
+    elif what == "sessions":
+        rows = [
+            (store.folder.name, _session_summary(store)) for store in list_sessions(results_root(results))
+        ]
+    else:
+        raise unknown("kind", what, ("backends", "usecases", "studies", "sessions"))
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, text in rows:
+        typer.echo(f"{name:<{width}}  {text}")
+
+
+def show(
+    name: Annotated[
+        str | None, typer.Argument(help="A session or a run; the newest session without it.")
+    ] = None,
+    results: Results = None,
+) -> None:
+    """Show a session's runs and table, or everything that is recorded of a run."""
+    from adabench.analysis.tables import run_text, session_table
+    from adabench.results.store import find_run, find_session
+
+    root = results_root(results)
+    try:
+        store = find_session(root, name)
+    except RecordError as no_session:
+        if name is None:
+            raise
+        try:
+            run_store, found = find_run(root, name)
+        except RecordError:
+            raise no_session from None
+        typer.echo(run_text(run_store, found))
+        return
+    session, runs = store.session(), store.runs()
+    typer.echo(f"{session.session}  {session.created_at}  {session.machine}")
+    typer.echo(
+        f"{len(runs)} runs recorded of {len(session.plan)} planned; command: {' '.join(session.command)}"
+    )
+    for one in runs:
+        line = f"  {one.run_id:<20} {one.phase:<8} block {one.block:>2}  {one.backend:<20} {one.status:<12}"
+        typer.echo(line + (one.reason or f"{one.seconds.total:.1f} s"))
+    typer.echo(session_table(runs))
+
+
+def plot(session: SessionName = None, results: Results = None) -> None:
+    """Draw the figures of a session: one PNG and one SVG a use case."""
+    from adabench.analysis.figures import draw_figures
+    from adabench.results.store import find_session
+
+    for file in draw_figures(find_session(results_root(results), session)):
+        typer.echo(shown(file))
+
+
+def compare(
+    session: SessionName = None,
+    baseline: Annotated[str, typer.Option(help="The backend to compare with.")] = "prefetch",
+    fail_if: Annotated[
+        str | None, typer.Option(help="Exit with 3 if this holds for a backend, such as 'ratio_low > 1.03'.")
+    ] = None,
+    results: Results = None,
+) -> None:
+    """Compare the backends of a session with one of them, block by block."""
+    from adabench.analysis.compare import compare as compare_runs
+    from adabench.analysis.compare import parse_condition
+    from adabench.analysis.tables import comparison_table
+    from adabench.results.store import find_session
+
+    condition = parse_condition(fail_if) if fail_if is not None else None
+    found = compare_runs(find_session(results_root(results), session).runs(), baseline)
+    typer.echo(comparison_table(found))
+    failing = [one for one in found if condition is not None and condition(one)]
+    for one in failing:
+        typer.echo(f"regression: {one.usecase} {one.label}: {fail_if} holds")
+    if failing:
+        raise typer.Exit(REGRESSION)
+
+
+def report(
+    session: SessionName = None,
+    baseline: Annotated[str | None, typer.Option(help="The backend to compare with.")] = None,
+    results: Results = None,
+) -> None:
+    """Write a session's report: one self-contained HTML file."""
+    from adabench.analysis.report import write_report
+    from adabench.results.store import find_session
+
+    typer.echo(shown(write_report(find_session(results_root(results), session), baseline)))
+
+
+def export(
+    session: SessionName = None,
+    to: Annotated[str, typer.Option(help="csv, parquet or json.")] = "csv",
+    results: Results = None,
+) -> None:
+    """Write all recorded runs of a session as one table."""
+    from adabench.analysis.export import FORMATS, export_runs
+    from adabench.results.store import find_session
+
+    if to not in FORMATS:
+        raise unknown("format", to, FORMATS)
+    typer.echo(shown(export_runs(find_session(results_root(results), session), to)))
+
+
+def _first_comment(file: Path) -> str:
+    return file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ").strip()
+
+
+def _session_summary(store: Any) -> str:
+    session, runs = store.session(), store.runs()
+    good = sum(one.status == "ok" for one in runs)
+    return f"{session.created_at}  {good} ok of {len(runs)} recorded of {len(session.plan)} planned"

@@ -1,0 +1,32 @@
+"""Ctrl-C and SIGTERM as a question that is asked at safe moments."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+from typing import Any
+
+__all__ = ["Interruption"]
+
+
+class Interruption:
+    """Remembers Ctrl-C or SIGTERM instead of raising in the middle of a write; a context manager."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Interruption:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            self._previous[number] = signal.signal(number, self._request)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def __call__(self) -> bool:
+        return self.requested
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True

@@ -1,0 +1,89 @@
+"""Options and helpers that several commands of the command line share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from adabench.harness.errors import UsageError, unknown
+from adabench.harness.study import Study, built_in_studies, load_study, parse_target
+from adabench.harness.syntax import parse_selections
+
+__all__ = ["results_root", "shown", "study_from"]
+
+StudyFile = Annotated[Path | None, typer.Argument(help="A study file.", metavar="[STUDY.toml]")]
+StudyName = Annotated[
+    str | None, typer.Option("--study", help="A study of the project; `default` if nothing is said.")
+]
+UseCases = Annotated[str | None, typer.Option("--usecase", "-u", help="Such as ctr or 'ctr[dim=8,16]'.")]
+Backends = Annotated[
+    str | None, typer.Option("--backend", "-b", help="Such as manual,'prefetch[lookahead=0,10]'.")
+]
+Repeats = Annotated[str | None, typer.Option("--repeats", "-r", help="Measured runs a cell.")]
+Nodes = Annotated[str | None, typer.Option(help="Node processes; several values are several cells.")]
+Workers = Annotated[str | None, typer.Option(help="Worker threads a node.")]
+Network = Annotated[str | None, typer.Option(help="loopback, lan, slow, or such as 0.5ms,2gbit.")]
+Timeout = Annotated[str | None, typer.Option(help="Of one run, such as 20m.")]
+Seed = Annotated[str | None, typer.Option(help="Of the first block; each block has the next.")]
+Data = Annotated[str | None, typer.Option(help="Folder or file of the data.")]
+Target = Annotated[str | None, typer.Option(help="Quality to be reached, such as auc=0.74.")]
+Results = Annotated[
+    Path | None,
+    typer.Option(
+        help="Where sessions are kept; by default results/sessions in a clone, else adabench-results."
+    ),
+]
+SessionName = Annotated[str | None, typer.Argument(help="A session; the newest without it.")]
+
+
+def study_from(
+    file: Path | None, name: str | None, overrides: Mapping[str, Any], target: str | None
+) -> Study:
+    """The study that a command line describes: a file, one of the project's, or use cases and backends alone.
+
+    Raises
+    ------
+    UsageError
+        For every mistake that can be found without asking plugins.
+    """
+    given = {key: value for key, value in overrides.items() if value is not None}
+    if file is not None and name is not None:
+        raise UsageError(f"a study file ({file}) and --study {name} exclude each other: give one")
+    if file is None and name is None and not given.keys() & {"usecases", "backends"}:
+        name = "default"
+    if file is not None:
+        study = load_study(file, file.stem, given)
+    elif name is not None:
+        studies = built_in_studies()
+        if name not in studies:
+            raise unknown("study", name, studies)
+        study = load_study(studies[name], name, given)
+    elif "usecases" in given:
+        title = "-".join(selected.name for selected in parse_selections(given["usecases"]))
+        study = load_study(None, title, given)
+    else:
+        raise UsageError("--backend alone does not say what to train: add --usecase, such as -u ctr")
+    if target is None:
+        return study
+    wanted = parse_target(target)
+    return msgspec.structs.replace(study, targets={selected.name: wanted for selected in study.usecases})
+
+
+def results_root(results: Path | None) -> Path:
+    """The folder that sessions are kept in."""
+    if results is not None:
+        return results.expanduser()
+    in_clone = Path("results/record.py").is_file() and Path("harness/cli.py").is_file()
+    return Path("results/sessions") if in_clone else Path("adabench-results")
+
+
+def shown(file: Path) -> str:
+    """A path as short as it can be said from here."""
+    try:
+        return str(file.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(file)
