@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+ROOT = Path(__file__).resolve().parents[1]
+SHARED_DATA = ROOT.parent / "shared" / "data"
+
+Launch = Callable[..., list[dict[str, Any]]]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="give the server's tests their full size (an hour)")
+
+
+@pytest.fixture(scope="session")
+def full(request: pytest.FixtureRequest) -> bool:
+    """Whether tests that have two sizes run at the full one."""
+    return bool(request.config.getoption("--full"))
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +36,66 @@ def shared_data() -> Path:
     if not SHARED_DATA.is_dir():
         pytest.skip("no folder with real data at ../shared/data, beside the repository")
     return SHARED_DATA
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Launch:
+    """Run ``python -m MODULE ARGUMENTS`` as the ranks of a cluster, quietly.
+
+    ``launch(module, ranks, timeout=120, **arguments)`` gives what each rank printed: one JSON object. The
+    test fails if a rank does, says anything on standard error, or is not done in time.
+    """
+
+    def run(module: str, ranks: int, timeout: float = 120.0, **arguments: Any) -> list[dict[str, Any]]:
+        deadline = time.monotonic() + timeout
+        shared = {
+            "WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "OMP_NUM_THREADS": "1",
+        }
+        processes: list[subprocess.Popen[bytes]] = []
+        try:
+            for rank in range(ranks):
+                with (
+                    (tmp_path / f"{rank}.out").open("wb") as out,
+                    (tmp_path / f"{rank}.err").open("wb") as err,
+                ):
+                    processes.append(
+                        subprocess.Popen(
+                            [sys.executable, "-m", module, json.dumps(arguments)],
+                            cwd=ROOT,
+                            env={**os.environ, **shared, "RANK": str(rank)},
+                            stdout=out,
+                            stderr=err,
+                        )
+                    )
+            late = [rank for rank, process in enumerate(processes) if not ended(process, deadline)]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        said = [(tmp_path / f"{rank}.err").read_text() for rank in range(ranks)]
+        assert not late, f"ranks {late} of {module} {arguments} were not done in {timeout} s\n" + "\n".join(
+            said
+        )
+        for rank, process in enumerate(processes):
+            assert process.returncode == 0, f"rank {rank} of {module} {arguments} failed:\n" + "\n".join(said)
+        assert said == [""] * ranks
+        return [json.loads((tmp_path / f"{rank}.out").read_text()) for rank in range(ranks)]
+
+    return run
+
+
+def ended(process: subprocess.Popen[bytes], deadline: float) -> bool:
+    try:
+        process.wait(max(deadline - time.monotonic(), 0.0))
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,110 @@
+"""Synchronous push/pull pairs of all workers on a few keys whose replicas come and go.
+
+Every worker has a column of the values and adds 1 to it with each push. So what it reads there must be
+exactly what it has written, and what it reads in other columns must never fall. Either one node has intent
+for all keys all the time and so stays their owner, or no node has.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import numpy as np
+
+import adaps
+from tests.integration.guarantees.common import (
+    FOREVER,
+    RANK,
+    Floats,
+    arguments,
+    cluster_of,
+    on_threads,
+    random_generator,
+    report,
+)
+
+KEYS = 24
+
+
+def main() -> None:
+    given = arguments()
+    totals: list[dict[str, float]] = []
+    for number, (nodes, technique, owner_has_intent, pairs) in enumerate(given["lives"]):
+        if not cluster_of(nodes):
+            break
+        columns = nodes * given["workers"]
+        table = adaps.Table("counts", rows=KEYS, length=columns)
+        start = time.monotonic()
+        with adaps.Node(
+            [table],
+            workers=given["workers"],
+            channels=1 + number % 2,
+            techniques=technique,
+            max_rounds_per_second=5000,
+        ) as node:
+            quota = -(-pairs // columns)
+            permanent = owner_has_intent and RANK == 0
+            results = on_threads(node.workers, partial(run_worker, node, number, quota, permanent))
+        stats = node.stats()
+        totals.append(
+            {
+                "pairs": sum(results),
+                "seconds": time.monotonic() - start,
+                "replicas": stats["replicas"],
+                "replicas_dropped": stats["replicas_dropped"],
+                "relocations": stats["relocations"],
+                "pulled_remote": stats["pulled_remote"],
+                "pulled_replica": stats["pulled_replica"],
+            }
+        )
+    report(lives=totals)
+
+
+def run_worker(node: adaps.Node, life: int, quota: int, permanent: bool, index: int) -> int:
+    kv = node.worker(index)
+    rng = random_generator(life, RANK, index)
+    columns = node.table("counts").length
+    mine = RANK * node.workers + index
+    written = np.zeros(KEYS, dtype=np.float32)
+    seen: Floats = np.zeros((KEYS, columns), dtype=np.float32)
+    if permanent:
+        kv.intent(np.arange(KEYS), 0, FOREVER)
+    kv.end_setup()
+    pairs = 0
+    while pairs < quota:
+        if rng.random() < 0.3 and not permanent:
+            start = kv.current_clock + int(rng.integers(0, 3))
+            kv.intent(
+                rng.choice(KEYS, int(rng.integers(1, 9)), replace=False),
+                start,
+                start + int(rng.integers(1, 6)),
+            )
+        keys = rng.choice(KEYS, int(rng.integers(1, 7)), replace=False)
+        deltas = np.zeros((len(keys), columns), dtype=np.float32)
+        deltas[:, mine] = 1.0
+        kv.push(keys, deltas)
+        written[keys] += 1.0
+        check(kv, keys, written, seen, mine)
+        pairs += len(keys)
+        if rng.random() < 0.2:
+            check(kv, rng.choice(KEYS, 3, replace=False), written, seen, mine)
+        if rng.random() < 0.4:
+            kv.advance_clock()
+    kv.end_setup()
+    check(kv, np.arange(KEYS), written, seen, mine)
+    return pairs
+
+
+def check(kv: adaps.Worker, keys: np.ndarray, written: Floats, seen: Floats, mine: int) -> None:
+    out = np.full((len(keys), seen.shape[1]), np.nan, dtype=np.float32)
+    kv.pull(keys, out)
+    if not np.array_equal(out[:, mine], written[keys]):
+        raise AssertionError(f"own writes of keys {keys}: {written[keys]}, but read {out[:, mine]}")
+    if not (out >= seen[keys]).all():
+        raise AssertionError(f"keys {keys} had {seen[keys]}, and then {out}")
+    seen[keys] = out
+
+
+if __name__ == "__main__":
+    main()

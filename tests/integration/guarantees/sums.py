@@ -1,0 +1,121 @@
+"""Integer pushes of every worker to two tables under changing intent; the sums at the end must be exact.
+
+What a worker does follows from its seed alone. So every worker can compute what all have pushed.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+import adaps
+from tests.integration.guarantees.common import (
+    RANK,
+    Floats,
+    Ids,
+    arguments,
+    cluster_of,
+    on_threads,
+    random_generator,
+    report,
+    skewed,
+)
+
+NARROW, WIDE = 3, 7  # value lengths
+ROWS = 150
+
+
+class Step(NamedTuple):
+    """Rows that a worker pushes to, with what it adds, and rows that it will push to some clocks later."""
+
+    narrow: Ids
+    wide: Ids
+    added: int
+    asynchronous: bool
+
+
+def main() -> None:
+    given = arguments()
+    lives = list(product(sorted(given["nodes"], reverse=True), given["workers"], given["techniques"]))
+    pushed = 0
+    moved: dict[str, float] = {}
+    for number, (nodes, workers, technique) in enumerate(lives):
+        if not cluster_of(nodes):
+            break
+        tables = [
+            adaps.Table("narrow", rows=ROWS, length=NARROW),
+            adaps.Table("wide", rows=ROWS, length=WIDE),
+        ]
+        channels = 1 + number % 3
+        with adaps.Node(tables, workers=workers, channels=channels, techniques=technique) as node:
+            pushed += sum(
+                on_threads(workers, partial(run_worker, node, given["seed"] + number, given["steps"]))
+            )
+        stats = node.stats()
+        for name in ("relocations", "replicas", "deltas_sent"):
+            key = f"{technique} {name}"
+            moved[key] = moved.get(key, 0.0) + stats[name]
+    report(pushed=pushed, moved=moved)
+
+
+def plan(life: int, rank: int, worker: int, steps: int) -> list[Step]:
+    rng = random_generator(life, rank, worker)
+    return [
+        Step(
+            skewed(rng, ROWS, int(rng.integers(1, 20))),
+            skewed(rng, ROWS, int(rng.integers(0, 20))),
+            int(rng.integers(1, 4)),
+            bool(rng.random() < 0.3),
+        )
+        for _ in range(steps)
+    ]
+
+
+def run_worker(node: adaps.Node, life: int, steps: int, index: int) -> int:
+    kv = node.worker(index)
+    narrow, wide = node.table("narrow"), node.table("wide")
+    todo = plan(life, RANK, index, steps)
+    kv.begin_setup()
+    lookahead = 1 + index
+    for number, step in enumerate(todo):
+        if number + lookahead < steps:
+            ahead = todo[number + lookahead]
+            start = kv.current_clock + lookahead
+            kv.intent(keys_of(ahead, narrow, wide), start, start + 1 + number % 3)
+        keys = keys_of(step, narrow, wide)
+        values = np.full(len(step.narrow) * NARROW + len(step.wide) * WIDE, step.added, dtype=np.float32)
+        kv.push(keys, values, asynchronous=step.asynchronous)
+        kv.advance_clock()
+    kv.waitall()
+    kv.end_setup()
+    check(kv, node, life, steps)
+    kv.barrier()
+    return sum(len(step.narrow) + len(step.wide) for step in todo)
+
+
+def keys_of(step: Step, narrow: adaps.NodeTable, wide: adaps.NodeTable) -> Ids:
+    return np.concatenate([narrow.first_key + step.narrow, wide.first_key + step.wide])
+
+
+def check(kv: adaps.Worker, node: adaps.Node, life: int, steps: int) -> None:
+    expected: Floats = np.zeros((2, ROWS), dtype=np.float32)
+    for rank, worker in product(range(node.world_size), range(node.workers)):
+        for step in plan(life, rank, worker, steps):
+            np.add.at(expected[0], step.narrow, step.added)
+            np.add.at(expected[1], step.wide, step.added)
+    for row, name in enumerate(("narrow", "wide")):
+        table = node.table(name)
+        out = np.full((ROWS, table.length), np.nan, dtype=np.float32)
+        kv.pull(table.first_key + np.arange(ROWS), out)
+        wrong = np.flatnonzero((out != expected[row][:, None]).any(axis=1))
+        if wrong.size:
+            raise AssertionError(
+                f"{name} rows {wrong} hold {out[wrong]}; the sums are {expected[row][wrong]}"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""What single calls promise on real processes: duplicates, sets beside replicas, late intents."""
+
+from __future__ import annotations
+
+from graphlib import TopologicalSorter
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import adaps
+
+if TYPE_CHECKING:
+    from tests.conftest import Launch
+
+
+def test_calls_with_duplicates_do_what_arrays_do(launch: Launch, full: bool) -> None:
+    lives = [
+        (4, "adaptive", False),
+        (4, "adaptive", True),
+        (3, "relocation", False),
+        (3, "replication", False),
+    ]
+    ranks = launch(
+        "tests.integration.guarantees.calls",
+        4,
+        1800 if full else 90,
+        workers=2,
+        lives=lives,
+        steps=20_000 if full else 120,
+    )
+    adaptive = ranks[1]["lives"][0]
+    for name in (
+        "replicas",
+        "pulled_local",
+        "pulled_replica",
+        "pulled_remote",
+        "set_remote",
+        "pushed_replica",
+    ):
+        assert adaptive[name] > 20, name
+
+
+@pytest.mark.parametrize("technique", ["adaptive", "full_replication"])
+def test_sets_beside_replicas_have_one_order(launch: Launch, full: bool, technique: str) -> None:
+    ranks = launch(
+        "tests.integration.guarantees.sets",
+        4,
+        900 if full else 60,
+        workers=2,
+        technique=technique,
+        steps=10_000 if full else 250,
+    )
+    assert sum(rank["set_remote"] for rank in ranks) > 250
+    assert sum(rank["pulled_replica"] for rank in ranks) > 250
+    workers = [rows for rank in ranks for rows in rank["seen"]]
+    for row in range(len(workers[0])):
+        after: dict[int, set[int]] = {}
+        for worker in workers:
+            for earlier, later in pairwise(worker[row]):
+                after.setdefault(later, set()).add(earlier)
+        assert len(after) > 50
+        # Raises CycleError if two workers saw two sets in different orders, or one saw a value come back.
+        tuple(TopologicalSorter(after).static_order())
+        assert len({worker[row][-1] for worker in workers}) == 1
+
+
+def test_intents_that_come_late_are_counted() -> None:
+    with adaps.Node([adaps.Table("t", rows=64, length=2)]) as node:
+        kv = node.worker(0)
+        for _ in range(10):
+            kv.advance_clock()
+        kv.intent(np.arange(5), 0, 1)
+        kv.intent(np.arange(4), 3, 10)
+        assert node.stats()["intents_late"] == 9
+        kv.intent(np.arange(7), 9, 11)
+        assert node.stats()["intents_late"] == 9
+        assert node.stats()["intents"] == 16
