@@ -18,5 +18,6 @@ if __name__ != "autoada":
 from autoada.access import Access, IntentPredictor, Prediction
 from autoada.dataloader import AdaDataLoader
 from autoada.model import AdaModel, create_node
+from autoada.unwrap import unwrap
 
-__all__ = ["Access", "AdaDataLoader", "AdaModel", "IntentPredictor", "Prediction", "create_node"]
+__all__ = ["Access", "AdaDataLoader", "AdaModel", "IntentPredictor", "Prediction", "create_node", "unwrap"]

@@ -187,14 +187,17 @@ class PredictedKeys:
 
     def _report(self, prediction: Prediction) -> None:
         for access in prediction.accesses:
-            if access.kind == "unpredictable":
-                rows = self._model.tables[access.table].shape[0]
-                what = "announced in full" if rows <= SMALL_TABLE else "pulled on demand"
-                self._tell(
-                    f"rows of {access.table!r} depend on parameters, at {access.where}{source_line(access.where)}: {what}"
-                )
-            elif access.kind == "full":
-                self._tell(f"{access.table!r} is read in full, at {access.where}{source_line(access.where)}")
+            if access.kind == "rows":
+                continue
+            where = f"{access.where}{source_line(access.where)}"
+            if access.kind == "full":
+                self._model.keep(access.table)
+                self._tell(f"{access.table!r} is read in full, at {where}: every worker keeps all of it")
+            elif self._model.tables[access.table].shape[0] <= SMALL_TABLE:
+                self._model.keep(access.table)
+                self._tell(f"rows of {access.table!r} depend on parameters, at {where}: all are kept near")
+            else:
+                self._tell(f"rows of {access.table!r} depend on parameters, at {where}: pulled on demand")
         if prediction.stopped is not None:
             self._tell(f"prediction could not go on, later rows are pulled on demand: {prediction.stopped}")
 

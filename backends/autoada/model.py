@@ -9,7 +9,7 @@ from typing import Any
 
 import adaps
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from autoada.access.accesses import Prediction
 from autoada.access.draws import Replay
@@ -76,6 +76,7 @@ class AdaModel(nn.Module):
         self._immediate = optimizer is None
         self._push_queued = False
         self._stale = False
+        self._kept: set[str] = set()
         self._prediction: Prediction | None = None
         self._rates = [float(group.options["lr"]) for group in layout.groups]
         self.reads: list[Read] = []
@@ -133,6 +134,13 @@ class AdaModel(nn.Module):
         self._prediction = None if expected is None else expected.prediction
         for name, table in self._tables.items():
             table.expect(None if expected is None else expected.rows.get(name))
+
+    def keep(self, table: str) -> None:
+        """Announce a whole table for the rest of the training; for rows that cannot be predicted or are all read."""
+        if table not in self._kept:
+            self._kept.add(table)
+            keys = self.node.table(table).keys(torch.arange(self._tables[table].shape[0]))
+            self.worker.intent(keys, self.worker.current_clock, FOREVER)
 
     def key_of(self, table: str) -> int:
         """The server's key of row 0 of a table, by the parameter's qualified name."""
@@ -240,9 +248,15 @@ class AdaModel(nn.Module):
         self._stale = False
 
     def _push_after_backward(self, model: nn.Module) -> None:
+        def arrived(parameter: Tensor) -> None:
+            if self.training:
+                self._gradient_arrived()
+            else:
+                parameter.grad = None
+
         for parameter in model.parameters():
             if not isinstance(parameter, TableParameter) and parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(lambda _: self._gradient_arrived())
+                parameter.register_post_accumulate_grad_hook(arrived)
 
     def _gradient_arrived(self) -> None:
         if self._immediate and not self._push_queued:

@@ -190,12 +190,16 @@ def _assign(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 def _write(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """An in-place change of the whole table, such as an initialisation."""
-    target = args[0]
+    target = args[0] if args else kwargs.get("tensor")  # functions of nn.init give it by name
     if not isinstance(target, TableParameter):
         return _with_whole_tables(func, args, kwargs)
     with torch.no_grad():
         values = target.table.read()
-        func(values, *_whole(args[1:]), **_whole(kwargs))
+
+        def plain(value: Any) -> Any:
+            return values if value is target else _whole(value)
+
+        func(*map(plain, args), **{name: plain(value) for name, value in kwargs.items()})
         target.table.write(values)
     return target
 

@@ -1,0 +1,27 @@
+"""Back to plain PyTorch."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch import nn
+
+from autoada.model import AdaModel
+from autoada.parameter import TableParameter
+
+
+def unwrap(model: AdaModel) -> nn.Module:
+    """A plain copy of the wrapped model with the server's present weights; the wrapped one goes on training.
+
+    Every table is gathered whole, so the copy has to fit into memory.
+    """
+    if not isinstance(model, AdaModel):
+        raise TypeError(f"model is a {type(model).__name__}: unwrap takes an AdaModel")
+    state = model.state_dict()
+    copies: dict[int, Any] = {}
+    for name, parameter in model.module.named_parameters():
+        if isinstance(parameter, TableParameter):
+            copies[id(parameter)] = nn.Parameter(state[name], requires_grad=parameter.requires_grad)
+    plain: nn.Module = copy.deepcopy(model.module, copies)
+    return plain

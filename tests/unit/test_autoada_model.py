@@ -1,0 +1,193 @@
+"""AdaModel as an nn.Module: state, copies, evaluation, mistakes."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autoada
+from autoada.parameter import TableParameter
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = nn.Embedding(20, 3)
+        self.norm = nn.BatchNorm1d(3)
+        self.out = nn.Linear(3, 1)
+
+    def forward(self, ids: Tensor, *, scale: float = 1.0) -> Tensor:
+        return self.out(self.norm(self.items(ids))) * scale
+
+    def helper(self) -> str:
+        return "of the wrapped model"
+
+
+@pytest.fixture
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net()
+
+
+@pytest.fixture
+def model(net: Net) -> Iterator[autoada.AdaModel]:
+    model = autoada.AdaModel(net)
+    yield model
+    model.close()
+
+
+def test_the_weights_are_kept(net: Net) -> None:
+    before = copy.deepcopy(net).eval()
+    model = autoada.AdaModel(net).eval()
+    ids = torch.arange(20)
+    assert torch.equal(model(ids, scale=2.0), before(ids, scale=2.0))
+    model.close()
+
+
+def test_the_state_is_the_plain_models_state(net: Net, model: autoada.AdaModel) -> None:
+    train(model)
+    state = model.state_dict()
+    plain = Net().eval()
+    plain.load_state_dict(state)
+    model.eval()
+    assert list(state) == list(plain.state_dict())
+    assert torch.allclose(plain(torch.arange(20)), model(torch.arange(20)), atol=1e-6)
+
+
+def test_a_plain_state_can_be_loaded(model: autoada.AdaModel) -> None:
+    torch.manual_seed(1)
+    plain = Net().eval()
+    model.load_state_dict(plain.state_dict())
+    model.eval()
+    assert torch.equal(plain(torch.arange(20)), model(torch.arange(20)))
+
+
+def test_a_state_that_does_not_fit_is_refused(model: autoada.AdaModel) -> None:
+    state = model.state_dict()
+    with pytest.raises(RuntimeError, match=r"no \['out.bias'\]"):
+        model.load_state_dict({name: value for name, value in state.items() if name != "out.bias"})
+    with pytest.raises(RuntimeError, match=r"'items.weight' has the shape \(3, 3\)"):
+        model.load_state_dict({**state, "items.weight": torch.zeros(3, 3)})
+
+
+def test_unwrap_gives_a_plain_copy(model: autoada.AdaModel) -> None:
+    train(model)
+    plain = autoada.unwrap(model).eval()
+    assert type(plain) is Net
+    assert not any(isinstance(parameter, TableParameter) for parameter in plain.parameters())
+    model.eval()
+    before = model(torch.arange(20))
+    assert torch.equal(plain(torch.arange(20)), before)
+    nn.init.zeros_(plain.items.weight)
+    assert torch.equal(model(torch.arange(20)), before)
+
+
+def test_evaluation_pushes_nothing_and_moves_no_clock(model: autoada.AdaModel) -> None:
+    model.eval()
+    stats = model.node.stats()
+    model(torch.arange(20)).sum().backward()
+    after = model.node.stats()
+    assert after["pushed_local"] == stats["pushed_local"]
+    assert after["pulled_local"] > stats["pulled_local"]
+    assert model.worker.current_clock == 0
+    assert model.items.weight.grad is None
+
+
+def test_attributes_and_methods_of_the_wrapped_model_are_reached(net: Net, model: autoada.AdaModel) -> None:
+    assert model.helper() == "of the wrapped model"
+    assert model.out is net.out
+    with pytest.raises(AttributeError, match="no attribute 'missing'"):
+        _ = model.missing
+
+
+def test_the_table_takes_no_memory(model: autoada.AdaModel) -> None:
+    weight = model.items.weight
+    assert isinstance(weight, nn.Parameter)
+    assert weight.shape == (20, 3)
+    assert weight.is_meta
+    assert weight.device == torch.device("cpu")
+    assert "in the parameter server" in repr(weight)
+
+
+def test_initialising_a_table_in_place_writes_to_the_server(model: autoada.AdaModel) -> None:
+    nn.init.constant_(model.items.weight, 7.0)
+    assert torch.equal(model.state_dict()["items.weight"], torch.full((20, 3), 7.0))
+    with torch.no_grad():
+        model.items.weight[3] = 1.0
+    assert torch.equal(model.items.weight.detach()[2:4], torch.tensor([[7.0] * 3, [1.0] * 3]))
+
+
+def test_copying_and_pickling_say_what_to_do_instead(model: autoada.AdaModel) -> None:
+    with pytest.raises(TypeError, match=r"copy autoada\.unwrap\(model\) instead"):
+        copy.deepcopy(model.items)
+    with pytest.raises(TypeError, match=r"save model\.state_dict\(\) instead"):
+        pickle.dumps(model.items.weight)
+
+
+def test_a_frozen_table_is_not_changed(net: Net) -> None:
+    net.items.weight.requires_grad_(False)
+    before = net.items.weight.detach().clone()
+    model = autoada.AdaModel(net)
+    train(model)
+    assert torch.equal(model.state_dict()["items.weight"], before)
+    model.close()
+
+
+def test_zero_grad_drops_the_gradients_of_tables(net: Net) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    before = net.items.weight.detach().clone()
+    model = autoada.AdaModel(net, optimizer)
+    model(torch.arange(20)).sum().backward()
+    assert model.items.weight.grad is not None
+    optimizer.zero_grad()
+    assert model.items.weight.grad is None
+    optimizer.step()
+    assert torch.equal(model.state_dict()["items.weight"], before)
+    model.close()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: torch.optim.RMSprop(p), r"RMSprop has no rule in the parameter server: use torch\.optim\.SGD"),
+        (lambda p: torch.optim.SGD(p, lr=1, weight_decay=0.1), r"SGD with weight_decay=0\.1 has no rule"),
+        (lambda p: torch.optim.SGD(list(p)[:1], lr=1), r"does not have the parameter 'norm\.weight'"),
+    ],
+)
+def test_an_optimizer_without_a_rule_is_refused(net: Net, make: object, message: str) -> None:
+    assert callable(make)
+    with pytest.raises(ValueError, match=message):
+        autoada.AdaModel(net, make(net.parameters()))
+
+
+def test_a_step_with_a_closure_is_refused(net: Net) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    model = autoada.AdaModel(net, optimizer)
+    with pytest.raises(ValueError, match="takes no closure"):
+        optimizer.step(lambda: 0.0)
+    model.close()
+
+
+def test_other_dtypes_are_refused_by_name(net: Net) -> None:
+    with pytest.raises(ValueError, match=r"'items\.weight' is torch\.float64"):
+        autoada.AdaModel(net.double())
+
+
+def test_rows_of_a_meta_table_are_drawn_by_the_server() -> None:
+    with torch.device("meta"):
+        table = nn.Embedding(1_000_000, 4)
+    model = autoada.AdaModel(nn.Sequential(table)).eval()
+    rows = model(torch.tensor([5, 999_999, 5]))
+    assert torch.equal(rows[0], rows[2])
+    assert not torch.equal(rows[0], rows[1])
+    model.close()
+
+
+def train(model: autoada.AdaModel) -> None:
+    for _ in range(3):
+        model(torch.randint(0, 20, (8,))).square().mean().backward()
