@@ -168,11 +168,12 @@ class _Ahead:
 
     def take(self) -> _Item | None:
         """The next batch, after the queue behind it was filled; None at the end."""
-        self._realign()
-        if not self._queue:
-            self._fetch()
-        item = self._queue.popleft() if self._queue else None
-        while len(self._queue) < self._lookahead.batches and self._fetch():
+        now = int(self._worker.current_clock)
+        self._realign(now)
+        if not self._queue and not self._fetch(now):
+            return None
+        item = self._queue.popleft()
+        while len(self._queue) < self._lookahead.batches and self._fetch(now + 1 + len(self._queue)):
             pass
         return item
 
@@ -183,30 +184,26 @@ class _Ahead:
 
     def withdraw(self) -> None:
         """Let the clock pass whatever was announced and will not happen."""
-        while self._worker.current_clock < self._announced_until:
+        while not self._model.closed and self._worker.current_clock < self._announced_until:
             self._worker.advance_clock()
 
-    def _realign(self) -> None:
+    def _realign(self, now: int) -> None:
         """Another loop on the same worker may have moved the clock."""
-        now = self._worker.current_clock
         if self._queue and self._queue[0].clock != now:
             for i, item in enumerate(self._queue):
                 item.clock = now + i
                 self._announce(item)
 
-    def _fetch(self) -> bool:
+    def _fetch(self, clock: int) -> bool:
+        """Fetch the batch that will be used at `clock`; False if there is none."""
         try:
             batch = next(self._batches)
         except StopIteration:
             return False
-        clock = self._queue[-1].clock + 1 if self._queue else self._next_clock()
         item = _Item(batch, clock)
         self._queue.append(item)
         self._find(item)
         return True
-
-    def _next_clock(self) -> int:
-        return int(self._worker.current_clock)
 
     def _find(self, item: _Item) -> None:
         item.expected = self._source.expected(item.batch)

@@ -74,6 +74,7 @@ class AdaModel(nn.Module):
         self._leads = self.node.rank == 0 and worker == 0
         self._layout = layout
         self._immediate = optimizer is None
+        self.closed = False
         self._push_queued = False
         self._stale = False
         self._kept: set[str] = set()
@@ -195,6 +196,7 @@ class AdaModel(nn.Module):
 
     def close(self) -> dict[str, float]:
         """Collective: end this worker's part, and the node if the model made it; the node's counters."""
+        self.closed = True
         self.worker.finalize()
         stats: dict[str, float] = self.node.stats()
         if self._owns_node:

@@ -1,0 +1,337 @@
+"""AdaDataLoader: what it announces, when, and what it leaves behind."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import autoada
+
+ROWS = 50
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.users = nn.Embedding(ROWS, 2)
+        self.items = nn.Embedding(ROWS, 2)
+        self.out = nn.Linear(2, 1)
+
+    def forward(self, users: Tensor, items: Tensor) -> Tensor:
+        return self.out(self.users(users) * self.items(items.flip(0))).squeeze(-1)
+
+
+class Announcements:
+    """Stands between the loader and the worker, and writes down what is announced."""
+
+    def __init__(self, model: autoada.AdaModel) -> None:
+        self.calls: list[tuple[int, list[int], int]] = []
+        self._worker = model.worker
+        model.worker = self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._worker, name)
+
+    def intent(self, keys: Tensor, start: int, end: int | None = None) -> None:
+        self.calls.append((self.current_clock, sorted(keys.tolist()), start))
+        self._worker.intent(keys, start, start + 1 if end is None else end)
+
+
+@pytest.fixture
+def model() -> Iterator[autoada.AdaModel]:
+    torch.manual_seed(0)
+    model = autoada.AdaModel(Two())
+    yield model
+    model.close()
+
+
+def batches(count: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(3)
+    return [
+        (
+            torch.randint(0, ROWS, (6,), generator=generator),
+            torch.randint(0, ROWS, (6,), generator=generator),
+            torch.rand(6, generator=generator),
+        )
+        for _ in range(count)
+    ]
+
+
+def by_hand(batch: tuple[Tensor, Tensor, Tensor]) -> dict[str, Tensor]:
+    return {"users.weight": batch[0], "items.weight": batch[1]}
+
+
+def expected_keys(model: autoada.AdaModel, batch: tuple[Tensor, Tensor, Tensor]) -> list[int]:
+    users = batch[0].unique() + model.key_of("users.weight")
+    return sorted([*users.tolist(), *(batch[1].unique() + model.key_of("items.weight")).tolist()])
+
+
+def train(model: autoada.AdaModel, loader: Iterable[Any], limit: int = 10**6) -> int:
+    steps = 0
+    for users, items, label in loader:
+        loss = nn.functional.mse_loss(model(users, items=items), label)
+        loss.backward()
+        steps += 1
+        if steps == limit:
+            break
+    return steps
+
+
+@pytest.mark.parametrize("keys", [by_hand, {"users": lambda b: b[0], "items.weight": lambda b: b[1]}])
+def test_every_batch_is_announced_once_for_the_clock_of_its_use(model: autoada.AdaModel, keys: Any) -> None:
+    announced = Announcements(model)
+    given = batches(12)
+    assert train(model, autoada.AdaDataLoader(given, 3, keys=keys)) == 12
+    assert [call[1:] for call in announced.calls] == [
+        (expected_keys(model, batch), clock) for clock, batch in enumerate(given)
+    ]
+    assert [call[0] for call in announced.calls] == [0, 0, 0, 0, *range(1, 9)]
+    assert model.worker.current_clock == 12
+
+
+def test_a_module_names_its_table(model: autoada.AdaModel) -> None:
+    announced = Announcements(model)
+    keys = {model.module.users: lambda b: b[0], model.module.items: lambda b: b[1]}
+    train(model, autoada.AdaDataLoader(batches(2), 1, keys=keys))
+    assert announced.calls[0][1] == expected_keys(model, batches(1)[0])
+
+
+def test_predicted_rows_are_announced_as_soon_as_the_loop_is_known(model: autoada.AdaModel) -> None:
+    announced = Announcements(model)
+    given = batches(12)
+    loader = autoada.AdaDataLoader(given, 3)
+    assert train(model, loader) == 12
+    first = announced.calls[0][2]
+    assert first <= 3
+    assert [call[1:] for call in announced.calls] == [
+        (expected_keys(model, batch), clock) for clock, batch in enumerate(given) if clock >= first
+    ]
+    assert train(model, loader) == 12
+    assert [call[2] for call in announced.calls[-12:]] == list(range(12, 24))
+
+
+def test_expected_rows_are_pulled_once_for_each_table(model: autoada.AdaModel) -> None:
+    given = batches(1) * 20
+    train(model, autoada.AdaDataLoader(given, 2, keys=by_hand))
+    before = model.node.stats()["pulled_local"]
+    train(model, autoada.AdaDataLoader(given[:1], 2, keys=by_hand))
+    dense = 1 + model.node.table("dense.0").rows
+    assert model.node.stats()["pulled_local"] - before <= dense + len(expected_keys(model, given[0]))
+
+
+def test_no_intent_without_lookahead(model: autoada.AdaModel) -> None:
+    announced = Announcements(model)
+    train(model, autoada.AdaDataLoader(batches(5), 0, keys=by_hand))
+    assert announced.calls == []
+    assert model.worker.current_clock == 5
+
+
+def test_a_break_leaves_no_intent_behind(model: autoada.AdaModel) -> None:
+    announced = Announcements(model)
+    loader = autoada.AdaDataLoader(batches(20), 5, keys=by_hand)
+    assert train(model, loader, limit=4) == 4
+    assert model.worker.current_clock > max(start for _, _, start in announced.calls)
+    before = model.worker.current_clock
+    assert train(model, loader) == 20
+    assert announced.calls[9][2] == before
+    assert model.worker.current_clock == before + 20
+
+
+def test_an_exception_leaves_no_intent_behind(model: autoada.AdaModel) -> None:
+    announced = Announcements(model)
+
+    def failing() -> Iterator[Any]:
+        yield from batches(4)
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        train(model, autoada.AdaDataLoader(failing(), 2, keys=by_hand))
+    assert model.worker.current_clock > max(start for _, _, start in announced.calls)
+
+
+def test_starting_over_ends_the_iteration_before(model: autoada.AdaModel) -> None:
+    announced = Announcements(model)
+    loader = autoada.AdaDataLoader(batches(9), 3, keys=by_hand)
+    first = iter(loader)
+    next(first)
+    second = iter(loader)
+    next(second)
+    assert announced.calls[4][2] == model.worker.current_clock == 4
+    with pytest.raises(StopIteration):
+        next(first)
+
+
+def test_two_loaders_in_turns_are_both_announced_for_the_right_clock(model: autoada.AdaModel) -> None:
+    announced = Announcements(model)
+    one = iter(autoada.AdaDataLoader(batches(6), 2, keys=by_hand))
+    other = iter(autoada.AdaDataLoader(batches(6)[3:], 2, keys=by_hand))
+    used = []
+    for loader in (one, other, one, other, one):
+        batch = next(loader)
+        used.append((expected_keys(model, batch), model.worker.current_clock))
+    starts = [(keys, start) for _, keys, start in announced.calls]
+    assert all(use in starts for use in used)
+
+
+def test_evaluation_announces_nothing_and_leaves_training_alone(model: autoada.AdaModel) -> None:
+    announced = Announcements(model)
+    train_loader = autoada.AdaDataLoader(batches(6), 2, keys=by_hand)
+    valid_loader = autoada.AdaDataLoader(batches(3), 2, keys=by_hand)
+    for step, (users, items, _) in enumerate(train_loader):
+        model(users, items).sum().backward()
+        model.eval()
+        with torch.no_grad():
+            assert sum(len(model(u, i)) for u, i, _ in valid_loader) == 18
+        model.train()
+        assert model.worker.current_clock == step
+    assert len(announced.calls) == 6
+
+
+def test_length_and_attributes_are_the_loaders(model: autoada.AdaModel) -> None:
+    dataset = TensorDataset(torch.arange(40) % ROWS, torch.arange(40) % ROWS, torch.rand(40))
+    plain = DataLoader(dataset, batch_size=8, shuffle=True)
+    loader = autoada.AdaDataLoader(plain, 2)
+    assert len(loader) == 5
+    assert loader.dataset is dataset
+    assert loader.sampler is plain.sampler
+    assert loader.batch_size == 8
+    assert train(model, loader) == 5
+
+
+def test_the_way_from_batch_to_model_is_recorded(model: autoada.AdaModel) -> None:
+    announced = Announcements(model)
+    given = [{"pair": torch.stack(batch[:2], 1).int(), "label": batch[2]} for batch in batches(8)]
+    for batch in autoada.AdaDataLoader(given, 3):
+        users, items = batch["pair"].long().to("cpu").unbind(1)
+        loss = nn.functional.mse_loss(model(users, items=items % ROWS), batch["label"])
+        loss.backward()
+    wanted = [(expected_keys(model, batch), clock) for clock, batch in enumerate(batches(8))]
+    assert [call[1:] for call in announced.calls] == wanted[announced.calls[0][2] :]
+    assert len(announced.calls) >= 5
+
+
+def test_a_way_that_cannot_be_recorded_is_told_and_prepare_helps(
+    model: autoada.AdaModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    announced = Announcements(model)
+    given = [(users.tolist(), items.tolist(), label) for users, items, label in batches(6)]
+
+    def prepare(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return (torch.tensor(batch[0]),), {"items": torch.tensor(batch[1])}
+
+    def loop(loader: Iterable[Any]) -> None:
+        for batch in loader:
+            args, kwargs = prepare(batch)
+            model(*args, **kwargs).sum().backward()
+
+    with caplog.at_level(logging.WARNING, "autoada"):
+        loop(autoada.AdaDataLoader(given, 2))
+    assert announced.calls == []
+    assert "give AdaDataLoader a `prepare=` function" in caplog.text
+    loop(autoada.AdaDataLoader(given, 2, prepare=prepare))
+    assert len(announced.calls) == 6
+
+
+def test_a_wrong_prediction_does_not_harm_training() -> None:
+    class Switching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(ROWS, 2)
+            self.shift = [0]
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.table((ids + self.shift[0]) % ROWS).square()
+
+    def losses(wrap: bool) -> list[float]:
+        torch.manual_seed(0)
+        model: Any = Switching()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        shift = model.shift
+        loader: Any = [batch[0] for batch in batches(30)]
+        if wrap:
+            model = autoada.AdaModel(model, optimizer)
+            loader = autoada.AdaDataLoader(loader, 4)
+        result = []
+        for step, ids in enumerate(loader):
+            if step % 10 == 9:
+                shift[0] += 1
+            loss = model(ids).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            result.append(loss.item())
+        if wrap:
+            model.close()
+        return result
+
+    assert losses(True) == pytest.approx(losses(False), abs=1e-5)
+
+
+def test_rows_that_depend_on_parameters_are_told_and_kept_near(caplog: pytest.LogCaptureFixture) -> None:
+    class Routed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.items = nn.Embedding(ROWS, 4)
+            self.experts = nn.Embedding(4, 4)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            x = self.items(ids)
+            return (x * self.experts(x.argmax(-1))).sum()
+
+    model = autoada.AdaModel(Routed())
+    announced = Announcements(model)
+    with caplog.at_level(logging.WARNING, "autoada"):
+        for ids in autoada.AdaDataLoader([batch[0] for batch in batches(8)], 2):
+            model(ids).backward()
+    assert "rows of 'experts.weight' depend on parameters" in caplog.text
+    first = model.key_of("experts.weight")
+    assert any(keys == list(range(first, first + 4)) for _, keys, _ in announced.calls)
+    assert len(announced.calls) >= 6
+    model.close()
+
+
+def test_the_first_epoch_ends_with_a_summary(model: autoada.AdaModel, caplog: pytest.LogCaptureFixture) -> None:
+    loader = autoada.AdaDataLoader(batches(6), 2)
+    with caplog.at_level(logging.INFO, "autoada"):
+        train(model, loader)
+        train(model, loader)
+    assert [r.message for r in caplog.records] == [
+        "2 tables, rows predicted, 100.0% of rows were local, lookahead 2"
+    ]
+    assert "users.weight: 6 rows at" in loader.explain(batches(1)[0])
+
+
+def test_mistakes_are_told_in_one_sentence(model: autoada.AdaModel) -> None:
+    with pytest.raises(ValueError, match="lookahead is -1: it must be 'auto' or a number"):
+        autoada.AdaDataLoader([], -1)
+    with pytest.raises(TypeError, match="keys is a list"):
+        autoada.AdaDataLoader([], 1, keys=[])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no table 'user'; it has users"):
+        train(model, autoada.AdaDataLoader(batches(1), 1, keys={"user": lambda b: b[0]}))
+    with pytest.raises(TypeError, match="keys gave a Tensor"):
+        train(model, autoada.AdaDataLoader(batches(1), 1, keys=lambda b: b[0]))
+    with pytest.raises(IndexError, match="row 50 does not exist in table 'users.weight'"):
+        train(model, autoada.AdaDataLoader(batches(1), 1, keys=lambda b: {"users": b[0] * 0 + 50}))
+
+
+def test_a_loader_without_a_model_says_so() -> None:
+    import threading
+
+    errors: list[str] = []
+
+    def other_thread() -> None:
+        try:
+            list(autoada.AdaDataLoader([1]))
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=other_thread)
+    thread.start()
+    thread.join()
+    assert errors == ["there is no AdaModel to announce rows for: make AdaModel(model) before iterating"]
