@@ -46,8 +46,8 @@ Channel::Channel(NodeState& node, int index)
     permanent_cursor_ = node.tables.num_keys();
 }
 
-// --- submissions
-// -----------------------------------------------------------------------------------------------------
+// --- submissions ---
+
 
 void Channel::wake() {
   if (driven == this) return;
@@ -131,6 +131,9 @@ void Channel::take_submissions() {
     interests_[static_cast<std::size_t>(intent.worker)]->queued.emplace(
         intent.start, Signal{std::move(intent.keys), intent.end});
   }
+  // Who waits for keys to come has signalled them before: that must have had its effect.
+  const auto awaits_intent = [](const Unit* unit) { return unit->operation->kind == OperationKind::kLocalize; };
+  if (std::any_of(units.begin(), units.end(), awaits_intent)) run_round();
   for (Unit* unit : units) try_operation(*unit);
   for (Operation* operation : syncs) begin_sync(*operation);
   for (const bool for_good : gatherings) on_gathered(for_good);
@@ -143,8 +146,8 @@ void Channel::take_submissions() {
   }
 }
 
-// --- driving
-// ---------------------------------------------------------------------------------------------------------
+// --- driving ---
+
 
 Micros Channel::on_tick() {
   const Driving driving(this);
@@ -266,8 +269,8 @@ void Channel::check_key(Key key) const {
   if (key >= node_.tables.num_keys()) throw ProtocolError("a message names key " + std::to_string(key));
 }
 
-// --- wait_sync (protocol.md, section 7)
-// ------------------------------------------------------------------------------
+// --- wait_sync (protocol.md, section 7) ---
+
 
 void Channel::begin_sync(Operation& operation) {
   flush_dirty();
@@ -305,8 +308,8 @@ void Channel::on_echo(const NumberMessage& message) {
   if (!known) throw ProtocolError("an echo of mark " + std::to_string(message.number) + ", never sent");
 }
 
-// --- barriers and the end: counted by node 0
-// -------------------------------------------------------------------------
+// --- barriers and the end: counted by node 0 ---
+
 
 void Channel::on_gathered(bool for_good) {
   const NumberMessage message{.type = MessageType::kBarrier, .number = for_good ? kForGood : kAtBarrier};

@@ -23,8 +23,8 @@ bool anyone_behind(const Holders& holders, Version version) {
 
 }  // namespace
 
-// --- asking for a key, and giving it away
-// ----------------------------------------------------------------------------
+// --- asking for a key, and giving it away ---
+
 
 // NONE -> PENDING.
 void Channel::want(LockedKey& key) {
@@ -158,25 +158,29 @@ void Channel::on_news(NodeId from, const NewsMessage& message) {
   }
 }
 
-// --- replicas
-// --------------------------------------------------------------------------------------------------------
+// --- replicas ---
+
 
 // PENDING -> REPLICA.
 void Channel::on_setup(NodeId from, const SetupMessage& message, Reader& reader) {
   check_key(message.key);
+  {
+    LockedKey key(node_.store, message.key);
+    ADAPS_INVARIANT(key.state() == State::kPending, "a replica is set up that nobody asked for");
+    const std::span<const float> value = reader.floats(key.width());
+    SlotHeader& header = key.header();
+    counters_.lead_micros.add(static_cast<std::uint32_t>(static_cast<Version>(now_) - header.version));
+    counters_.lead_keys.add();
+    std::memcpy(key.value(), value.data(), value.size_bytes());
+    header.state = State::kReplica;
+    header.version = message.version;
+    header.rc = message.rc;
+    header.location = from;
+    counters_.replicas_set_up.add();
+    trace(message.key, TraceKind::kReplicaSetUp);
+  }
+  retry_parked(message.key);
   LockedKey key(node_.store, message.key);
-  ADAPS_INVARIANT(key.state() == State::kPending, "a replica is set up that nobody asked for");
-  const std::span<const float> value = reader.floats(key.width());
-  SlotHeader& header = key.header();
-  counters_.lead_micros.add(static_cast<std::uint32_t>(static_cast<Version>(now_) - header.version));
-  counters_.lead_keys.add();
-  std::memcpy(key.value(), value.data(), value.size_bytes());
-  header.state = State::kReplica;
-  header.version = message.version;
-  header.rc = message.rc;
-  header.location = from;
-  counters_.replicas_set_up.add();
-  trace(message.key, TraceKind::kReplicaSetUp);
   if (!ADAPS_MUTANT(setup_ignores_end)) try_drop(key);  // the intent may have ended meanwhile
 }
 
@@ -247,8 +251,8 @@ void Channel::finish_drop(LockedKey& key) {
   become_none(key, header.location, header.rc);
 }
 
-// --- changes
-// ---------------------------------------------------------------------------------------------------------
+// --- changes ---
+
 
 // One key's part of a round.
 void Channel::flush(LockedKey& key) {

@@ -33,20 +33,25 @@ std::size_t payload_floats(const RequestMessage& message, std::size_t length) {
 
 }  // namespace
 
-// --- operations of this node's workers
-// -------------------------------------------------------------------------------
+// --- operations of this node's workers ---
+
 
 void Channel::try_operation(Unit& unit) {
+  bool is_on_its_way = true;
   {
     LockedKey key(node_.store, unit.key);
     key.materialize();
     if (!serve(key, unit)) {
-      const bool reads = unit.operation->kind == OperationKind::kPull;
-      if (key.state() == State::kDropping && reads) {
+      const OperationKind kind = unit.operation->kind;
+      const bool reads = kind == OperationKind::kPull || kind == OperationKind::kLocalize;
+      // A pending key is on its way here already, and cannot be read sooner by asking for it once more.
+      if (reads && (key.state() == State::kDropping || key.state() == State::kPending)) {
         park(unit);
         return;
       }
-      if (key.state() == State::kReplica) {
+      if (kind == OperationKind::kLocalize) {
+        is_on_its_way = false;
+      } else if (key.state() == State::kReplica) {
         ADAPS_INVARIANT(unit.operation->kind == OperationKind::kSet, "a replica refuses what is not a set");
         // The set must come behind what this node pushed before; while a delta is in flight no other can be
         // sent.
@@ -59,8 +64,10 @@ void Channel::try_operation(Unit& unit) {
           flush(key);
         }
       }
-      send_request(key, unit);
-      return;
+      if (is_on_its_way) {
+        send_request(key, unit);
+        return;
+      }
     }
   }
   complete(unit);
@@ -178,8 +185,8 @@ bool Channel::has_parked_set(Key key) const {
                      [](const Unit* unit) { return unit->operation->kind == OperationKind::kSet; });
 }
 
-// --- requests of any node
-// --------------------------------------------------------------------------------------------
+// --- requests of any node ---
+
 
 // After the second stale hop, once, by way of the home node, without telling it anything.
 NodeId Channel::next_hop(LockedKey& key, Route& route) const {

@@ -33,9 +33,9 @@ class Channel : public TransportEvents {
  public:
   Channel(NodeState& node, int index);
 
-  // --- the driver's side
-  // ------------------------------------------------------------------------------------------- The time of
-  // everything that follows; never goes back.
+  // --- the driver's side ---
+
+  // The time of everything that follows; never goes back.
   void set_now(Micros now) {
     now_ = now;
     node_.now.store(now, std::memory_order_relaxed);
@@ -51,8 +51,8 @@ class Channel : public TransportEvents {
   bool closed() const { return closed_.load(std::memory_order_acquire); }
   bool goodbye_sent() const { return goodbye_sent_.load(std::memory_order_acquire); }
 
-  // --- the workers' side, any thread
-  // -------------------------------------------------------------------------------
+  // --- the workers' side, any thread ---
+
   void submit(std::span<Unit* const> units);
   void submit_sync(Operation& operation);
   void submit_intent(int worker, std::vector<Key> keys, Clock start, Clock end);

@@ -73,7 +73,7 @@ class Checker {
         check_contains(key, push, content, "lost update");
       for (std::uint32_t set = 1; set < sets_.size(); ++set) {
         if (sets_[set].key != key || sets_[set].superseded || set == content.set) continue;
-        if (surely_before(content.set, set)) throw Violation("lost update: set " + std::to_string(set));
+        if (surely_before(content.set, set)) throw Violation("lost update: set ", set);
         order_[key].emplace_back(set, content.set);
       }
     }
@@ -162,7 +162,7 @@ class Checker {
   void check_plausible(std::uint32_t key, const Content& content, Step until) const {
     if (content.set != 0) {
       if (content.set >= sets_.size() || sets_[content.set].key != key) {
-        throw Violation("value: set " + std::to_string(content.set) + " does not exist");
+        throw Violation("value: set ", content.set, " does not exist");
       }
       if (sets_[content.set].superseded) throw Violation("duplicates: an earlier duplicate of a set won");
       if (sets_[content.set].start > until) throw Violation("value: a set from the future");
@@ -170,14 +170,13 @@ class Checker {
     for (std::uint32_t number = 0; number < kMaxPushes; ++number) {
       if (!content.pushes[number]) continue;
       if (number >= pushes_[key].size() || pushes_[key][number].start > until) {
-        throw Violation("value: push " + std::to_string(number) + " does not exist yet");
+        throw Violation("value: push ", number, " does not exist yet");
       }
       if (content.set == 0) continue;
       const WriteInfo& push = pushes_[key][number];
       const WriteInfo& set = sets_[content.set];
       if ((push.end < set.start && push.node == set.node) || push.applied < set.start) {
-        throw Violation("order of sets: push " + std::to_string(number) + " survives the later set " +
-                        std::to_string(content.set));
+        throw Violation("order of sets: push ", number, " survives the later set ", content.set);
       }
     }
   }
@@ -187,7 +186,7 @@ class Checker {
                       const char* promise) const {
     if (content.pushes[number]) return;
     if (content.set == 0 || sets_[content.set].end < pushes_[key][number].start) {
-      throw Violation(std::string(promise) + ": push " + std::to_string(number) + " is missing");
+      throw Violation(promise, ": push ", number, " is missing");
     }
   }
 
@@ -203,7 +202,7 @@ class Checker {
       if (info.key != read.key || info.superseded || info.worker != record.worker || info.end >= record.start)
         continue;
       if (set != read.content.set && surely_before(read.content.set, set)) {
-        throw Violation("read-your-writes: set " + std::to_string(set) + " is missing");
+        throw Violation("read-your-writes: set ", set, " is missing");
       }
     }
   }
@@ -234,7 +233,7 @@ class Checker {
       const WriteInfo& info = sets_[set];
       if (info.key != read.key || info.superseded || info.end >= synced) continue;
       if (set != read.content.set && surely_before(read.content.set, set)) {
-        throw Violation("wait_sync: set " + std::to_string(set) + " is invisible");
+        throw Violation("wait_sync: set ", set, " is invisible");
       }
     }
   }

@@ -6,7 +6,7 @@
 namespace adaps::simulation {
 
 namespace {
-[[noreturn]] void violated(const char* text) { throw Violation(std::string("invariant: ") + text); }
+[[noreturn]] void violated(const char* text) { throw Violation("invariant: ", text); }
 }  // namespace
 
 Cluster::Cluster(const WorldSpec& spec, std::uint32_t more_timers)
@@ -40,7 +40,7 @@ void Cluster::deliver(const Link& link, std::span<const std::byte> frame) {
 }
 
 void Cluster::note(const std::string& line) {
-  if (log_ != nullptr) log_->push_back(std::to_string(network_.now()) + " us  " + line);
+  if (log_ != nullptr) log_->push_back(joined(network_.now(), " us  ", line));
 }
 
 void Cluster::send_all(NodeId rank, int index) {
@@ -61,8 +61,8 @@ void Cluster::note_entries(const Link& link, const char* verb, std::span<const s
   const bool sends = verb[0] == 's';
   while (!frame.empty()) {
     const Entry entry = cutters_[static_cast<std::size_t>(link.channel)].cut(link.from, link.to, frame);
-    note("n" + std::to_string(sends ? link.from : link.to) + " " + verb + (sends ? " to   n" : " from n") +
-         std::to_string(sends ? link.to : link.from) + "  " + describe(entry, nodes_[0]->tables));
+    note(joined("n", sends ? link.from : link.to, " ", verb, sends ? " to   n" : " from n",
+                sends ? link.to : link.from, "  ", describe(entry, nodes_[0]->tables)));
   }
 }
 

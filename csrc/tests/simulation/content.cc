@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "simulation/text.h"
 #include "simulation/violation.h"
 
 namespace adaps::simulation {
@@ -25,7 +26,7 @@ Content read_content(std::span<const float> value) {
   for (const float x : value) {
     if (std::isnan(x)) throw Violation("value: a row was not written");
     if (x < 0.0F || x >= static_cast<float>(kLimit) || x != std::floor(x)) {
-      throw Violation("value: " + std::to_string(x) + " is no sum of pushes");
+      throw Violation("value: ", x, " is no sum of pushes");
     }
   }
   Content content;
@@ -34,11 +35,10 @@ Content read_content(std::span<const float> value) {
     auto counts = static_cast<std::uint32_t>(value[i]);
     for (std::size_t push = (i - 1) * kPushesPerFloat; counts != 0; ++push, counts >>= 2) {
       if ((counts & 3) > 1) {
-        throw Violation("value: push " + std::to_string(push) + " counted " + std::to_string(counts & 3) +
-                        " times");
+        throw Violation("value: push ", push, " counted ", counts & 3, " times");
       }
       if ((counts & 3) == 0) continue;
-      if (push >= kMaxPushes) throw Violation("value: push " + std::to_string(push) + " does not exist");
+      if (push >= kMaxPushes) throw Violation("value: push ", push, " does not exist");
       content.pushes.set(push);
     }
   }
@@ -46,11 +46,12 @@ Content read_content(std::span<const float> value) {
 }
 
 std::string to_string(const Content& content) {
-  std::string text = content.set == 0 ? "{" : "{set " + std::to_string(content.set);
+  std::string text = content.set == 0 ? "{" : joined("{set ", content.set);
   for (std::size_t push = 0; push < kMaxPushes; ++push) {
     if (!content.pushes[push]) continue;
     if (text.size() > 1) text += " ";
-    text += "+" + std::to_string(push);
+    text += '+';
+    text += std::to_string(push);
   }
   return text + "}";
 }

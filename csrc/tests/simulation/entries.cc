@@ -4,6 +4,7 @@
 
 #include "adaps/operation.h"
 #include "simulation/content.h"
+#include "simulation/text.h"
 #include "simulation/violation.h"
 
 namespace adaps::simulation {
@@ -34,9 +35,9 @@ std::string describe_floats(std::span<const std::byte> bytes, std::size_t length
   if (floats.empty()) return "";
   for (float& x : floats) x = std::abs(x);  // gradients are negative
   try {
-    return " " + to_string(read_content(floats));
+    return joined(" ", to_string(read_content(floats)));
   } catch (const Violation& violation) {
-    return std::string(" ") + violation.what();
+    return joined(" ", violation.what());
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "adaps/random.h"
 #include "simulation/content.h"
+#include "simulation/text.h"
 
 namespace adaps::simulation {
 
@@ -209,7 +210,7 @@ class Generator {
     const std::size_t rows = full ? keys_ + random_.below(3) : 64 + keys_;
     for (std::size_t i = 0; i < tables; ++i) {
       TableSpec table;
-      table.name = "t" + std::to_string(i);
+      table.name = joined("t", i);
       table.rows = rows;
       table.length = content_length(longest[i]) + random_.below(3);
       table.rule.lr = 1.0F;

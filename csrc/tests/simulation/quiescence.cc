@@ -33,9 +33,7 @@ View look(NodeState& node, Key name) {
   return view;
 }
 
-std::string where(Key key, NodeId node) {
-  return " (key " + std::to_string(key) + " at node " + std::to_string(node) + ")";
-}
+std::string where(Key key, NodeId node) { return joined(" (key ", key, " at node ", node, ")"); }
 
 bool replicates(Technique technique) {
   return technique == Technique::kReplication || technique == Technique::kFullReplication;
@@ -65,7 +63,7 @@ Interested interested(World& world, std::uint32_t key) {
 void check_stays_at_home(World& world, Key key) {
   NodeState& home = world.cluster().node(world.cluster().node(0).directory.home(key));
   if (look(home, key).state != State::kOwner)
-    throw Violation("technique: a key left its home" + where(key, home.settings.rank));
+    throw Violation("technique: a key left its home", where(key, home.settings.rank));
 }
 
 void check_effect(World& world, std::uint32_t position) {
@@ -80,22 +78,21 @@ void check_effect(World& world, std::uint32_t position) {
     const View view = look(world.cluster().node(node), key);
     const bool permanent = technique == Technique::kFullReplication;
     if ((who.certainly[node] || permanent) && !view.readable) {
-      throw Violation("intent: no effect" + where(key, node));
+      throw Violation("intent: no effect", where(key, node));
     }
     if (technique == Technique::kAdaptive && who.certainly[node] && possibly == 1 &&
         view.state != State::kOwner) {
-      throw Violation("intent: the only interested node is not the owner" + where(key, node));
+      throw Violation("intent: the only interested node is not the owner", where(key, node));
     }
     if (!who.possibly[node] && !permanent && view.state == State::kReplica) {
-      throw Violation("intent: a replica without intent" + where(key, node));
+      throw Violation("intent: a replica without intent", where(key, node));
     }
   }
 }
 
 void check_silence(World& world, std::uint64_t messages, const char* what) {
   world.run_until_quiet();
-  if (world.cluster().messages() != messages)
-    throw Violation(std::string("economy: ") + what + " sends messages");
+  if (world.cluster().messages() != messages) throw Violation("economy: ", what, " sends messages");
 }
 
 void extend_intents(World& world) {
@@ -118,10 +115,9 @@ void read_local_values(World& world) {
       std::vector<float> out(node.tables.find(key).length());
       operation.out = out.data();
       start(node, operation, std::span<const Key>(&key, 1));
-      if (!operation.done.load())
-        throw Violation("economy: a key is not read where it is" + where(key, rank));
+      if (!operation.done.load()) throw Violation("economy: a key is not read where it is", where(key, rank));
       if (std::memcmp(out.data(), view.value.data(), out.size() * sizeof(float)) != 0) {
-        throw Violation("value: a local read is not what is stored" + where(key, rank));
+        throw Violation("value: a local read is not what is stored", where(key, rank));
       }
     }
   }
@@ -172,17 +168,16 @@ std::vector<Content> check_at_rest(World& world) {
     const auto owns = [](const View& view) { return view.state == State::kOwner; };
     const auto owners = std::count_if(views.begin(), views.end(), owns);
     if (owners != 1) {
-      throw Violation("at rest: key " + std::to_string(key) + " has " + std::to_string(owners) + " owners");
+      throw Violation("at rest: key ", key, " has ", owners, " owners");
     }
     const View& owner = *std::find_if(views.begin(), views.end(), owns);
     for (NodeId node = 0; node < views.size(); ++node) {
       const View& view = views[node];
       if (view.state == State::kPending)
-        throw Violation("at rest: an intent without answer" + where(key, node));
-      if (view.state == State::kDropping)
-        throw Violation("at rest: a drop without answer" + where(key, node));
+        throw Violation("at rest: an intent without answer", where(key, node));
+      if (view.state == State::kDropping) throw Violation("at rest: a drop without answer", where(key, node));
       if (view.state == State::kReplica && view.value != owner.value) {
-        throw Violation("at rest: a replica differs from its owner" + where(key, node));
+        throw Violation("at rest: a replica differs from its owner", where(key, node));
       }
     }
     const Table& table = world.cluster().node(0).tables.find(key);
@@ -229,7 +224,7 @@ void run_and_check(World& world) {
     check_intents(world);
     check_after_end(world, last);
   } catch (const ProtocolError& error) {
-    throw Violation(std::string("protocol error: ") + error.what());
+    throw Violation("protocol error: ", error.what());
   }
 }
 

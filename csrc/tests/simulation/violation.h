@@ -4,12 +4,15 @@
 #include <stdexcept>
 #include <string>
 
+#include "simulation/text.h"
+
 namespace adaps::simulation {
 
 // what() is "kind: details"; the kind names the promise.
 class Violation : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  template <typename... Parts>
+  explicit Violation(const Parts&... parts) : std::runtime_error(joined(parts...)) {}
   std::string kind() const {
     const std::string text = what();
     return text.substr(0, text.find(':'));

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "adaps/operation.h"
 #include "adaps/random.h"
 #include "simulation/cluster.h"
 #include "simulation/history.h"
@@ -25,7 +26,6 @@ class World {
  public:
   // `spec` must outlive the world. Given a log, everything that happens is written there.
   explicit World(const WorldSpec& spec, std::vector<std::string>* log = nullptr);
-  ~World();
 
   // Until nothing happens any more; throws Violation if that does not come, or a worker still waits then.
   void run_until_quiet();
@@ -45,8 +45,32 @@ class World {
   Clock clock(NodeId node, int worker) { return state(node, worker).clock.load(); }
 
  private:
-  struct Pending;  // an operation that is not complete
-  struct Caller;   // a worker
+  struct Pending {  // an operation that is not complete
+    Pending(OperationKind kind, int worker, Completion& completion) : operation(kind, worker, completion) {}
+
+    Operation operation;
+    std::size_t record = 0;
+    std::vector<Key> keys;
+    std::vector<std::uint32_t> positions;  // of the keys in the world's list
+    std::vector<float> floats;
+  };
+
+  struct Caller {  // a worker
+    NodeId node = 0;
+    int worker = 0;
+    std::uint32_t number = 0;
+    const Program* program = nullptr;
+    std::size_t next = 0;
+    std::vector<std::unique_ptr<Pending>> pending;
+    Pending* submitting = nullptr;
+    int parts_left = 0;
+    const Pending* waits_for = nullptr;
+    bool waits_for_all = false;
+    bool waits_for_others = false;
+
+    bool blocked() const { return waits_for != nullptr || waits_for_all || waits_for_others; }
+    bool finished() const { return next == program->size() && pending.empty() && !blocked(); }
+  };
 
   WorkerState& state(NodeId node, int worker) {
     return *cluster_.node(node).workers[static_cast<std::size_t>(worker)];

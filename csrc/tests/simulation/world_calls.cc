@@ -1,0 +1,206 @@
+// The calls of a world's workers.
+#include <limits>
+#include <utility>
+
+#include "adaps/local.h"
+#include "simulation/text.h"
+#include "simulation/world.h"
+
+namespace adaps::simulation {
+
+namespace {
+
+OperationKind operation_kind(CallKind kind) {
+  switch (kind) {
+    case CallKind::kPush:
+      return OperationKind::kPush;
+    case CallKind::kPushGradients:
+      return OperationKind::kPushGradients;
+    case CallKind::kSet:
+      return OperationKind::kSet;
+    case CallKind::kSync:
+      return OperationKind::kSync;
+    case CallKind::kBarrier:
+      return OperationKind::kBarrier;
+    default:
+      return OperationKind::kPull;
+  }
+}
+
+}  // namespace
+
+void World::perform(Caller& caller, const Call& call) {
+  if (log_ != nullptr) {
+    cluster_.note(joined("n", caller.node, " worker ", caller.worker, ": ", describe(call)));
+  }
+  switch (call.kind) {
+    case CallKind::kIntent:
+      signal_intent(caller, call);
+      break;
+    case CallKind::kClock:
+      advance_clock(caller, 1);
+      break;
+    case CallKind::kWaitAll:
+      caller.waits_for_all = !caller.pending.empty();
+      break;
+    case CallKind::kBarrier:
+      if (spec_.weak_barrier) {
+        arrive_at_barrier(caller);
+        return;
+      }
+      call_operation(caller, call);
+      return;
+    default:
+      call_operation(caller, call);
+      return;
+  }
+  if (!caller.blocked()) continue_later(caller);
+}
+
+void World::call_operation(Caller& caller, const Call& call) {
+  NodeState& node = cluster_.node(caller.node);
+  auto owned = std::make_unique<Pending>(operation_kind(call.kind), caller.worker,
+                                         state(caller.node, caller.worker).completion);
+  Pending& pending = *owned;
+  caller.pending.push_back(std::move(owned));
+  pending.record = history_.size();
+  history_.push_back({call.kind,
+                      caller.node,
+                      caller.number,
+                      call.asynchronous,
+                      step_,
+                      kOpen,
+                      cluster_.network().now(),
+                      0,
+                      {},
+                      {}});
+  if (!call.asynchronous) caller.waits_for = &pending;
+  Operation& operation = pending.operation;
+  if (call.kind == CallKind::kSync) {
+    operation.left.store(static_cast<std::uint32_t>(cluster_.channels()) + 1);
+    node.epochs.wait(operation);
+    caller.parts_left = cluster_.channels();
+  } else if (call.kind == CallKind::kBarrier) {
+    operation.left.store(1);
+    if (node.gathering.arrive(operation)) node.channels[0]->submit_gathered(false);
+    return;
+  } else {
+    fill(call, pending);
+    start(node, operation, pending.keys);
+    if (operation.done.load()) return;
+    caller.parts_left = 1;
+  }
+  caller.submitting = &pending;
+  if (spec_.submit[caller.number] == 0.0) {
+    while (caller.submitting != nullptr) submit_part(caller);
+  } else {
+    continue_later(caller);
+  }
+}
+
+// What a worker thread does after it started an operation; other threads may act in between.
+void World::submit_part(Caller& caller) {
+  Operation& operation = caller.submitting->operation;
+  NodeState& node = cluster_.node(caller.node);
+  --caller.parts_left;
+  if (operation.kind == OperationKind::kSync) {
+    node.channels[static_cast<std::size_t>(caller.parts_left)]->submit_sync(operation);
+  } else {
+    submit_units(node, operation);
+  }
+  if (caller.parts_left == 0) {
+    caller.submitting = nullptr;
+    if (!caller.blocked()) continue_later(caller);
+  } else if (spec_.submit[caller.number] > 0.0) {
+    continue_later(caller);
+  }
+}
+
+// The arrays of a call. Everything it writes gets a number of its own.
+void World::fill(const Call& call, Pending& pending) {
+  Record& record = history_[pending.record];
+  const Tables& tables = cluster_.node(0).tables;
+  std::size_t floats = 0;
+  for (const std::uint32_t position : call.keys) {
+    pending.keys.push_back(spec_.keys[position]);
+    floats += tables.find(spec_.keys[position]).length();
+  }
+  pending.positions = call.keys;
+  pending.floats.assign(floats, std::numeric_limits<float>::quiet_NaN());
+  pending.operation.out = pending.floats.data();
+  pending.operation.in = pending.floats.data();
+  if (call.kind == CallKind::kPull) return;
+  float* at = pending.floats.data();
+  for (const std::uint32_t position : call.keys) {
+    const std::span<float> row(at, tables.find(spec_.keys[position]).length());
+    at += row.size();
+    const std::uint32_t number = call.kind == CallKind::kSet ? ++sets_ : pushes_[position]++;
+    record.writes.push_back({position, number});
+    if (call.kind == CallKind::kSet) {
+      write_set(number, row);
+    } else {
+      write_push(number, row);
+    }
+    if (call.kind == CallKind::kPushGradients) {  // with a learning rate of 1
+      for (float& x : row) x = -x;
+    }
+  }
+}
+
+void World::signal_intent(Caller& caller, const Call& call) {
+  if (!spec_.settings.uses_intent()) return;
+  NodeState& node = cluster_.node(caller.node);
+  const Clock start = clock(caller.node, caller.worker) + call.start_in;
+  std::vector<std::vector<Key>> by_channel(node.channels.size());
+  for (const std::uint32_t position : call.keys) {
+    const Key key = spec_.keys[position];
+    by_channel[static_cast<std::size_t>(node.directory.channel(key))].push_back(key);
+    intents_.push_back({caller.node, caller.worker, position, start, start + call.length});
+  }
+  for (std::size_t i = 0; i < by_channel.size(); ++i) {
+    if (!by_channel[i].empty()) {
+      node.channels[i]->submit_intent(caller.worker, std::move(by_channel[i]), start, start + call.length);
+    }
+  }
+}
+
+void World::advance_clock(Caller& caller, Clock by) {
+  const Clock clock = state(caller.node, caller.worker).clock.fetch_add(by) + by;
+  for (const auto& channel : cluster_.node(caller.node).channels) channel->on_clock(caller.worker, clock);
+}
+
+void World::arrive_at_barrier(Caller& caller) {
+  caller.waits_for_others = true;
+  if (++at_weak_barrier_ < callers_.size()) return;
+  at_weak_barrier_ = 0;
+  for (const auto& other : callers_) {
+    other->waits_for_others = false;
+    continue_later(*other);
+  }
+}
+
+void World::complete(Caller& caller, Pending& pending) {
+  Record& record = history_[pending.record];
+  record.end = step_;
+  record.ended = cluster_.network().now();
+  if (record.kind == CallKind::kPull) {
+    const Tables& tables = cluster_.node(0).tables;
+    const float* at = pending.floats.data();
+    for (std::size_t i = 0; i < pending.keys.size(); ++i) {
+      const std::span<const float> row(at, tables.find(pending.keys[i]).length());
+      at += row.size();
+      record.reads.push_back({pending.positions[i], read_content(row)});
+    }
+  }
+  if (log_ != nullptr) {
+    std::string line =
+        joined("n", caller.node, " worker ", caller.worker, ":   ", name_of(record.kind), " done");
+    for (const Read& read : record.reads) line += joined(" k", read.key, "=", to_string(read.content));
+    for (const Write& write : record.writes) {
+      line += joined(" k", write.key, record.kind == CallKind::kSet ? "=set " : "+", write.number);
+    }
+    cluster_.note(line);
+  }
+}
+
+}  // namespace adaps::simulation

@@ -1,0 +1,260 @@
+// The protocol under real threads, for sanitizers: random calls on few keys, whose results must add up
+// exactly.
+#include <atomic>
+#include <cstdint>
+#include <future>
+#include <random>
+#include <thread>
+
+#include "adaps/node.h"
+#include "check.h"
+#include "memory_cluster.h"
+
+using namespace adaps;
+using namespace adaps::testing;
+
+namespace {
+
+constexpr std::size_t kKeys = 24;
+constexpr std::size_t kRounds = 4;
+constexpr std::size_t kCallsPerRound = 1500;
+// So many keys, from the first on, are written by pushes; of the others each worker sets its own.
+constexpr std::size_t kPushedKeys = 16;
+
+// Element w of a pushed key counts the pushes of worker w; the first element of a set key is what was set
+// last.
+class Player {
+ public:
+  Player(Worker& worker, std::size_t number, std::size_t players,
+         std::vector<std::atomic<std::uint32_t>>& totals)
+      : worker_(worker),
+        number_(number),
+        players_(players),
+        totals_(totals),
+        random_(static_cast<std::uint32_t>(number) + 1),
+        pushed_(kPushedKeys),
+        seen_(kKeys * players) {}
+
+  void play() {
+    for (std::size_t round = 0; round < kRounds; ++round) {
+      for (std::size_t i = 0; i < kCallsPerRound; ++i) call();
+      worker_.waitall();
+      pending_.clear();
+      publish();
+      worker_.wait_sync();
+      worker_.barrier();
+      worker_.wait_sync();
+      check_totals();
+      worker_.barrier();
+    }
+    worker_.finalize();
+  }
+
+ private:
+  struct Pending {
+    std::vector<Key> keys;
+    std::vector<float> floats;
+  };
+
+  std::size_t below(std::size_t n) { return random_() % n; }
+
+  void call() {
+    switch (below(10)) {
+      case 0:
+      case 1:
+      case 2:
+        push();
+        break;
+      case 3:
+      case 4:
+      case 5:
+      case 6:
+        pull();
+        break;
+      case 7:
+        signal();
+        break;
+      case 8:
+        worker_.advance_clock();
+        break;
+      default:
+        if (below(8) == 0) {
+          worker_.wait_sync();
+        } else {
+          set();
+        }
+    }
+  }
+
+  std::vector<Key> some_keys(std::size_t among) {
+    std::vector<Key> keys(1 + below(4));
+    for (Key& key : keys)
+      key = std::min(below(among), below(among));  // small ones are hot, duplicates are likely
+    return keys;
+  }
+
+  void push() {
+    Pending& call = pending_.emplace_back();
+    call.keys = some_keys(kPushedKeys);
+    call.floats.assign(call.keys.size() * players_, 0.0F);
+    const bool gradients = below(2) == 0;
+    for (std::size_t i = 0; i < call.keys.size(); ++i) {
+      call.floats[i * players_ + number_] = gradients ? -1.0F : 1.0F;
+      ++pushed_[call.keys[i]];
+    }
+    // What is asynchronous must be complete before it has to be seen.
+    const bool asynchronous = below(4) == 0;
+    const Ticket ticket =
+        gradients ? worker_.push_gradients(call.keys, call.floats.data(), call.floats.size(), asynchronous)
+                  : worker_.push(call.keys, call.floats.data(), call.floats.size(), asynchronous);
+    worker_.wait(ticket);
+  }
+
+  void set() {
+    const Key key = kPushedKeys + number_ % (kKeys - kPushedKeys);
+    if (number_ >= kKeys - kPushedKeys) return;  // the key has another writer
+    ++last_set_;
+    std::vector<float> values(2 * players_, 0.0F);
+    values[0] = -1.0F;  // the first of two duplicates is overwritten
+    values[players_] = static_cast<float>(last_set_);
+    const Key keys[] = {key, key};
+    worker_.set(keys, values.data(), values.size(), false);
+  }
+
+  void pull() {
+    Pending& call = pending_.emplace_back();
+    call.keys = some_keys(kKeys);
+    call.floats.assign(call.keys.size() * players_, -1.0F);
+    worker_.wait(worker_.pull(call.keys, call.floats.data(), call.floats.size(), below(4) == 0));
+    check_rows(call);
+  }
+
+  // Read-your-writes and monotonic reads.
+  void check_rows(const Pending& call) {
+    for (std::size_t i = 0; i < call.keys.size(); ++i) {
+      const Key key = call.keys[i];
+      const float* row = &call.floats[i * players_];
+      for (std::size_t w = 0; w < players_; ++w) {
+        float& seen = seen_[key * players_ + w];
+        CHECK(row[w] >= seen);
+        seen = row[w];
+      }
+      if (key < kPushedKeys) {
+        CHECK_EQ(row[number_], static_cast<float>(pushed_[key]));
+      } else if (key == kPushedKeys + number_) {
+        CHECK_EQ(row[0], static_cast<float>(last_set_));
+      }
+    }
+  }
+
+  void signal() {
+    const std::vector<Key> keys = some_keys(kKeys);
+    const Clock start = worker_.current_clock() + static_cast<Clock>(below(3));
+    worker_.intent(keys, start, start + 1 + static_cast<Clock>(below(4)));
+  }
+
+  void publish() {
+    for (std::size_t key = 0; key < kPushedKeys; ++key) totals_[key * players_ + number_].store(pushed_[key]);
+    if (number_ < kKeys - kPushedKeys) totals_[(kPushedKeys + number_) * players_].store(last_set_);
+  }
+
+  void check_totals() {
+    Pending all;
+    for (Key key = 0; key < kKeys; ++key) all.keys.push_back(key);
+    all.floats.assign(kKeys * players_, -1.0F);
+    worker_.pull(all.keys, all.floats.data(), all.floats.size(), false);
+    for (std::size_t i = 0; i < all.floats.size(); ++i) {
+      CHECK_EQ(all.floats[i], static_cast<float>(totals_[i].load()));
+    }
+  }
+
+  Worker& worker_;
+  const std::size_t number_;
+  const std::size_t players_;
+  std::vector<std::atomic<std::uint32_t>>& totals_;  // what each key must contain at the end of a round
+  std::minstd_rand random_;
+  std::vector<std::uint32_t> pushed_;
+  std::uint32_t last_set_ = 0;
+  std::vector<float> seen_;
+  std::vector<Pending> pending_;
+};
+
+std::vector<TableSpec> tables_for(std::size_t players) {
+  TableSpec table;
+  table.name = "t";
+  table.rows = kKeys;
+  table.length = players;
+  table.rule.lr = 1.0F;
+  return {table};
+}
+
+Settings settings_for(NodeId nodes, int workers, int channels, Technique technique) {
+  Settings settings;
+  settings.nodes = nodes;
+  settings.workers = workers;
+  settings.channels = channels;
+  settings.technique = technique;
+  settings.max_rounds_per_second = 10'000.0;
+  return settings;
+}
+
+template <typename WorkerOf>
+void play(std::size_t nodes, std::size_t workers, WorkerOf worker_of) {
+  const std::size_t players = nodes * workers;
+  std::vector<std::atomic<std::uint32_t>> totals(kKeys * players);
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < players; ++i) {
+    threads.emplace_back([&, i] {
+      try {
+        Player(worker_of(i / workers, i % workers), i, players, totals).play();
+      } catch (const std::exception& error) {
+        check::fail(__FILE__, __LINE__, error.what());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void play_in_memory(NodeId nodes, int workers, int channels, Technique technique) {
+  const auto players = static_cast<std::size_t>(nodes * workers);
+  MemoryCluster cluster(tables_for(players), settings_for(nodes, workers, channels, technique));
+  play(nodes, static_cast<std::size_t>(workers),
+       [&](std::size_t node, std::size_t worker) -> Worker& { return cluster.worker(node, worker); });
+  for (std::size_t node = 0; node < nodes; ++node) CHECK_EQ(cluster.node(node).epochs.outstanding(), 0);
+}
+
+}  // namespace
+
+TEST(adaptive) { play_in_memory(3, 2, 2, Technique::kAdaptive); }
+TEST(adaptive_with_many_workers_on_one_channel) { play_in_memory(2, 4, 1, Technique::kAdaptive); }
+TEST(replication) { play_in_memory(2, 2, 2, Technique::kReplication); }
+TEST(relocation) { play_in_memory(3, 2, 1, Technique::kRelocation); }
+TEST(static_allocation) { play_in_memory(2, 2, 1, Technique::kStatic); }
+TEST(full_replication) { play_in_memory(2, 2, 2, Technique::kFullReplication); }
+TEST(one_node) { play_in_memory(1, 4, 2, Technique::kAdaptive); }
+
+TEST(nodes_connected_by_sockets) {
+  constexpr NodeId kNodes = 2;
+  constexpr int kWorkers = 2;
+  std::vector<std::unique_ptr<Node>> nodes;
+  std::vector<std::string> addresses;
+  for (NodeId rank = 0; rank < kNodes; ++rank) {
+    Settings settings = settings_for(kNodes, kWorkers, 2, Technique::kAdaptive);
+    settings.rank = rank;
+    nodes.push_back(std::make_unique<Node>(tables_for(kNodes * kWorkers), settings));
+    addresses.push_back(nodes.back()->listen("127.0.0.1", 0));
+  }
+  const auto on_all = [&](auto what) {
+    std::vector<std::future<void>> done;
+    for (const auto& node : nodes) done.push_back(std::async(std::launch::async, [&] { what(*node); }));
+    for (std::future<void>& one : done) one.get();
+  };
+  ConnectOptions options;
+  options.secret = "of this test";
+  options.peer_timeout_seconds = 20.0;  // sanitizers are slow
+  on_all([&](Node& node) { node.connect(addresses, options, [] {}); });
+  play(kNodes, kWorkers, [&](std::size_t node, std::size_t worker) -> Worker& {
+    return nodes[node]->worker(static_cast<int>(worker));
+  });
+  on_all([](Node& node) { node.close([] {}); });
+}
