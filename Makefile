@@ -19,9 +19,7 @@ SET_UP := $(VENV)/.installed
 NATIVE := CMakeLists.txt $(shell find csrc/include csrc/src csrc/bindings csrc/sampler)
 SANITIZERS := address undefined thread
 
-# The first pins the environment, the second the isolated one that pip builds in.
 export PIP_CONSTRAINT := constraints.txt
-export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP := $(BIN)/pip -qq
 
@@ -57,7 +55,7 @@ bench: $(SET_UP)  ## measure speed against references in the same run
 	@$(BIN)/pytest tests/perf --benchmark-min-rounds=25
 
 clean:  ## remove what builds and tools left behind; .venv and recorded sessions stay
-	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .benchmarks .hypothesis .import_linter_cache
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .benchmarks .hypothesis
 	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 help:  ## list the targets
@@ -72,12 +70,13 @@ $(VENV)/.created:
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.torch: $(VENV)/.created constraints.txt
-	@echo "Installing torch"
-	@$(PIP) install torch
+$(VENV)/.tools: $(VENV)/.created constraints.txt
+	@echo "Installing torch and the build tools"
+	@$(PIP) install torch cmake ninja pybind11 scikit-build-core
 	@touch $@
 
-$(SET_UP): $(VENV)/.torch pyproject.toml $(NATIVE)
-	@echo "Building and installing the project and its development tools"
-	@$(PIP) install -e '.[dev]'
+# In an isolated environment, which is a new one each time, every C++ file would be compiled each time.
+$(SET_UP): $(VENV)/.tools pyproject.toml $(NATIVE)
+	@echo "Building and installing the project"
+	@$(PIP) install --no-build-isolation -e '.[dev]'
 	@touch $@
