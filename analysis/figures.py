@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import matplotlib as mpl
 import seaborn as sns
@@ -13,15 +12,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from adabench.analysis.load import SUCCESS, cell_labels, last_attempts
+from adabench.analysis.style import INK, SVG, palette, styled
 from adabench.results.record import RecordError, Run
 from adabench.results.store import SessionStore
 
 __all__ = ["draw_bars", "draw_figures"]
 
-_DOT_SPREAD = 0.08
-
-# Text stays text, and equal records give equal files.
-_SVG: dict[Any, str] = {"svg.hashsalt": "adabench", "svg.fonttype": "none"}
+_DOT_STEP, _DOT_SPREAD = 0.08, 0.5
 
 
 def draw_figures(store: SessionStore) -> list[Path]:
@@ -42,7 +39,7 @@ def draw_figures(store: SessionStore) -> list[Path]:
         figure = draw_bars([run for run in counted if run.usecase == usecase])
         for suffix in ("png", "svg"):
             file = folder / f"{usecase}.{suffix}"
-            with mpl.rc_context(_SVG):
+            with mpl.rc_context(SVG):
                 figure.savefig(file, dpi=160, metadata={"Date": None} if suffix == "svg" else None)
             files.append(file)
     return files
@@ -60,10 +57,10 @@ def draw_bars(runs: Sequence[Run]) -> Figure:
     order = [cell for cell in labels if any(run.cell == cell and run.status in SUCCESS for run in runs)]
     done = {cell: [run for run in runs if run.cell == cell and run.status in SUCCESS] for cell in order}
     seconds = {cell: [run.seconds.train or 0.0 for run in found] for cell, found in done.items()}
-    with sns.axes_style("whitegrid"):
+    with styled():
         figure = Figure(figsize=(max(5.0, 1.7 * len(order) + 1.2), 4.6), layout="constrained")
         axes = figure.subplots()
-        colours = sns.color_palette("pastel", len(order))
+        colours = palette(len(order))
         for index, cell in enumerate(order):
             _bar(axes, index, seconds[cell], colours[index])
         axes.set_xticks(range(len(order)), [_caption(labels[cell], done[cell], runs) for cell in order])
@@ -82,11 +79,12 @@ def draw_bars(runs: Sequence[Run]) -> Figure:
 
 def _bar(axes: Axes, index: int, values: Sequence[float], colour: tuple[float, float, float]) -> None:
     mean = fmean(values)
-    axes.bar(index, mean, width=0.62, color=colour, zorder=2)
+    axes.bar(index, mean, width=0.62, color=colour, alpha=0.8, zorder=2)
     whiskers = [[mean - min(values)], [max(values) - mean]]
-    axes.errorbar(index, mean, yerr=whiskers, fmt="none", ecolor="black", capsize=7, elinewidth=1.3, zorder=3)
+    axes.errorbar(index, mean, yerr=whiskers, fmt="none", ecolor=INK, capsize=7, elinewidth=1.3, zorder=3)
     middle = (len(values) - 1) / 2
-    spread = [index + _DOT_SPREAD * (number - middle) for number in range(len(values))]
+    step = min(_DOT_STEP, _DOT_SPREAD / len(values))
+    spread = [index + step * (number - middle) for number in range(len(values))]
     axes.scatter(spread, values, s=22, color="white", edgecolors="black", linewidths=0.9, zorder=4)
     axes.annotate(
         f"{mean:.3g}", (index, 0), (0, 5), textcoords="offset points", ha="center", fontsize=9, zorder=5

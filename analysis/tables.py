@@ -14,31 +14,55 @@ from adabench.analysis.load import SUCCESS, cell_labels, last_attempts
 from adabench.results.record import Run
 from adabench.results.store import SessionStore, write_atomically
 
-__all__ = ["comparison_table", "markdown", "run_text", "session_table", "write_table"]
+__all__ = [
+    "comparison_rows",
+    "comparison_table",
+    "markdown",
+    "run_text",
+    "session_table",
+    "usecase_rows",
+    "write_table",
+]
 
 
 def session_table(runs: Sequence[Run]) -> str:
     """What was measured, a row a cell: counts, training seconds as mean [min, max], quality, traffic."""
     counted = [run for run in last_attempts(runs) if run.phase == "measured"]
-    labels = cell_labels(counted)
     tables = []
     for usecase in dict.fromkeys(run.usecase for run in counted):
-        rows = [
-            _row(label, [run for run in counted if run.cell == cell])
-            for cell, label in labels.items()
-            if any(run.cell == cell and run.usecase == usecase for run in counted)
-        ]
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        tables.append(
-            f"{usecase}\n\n" + markdown(names, [[row.get(name, "") for name in names] for row in rows])
-        )
+        names, rows = usecase_rows([run for run in counted if run.usecase == usecase])
+        tables.append(f"{usecase}\n\n" + markdown(names, rows))
     return "\n\n".join(tables)
+
+
+def usecase_rows(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
+    """Column names and rows of one use case's measured runs."""
+    rows = [
+        _row(label, [run for run in runs if run.cell == cell]) for cell, label in cell_labels(runs).items()
+    ]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return names, [[row.get(name, "-") for name in names] for row in rows]
 
 
 def comparison_table(comparisons: Sequence[Comparison]) -> str:
     """Backends against the baseline: ratio of seconds with its exact interval, and the verdict."""
     if not comparisons:
         return "there is nothing to compare with the baseline"
+    first = comparisons[0]
+    lines = [
+        f"{first.measure} over {first.baseline}'s, median of blocks",
+        "",
+        markdown(*comparison_rows(comparisons)),
+    ]
+    flagged = [run for one in comparisons for run in one.flagged]
+    if flagged:
+        lines += ["", f"far from the other runs of their cell, and kept: {', '.join(dict.fromkeys(flagged))}"]
+    return "\n".join(lines)
+
+
+def comparison_rows(comparisons: Sequence[Comparison]) -> tuple[list[str], list[list[str]]]:
+    """Column names and rows of a comparison."""
+    names = ["use case", "backend", "blocks", "ratio", "interval", "confidence", "p", "verdict"]
     rows = [
         [
             one.usecase,
@@ -52,13 +76,7 @@ def comparison_table(comparisons: Sequence[Comparison]) -> str:
         ]
         for one in comparisons
     ]
-    names = ["use case", "backend", "blocks", "ratio", "interval", "confidence", "p", "verdict"]
-    first = comparisons[0]
-    lines = [f"{first.measure} over {first.baseline}'s, median of blocks", "", markdown(names, rows)]
-    flagged = [run for one in comparisons for run in one.flagged]
-    if flagged:
-        lines += ["", f"far from the other runs of their cell, and kept: {', '.join(dict.fromkeys(flagged))}"]
-    return "\n".join(lines)
+    return names, rows
 
 
 def write_table(store: SessionStore) -> Path:

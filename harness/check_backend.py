@@ -19,6 +19,7 @@ __all__ = ["check_backend"]
 # Small enough for seconds, large enough for quality to be more than luck.
 USECASE = "ctr"
 PARAMS = {"rows": 16384, "epochs": 2}
+BATCH = 128
 AUC_TOLERANCE = 0.02
 SECONDS = 300.0
 
@@ -80,8 +81,9 @@ def _intents(where: str, outcome: Outcome, nodes: int) -> Finding:
 
 
 def _train(backend: str, options: dict[str, object], nodes: int, workers: int) -> Outcome:
-    # Every worker has the same share of the data, so all shapes see the same number of samples.
-    params = msgspec.to_builtins(msgspec.convert(PARAMS, load_usecase(USECASE).Params))
+    # All workers together have the same batch in every shape, or quality would differ without a fault.
+    given = {**PARAMS, "batch": BATCH // (nodes * workers)}
+    params = msgspec.to_builtins(msgspec.convert(given, load_usecase(USECASE).Params))
     spec = TrialSpec(
         usecase=USECASE,
         params=params,

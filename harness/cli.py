@@ -1,5 +1,4 @@
-"""The command line. Commands import what they need when they run, so that help and mistakes answer at once.
-"""
+"""The command line. Commands import what they need when they run, so help and mistakes answer at once."""
 
 from __future__ import annotations
 

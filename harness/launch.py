@@ -141,6 +141,7 @@ def _environment(spec: TrialSpec, folder: Path) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
         "TMPDIR": str(folder / "tmp"),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "torchinductor"),
         NETWORK_VARIABLE: spec.network,
     }
 

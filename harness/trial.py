@@ -172,7 +172,9 @@ class _Worker:
         session.close()
 
     def _count(self, before: dict[str, float], after: dict[str, float]) -> None:
-        """Counters, like epoch seconds, are those of training: evaluation pulls its rows without any intent."""
+        """Counters, like epoch seconds, are those of training: evaluation pulls its rows without any
+        intent.
+        """
         for name, value in after.items():
             self.counters[name] = self.counters.get(name, 0.0) + value - before.get(name, 0.0)
 

@@ -1,0 +1,168 @@
+"""The figures of a report beside the bars: ratios, quality against time, phases, what the parameter server
+did.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate
+from statistics import fmean, median
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from adabench.analysis.compare import EQUIVALENCE, Comparison
+from adabench.analysis.load import SUCCESS, cell_labels
+from adabench.analysis.style import palette, styled
+from adabench.results.record import Run
+
+__all__ = ["draw_forest", "draw_phases", "draw_quality", "draw_server"]
+
+PHASES = ("setup", "train", "eval", "teardown")
+
+# Counter of a record, or two of which the first is divided by their sum; what the axis says; its scale.
+SERVER_PANELS: tuple[tuple[tuple[str, ...], str, float], ...] = (
+    (("pulled_local", "pulled_remote"), "pulled keys that were local (%)", 100.0),
+    (("bytes_sent",), "sent (MB)", 1e-6),
+    (("relocations",), "relocations (thousand)", 1e-3),
+    (("replicas",), "replicas set up (thousand)", 1e-3),
+    (("staleness_us_mean",), "age of a replica's value (ms)", 1e-3),
+)
+
+
+def draw_forest(comparisons: Sequence[Comparison]) -> Figure:
+    """Ratio to the baseline with its exact interval, a row a backend; the grey band is what counts as
+    equivalent.
+    """
+    with styled():
+        figure = Figure(figsize=(7.0, 1.3 + 0.42 * len(comparisons)), layout="constrained")
+        axes = figure.subplots()
+        axes.axvspan(1 - EQUIVALENCE, 1 + EQUIVALENCE, color="#888888", alpha=0.2, linewidth=0)
+        axes.axvline(1, color="#888888", linewidth=1)
+        names = []
+        for row, one in enumerate(comparisons):
+            names.append(
+                f"{one.usecase}: {one.label}" if len({c.usecase for c in comparisons}) > 1 else one.label
+            )
+            if math.isnan(one.ratio):
+                axes.annotate(one.verdict, (1, row), ha="center", va="center", fontsize=8.5)
+                continue
+            if not math.isnan(one.ratio_low):
+                axes.plot([one.ratio_low, one.ratio_high], [row, row], color="#4878d0", linewidth=2)
+            axes.plot(one.ratio, row, "o", color="#4878d0", markersize=7)
+            axes.annotate(
+                one.verdict, (one.ratio, row), (0, 7), textcoords="offset points", ha="center", fontsize=8.5
+            )
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.4, -0.7)
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel(f"{comparisons[0].measure} over {comparisons[0].baseline}'s (less is faster)")
+    return figure
+
+
+def draw_quality(runs: Sequence[Run], metric: str) -> Figure:
+    """Quality after each epoch against training seconds, a thin line a run, a thick one the median of each
+    cell.
+    """
+    done, labels, colours = _cells(runs)
+    with styled():
+        figure = Figure(figsize=(7.0, 3.6), layout="constrained")
+        axes = figure.subplots()
+        for cell, own in done.items():
+            curves = [
+                (list(accumulate(run.epoch_seconds)), [entry[metric] for entry in run.history]) for run in own
+            ]
+            for seconds, values in curves:
+                axes.plot(seconds, values, color=colours[cell], linewidth=0.8, alpha=0.4)
+            middle = [
+                [median(points) for points in zip(*part, strict=False)] for part in zip(*curves, strict=True)
+            ]
+            axes.plot(*middle, "o-", color=colours[cell], linewidth=2, markersize=4, label=labels[cell])
+        targets = {run.target[metric] for run in runs if run.target and metric in run.target}
+        for target in targets:
+            axes.axhline(target, color="#888888", linestyle="--", linewidth=1)
+        axes.set_xlim(left=0)
+        axes.set_xlabel("training time (seconds)")
+        axes.set_ylabel(f"test {metric}")
+        _legend(axes)
+    return figure
+
+
+def draw_phases(runs: Sequence[Run]) -> Figure:
+    """Where the time of a run goes: mean seconds by phase, stacked, a row a cell."""
+    done, labels, _ = _cells(runs)
+    with styled():
+        figure = Figure(figsize=(7.0, 1.5 + 0.42 * len(done)), layout="constrained")
+        axes = figure.subplots()
+        for row, own in enumerate(done.values()):
+            left = 0.0
+            for phase, colour in zip(PHASES, palette(len(PHASES)), strict=True):
+                seconds = fmean(getattr(run.seconds, phase) or 0.0 for run in own)
+                axes.barh(
+                    row, seconds, left=left, height=0.6, color=colour, label=phase if row == 0 else None
+                )
+                left += seconds
+        axes.set_yticks(range(len(done)), [labels[cell] for cell in done])
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel("mean wall time of a run (seconds)")
+        _legend(axes)
+    return figure
+
+
+def draw_server(runs: Sequence[Run]) -> Figure | None:
+    """What the parameter server did, a panel a counter; None if no run used one."""
+    done, labels, colours = _cells([run for run in runs if run.counters])
+    panels = [
+        panel
+        for panel in SERVER_PANELS
+        if any(set(panel[0]) & set(run.counters) for own in done.values() for run in own)
+    ]
+    if not panels:
+        return None
+    with styled():
+        figure = Figure(
+            figsize=(7.0, 0.9 * len(panels) + 0.34 * len(done) * len(panels)), layout="constrained"
+        )
+        grid = figure.subplots(len(panels), 1, squeeze=False)
+        for axes, (names, title, scale) in zip(grid[:, 0], panels, strict=True):
+            for row, (cell, own) in enumerate(done.items()):
+                values = [value * scale for run in own if (value := _counter(run, names)) is not None]
+                if values:
+                    axes.barh(row, fmean(values), height=0.6, color=colours[cell])
+                    axes.plot(
+                        values, [row] * len(values), "o", color="white", markeredgecolor="black", markersize=4
+                    )
+            axes.set_yticks(range(len(done)), [labels[cell] for cell in done], fontsize=8.5)
+            axes.invert_yaxis()
+            axes.grid(visible=False, axis="y")
+            axes.set_title(title, fontsize=9.5, loc="left")
+            axes.set_xlim(left=0)
+    return figure
+
+
+def _counter(run: Run, names: tuple[str, ...]) -> float | None:
+    if not all(name in run.counters for name in names):
+        return None
+    values = [run.counters[name] for name in names]
+    if len(values) == 1:
+        return values[0]
+    return values[0] / sum(values) if sum(values) else None
+
+
+def _cells(
+    runs: Sequence[Run],
+) -> tuple[dict[str, list[Run]], dict[str, str], dict[str, tuple[float, float, float]]]:
+    """Finished runs by cell, the cells' labels and colours."""
+    done: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.status in SUCCESS:
+            done.setdefault(run.cell, []).append(run)
+    labels = cell_labels(runs)
+    ordered = {cell: done[cell] for cell in labels if cell in done}
+    return ordered, labels, dict(zip(ordered, palette(len(ordered)), strict=True))
+
+
+def _legend(axes: Axes) -> None:
+    axes.legend(frameon=False, fontsize=8.5, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))

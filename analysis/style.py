@@ -1,0 +1,47 @@
+"""How figures look: one palette, one way to write an SVG."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import matplotlib as mpl
+import seaborn as sns
+from matplotlib.figure import Figure
+
+__all__ = ["INK", "SVG", "adaptive_svg", "palette", "styled"]
+
+Colour = tuple[float, float, float]
+
+SVG: dict[Any, str] = {"svg.hashsalt": "adabench", "svg.fonttype": "none"}
+"""Text stays text, and equal records give equal files."""
+
+INK, GRID = "#262626", "#cccccc"
+
+
+def styled() -> Any:
+    """The context that figures are made in."""
+    return sns.axes_style("whitegrid", {"text.color": INK, "axes.labelcolor": INK, "grid.color": GRID})
+
+
+def palette(count: int) -> list[Colour]:
+    return [(red, green, blue) for red, green, blue in sns.color_palette("muted", count)]
+
+
+def adaptive_svg(figure: Figure) -> str:
+    """An SVG element for a page: no background, text in the page's colour, grid lines faint in light and
+    dark.
+    """
+    buffer = io.StringIO()
+    with mpl.rc_context(SVG):
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    text = buffer.getvalue()
+    element = text[text.index("<svg") :]
+    for ink in (INK, "#000000"):
+        element = element.replace(f"fill: {ink}", "fill: currentColor").replace(
+            f"stroke: {ink}", "stroke: currentColor"
+        )
+    # Matplotlib writes no fill for black text.
+    return element.replace(f"stroke: {GRID}", "stroke: currentColor; stroke-opacity: 0.2").replace(
+        "<svg ", '<svg fill="currentColor" role="img" ', 1
+    )

@@ -1,0 +1,116 @@
+"""Examines the machine: what it is, and how much its times vary without a reason."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from adabench.analysis.statistics import median_interval
+from adabench.harness.environment import capture, machine_name, probe
+from adabench.harness.errors import UsageError
+from adabench.harness.launch import launch
+from adabench.harness.registry import load_usecase
+from adabench.harness.spec import TrialSpec
+
+__all__ = ["examine", "noise_floor"]
+
+PROBES = 30
+BUSY_LOAD = 0.5
+NOISY_SPREAD = 0.05
+PAIRS = 6
+
+
+def examine() -> tuple[list[str], list[str]]:
+    """Describe the machine and probe its noise for about a second.
+
+    Returns
+    -------
+    list of str, list of str
+        What was seen, and what would make measurements worse than they need be.
+    """
+    environment = capture()
+    load = os.getloadavg()[0]
+    seconds = [probe()[1] for _ in range(PROBES)]
+    median = statistics.median(seconds)
+    spread = (statistics.quantiles(seconds, n=10)[-1] - min(seconds)) / median
+    torch = environment["torch"]["version"]
+    lines = [
+        f"machine     {machine_name(environment)}",
+        f"software    Python {environment['python']}, torch {torch}, {environment['compiler'] or '-'}",
+        f"governor    {environment['governor'] or 'not known'}",
+        f"load        {load:.2f} over the last minute",
+        f"probe       {median * 1000:.2f} ms, its ninth decile {spread:.1%} above the least of {PROBES}",
+        f"memory      {environment['memory_available_gib']:g} of {environment['memory_gib']:g} GiB available",
+    ]
+    complaints = []
+    if load > BUSY_LOAD * environment["cores"]["usable"]:
+        complaints.append(
+            f"the load is {load:.2f} on {environment['cores']['usable']} cores: wait until nothing else runs"
+        )
+    if environment["governor"] not in (None, "performance"):
+        complaints.append(
+            f"the governor is {environment['governor']!r}: 'performance' keeps the clock steady"
+        )
+    if spread > NOISY_SPREAD:
+        complaints.append(f"a fixed computation varies by {spread:.1%}: differences of that size are noise")
+    return lines, complaints
+
+
+def noise_floor(say: Callable[[str], None]) -> str:
+    """Run the same thing in pairs and compare it with itself: the ratio of a pair would be 1 without noise.
+
+    Parameters
+    ----------
+    say : callable
+        Told what happens meanwhile.
+
+    Returns
+    -------
+    str
+        The least difference that this machine can show with as many blocks.
+    """
+    say(f"A/A: {2 * PAIRS} runs of ctr in plain PyTorch")
+    seconds = []
+    for number in range(2 * PAIRS):
+        seconds.append(_train(seed=1 + number // 2))
+        say(f"  run {number + 1}: {seconds[-1]:.3f} s training")
+    # Which of a pair comes first alternates, as it does between backends.
+    ratios = [
+        math.log(seconds[2 * pair + pair % 2] / seconds[2 * pair + 1 - pair % 2]) for pair in range(PAIRS)
+    ]
+    interval = median_interval(ratios)
+    low, high = math.exp(interval.low), math.exp(interval.high)
+    floor = max(high, 1 / low) - 1
+    return (
+        f"A/A         ratio {math.exp(interval.median):.3f} [{low:.3f}, {high:.3f}] in {PAIRS} pairs: "
+        f"with {PAIRS} blocks, differences below {floor:.1%} cannot be told from noise here"
+    )
+
+
+def _train(seed: int) -> float:
+    params = msgspec.to_builtins(load_usecase("ctr").Params(epochs=1))
+    spec = TrialSpec(
+        usecase="ctr",
+        params=params,
+        backend="single",
+        options={},
+        nodes=1,
+        workers=1,
+        network="loopback",
+        data=None,
+        seed=seed,
+        folder="",
+        launched_at=0.0,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        logs = Path(folder)
+        outcome = launch(spec, logs / "out", logs / "err", 300, lambda: False, lambda state: None)
+    if outcome.status != "ok":
+        raise UsageError(f"the noise floor cannot be measured, because a run ended badly: {outcome.reason}")
+    return outcome.results[0].train_seconds
