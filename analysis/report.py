@@ -168,7 +168,7 @@ def _flat(value: object) -> str:
 
 
 def _figure(svg: str, caption: str) -> str:
-    return f"<figure><div class="chart">{svg}</div><figcaption>{caption}</figcaption></figure>"
+    return f'<figure><div class="chart">{svg}</div><figcaption>{caption}</figcaption></figure>'
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
