@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import adaps
 from torch import Tensor
 
+import adaps
 import autoada
 from adabench.backends.protocol import Cluster, ServerOptions
 from adabench.usecases.protocol import UseCase

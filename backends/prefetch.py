@@ -1,4 +1,4 @@
-"""A prefetch iterator, as applications of the predecessor use: a queue of batches, and a callback that signals intent."""
+"""A prefetch iterator, as the predecessor's applications use: a queue, and a callback that signals intent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Prefetch:
 
 
 class PrefetchIterator:
-    """Keeps `length` batches ready and calls ``on_fetch(batch, steps)`` for each: it is used in so many steps."""
+    """Keeps `length` batches ready; ``on_fetch(batch, steps)`` is called with the steps until its use."""
 
     def __init__(self, batches: Iterable[Any], length: int, on_fetch: Callable[[Any, int], None]) -> None:
         self._batches = iter(batches)

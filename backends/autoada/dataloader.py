@@ -1,4 +1,4 @@
-"""A data loader that looks ahead: it fetches batches before they are used and announces the rows that they will read."""
+"""A data loader that fetches batches before they are used and announces the rows that they will read."""
 
 from __future__ import annotations
 
@@ -23,23 +23,24 @@ _log = logging.getLogger("autoada")
 class AdaDataLoader:
     """Wraps any iterable of batches; iterate it in the place of the one that it wraps.
 
-    While the model is in training mode, `lookahead` batches are fetched before their turn, the rows that each will
-    read are found and announced to the parameter server for the clock of its use, and the clock advances when the
-    loop comes for the next batch. In evaluation mode the batches pass through.
+    While the model is in training mode, `lookahead` batches are fetched before their turn, the rows that
+    each will read are found and announced to the parameter server for the clock of its use, and the clock
+    advances when the loop comes for the next batch. In evaluation mode the batches pass through.
 
     Parameters
     ----------
     loader : iterable
-        Any: a `torch.utils.data.DataLoader`, a PyG loader, a generator. Its attributes, such as ``dataset`` and
-        ``sampler``, are this one's too, and so is its length.
+        Any: a `torch.utils.data.DataLoader`, a PyG loader, a generator. Its attributes, such as ``dataset``
+        and ``sampler``, are this one's too, and so is its length.
     lookahead : int or "auto"
         How many batches to fetch ahead. ``"auto"`` widens until all rows are local when they are read.
     keys : callable or mapping, optional
-        Hand-written intent: ``keys(batch)`` -> ``{table: ids}``, or a mapping of tables to functions ``f(batch)`` ->
-        ids. A table is a parameter's or module's qualified name, or the module. Without it rows are predicted.
+        Hand-written intent: ``keys(batch)`` -> ``{table: ids}``, or a mapping of tables to functions
+        ``f(batch)`` -> ids. A table is a parameter's or module's qualified name, or the module. Without it
+        rows are predicted.
     prepare : callable, optional
-        ``prepare(batch)`` -> ``(args, kwargs)`` of the model's call. Only for prediction, and only where a message
-        asks for it: the way from batch to call is normally recorded.
+        ``prepare(batch)`` -> ``(args, kwargs)`` of the model's call. Only for prediction, and only where a
+        message asks for it: the way from batch to call is normally recorded.
     model : AdaModel, optional
         The model that reads; by default the one that this thread wrapped last.
     """
@@ -126,7 +127,8 @@ class AdaDataLoader:
         how = self._key_source(model).describe()
         stats = model.node.stats()
         local = stats["pulled_local"] / max(1.0, stats["pulled_local"] + stats["pulled_remote"])
-        return f"{len(model.tables)} tables, {how}, {local:.1%} of rows were local, lookahead {self.lookahead.batches}"
+        tables, batches = len(model.tables), self.lookahead.batches
+        return f"{tables} tables, {how}, {local:.1%} of rows were local, lookahead {batches}"
 
     def _find_model(self) -> AdaModel:
         model = current_model() if self._model is None else self._model()

@@ -24,6 +24,11 @@ RECORDED_CALLS = 3
 SMALL_TABLE = 4096
 """A table of at most this many rows is announced in full where its rows cannot be predicted."""
 
+_PREPARE = (
+    "rows are pulled on demand: give AdaDataLoader a `prepare=` function that turns a batch into "
+    "(args, kwargs) of the model's call"
+)
+
 _log = logging.getLogger("autoada")
 
 
@@ -59,8 +64,9 @@ class HandWrittenKeys:
     model : AdaModel
         Whose tables are meant.
     keys : callable or mapping
-        ``keys(batch)`` -> ``{table: ids}``, or a mapping of tables to functions ``f(batch)`` -> ids. A table is given as
-        the parameter's qualified name, the qualified name of the module that owns it, or the module.
+        ``keys(batch)`` -> ``{table: ids}``, or a mapping of tables to functions ``f(batch)`` -> ids. A
+        table is given as the parameter's qualified name, the qualified name of the module that owns it, or
+        the module.
     """
 
     def __init__(self, model: AdaModel, keys: Keys) -> None:
@@ -149,7 +155,7 @@ class PredictedKeys:
     def explain(self, batch: Any) -> str:
         """The predictor's account of `batch`."""
         if self._prepare is None:
-            return "nothing is predicted yet: how a batch becomes the model's arguments is recorded in the first steps"
+            return "nothing is predicted yet: the way from batch to model is recorded in the first steps"
         return self.predictor.explain(batch)
 
     def _call(self, model: nn.Module, batch: Any) -> Any:
@@ -165,19 +171,13 @@ class PredictedKeys:
         try:
             binding = recording.arguments(args, kwargs)
         except NotRecorded as reason:
-            self._tell(
-                f"how a batch becomes the model's arguments cannot be recorded ({reason}): rows are pulled on demand; "
-                "give AdaDataLoader a `prepare=` function that turns a batch into (args, kwargs) of the model's call"
-            )
+            self._tell(f"how a batch becomes the model's arguments cannot be recorded ({reason}); {_PREPARE}")
             return
         self._bindings.append(binding)
         if sum(other.key == binding.key for other in self._bindings) > 1:
             self._prepare = binding
         elif self._recorded == RECORDED_CALLS:
-            self._tell(
-                "every batch becomes the model's arguments in another way: rows are pulled on demand; give "
-                "AdaDataLoader a `prepare=` function that turns a batch into (args, kwargs) of the model's call"
-            )
+            self._tell(f"every batch becomes the model's arguments in another way; {_PREPARE}")
 
     def _end_recording(self) -> None:
         if self._recording is not None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any
 
-import adaps
 import torch
 from torch import nn
 
+import adaps
 from autoada.access.tables import find_tables
 from autoada.optimizers import RuleGroup, rule_groups
 

@@ -7,14 +7,14 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import adaps
 import torch
 from torch import Tensor, nn
 
+import adaps
 from autoada.access.accesses import Prediction
 from autoada.access.draws import Replay
 from autoada.dense import DenseParameters
-from autoada.layout import Layout, layout_of
+from autoada.layout import layout_of
 from autoada.parameter import TableParameter
 from autoada.rows import Expected
 from autoada.table import Read, RemoteTable
@@ -26,20 +26,22 @@ _made = threading.local()
 
 
 class AdaModel(nn.Module):
-    """Wraps a model so that it trains on the parameter server; its forward and its training loop stay as they are.
+    """Wraps a model so that it trains on the parameter server; its forward and its loop stay as they are.
 
-    Embedding weights become tables of the server, of which a forward pass pulls the rows that it reads; all other
-    parameters become views of one flat buffer. Buffers, such as BatchNorm's statistics, stay on each worker. In
-    evaluation mode rows are pulled on demand and nothing is pushed.
+    Embedding weights become tables of the server, of which a forward pass pulls the rows that it reads; all
+    other parameters become views of one flat buffer. Buffers, such as BatchNorm's statistics, stay on each
+    worker. In evaluation mode rows are pulled on demand and nothing is pushed.
 
     Parameters
     ----------
     model : nn.Module
-        With float32 parameters. Rank 0's weights are kept. The model itself is changed: it is now the wrapped one.
+        With float32 parameters. Rank 0's weights are kept. The model itself is changed: it is now the
+        wrapped one.
     optimizer : torch.optim.Optimizer, optional
-        An optimizer built on all of the model's parameters: SGD, Adagrad, Adam or SparseAdam without weight decay.
-        Its ``step()`` pushes gradients and the server applies the rule; rows without a gradient do not change.
-        Without one, Adagrad with learning rate 0.01 is applied at the end of every backward pass.
+        An optimizer built on all of the model's parameters: SGD, Adagrad, Adam or SparseAdam without weight
+        decay. Its ``step()`` pushes gradients and the server applies the rule; rows without a gradient do
+        not change. Without one, Adagrad with learning rate 0.01 is applied at the end of every backward
+        pass.
     node : adaps.Node, optional
         The node, if several worker threads share one (`create_node`); by default the model makes its own.
     worker : int
@@ -137,7 +139,7 @@ class AdaModel(nn.Module):
             table.expect(None if expected is None else expected.rows.get(name))
 
     def keep(self, table: str) -> None:
-        """Announce a whole table for the rest of the training; for rows that cannot be predicted or are all read."""
+        """Announce a whole table for the rest of the training."""
         if table not in self._kept:
             self._kept.add(table)
             keys = self.node.table(table).keys(torch.arange(self._tables[table].shape[0]))
@@ -153,10 +155,10 @@ class AdaModel(nn.Module):
         """The tables by the parameters' qualified names."""
         return self._tables
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """The wrapped model's own state, tables gathered from all nodes; it loads into the plain model."""
         self._refresh()
-        state = self.module.state_dict(*args, **kwargs)
+        state: dict[str, Any] = self.module.state_dict(*args, **kwargs)
         prefix = kwargs.get("prefix", "")
         for name, parameter in self.module.named_parameters(remove_duplicate=False):
             if isinstance(parameter, TableParameter) and prefix + name in state:
@@ -182,7 +184,8 @@ class AdaModel(nn.Module):
         for name, parameter in tables.items():
             if name in state_dict and state_dict[name].shape != parameter.shape:
                 raise RuntimeError(
-                    f"{name!r} has the shape {tuple(state_dict[name].shape)}; the model's is {tuple(parameter.shape)}"
+                    f"{name!r} has the shape {tuple(state_dict[name].shape)}; "
+                    f"the model's is {tuple(parameter.shape)}"
                 )
         self.worker.begin_setup()
         if self._leads:
@@ -264,7 +267,7 @@ class AdaModel(nn.Module):
         if self._immediate and not self._push_queued:
             self._push_queued = True
             # runs when the whole backward pass is over: a row's gradients have to be complete
-            torch.autograd.Variable._execution_engine.queue_callback(self.push)  # type: ignore[attr-defined]
+            torch.autograd.Variable._execution_engine.queue_callback(self.push)
 
     def _follow_learning_rates(self) -> None:
         """A scheduler may have changed the optimizer's rates."""

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import adaps
 import torch
 from torch import nn
+
+import adaps
 
 DEFAULT = adaps.Adagrad(lr=0.01)
 """Applied in the backward pass where no optimizer is given."""
@@ -55,8 +56,8 @@ def rule_groups(optimizer: torch.optim.Optimizer | None) -> list[RuleGroup]:
         for name, neutral in _NEUTRAL.items():
             if options.get(name, neutral) != neutral:
                 raise ValueError(
-                    f"{type(optimizer).__name__} with {name}={options[name]!r} has no rule in the parameter server: "
-                    f"set {name}={neutral!r} or use {_USABLE}"
+                    f"{type(optimizer).__name__} with {name}={options[name]!r} has no rule in the "
+                    f"parameter server: set {name}={neutral!r} or use {_USABLE}"
                 )
         groups.append(RuleGroup(convert(options), frozenset(map(id, options["params"])), options))
     return groups

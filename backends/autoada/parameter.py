@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,12 +14,15 @@ from autoada.access import lookups
 from autoada.access.operations import Kind, TorchFunction, kind_of, name_of
 from autoada.table import RemoteTable, Rows
 
+Handler = Callable[[TorchFunction, tuple[Any, ...], dict[str, Any]], Any]
+
 
 class TableParameter(nn.Parameter):
     """Stands where a module's weight stood: it has the weight's shape and no memory.
 
-    `F.embedding`, `F.embedding_bag`, `index_select` and indexing pull the rows that they read, and nothing else;
-    any other use pulls the whole table. So every module that owns or borrows the parameter works as it is.
+    `F.embedding`, `F.embedding_bag`, `index_select` and indexing pull the rows that they read, and nothing
+    else; any other use pulls the whole table. So every module that owns or borrows the parameter works as
+    it is.
     """
 
     table: RemoteTable
@@ -27,13 +31,13 @@ class TableParameter(nn.Parameter):
     def of(table: RemoteTable, requires_grad: bool) -> TableParameter:
         """The parameter that stands for `table`."""
         hollow = torch.empty(table.shape, device="meta")
-        parameter = cast("TableParameter", torch.Tensor._make_subclass(TableParameter, hollow, requires_grad))
+        parameter = torch.Tensor._make_subclass(TableParameter, hollow, requires_grad)
         parameter.table = table
         return parameter
 
     @property
-    def grad(self) -> Tensor | None:  # type: ignore[override]
-        """The gradient of the rows that were read, each row once; so norms and scaling work as on a sparse gradient."""
+    def grad(self) -> Tensor | None:
+        """The gradient of the rows that were read, each row once: norms and scaling work on it."""
         return self.table.gradient
 
     @grad.setter
@@ -70,16 +74,15 @@ class TableParameter(nn.Parameter):
         with torch._C.DisableTorchFunctionSubclass():
             if kind is Kind.METADATA:
                 return func(*args, **kwargs)
-            return _HANDLERS.get(kind, _with_whole_tables)(func, args, kwargs)
+            handler: Handler = _HANDLERS.get(kind, _with_whole_tables)
+            return handler(func, args, kwargs)
 
 
-def _embedding(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def _embedding(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     ids, weight = lookups.embedding_arguments(func, args, kwargs)
     if not isinstance(weight, TableParameter):
         return _with_whole_tables(func, args, kwargs)
-    names = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
-    if func is not F.embedding:
-        names = ("weight", "indices", "padding_idx", "scale_grad_by_freq", "sparse")
+    names = lookups.EMBEDDING_NAMES if func is F.embedding else lookups.KERNEL_EMBEDDING_NAMES
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     rows = _read(weight, ids)
     if given.get("max_norm") is not None:
@@ -137,7 +140,8 @@ def _skip_padding(weight: TableParameter, ids: Tensor, padding: int) -> tuple[Ro
 def _scaled_by_frequency(values: Tensor, inverse: Tensor) -> Tensor:
     """The rows, with gradients divided by how often each was read.
 
-    PyTorch's CPU kernel for bags divides by the count of another row (it indexes the counts by the row's rank).
+    PyTorch's CPU kernel for bags divides by the count of another row (it indexes the counts by the row's
+    rank).
     """
     counts = torch.bincount(inverse.flatten(), minlength=len(values))[: len(values)].clamp(min=1)
     scaled = values.view_as(values)
@@ -145,7 +149,7 @@ def _scaled_by_frequency(values: Tensor, inverse: Tensor) -> Tensor:
     return scaled
 
 
-def _index_select(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def _index_select(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     source, dim, index = lookups.index_select_arguments(args, kwargs)
     if not isinstance(source, TableParameter) or dim not in (0, -len(source.table.shape)):
         return _with_whole_tables(func, args, kwargs)
@@ -205,7 +209,7 @@ def _write(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def _read(parameter: TableParameter, ids: Tensor) -> Rows:
-    """The rows of `ids`; under `torch.vmap` those of all its samples, and each sample's positions among them."""
+    """The rows of `ids`; under `torch.vmap` those of all samples, and each one's positions among them."""
     functorch = torch._C._functorch
     if not functorch.is_batchedtensor(ids):
         return parameter.table.lookup(ids, parameter.requires_grad)
@@ -235,7 +239,7 @@ def _table_of(args: tuple[Any, ...]) -> RemoteTable:
     return next(value.table for value in args if isinstance(value, TableParameter))
 
 
-_HANDLERS = {
+_HANDLERS: dict[Kind, Handler] = {
     Kind.EMBEDDING: _embedding,
     Kind.BAG: _bag,
     Kind.INDEX_SELECT: _index_select,

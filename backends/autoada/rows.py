@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import adaps
 import torch
 from torch import Tensor
 
+import adaps
 from autoada.access.accesses import Prediction
 
 
@@ -27,23 +27,23 @@ class TableRows(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What a batch is expected to read: distinct rows by table, and the prediction that says so, if it was one."""
+    """What a batch is expected to read: distinct rows by table, and the prediction that says so, if any."""
 
     rows: dict[str, TableRows]
     prediction: Prediction | None = None
 
 
 def rows_of_reads(reads: Sequence[tuple[str, Tensor]]) -> dict[str, TableRows]:
-    """De-duplicate reads ``(table, ids)``, each table's together; tables that are read alike are done once."""
+    """De-duplicate reads ``(table, ids)``, each table's together; tables read alike are done once."""
     by_table: dict[str, list[Tensor]] = {}
     for table, ids in reads:
         by_table.setdefault(table, []).append(ids)
     done: dict[tuple[int, ...], TableRows] = {}
     result = {}
-    for table, ids in by_table.items():
-        same = tuple(map(id, ids))
+    for table, parts in by_table.items():
+        same = tuple(map(id, parts))
         if same not in done:
-            done[same] = TableRows(*unique_rows(ids))
+            done[same] = TableRows(*unique_rows(parts))
         result[table] = done[same]
     return result
 

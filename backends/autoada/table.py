@@ -6,10 +6,10 @@ from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple
 
-import adaps
 import torch
 from torch import Tensor
 
+import adaps
 from autoada.rows import Lookup, TableRows, unique_rows
 
 Read = tuple[str, Tensor | None]
@@ -29,7 +29,7 @@ class Rows(NamedTuple):
 
 
 class RemoteTable:
-    """Rows of one table, pulled when the forward pass reads them; their gradients, kept until they are pushed.
+    """Rows of one table, pulled when forward reads them, and their gradients, kept until they are pushed.
 
     Parameters
     ----------

@@ -43,7 +43,8 @@ def cluster_of_one(shared: Shared) -> Cluster:
 
 
 def small_ctr(optimizer: str) -> CtrUseCase:
-    return CtrUseCase(CtrParams(rows=20_000, batch=128, dim=8, lr=0.01, optimizer=optimizer), None, seed=1)
+    params = {"rows": 20_000, "batch": 128, "dim": 8, "lr": 0.01, "optimizer": optimizer}
+    return CtrUseCase(msgspec.convert(params, CtrParams), None, seed=1)
 
 
 def train(name: str, optimizer: str, shared: Shared, **options: Any) -> tuple[list[float], dict[str, float]]:

@@ -32,7 +32,7 @@ class Clicks(nn.Module):
         self.deep = nn.Embedding(ROWS, 4, padding_idx=0, scale_grad_by_freq=True)
         self.mlp = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 1))
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor) -> Any:
         return self.wide(ids).sum(1) + self.mlp(self.deep(ids).flatten(1))
 
 
@@ -43,7 +43,7 @@ class Bags(nn.Module):
         self.mean = nn.EmbeddingBag(ROWS, 4)
         self.max = nn.EmbeddingBag(ROWS, 4, mode="max", max_norm=1.0)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor) -> Any:
         weights = torch.linspace(0.5, 1.5, ids.numel()).view(ids.shape)
         offsets = torch.arange(0, ids.numel(), 2)
         bags = self.sum(ids, per_sample_weights=weights)
@@ -62,7 +62,7 @@ class Tied(nn.Module):
         self.head = nn.Linear(8, ROWS, bias=False)
         self.head.weight = self.tokens.weight
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor) -> Any:
         places = F.embedding(torch.arange(ids.shape[1]), self.places, max_norm=2.0)
         return self.head(self.encoder(self.tokens(ids) + places)).logsumexp(-1).mean(1, keepdim=True)
 
@@ -74,7 +74,7 @@ class Repeated(nn.Module):
         super().__init__()
         self.table = nn.Embedding(ROWS, 4)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor) -> Any:
         rows = self.table.weight
         x = self.table(ids) * rows[ids[:, :1]] + rows[2:4].sum(0) - rows[-1]
         x = x + rows.index_select(0, ids[:, 0]).unsqueeze(1) + rows[ids % 3]

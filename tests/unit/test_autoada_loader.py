@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ class Two(nn.Module):
         self.items = nn.Embedding(ROWS, 2)
         self.out = nn.Linear(2, 1)
 
-    def forward(self, users: Tensor, items: Tensor) -> Tensor:
+    def forward(self, users: Tensor, items: Tensor) -> Any:
         return self.out(self.users(users) * self.items(items.flip(0))).squeeze(-1)
 
 
@@ -33,7 +33,7 @@ class Announcements:
     def __init__(self, model: autoada.AdaModel) -> None:
         self.calls: list[tuple[int, list[int], int]] = []
         self._worker = model.worker
-        model.worker = self
+        model.worker = cast("Any", self)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._worker, name)
@@ -245,7 +245,7 @@ def test_a_wrong_prediction_does_not_harm_training() -> None:
             self.table = nn.Embedding(ROWS, 2)
             self.shift = [0]
 
-        def forward(self, ids: Tensor) -> Tensor:
+        def forward(self, ids: Tensor) -> Any:
             return self.table((ids + self.shift[0]) % ROWS).square()
 
     def losses(wrap: bool) -> list[float]:
@@ -280,7 +280,7 @@ def test_rows_that_depend_on_parameters_are_told_and_kept_near(caplog: pytest.Lo
             self.items = nn.Embedding(ROWS, 4)
             self.experts = nn.Embedding(4, 4)
 
-        def forward(self, ids: Tensor) -> Tensor:
+        def forward(self, ids: Tensor) -> Any:
             x = self.items(ids)
             return (x * self.experts(x.argmax(-1))).sum()
 
@@ -296,7 +296,9 @@ def test_rows_that_depend_on_parameters_are_told_and_kept_near(caplog: pytest.Lo
     model.close()
 
 
-def test_the_first_epoch_ends_with_a_summary(model: autoada.AdaModel, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_first_epoch_ends_with_a_summary(
+    model: autoada.AdaModel, caplog: pytest.LogCaptureFixture
+) -> None:
     loader = autoada.AdaDataLoader(batches(6), 2)
     with caplog.at_level(logging.INFO, "autoada"):
         train(model, loader)
@@ -316,7 +318,7 @@ def test_mistakes_are_told_in_one_sentence(model: autoada.AdaModel) -> None:
         train(model, autoada.AdaDataLoader(batches(1), 1, keys={"user": lambda b: b[0]}))
     with pytest.raises(TypeError, match="keys gave a Tensor"):
         train(model, autoada.AdaDataLoader(batches(1), 1, keys=lambda b: b[0]))
-    with pytest.raises(IndexError, match="row 50 does not exist in table 'users.weight'"):
+    with pytest.raises(IndexError, match=r"row 50 does not exist in table 'users\.weight'"):
         train(model, autoada.AdaDataLoader(batches(1), 1, keys=lambda b: {"users": b[0] * 0 + 50}))
 
 

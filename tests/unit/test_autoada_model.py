@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ class Net(nn.Module):
         self.norm = nn.BatchNorm1d(3)
         self.out = nn.Linear(3, 1)
 
-    def forward(self, ids: Tensor, *, scale: float = 1.0) -> Tensor:
+    def forward(self, ids: Tensor, *, scale: float = 1.0) -> Any:
         return self.out(self.norm(self.items(ids))) * scale
 
     def helper(self) -> str:
@@ -154,7 +155,10 @@ def test_zero_grad_drops_the_gradients_of_tables(net: Net) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda p: torch.optim.RMSprop(p), r"RMSprop has no rule in the parameter server: use torch\.optim\.SGD"),
+        (
+            lambda p: torch.optim.RMSprop(p),
+            r"RMSprop has no rule in the parameter server: use torch\.optim\.SGD",
+        ),
         (lambda p: torch.optim.SGD(p, lr=1, weight_decay=0.1), r"SGD with weight_decay=0\.1 has no rule"),
         (lambda p: torch.optim.SGD(list(p)[:1], lr=1), r"does not have the parameter 'norm\.weight'"),
     ],

@@ -1,4 +1,4 @@
-"""Access prediction: which rows of which tables a future batch will read, found from the model's own forward."""
+"""Access prediction: which rows a future batch will read, found from the model's own forward."""
 
 from autoada.access.accesses import Access, Prediction
 from autoada.access.predictor import IntentPredictor

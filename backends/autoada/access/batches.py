@@ -36,7 +36,7 @@ def expression(path: Path, root: str = "batch") -> str:
 
 
 def signature(batch: Any) -> tuple[Any, ...]:
-    """What distinguishes batches for which a forward may take another way: paths, shapes, dtypes, plain values."""
+    """What may make a forward take another way: paths, shapes, dtypes, plain values."""
     return tuple(
         (path, tuple(leaf.shape), leaf.dtype)
         if isinstance(leaf, Tensor)
@@ -78,7 +78,7 @@ def _copy(value: Any, leaf: Callable[[Tensor], Tensor], done: dict[int, Any]) ->
 
 
 def _walk(value: Any, path: Path, found: list[tuple[Path, Any]], parents: frozenset[int]) -> None:
-    if isinstance(value, Tensor) or isinstance(value, _SCALARS):
+    if isinstance(value, (Tensor, *_SCALARS)):
         found.append((path, value))
         return
     if id(value) in parents:  # an object that refers back to its owner

@@ -1,8 +1,8 @@
 """How the user's loop turns a batch into the model's arguments: recorded while it does so.
 
-Between the hand-out of a batch and the call of the model, the user's own code moves, casts, slices and concatenates. A
-recording of that is a program from the batch's leaves to the arguments, and can be run for batches that are still in
-the queue.
+Between the hand-out of a batch and the call of the model, the user's own code moves, casts, slices and
+concatenates. A recording of that is a program from the batch's leaves to the arguments, and can be run for
+batches that are still in the queue.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Recording(TorchFunctionMode):
 
     def start(self) -> None:
         """Begin to listen."""
-        self.__enter__()
+        torch.overrides._push_mode(self)
 
     def stop(self) -> None:
         """Stop to listen. Modes that the user's code entered in between stay."""

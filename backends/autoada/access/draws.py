@@ -30,8 +30,8 @@ def draw(
         return torch.rand(shape, **options)
     if name == "randn_like":
         return torch.randn(shape, **options)
-    bounds = args[1:] if len(args) > 2 else (0, *args[1:])
-    return torch.randint(*bounds, shape, **options)
+    low, high = args[1:] if len(args) > 2 else (0, args[1])
+    return torch.randint(low, high, shape, **options)
 
 
 class Replay(TorchFunctionMode):

@@ -1,8 +1,8 @@
 """The ghost forward: a model's own code runs, and only what follows from the batch alone is computed.
 
-Everything derived from parameters is a *ghost*, a meta tensor with a shape and no data. A lookup in a table records its
-real indices and gives a ghost. Interception is at the level of torch functions, so ``max_norm`` never renormalises
-and no kernel of a table ever runs.
+Everything derived from parameters is a *ghost*, a meta tensor with a shape and no data. A lookup in a table
+records its real indices and gives a ghost. Interception is at the level of torch functions, so ``max_norm``
+never renormalises and no kernel of a table ever runs.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class GhostMode(TorchFunctionMode):
     stop_after : int
         End with `EnoughSeen` after this many accesses; 0 for never.
     protect : bool
-        Whether an in-place write to foreign memory ends the simulation with `ForeignWrite`; otherwise the write goes
-        to a copy and is lost.
+        Whether an in-place write to foreign memory ends the simulation with `ForeignWrite`; otherwise the
+        write goes to a copy and is lost.
     recorder : Recorder or None
         Told about every real operation.
     explain : bool
@@ -292,8 +292,10 @@ class GhostMode(TorchFunctionMode):
         source = args[0] if args else kwargs["input"]
         if not self.is_ghost(source):
             return self._real(Kind.ALIAS, func, args, kwargs)
-        parameter = self._real_parameters.get(id(source), source)
-        return parameter if parameter.is_meta else ghost(source.shape, source.dtype)
+        known = self._real_parameters.get(id(source))
+        if known is not None:
+            return known
+        return source if source.is_meta else ghost(source.shape, source.dtype)
 
     def _move(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         source = args[0]

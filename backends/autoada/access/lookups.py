@@ -11,6 +11,12 @@ from torch import Tensor
 
 from autoada.access.operations import TorchFunction
 
+EMBEDDING_NAMES = (
+    "input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse",
+)  # fmt: skip
+"""Parameters of `F.embedding`."""
+KERNEL_EMBEDDING_NAMES = ("weight", "indices", "padding_idx", "scale_grad_by_freq", "sparse")
+"""Parameters of `torch.embedding`."""
 BAG_NAMES = (
     "input", "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse",
     "per_sample_weights", "include_last_offset", "padding_idx",
@@ -46,7 +52,7 @@ def embedding_arguments(
     func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Tensor, Tensor]:
     """``(ids, table)`` of a call of `F.embedding` or `torch.embedding`."""
-    names = ("input", "weight") if func is F.embedding else ("weight", "indices")
+    names = EMBEDDING_NAMES if func is F.embedding else KERNEL_EMBEDDING_NAMES
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     return (given["input"], given["weight"]) if func is F.embedding else (given["indices"], given["weight"])
 

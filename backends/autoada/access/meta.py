@@ -1,4 +1,4 @@
-"""Outputs of operations on ghosts: shape rules first, then what was computed before, then torch's own meta kernels."""
+"""Outputs of operations on ghosts: by rule, from memory, or by torch's own meta kernels."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from autoada.access.operations import TorchFunction
 from autoada.access.shapes import RULES
 
 _VIEWS = {
-    "view", "reshape", "flatten", "transpose", "permute", "unsqueeze", "squeeze", "expand", "t", "chunk", "split",
-    "select", "narrow", "unflatten", "movedim", "swapaxes", "expand_as", "view_as", "__get__", "new_zeros",
-    "new_empty", "new_ones", "new_full", "long", "float", "int", "bool",
+    "view", "reshape", "flatten", "transpose", "permute", "unsqueeze", "squeeze", "expand", "t", "chunk",
+    "split", "select", "narrow", "unflatten", "movedim", "swapaxes", "expand_as", "view_as", "__get__",
+    "new_zeros", "new_empty", "new_ones", "new_full", "long", "float", "int", "bool",
 }  # fmt: skip
 """Native on meta tensors: under a microsecond, nothing to gain by remembering."""
 
@@ -90,7 +90,7 @@ class GhostKernels:
         return output
 
     def health(self, tensor: Tensor) -> bool | None:
-        """The answer of a NaN or infinity check on ghosts: numbers are assumed healthy. None for anything else."""
+        """The answer of a NaN or infinity check: ghosts are assumed healthy. None for anything else."""
         known = self._health.get(id(tensor))
         return None if known is None else known[1]
 
@@ -116,7 +116,7 @@ class GhostKernels:
     def _run_on_zeros(
         self, func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
     ) -> Any:
-        """Without a meta kernel, or where the shape needs real integers: ghosts become zeros that take no memory."""
+        """Without a meta kernel, or where a shape needs real integers: ghosts are zeros without memory."""
 
         def zeros(value: Any) -> Any:
             if isinstance(value, Tensor) and self._is_ghost(value):

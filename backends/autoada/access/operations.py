@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -76,8 +76,8 @@ _INDEX_SELECT = functions("index_select")
 _LINEAR = functions("linear")
 _RANDOM = functions(
     "rand", "randn", "randint", "randperm", "normal", "multinomial", "bernoulli", "poisson", "rand_like",
-    "randn_like", "randint_like", "random_", "uniform_", "normal_", "bernoulli_", "exponential_", "geometric_",
-    "log_normal_", "cauchy_",
+    "randn_like", "randint_like", "random_", "uniform_", "normal_", "bernoulli_", "exponential_",
+    "geometric_", "log_normal_", "cauchy_",
 )  # fmt: skip
 _STOCHASTIC = functions(
     "dropout", "alpha_dropout", "feature_dropout", "dropout1d", "dropout2d", "dropout3d",
@@ -97,9 +97,9 @@ _VALUE_NAMES = {
 }  # fmt: skip
 _METADATA_NAMES = {
     "size", "dim", "numel", "nelement", "element_size", "is_floating_point", "is_complex", "stride",
-    "storage_offset", "is_contiguous", "get_device", "__len__", "ndimension", "type", "is_signed", "is_same_size",
-    "is_inference", "result_type", "is_tensor", "register_hook", "retain_grad", "can_cast", "is_storage",
-    "sym_size", "register_post_accumulate_grad_hook",
+    "storage_offset", "is_contiguous", "get_device", "__len__", "ndimension", "type", "is_signed",
+    "is_same_size", "is_inference", "result_type", "is_tensor", "register_hook", "retain_grad", "can_cast",
+    "is_storage", "sym_size", "register_post_accumulate_grad_hook",
 }  # fmt: skip
 _METADATA_ATTRIBUTES = {
     "shape", "ndim", "dtype", "layout", "requires_grad", "is_leaf", "grad_fn", "is_sparse", "is_quantized",
@@ -108,12 +108,12 @@ _METADATA_ATTRIBUTES = {
 }  # fmt: skip
 _MOVE_NAMES = {"to", "cuda", "cpu", "type_as", "pin_memory"}
 _AUGMENTED = {
-    f"__i{name}__"
-    for name in ("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift",
+    f"__i{name}__" for name in ("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "and",
+    "or", "xor", "lshift",
                  "rshift")
 }  # fmt: skip
 
-_BY_SET: tuple[tuple[set[TorchFunction], Kind], ...] = (
+_BY_SET: Sequence[tuple[Collection[Any], Kind]] = (
     (_EMBEDDING, Kind.EMBEDDING),
     (_BAG, Kind.BAG),
     (_INDEX_SELECT, Kind.INDEX_SELECT),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autoada.access.accesses import Access, Prediction
+from autoada.access.accesses import Access, Prediction, Tier
 from autoada.access.program import NotRecorded, Program
 from autoada.access.programs import Programs, Recording
 from autoada.access.simulation import Call, Outcome, Simulation
@@ -27,9 +27,10 @@ _log = logging.getLogger("autoada")
 class IntentPredictor:
     """Says which rows the forward pass of a batch will read, from the model's own code.
 
-    A batch is simulated (`autoada.access.ghost`); when simulations turn out to be regular, stopped after the last
-    lookup, or replaced by a program of the few operations that lead from batch to ids. Neither the model nor its
-    buffers, the batch or a global random stream is changed. One prediction at a time, in batch order.
+    A batch is simulated (`autoada.access.ghost`); when simulations turn out to be regular, stopped after
+    the last lookup, or replaced by a program of the few operations that lead from batch to ids. Neither the
+    model nor its buffers, the batch or a global random stream is changed. One prediction at a time, in
+    batch order.
 
     Parameters
     ----------
@@ -38,8 +39,8 @@ class IntentPredictor:
     tables : iterable of str, optional
         Qualified names of parameters that are tables, beside the weights of all embedding modules.
     call : callable, optional
-        ``call(model, batch)``: how the training loop hands a batch to the model; default ``model(batch)``. What it
-        does after the model's forward pass does not matter.
+        ``call(model, batch)``: how the training loop hands a batch to the model; default ``model(batch)``.
+        What it does after the model's forward pass does not matter.
 
     Raises
     ------
@@ -88,8 +89,8 @@ class IntentPredictor:
         Returns
         -------
         bool
-            Whether every access was predicted exactly. If not, cheaper tiers are dropped and the shadow is taken anew
-            from the live model; batches in flight should be predicted again.
+            Whether every access was predicted exactly. If not, cheaper tiers are dropped and the shadow is
+            taken anew from the live model; batches in flight should be predicted again.
         """
         if not _agree(prediction.accesses, real):
             if prediction.complete:
@@ -162,7 +163,7 @@ class IntentPredictor:
         self, outcome: Outcome, *, replay: bool = False, deciding: set[int] | None = None
     ) -> Prediction:
         draws = {n: d for n, d in outcome.draws.items() if deciding is None or n in deciding}
-        tier = "early exit" if outcome.early else "simulation"
+        tier: Tier = "early exit" if outcome.early else "simulation"
         return Prediction(outcome.accesses, tier, outcome.stopped, draws, replay, outcome.cause)
 
     def _strike(self) -> None:

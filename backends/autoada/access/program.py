@@ -160,7 +160,7 @@ class Guard:
 
     @staticmethod
     def applies(signatures: Sequence[tuple[Any, ...]]) -> bool:
-        """Whether the batches have the same leaves of the same rank, so that a guard can tell them from others."""
+        """Whether the batches have the same leaves of the same rank, as a guard needs."""
         first = signatures[0]
         return all(
             len(other) == len(first)

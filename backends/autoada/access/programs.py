@@ -19,7 +19,7 @@ SIGNATURES = 64
 
 
 class Recording(NamedTuple):
-    """A program and what its outputs are: accesses in order, where ids stand for those that the program computes."""
+    """A program, and the accesses whose ids it computes, in order."""
 
     program: Program
     accesses: tuple[Access, ...]
@@ -59,8 +59,8 @@ class Programs:
             guard, recording = self._general
             found = recording if guard(batch) else None
         if found is None and self._by_signature:
-            recording, confirmations = self._by_signature.get(signature(batch), (None, 0))
-            found = recording if confirmations >= CONFIRMED else None
+            known = self._by_signature.get(signature(batch))
+            found = known[0] if known is not None and known[1] >= CONFIRMED else None
         self._used += found is not None
         return found
 

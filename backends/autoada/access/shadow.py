@@ -20,8 +20,8 @@ _COMPILED = "_orig_mod"
 class Shadow:
     """Runs the forward of `model` without touching it.
 
-    Modules are copied shallowly, containers up to three levels deep, parameters become meta tensors memoised by
-    identity (ties survive), buffers are shared. A table of any size costs nothing.
+    Modules are copied shallowly, containers up to three levels deep, parameters become meta tensors
+    memoised by identity (ties survive), buffers are shared. A table of any size costs nothing.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class Shadow:
         self.module = self._module(model)
 
     def adopt(self, storage: int) -> bool:
-        """Give the shadow its own copy of each buffer or attribute at this storage address; whether there was one."""
+        """Give the shadow its own copy of each buffer or attribute at this address; whether there was one."""
         found = False
         for module in self._copies.values():
             for attributes in (module._buffers, module.__dict__):

@@ -1,7 +1,7 @@
 """Shape rules: what an operation on ghosts gives, without running it.
 
-Many of torch's meta kernels are Python and take 50–800 µs, a recurrent layer 80 ms. A rule takes a few. Each rule
-gets the operation's arguments and returns the output as ghosts, or None where it does not apply.
+Many of torch's meta kernels are Python and take 50–800 µs, a recurrent layer 80 ms. A rule takes a few.
+Each rule gets the operation's arguments and returns the output as ghosts, or None where it does not apply.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _pairwise_distance(a: Tensor, b: Tensor, *_: Any, **__: Any) -> Tensor | Non
 def _topk(a: Tensor, k: int, dim: int = -1, *_: Any, **__: Any) -> Any:
     shape = list(a.shape)
     shape[dim] = k
-    return torch.return_types.topk((ghost(shape, a.dtype), ghost(shape, torch.int64)))  # type: ignore[attr-defined]
+    return torch.return_types.topk((ghost(shape, a.dtype), ghost(shape, torch.int64)))
 
 
 def _recurrent(states: int) -> Rule:
@@ -197,15 +197,16 @@ RULES: dict[Callable[..., Any], Rule] = _table(
         (
             _elementwise,
             (
-                "add", "sub", "mul", "multiply", "subtract", "maximum", "minimum", "__add__", "__radd__", "__sub__",
-                "__rsub__", "__mul__", "__rmul__",
+                "add", "sub", "mul", "multiply", "subtract", "maximum", "minimum", "__add__", "__radd__",
+                "__sub__", "__rsub__", "__mul__", "__rmul__",
             ),
         ),
         (_division, ("div", "divide", "true_divide", "__truediv__", "__rtruediv__", "__rdiv__", "__div__")),
         (
             _comparison,
             (
-                "eq", "ne", "lt", "le", "gt", "ge", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__",
+                "eq", "ne", "lt", "le", "gt", "ge", "__eq__", "__ne__", "__lt__", "__le__", "__gt__",
+                "__ge__",
             ),
         ),
         (_where, ("where",)),
@@ -219,16 +220,16 @@ RULES: dict[Callable[..., Any], Rule] = _table(
         (
             _like_first,
             (
-                "scatter", "scatter_add", "index_add", "scatter_reduce", "index_copy", "index_put", "celu", "mish",
-                "__neg__",
+                "scatter", "scatter_add", "index_add", "scatter_reduce", "index_copy", "index_put", "celu",
+                "mish", "__neg__",
             ),
         ),
         (_clamp, ("clamp", "clip", "clamp_min", "clamp_max")),
         (
             _loss,
             (
-                "binary_cross_entropy_with_logits", "binary_cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss",
-                "huber_loss", "kl_div", "cross_entropy", "nll_loss",
+                "binary_cross_entropy_with_logits", "binary_cross_entropy", "mse_loss", "l1_loss",
+                "smooth_l1_loss", "huber_loss", "kl_div", "cross_entropy", "nll_loss",
             ),
         ),
         (_dot_product_attention, ("scaled_dot_product_attention",)),

@@ -79,8 +79,8 @@ class Simulation:
     ) -> Outcome:
         """Simulate the forward of `batch`.
 
-        `recorder` makes a fresh recorder for the copy of the batch that the forward sees; the simulation is started
-        over when a write has to be redirected first.
+        `recorder` makes a fresh recorder for the copy of the batch that the forward sees; the simulation is
+        started over when a write has to be redirected first.
         """
         while True:
             seen = copied(batch, _clone) if self.clones_batch else copied(batch)

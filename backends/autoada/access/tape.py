@@ -140,9 +140,9 @@ class Tape:
         number = self._numbers.get(id(tensor))
         if number is not None:
             return number
-        for i, value in reversed(
-            list(enumerate(self.values))
-        ):  # under vmap a lookup sees another object of the same memory
+        # under vmap a lookup sees another object of the same memory
+        for i in reversed(range(len(self.values))):
+            value = self.values[i]
             if isinstance(value, Tensor) and _same_memory(value, tensor):
                 self._numbers[id(tensor)] = i
                 self._alive.append(tensor)
@@ -223,7 +223,7 @@ _DATA_SHAPED_NAMES = {
 
 
 def _same_memory(a: Tensor, b: Tensor) -> bool:
-    return (
+    return bool(
         not a.is_meta
         and not torch._C._functorch.is_functorch_wrapped_tensor(a)
         and a.data_ptr() == b.data_ptr()

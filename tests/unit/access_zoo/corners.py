@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +23,7 @@ class ControlFlow(nn.Module):
         self.small = nn.Embedding(ROWS, 4)
         self.large = nn.Embedding(ROWS, 4)
 
-    def forward(self, items: Tensor) -> Tensor:
+    def forward(self, items: Tensor) -> Any:
         total = self.small(items).sum()
         if items.sum().item() % 2:
             total = total + self.large(items.unique()).sum()
@@ -42,7 +42,7 @@ class Routing(nn.Module):
         self.gate = nn.Linear(4, 6)
         self.experts = nn.Embedding(6, 4)
 
-    def forward(self, items: Tensor) -> Tensor:
+    def forward(self, items: Tensor) -> Any:
         x = self.items(items)
         scores, choice = self.gate(x).softmax(-1).topk(2)
         mixed = (self.experts(choice) * scores.unsqueeze(-1)).sum(-2)
@@ -58,7 +58,7 @@ class BareTables(nn.Module):
         self.b = nn.Parameter(torch.randn(ROWS, 4))
         self.c = nn.Parameter(torch.randn(ROWS, 4))
 
-    def forward(self, items: Tensor) -> Tensor:
+    def forward(self, items: Tensor) -> Any:
         x = F.embedding(items, self.a, max_norm=1.0)
         y = self.b[items - ROWS] + self.b[2:4].sum(0) + self.b[-1]
         z = self.c.index_select(0, items) + torch.embedding(self.c, items.flip(0))
@@ -85,7 +85,7 @@ class Factorization(nn.Module):
         self.user_bias = nn.Embedding(ROWS, 1)
         self.item_bias = nn.Embedding(ROWS, 1)
 
-    def forward(self, batch: Ratings) -> Tensor:
+    def forward(self, batch: Ratings) -> Any:
         product = (self.users(batch.users) * self.items(batch.items)).sum(-1)
         return product + self.user_bias(batch.users)[:, 0] + self.item_bias(batch.items)[:, 0]
 
@@ -95,7 +95,7 @@ class MaskedSession(nn.Module):
         super().__init__()
         self.items = nn.Embedding(ROWS, 4)
 
-    def forward(self, session: Session) -> Tensor:
+    def forward(self, session: Session) -> Any:
         rows = self.items(session.clicks[session.mask])
         owner = session.mask.nonzero()[:, 0]
         summed = torch.zeros(BATCH, 4).index_add_(0, owner, rows)
@@ -105,13 +105,15 @@ class MaskedSession(nn.Module):
 class MutatesInput(nn.Module):
     """Shifts ids in place, in its batch and in a buffer of its own."""
 
+    seen: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.items = nn.Embedding(ROWS + 1, 4)
         self.register_buffer("seen", torch.zeros(ROWS + 1, dtype=torch.int64))
         self.popular = nn.Embedding(ROWS + 1, 4)
 
-    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+    def forward(self, batch: dict[str, Tensor]) -> Any:
         items = batch.pop("items")
         items += 1
         items[0] = 0
@@ -129,7 +131,7 @@ class Hidden(nn.Module):
         self.steps: list[Callable[[Tensor], Tensor]] = [lambda x: self.table(x), secret, torch.relu]
         self.secret = secret
 
-    def forward(self, items: Tensor) -> Tensor:
+    def forward(self, items: Tensor) -> Any:
         x = items
         for step in self.steps:
             x = step(x)
@@ -143,7 +145,7 @@ class CompiledPart(nn.Module):
         self.tail = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), backend="eager")
         self.more = nn.Embedding(ROWS, 4)
 
-    def forward(self, items: Tensor) -> Tensor:
+    def forward(self, items: Tensor) -> Any:
         return (self.tail(self.items(items)) * self.more(items // 2)).mean()
 
 
@@ -154,7 +156,7 @@ class Checkpointed(nn.Module):
         self.block = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Dropout(0.2))
         self.more = nn.Embedding(ROWS, 4)
 
-    def forward(self, items: Tensor) -> Tensor:
+    def forward(self, items: Tensor) -> Any:
         x = checkpoint(self.block, self.items(items), use_reentrant=False)
         if torch.isnan(x).any():
             raise FloatingPointError("not a number")
@@ -170,7 +172,7 @@ class Siamese(nn.Module):
         super().__init__()
         self.items = nn.Embedding(ROWS, 4, scale_grad_by_freq=True)
 
-    def forward(self, pairs: Tensor) -> Tensor:
+    def forward(self, pairs: Tensor) -> Any:
         left, right = self.items(pairs[:, 0]), self.items(pairs[:, 1])
         centre = torch.vmap(lambda row: self.items.weight[row].mean(0))(pairs)
         return ((left - right).norm(dim=1) + centre.sum(1)).mean()
@@ -189,7 +191,7 @@ def plain(generator: Generator) -> Tensor:
     return ids(generator, BATCH)
 
 
-def direct(model: nn.Module, batch: object) -> Tensor:
+def direct(model: nn.Module, batch: object) -> Any:
     return model(batch)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
@@ -19,7 +21,7 @@ class GCN(nn.Module):
         self.first = GCNConv(8, 8)
         self.second = GCNConv(8, 3)
 
-    def forward(self, data: Data) -> Tensor:
+    def forward(self, data: Data) -> Any:
         x = F.relu(self.first(self.nodes(data.n_id), data.edge_index))
         x = F.dropout(x, 0.5, self.training)
         return self.second(x, data.edge_index)[: data.batch_size]
@@ -33,7 +35,7 @@ class SAGE(nn.Module):
         self.first = SAGEConv(8, 8)
         self.second = SAGEConv(8, 3)
 
-    def forward(self, n_id: Tensor, edge_index: Tensor) -> Tensor:
+    def forward(self, n_id: Tensor, edge_index: Tensor) -> Any:
         x = self.nodes(n_id) + self.types(n_id % 4)
         x = self.first(x, edge_index).relu()
         return self.second(x, edge_index)
@@ -47,13 +49,13 @@ class ComplEx(nn.Module):
         self.entity = nn.Embedding(ROWS, 8)
         self.relation = nn.Embedding(5, 8)
 
-    def score(self, head: Tensor, relation: Tensor, tail: Tensor) -> Tensor:
+    def score(self, head: Tensor, relation: Tensor, tail: Tensor) -> Any:
         h = torch.view_as_complex(head.view(*head.shape[:-1], 4, 2))
         r = torch.view_as_complex(relation.view(*relation.shape[:-1], 4, 2))
         t = torch.view_as_complex(tail.view(*tail.shape[:-1], 4, 2))
         return (h * r * t.conj()).real.sum(-1)
 
-    def forward(self, triples: Tensor) -> Tensor:
+    def forward(self, triples: Tensor) -> Any:
         h, r, t = triples.unbind(1)
         corrupted = torch.randint(0, ROWS, (len(triples), 5), device=triples.device)
         head, relation = self.entity(h), self.relation(r)
@@ -69,7 +71,7 @@ class DropoutBeforeDraw(nn.Module):
         self.other = nn.Embedding(ROWS, 8)
         self.drop = nn.Dropout(0.3)
 
-    def forward(self, items: Tensor) -> Tensor:
+    def forward(self, items: Tensor) -> Any:
         x = self.drop(self.entity(items))
         negatives = torch.multinomial(torch.ones(ROWS), len(items), replacement=True)
         return (x * self.other(negatives)).sum(-1).sigmoid().mean()

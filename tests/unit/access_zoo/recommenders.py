@@ -35,6 +35,8 @@ def click_loss(model: nn.Module, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor
 
 
 class WideAndDeep(nn.Module):
+    offsets: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.wide = nn.Embedding(ROWS * 26, 1)
@@ -42,7 +44,7 @@ class WideAndDeep(nn.Module):
         self.register_buffer("offsets", torch.arange(26) * ROWS)
         self.mlp = nn.Sequential(nn.Linear(13 + 26 * 4, 16), nn.ReLU(), nn.BatchNorm1d(16), nn.Linear(16, 1))
 
-    def forward(self, dense: Tensor, sparse: Tensor) -> Tensor:
+    def forward(self, dense: Tensor, sparse: Tensor) -> Any:
         rows = sparse + self.offsets
         deep = self.mlp(torch.cat([dense, self.deep(rows).view(len(rows), -1)], 1))
         return (self.wide(rows).sum(1) + deep).squeeze(1)
@@ -55,7 +57,7 @@ class DLRM(nn.Module):
         self.bottom = nn.Sequential(nn.Linear(13, 8), nn.ReLU(), nn.Linear(8, 4))
         self.top = nn.Linear(4 + 27 * 26 // 2, 1)
 
-    def forward(self, dense: Tensor, sparse: Tensor) -> Tensor:
+    def forward(self, dense: Tensor, sparse: Tensor) -> Any:
         x = self.bottom(dense)
         offsets = torch.arange(len(dense), device=dense.device)
         rows = [table(sparse[:, i].contiguous(), offsets) for i, table in enumerate(self.tables)]
@@ -72,7 +74,7 @@ class DeepFM(nn.Module):
         self.second = nn.ModuleList(nn.Embedding(ROWS, 4, padding_idx=0) for _ in range(6))
         self.mlp = nn.Sequential(nn.Linear(24, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 1))
 
-    def forward(self, dense: Tensor, sparse: Tensor) -> Tensor:
+    def forward(self, dense: Tensor, sparse: Tensor) -> Any:
         linear = torch.cat([e(sparse[:, i]) for i, e in enumerate(self.first)], 1).sum(1)
         v = torch.stack([e(sparse[:, i]) for i, e in enumerate(self.second)], 1)
         interaction = 0.5 * (v.sum(1).pow(2) - v.pow(2).sum(1)).sum(1)
@@ -87,7 +89,7 @@ class DeepCross(nn.Module):
         self.cross = nn.ModuleList(nn.Linear(37, 37) for _ in range(3))
         self.head = nn.Linear(37, 1)
 
-    def forward(self, dense: Tensor, sparse: Tensor) -> Tensor:
+    def forward(self, dense: Tensor, sparse: Tensor) -> Any:
         start = x = torch.cat([dense, self.embedding(sparse).flatten(1)], 1)
         for layer in self.cross:
             x = start * layer(x) + x
@@ -102,7 +104,7 @@ class TwoTowers(nn.Module):
         self.user = nn.EmbeddingBag(ROWS, 4, mode="sum", padding_idx=0, include_last_offset=True)
         self.item = nn.EmbeddingBag(ROWS, 4, mode="mean")
 
-    def forward(self, users: Tensor, offsets: Tensor, weights: Tensor, items: Tensor) -> Tensor:
+    def forward(self, users: Tensor, offsets: Tensor, weights: Tensor, items: Tensor) -> Any:
         u = F.normalize(self.user(users, offsets, per_sample_weights=weights), dim=1)
         v = F.normalize(self.item(items), dim=1)
         return u @ v.t()
@@ -127,6 +129,8 @@ def tower_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 class InterestNetwork(nn.Module):
     """DIN with a GRU over the history and attention to the target."""
 
+    category_of: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.item = nn.Embedding(ROWS, 4, padding_idx=0)
@@ -136,10 +140,10 @@ class InterestNetwork(nn.Module):
         self.attention = nn.Sequential(nn.Linear(24, 8), nn.PReLU(), nn.Linear(8, 1))
         self.head = nn.Linear(16, 1)
 
-    def embed(self, items: Tensor) -> Tensor:
+    def embed(self, items: Tensor) -> Any:
         return torch.cat([self.item(items), self.category(self.category_of[items])], -1)
 
-    def forward(self, history: Tensor, target: Tensor) -> Tensor:
+    def forward(self, history: Tensor, target: Tensor) -> Any:
         states, _ = self.gru(self.embed(history))
         goal = self.embed(target).unsqueeze(1).expand_as(states)
         scores = self.attention(torch.cat([states, goal, states * goal], -1)).squeeze(-1)

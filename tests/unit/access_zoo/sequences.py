@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
@@ -21,7 +23,7 @@ class TiedTransformer(nn.Module):
         self.head = nn.Linear(8, ROWS, bias=False)
         self.head.weight = self.tokens.weight
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor) -> Any:
         length = tokens.shape[1]
         positions = torch.arange(length, device=self.positions.weight.device)
         mask = nn.Transformer.generate_square_subsequent_mask(length)
@@ -38,7 +40,7 @@ class MaskedLanguageModel(nn.Module):
         self.mixer = nn.Linear(8, 8)
         self.head = nn.Linear(8, ROWS)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor) -> Any:
         chosen = torch.rand(tokens.shape) < 0.3
         chosen[:, 0] = True
         masked = tokens.masked_fill(chosen, ROWS)
@@ -53,7 +55,7 @@ class PackedLSTM(nn.Module):
         self.lstm = nn.LSTM(8, 8, num_layers=2, batch_first=True, bidirectional=True)
         self.labels = nn.Embedding(4, 16)
 
-    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, lengths: Tensor) -> Any:
         packed = pack_padded_sequence(self.tokens(tokens), lengths, batch_first=True, enforce_sorted=False)
         output, (hidden, _) = self.lstm(packed)
         padded, found = pad_packed_sequence(output, batch_first=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,8 @@ aten = torch.ops.aten
 class Specimen:
     """A model with batches for it.
 
-    `call` gives the scalar loss. `unpredictable` names tables whose rows depend on parameters, `full` those that are
-    also read in full; `draws` says that rows depend on random draws inside forward.
+    `call` gives the scalar loss. `unpredictable` names tables whose rows depend on parameters, `full` those
+    that are also read in full; `draws` says that rows depend on random draws inside forward.
     """
 
     name: str
@@ -45,13 +45,13 @@ class Specimen:
 class Observer(TorchDispatchMode):
     """Counts the rows that kernels read from tables, known by the address of their storage."""
 
-    _HARMLESS = {
+    _HARMLESS: ClassVar[set[Any]] = {
         aten.detach, aten.t, aten.transpose, aten.view, aten._unsafe_view, aten.alias, aten.as_strided,
         aten.embedding_renorm_, aten.expand, aten.unsqueeze, aten.permute,
     }  # fmt: skip
 
     def __init__(self, tables: Mapping[str, Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._names = {table.untyped_storage().data_ptr(): name for name, table in tables.items()}
         self._sizes = {name: table.numel() for name, table in tables.items()}
         self.rows: dict[str, Counter[int]] = {name: Counter() for name in tables}
