@@ -1,4 +1,4 @@
-"""What a backend is: one strategy of signalling intent (or a peer system), as a session that one loop can train with.
+"""What a backend is: one strategy of signalling intent (or a peer system), as a session one loop can train.
 
 The loop is the same for every pair of backend and use case::
 
@@ -38,8 +38,8 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Cluster:
     """Where one worker stands: thread `worker` of `workers` in node process `rank` of `world_size`.
 
-    `share` gives all worker threads of a node process one object: the first caller makes it, and the owner of the
-    cluster closes it (``close()``) after every session of the process is closed.
+    `share` gives all worker threads of a node process one object: the first caller makes it, and the owner of
+    the cluster closes it (``close()``) after every session of the process is closed.
     """
 
     rank: int
