@@ -1,0 +1,77 @@
+"""CPU seconds of nodes that share replicas: of rounds in which some keys change, and of doing nothing."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+import adaps
+from tests.integration.guarantees.common import FOREVER, RANK, arguments, cluster_of, random_generator, report
+
+LENGTH = 16
+FIRST_KEYS = 10_000  # those that change, in tables of every size: only the number of replicas differs
+
+
+def main() -> None:
+    given = arguments()
+    cases = []
+    for nodes, rows, changing in given["cases"]:
+        if not cluster_of(nodes):
+            break
+        with adaps.Node([adaps.Table("t", rows=rows, length=LENGTH)], max_rounds_per_second=1e6) as node:
+            kv = node.worker(0)
+            kv.intent(np.arange(rows), 0, FOREVER)
+            replicate(node, kv)
+            measure = rounds_of if changing else idleness_of
+            cases.append(measure(node, kv, changing, given["seconds"]))
+    report(cases=cases)
+
+
+def replicate(node: adaps.Node, kv: adaps.Worker) -> None:
+    """Wait until every node reads every key locally."""
+    rows = node.num_keys
+    out = np.empty((rows, LENGTH), dtype=np.float32)
+    remote = -1.0
+    while remote != (remote := node.stats()["pulled_remote"]):
+        kv.pull(np.arange(rows), out)
+        kv.end_setup()
+
+
+def rounds_of(node: adaps.Node, kv: adaps.Worker, changing: int, seconds: float) -> dict[str, float]:
+    """A round: every node pushes to `changing` of the first keys and waits until its changes are applied."""
+    rng = random_generator(RANK)
+    choices = [rng.choice(FIRST_KEYS, changing, replace=False) for _ in range(16)]
+    deltas = np.ones((changing, LENGTH), dtype=np.float32)
+    count = 0
+    kv.barrier()
+    before = node.stats()
+    cpu, wall = time.process_time(), time.monotonic()
+    while time.monotonic() < wall + seconds:
+        kv.push(choices[count % len(choices)], deltas)
+        kv.wait_sync()
+        count += 1
+    cpu, wall = time.process_time() - cpu, time.monotonic() - wall
+    after = node.stats()
+    kv.barrier()
+    return {
+        "rounds": count,
+        "rounds_per_second": count / wall,
+        "cpu": cpu,
+        "deltas": after["deltas_sent"] - before["deltas_sent"],
+        "refreshes": after["refreshes_sent"] - before["refreshes_sent"],
+    }
+
+
+def idleness_of(node: adaps.Node, kv: adaps.Worker, changing: int, seconds: float) -> dict[str, float]:
+    kv.barrier()
+    time.sleep(seconds / 5)  # the last messages of the set-up have been handled
+    cpu, sent = time.process_time(), node.stats()["frames_sent"]
+    time.sleep(seconds)
+    cpu, sent = time.process_time() - cpu, node.stats()["frames_sent"] - sent
+    kv.barrier()
+    return {"cpu_share": cpu / seconds, "frames_sent": sent, "replicas": node.stats()["replicas"]}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""What the parameter server costs: CPU seconds of rounds and of idling, memory of rows, threads that scale.
+
+Seconds of a busy machine say little; so these are CPU seconds, or ratios of one run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from statistics import median
+from threading import Barrier, Thread
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pytest
+
+import adaps
+
+if TYPE_CHECKING:
+    from tests.conftest import Launch
+
+MEGABYTE = 1e6
+HUGE_PAGE = 2 << 20
+
+
+def test_a_round_costs_what_changed(launch: Launch, full: bool) -> None:
+    """100,000 keys replicated on two nodes, 1 % of them changing: 500 rounds a second fit into a core."""
+    cases = [(2, 100_000, 1_000), (2, 10_000, 1_000), (2, 100_000, 100)]
+    ranks = launch("tests.perf.server.replicas", 2, 120, cases=cases, seconds=10 if full else 2)
+    costs = []
+    for case, (_, replicas, changing) in enumerate(cases):
+        both = [rank["cases"][case] for rank in ranks]
+        rounds = sum(node["rounds"] for node in both)
+        assert sum(node["deltas"] + node["refreshes"] for node in both) >= 0.9 * changing * rounds
+        # A round of one node also costs the other; both go round equally often only on average.
+        costs.append(sum(node["cpu"] for node in both) / rounds)
+        wall = [round(node["rounds_per_second"]) for node in both]
+        print(
+            f"{changing} of {replicas} keys: {1e3 * costs[-1]:.3f} ms of CPU a round; {wall} rounds a second"
+        )
+    one_percent, fewer_replicas, fewer_changes = costs
+    assert one_percent < 1 / 500
+    assert one_percent < 1.5 * fewer_replicas
+    assert fewer_changes < 0.5 * one_percent
+
+
+def test_doing_nothing_costs_nothing(launch: Launch, full: bool) -> None:
+    cases = [(4, 20_000, 0), (2, 100_000, 0)]
+    ranks = launch("tests.perf.server.replicas", 4, 180, cases=cases, seconds=30 if full else 4)
+    for rank in ranks:
+        print(rank["cases"])
+        for case in rank["cases"]:
+            assert case["cpu_share"] < 0.005
+            assert case["frames_sent"] == 0
+    assert sum(rank["cases"][0]["replicas"] for rank in ranks) >= 3 * 20_000
+
+
+def test_a_large_table_starts_at_once(launch: Launch) -> None:
+    for rank in launch("tests.perf.server.memory", 2, 60, rows=34_000_000, length=16, touched=0):
+        print(rank)
+        assert rank["start"]["cpu"] < 2.0
+        assert rank["start"]["resident"] < 300 * MEGABYTE
+
+
+def test_a_row_costs_24_bytes_beyond_values_and_state(launch: Launch) -> None:
+    (rank,) = launch("tests.perf.server.memory", 1, 60, rows=1 << 20, length=16, touched=1 << 20)
+    print(rank)
+    assert rank["touched"] == 1 << 20
+    beyond = rank["resident"] - rank["touched"] * 2 * 16 * 4
+    assert beyond <= 24 * rank["touched"] + 3 * HUGE_PAGE
+
+
+def test_memory_does_not_grow_beyond_the_live_set(launch: Launch, full: bool) -> None:
+    seconds, samples = (600, 20) if full else (10, 5)
+    ranks = launch("tests.perf.server.load", 4, seconds + 120, seconds=seconds, samples=samples)
+    for rank in ranks:
+        print([{name: int(value) for name, value in sample.items()} for sample in rank["samples"]])
+        assert rank["replicas"] + rank["relocations"] > 1_000
+        settled, last = rank["samples"][len(rank["samples"]) // 2], rank["samples"][-1]
+        growth = last["resident"] - settled["resident"]
+        assert growth <= max(last["live"] - settled["live"], 0) + 4 * HUGE_PAGE
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two threads need two cores")
+def test_threads_scale() -> None:
+    """Two threads on keys of their own get as many cores as two that hash, and pay a key as much as one."""
+    rows, length, calls = 200_000, 16, 40
+    with adaps.Node([adaps.Table("t", rows=rows, length=length)], workers=2) as node:
+        keys = [np.random.default_rng(i).integers(0, rows // 2, 50_000) + i * rows // 2 for i in range(2)]
+        out = [np.empty((50_000, length), dtype=np.float32) for _ in range(2)]
+        text = bytes(50_000_000)
+
+        def access(index: int) -> None:
+            kv = node.worker(index)
+            for _ in range(calls):
+                kv.pull(keys[index], out[index])
+                kv.push(keys[index], out[index])
+
+        def hash_text(index: int) -> None:
+            hashlib.sha256(text).digest()  # releases the interpreter's lock
+
+        measure(access, 2)
+        alone = min(measure(access, 1).cpu for _ in range(3))
+        ours, theirs = zip(*((measure(access, 2), measure(hash_text, 2)) for _ in range(9)), strict=True)
+        cores = median(run.cpu / run.wall for run in ours)
+        reference = median(run.cpu / run.wall for run in theirs)
+        price = min(run.cpu for run in ours) / 2 / alone
+    print(f"{cores:.2f} cores, hashing {reference:.2f}; a key costs {price:.2f} × that of one thread")
+    assert cores > 0.75 * reference  # half with the interpreter's lock held
+    assert price < 1.5
+
+
+class Spent(NamedTuple):
+    """CPU seconds of all threads, and seconds until the last was done."""
+
+    cpu: float
+    wall: float
+
+
+def measure(work: Callable[[int], None], threads: int) -> Spent:
+    together = Barrier(threads + 1)
+
+    def run(index: int) -> None:
+        together.wait()
+        work(index)
+
+    running = [Thread(target=run, args=(index,)) for index in range(threads)]
+    for thread in running:
+        thread.start()
+    together.wait()
+    cpu, wall = time.process_time(), time.monotonic()
+    for thread in running:
+        thread.join()
+    return Spent(time.process_time() - cpu, time.monotonic() - wall)
