@@ -19,6 +19,8 @@ void register_worker(py::module_& module) {
       .def(
           "intent", &WorkerHandle::intent, py::arg("keys"), py::arg("start"), py::arg("end") = py::none(),
           "Announces access to the keys in this worker's clocks [start, end); end is start + 1 if not given.")
+      .def("wait_intent", &WorkerHandle::wait_intent, py::arg("keys"),
+           "Blocks until keys that were signalled for the current clock can be read without a message.")
       .def("advance_clock", &WorkerHandle::advance_clock, "Adds one to the worker's clock.")
       .def_property_readonly("current_clock", &WorkerHandle::current_clock,
                              "The worker's clock; it starts at 0.")

@@ -73,6 +73,11 @@ void WorkerHandle::waitall() {
   held_.clear();
 }
 
+void WorkerHandle::wait_intent(py::handle keys) {
+  const Array array = Array::of_int64(keys, "keys");
+  blocking([&] { worker_.wait_intent(array.keys()); });
+}
+
 void WorkerHandle::wait_sync() {
   blocking([&] { worker_.wait_sync(); });
 }

@@ -23,6 +23,7 @@ class WorkerHandle {
   std::optional<Ticket> set(py::handle keys, py::handle values, bool asynchronous);
 
   void intent(py::handle keys, Clock start, std::optional<Clock> end);
+  void wait_intent(py::handle keys);
   void advance_clock();
   Clock current_clock();
 

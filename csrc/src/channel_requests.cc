@@ -37,40 +37,39 @@ std::size_t payload_floats(const RequestMessage& message, std::size_t length) {
 
 
 void Channel::try_operation(Unit& unit) {
-  bool is_on_its_way = true;
   {
     LockedKey key(node_.store, unit.key);
     key.materialize();
-    if (!serve(key, unit)) {
-      const OperationKind kind = unit.operation->kind;
-      const bool reads = kind == OperationKind::kPull || kind == OperationKind::kLocalize;
-      // A pending key is on its way here already, and cannot be read sooner by asking for it once more.
-      if (reads && (key.state() == State::kDropping || key.state() == State::kPending)) {
-        park(unit);
-        return;
-      }
-      if (kind == OperationKind::kLocalize) {
-        is_on_its_way = false;
-      } else if (key.state() == State::kReplica) {
-        ADAPS_INVARIANT(unit.operation->kind == OperationKind::kSet, "a replica refuses what is not a set");
-        // The set must come behind what this node pushed before; while a delta is in flight no other can be
-        // sent.
-        const std::uint32_t side = key.header().side;
-        if (side != 0 && sides_.unapplied.at(side).unsent && !ADAPS_MUTANT(set_without_flush)) {
-          if (sides_.unapplied.at(side).in_flight) {
-            park(unit);
-            return;
-          }
-          flush(key);
-        }
-      }
-      if (is_on_its_way) {
-        send_request(key, unit);
-        return;
-      }
-    }
+    if (!serve(key, unit) && defer(key, unit)) return;
   }
   complete(unit);
+}
+
+// Parks or sends what the key's state does not allow now; false if there is nothing to wait for.
+bool Channel::defer(LockedKey& key, Unit& unit) {
+  const OperationKind kind = unit.operation->kind;
+  const State state = key.state();
+  const bool reads = kind == OperationKind::kPull || kind == OperationKind::kLocalize;
+  // A pending key is on its way here already: asking for it once more would not bring it sooner.
+  if (reads && (state == State::kDropping || state == State::kPending)) {
+    park(unit);
+    return true;
+  }
+  if (kind == OperationKind::kLocalize) return false;
+  if (state == State::kReplica) {
+    ADAPS_INVARIANT(kind == OperationKind::kSet, "a replica refuses what is not a set");
+    // The set must come behind what this node pushed before; while a delta is in flight no other can be sent.
+    const std::uint32_t side = key.header().side;
+    if (side != 0 && sides_.unapplied.at(side).unsent && !ADAPS_MUTANT(set_without_flush)) {
+      if (sides_.unapplied.at(side).in_flight) {
+        park(unit);
+        return true;
+      }
+      flush(key);
+    }
+  }
+  send_request(key, unit);
+  return true;
 }
 
 bool Channel::serve(LockedKey& key, Unit& unit) {

@@ -22,6 +22,7 @@ constexpr std::size_t kLine = 64;
 constexpr std::uint32_t needed_bits(OperationKind kind) {
   switch (kind) {
     case OperationKind::kPull:
+    case OperationKind::kLocalize:
       return word::kSlot | word::kReadable;
     case OperationKind::kSet:
       return word::kSlot | word::kSet;
@@ -104,7 +105,7 @@ bool allowed(OperationKind kind, LockedKey& key) {
     case State::kReplica:
       return kind != OperationKind::kSet;
     case State::kDropping:
-      return kind == OperationKind::kPull && (key.header().flags & kUnreadable) == 0;
+      return needed_bits(kind) == needed_bits(OperationKind::kPull) && (key.header().flags & kUnreadable) == 0;
     case State::kPending:
     case State::kNone:
       return false;
@@ -240,6 +241,17 @@ void run(NodeState& node, Operation& operation, std::span<const Key> keys) {
   access.remote.add(keys.size() - at_owner - at_replica);
 }
 
+// The keys that cannot be read here now.
+void find_absent(NodeState& node, Operation& operation, std::span<const Key> keys) {
+  constexpr std::uint32_t kReadable = needed_bits(OperationKind::kLocalize);
+  Misses misses(operation, keys.size());
+  for (const Key key : keys) {
+    const std::uint32_t seen = node.store.peek(key);
+    const bool untouched_here = seen == 0 && node.directory.home(key) == node.settings.rank;
+    if ((seen & kReadable) != kReadable && !untouched_here) misses.add(key, 0);
+  }
+}
+
 }  // namespace
 
 void start(NodeState& node, Operation& operation, std::span<const Key> keys) {
@@ -255,6 +267,9 @@ void start(NodeState& node, Operation& operation, std::span<const Key> keys) {
       break;
     case OperationKind::kSet:
       run<OperationKind::kSet>(node, operation, keys);
+      break;
+    case OperationKind::kLocalize:
+      find_absent(node, operation, keys);
       break;
     case OperationKind::kSync:
     case OperationKind::kBarrier:
@@ -280,6 +295,7 @@ bool try_local(NodeState& node, LockedKey& key, const Unit& unit) {
   if (!allowed(operation.kind, key)) return false;
   for (std::uint32_t i = unit.first; i != Occurrence::kEnd; i = operation.occurrences[i].next) {
     const std::size_t offset = operation.occurrences[i].offset;
+    if (operation.kind == OperationKind::kLocalize) continue;
     if (operation.kind == OperationKind::kPull) {
       serve(node, key, operation.kind, operation.out + offset, nullptr);
     } else {

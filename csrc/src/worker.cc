@@ -153,6 +153,19 @@ void Worker::intent(std::span<const Key> keys, Clock start, Clock end) {
   }
 }
 
+void Worker::wait_intent(std::span<const Key> keys) {
+  checked_floats(node_.tables, keys);
+  check_usable();
+  if (!node_.settings.uses_intent()) return;
+  WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
+  const Stopwatch stopwatch(state.counters.blocked_micros);
+  auto operation = std::make_shared<Operation>(OperationKind::kLocalize, index_, state.completion);
+  start(node_, *operation, keys);
+  if (operation->units.empty()) return;
+  submit_units(node_, *operation);
+  block(operation);
+}
+
 void Worker::advance_clock() {
   const Clock clock = node_.workers[static_cast<std::size_t>(index_)]->clock.fetch_add(1) + 1;
   for (const auto& channel : node_.channels) channel->on_clock(index_, clock);

@@ -117,6 +117,7 @@ class Channel : public TransportEvents {
 
   // channel_requests.cc: operations and routed requests
   void try_operation(Unit& unit);
+  bool defer(LockedKey& key, Unit& unit);
   void send_request(LockedKey& key, Unit& unit);
   // Serves the unit if the key's state allows it (or drops it if its worker gave up).
   bool serve(LockedKey& key, Unit& unit);

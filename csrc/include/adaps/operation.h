@@ -12,7 +12,7 @@
 
 namespace adaps {
 
-enum class OperationKind : std::uint8_t { kPull, kPush, kPushGradients, kSet, kSync, kBarrier };
+enum class OperationKind : std::uint8_t { kPull, kPush, kPushGradients, kSet, kSync, kBarrier, kLocalize };
 inline bool is_write(OperationKind kind) { return kind != OperationKind::kPull && kind <= OperationKind::kSet; }
 
 struct Operation;

@@ -40,6 +40,9 @@ class Worker {
 
   // Announces access in this worker's clocks [start, end). Returns at once.
   void intent(std::span<const Key> keys, Clock start, Clock end);
+  // Blocks until the keys, which this worker signalled for its current clock, can be read without a message; keys that
+  // no intent brings here are not waited for. For the start of a pipeline: later keys come while others are in use.
+  void wait_intent(std::span<const Key> keys);
   void advance_clock();
   Clock current_clock() const;
 
