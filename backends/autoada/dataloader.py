@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from autoada.access.binding import Prepare
 from autoada.intent import HandWrittenKeys, Keys, KeySource, PredictedKeys
@@ -152,6 +153,7 @@ class _Item:
     batch: Any
     clock: int
     expected: Expected | None = None
+    announced: Tensor | None = None
 
 
 class _Ahead:
@@ -172,11 +174,15 @@ class _Ahead:
         """The next batch, after the queue behind it was filled; None at the end."""
         now = int(self._worker.current_clock)
         self._realign(now)
-        if not self._queue and not self._fetch(now):
+        starting = not self._queue
+        if starting and not self._fetch(now):
             return None
         item = self._queue.popleft()
         while len(self._queue) < self._lookahead.batches and self._fetch(now + 1 + len(self._queue)):
             pass
+        if starting and item.announced is not None:
+            # Nobody could announce this batch earlier; the rows of the later ones come while it is in use.
+            self._worker.wait_intent(item.announced)
         return item
 
     def ask_again(self) -> None:
@@ -215,5 +221,6 @@ class _Ahead:
         if item.expected is None or not item.expected.rows or self._lookahead.batches == 0:
             return
         keys = [rows.ids + self._model.key_of(table) for table, rows in item.expected.rows.items()]
-        self._worker.intent(torch.cat(keys), item.clock)
+        item.announced = torch.cat(keys)
+        self._worker.intent(item.announced, item.clock)
         self._announced_until = max(self._announced_until, item.clock + 1)

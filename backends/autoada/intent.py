@@ -126,10 +126,9 @@ class PredictedKeys:
         return Expected(rows_of_reads(reads), prediction)
 
     def hand_out(self, batch: Any) -> None:
-        self._model.on_call = None
         if self._prepare is None and self._recorded < RECORDED_CALLS:
             self._recording = Recording(batch)
-            self._model.on_call = self._called
+            self._model.listen(self._called)
             self._recording.start()
 
     def returned(self, expected: Expected | None) -> bool:
@@ -183,7 +182,7 @@ class PredictedKeys:
         if self._recording is not None:
             self._recording.stop()
             self._recording = None
-            self._model.on_call = None
+            self._model.listen(None)
 
     def _report(self, prediction: Prediction) -> None:
         for access in prediction.accesses:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -77,15 +78,11 @@ class AdaModel(nn.Module):
         self._layout = layout
         self._immediate = optimizer is None
         self.closed = False
-        self._push_queued = False
-        self._stale = False
+        self._step = _Step()
         self._kept: set[str] = set()
-        self._prediction: Prediction | None = None
         self._rates = [float(group.options["lr"]) for group in layout.groups]
         self.reads: list[Read] = []
         """What the last forward pass read, in order."""
-        self.on_call: Callable[[tuple[Any, ...], dict[str, Any]], None] | None = None
-        """Told about the arguments of the next call."""
         self._tables = self._make_tables()
         self._dense = self._make_dense(model)
         self._initialise()
@@ -100,15 +97,15 @@ class AdaModel(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The wrapped model's forward."""
         if self.training:
-            if self.on_call is not None:
-                self.on_call(args, kwargs)
+            if self._step.on_call is not None:
+                self._step.on_call(args, kwargs)
             self.reads.clear()
         for table in self._tables.values():
             table.training = self.training
             table.begin_forward()
-        if self._stale or not self.training:
+        if self._step.stale or not self.training:
             self._refresh()
-        prediction = self._prediction
+        prediction = self._step.prediction
         if self.training and prediction is not None and prediction.replay:
             with Replay(prediction.draws):
                 return self.module(*args, **kwargs)
@@ -124,17 +121,21 @@ class AdaModel(nn.Module):
 
     def push(self) -> None:
         """Hand all gradients of this worker over; the next forward pass sees their effect."""
-        self._push_queued = False
+        self._step.push_queued = False
         self._follow_learning_rates()
         for table in self._tables.values():
             table.push()
         for dense in self._dense:
             dense.push()
-        self._stale = True
+        self._step.stale = True
+
+    def listen(self, on_call: Callable[[tuple[Any, ...], dict[str, Any]], None] | None) -> None:
+        """Have `on_call` told about the arguments of the calls in training mode that follow."""
+        self._step.on_call = on_call
 
     def expect(self, expected: Expected | None) -> None:
         """Say what the next forward pass in training mode will read."""
-        self._prediction = None if expected is None else expected.prediction
+        self._step.prediction = None if expected is None else expected.prediction
         for name, table in self._tables.items():
             table.expect(None if expected is None else expected.rows.get(name))
 
@@ -250,7 +251,7 @@ class AdaModel(nn.Module):
     def _refresh(self) -> None:
         for dense in self._dense:
             dense.pull()
-        self._stale = False
+        self._step.stale = False
 
     def _push_after_backward(self, model: nn.Module) -> None:
         def arrived(parameter: Tensor) -> None:
@@ -264,8 +265,8 @@ class AdaModel(nn.Module):
                 parameter.register_post_accumulate_grad_hook(arrived)
 
     def _gradient_arrived(self) -> None:
-        if self._immediate and not self._push_queued:
-            self._push_queued = True
+        if self._immediate and not self._step.push_queued:
+            self._step.push_queued = True
             # runs when the whole backward pass is over: a row's gradients have to be complete
             torch.autograd.Variable._execution_engine.queue_callback(self.push)
 
@@ -278,6 +279,16 @@ class AdaModel(nn.Module):
                 for name, number in self._layout.rules.items():
                     if number == i:
                         self.node.table(name).set_learning_rate(rate)
+
+
+@dataclass
+class _Step:
+    """What changes from step to step; apart, because an nn.Module is slow at setting attributes."""
+
+    stale: bool = False
+    push_queued: bool = False
+    prediction: Prediction | None = None
+    on_call: Callable[[tuple[Any, ...], dict[str, Any]], None] | None = None
 
 
 def create_node(
