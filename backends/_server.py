@@ -49,6 +49,14 @@ class ServerSession:
         for table, ids in self.usecase.keys(batch).items():
             self.server.intent(self.model.node.table(table).keys(ids), clock)
 
+    def from_first_rows(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """The batches, the first only once its rows are here: nobody could announce it earlier."""
+        for number, batch in enumerate(batches):
+            if number == 0:
+                for table, ids in self.usecase.keys(batch).items():
+                    self.server.wait_intent(self.model.node.table(table).keys(ids))
+            yield batch
+
     def synchronize(self) -> None:
         self.server.wait_sync()
         self.server.barrier()

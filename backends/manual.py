@@ -24,6 +24,9 @@ class Manual:
 
 class ManualSession(ServerSession):
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
+        return self.from_first_rows(self._announced(loader))
+
+    def _announced(self, loader: Iterable[Any]) -> Iterator[Any]:
         ahead: deque[Any] = deque()
         for batch in loader:
             self.announce(batch, self.server.current_clock + len(ahead))

@@ -48,7 +48,7 @@ class PrefetchSession(ServerSession):
         def signal(batch: Any, steps: int) -> None:
             self.announce(batch, self.server.current_clock + steps)
 
-        return PrefetchIterator(loader, self.options.lookahead, signal)
+        return self.from_first_rows(PrefetchIterator(loader, self.options.lookahead, signal))
 
     def step(self, loss: Tensor) -> None:
         super().step(loss)
