@@ -1,0 +1,80 @@
+"""Starts of a cluster on a busy machine: every process is new, only the import of torch happens once.
+
+The parent forks the ranks and never makes a node itself, so each of them begins where a fresh process stands
+after its imports; without that, most of the time would be torch's import.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import traceback
+
+import numpy as np
+import torch.distributed  # noqa: F401
+
+import adaps
+from tests.integration.guarantees.common import arguments, report
+
+LENGTH = 4
+
+
+def main() -> None:
+    given = arguments()
+    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(given["loops"])]
+    seconds = []
+    try:
+        for number in range(given["starts"]):
+            begin = time.monotonic()
+            failed = start(given["nodes"], number)
+            if failed:
+                raise RuntimeError(f"start {number}: ranks {failed} failed")
+            seconds.append(time.monotonic() - begin)
+    finally:
+        for process in spinning:
+            process.kill()
+            process.wait()
+    report(starts=len(seconds), slowest=max(seconds), mean=sum(seconds) / len(seconds))
+
+
+def start(ranks: int, number: int) -> list[int]:
+    """Start, use and end a cluster; gives the ranks that failed."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        os.environ["MASTER_PORT"] = str(probe.getsockname()[1])
+    children = {fork(rank, ranks, number): rank for rank in range(ranks)}
+    return [rank for child, rank in children.items() if os.waitpid(child, 0)[1] != 0]
+
+
+def fork(rank: int, ranks: int, number: int) -> int:
+    child = os.fork()
+    if child != 0:
+        return child
+    try:
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks))
+        live_once(ranks, number)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)
+
+
+def live_once(ranks: int, number: int) -> None:
+    table = adaps.Table("t", rows=100, length=LENGTH)
+    with adaps.Node([table], channels=1 + number % 3, peer_timeout=60.0) as node:
+        kv = node.worker(0)
+        keys = np.arange(100)
+        kv.push(keys, np.ones((100, LENGTH), dtype=np.float32))
+        kv.end_setup()
+        out = np.empty((100, LENGTH), dtype=np.float32)
+        kv.pull(keys, out)
+        if not (out == ranks).all():
+            raise AssertionError(f"{ranks} nodes added 1 to each value, and the sums are {out}")
+
+
+if __name__ == "__main__":
+    main()
