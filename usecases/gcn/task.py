@@ -47,7 +47,7 @@ class GcnParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
     epochs: int = 3
     batch: int = 128
     dim: int = 64
-    lr: float = 0.02
+    lr: float = 0.05
     graph: str = "generated"
     hidden: int = 64
     fanout: int = 16
