@@ -7,6 +7,7 @@ import os
 import time
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -17,12 +18,10 @@ from adaps.tables import Table
 if TYPE_CHECKING:
     from adaps._typing import Int64Like
 
-__all__ = ["TECHNIQUES", "Node"]
+__all__ = ["TECHNIQUES", "Node", "NodeOptions", "open_node"]
 
 TECHNIQUES: tuple[Technique, ...] = get_args(Technique)
 """How keys may be managed: `adaptive` decides for each key, the others are for comparison."""
-
-_MAX_NODES = 4096
 
 
 class Node:
@@ -76,42 +75,32 @@ class Node:
         network: str | None = None,
         listen: str | None = None,
     ) -> None:
-        deadline = time.monotonic() + _checks.seconds("connect_timeout", connect_timeout)
-        _checks.seconds("peer_timeout", peer_timeout)
         specs = [_spec(table) for table in tables]
         self.workers = _checks.count("workers", workers)
         """Number of worker threads of this node."""
-        network = os.environ.get("ADAPS_NETWORK", "loopback") if network is None else network
-        _core.check_network(network)
-        host, port = _split_address(listen)
         technique = _core.Technique[_checks.one_of("technique", techniques, TECHNIQUES).upper()]
         if not isinstance(timing, bool):
             raise TypeError(f"timing is {timing!r}; it must be True or False")
-        place = rendezvous.place_in_environment()
-        self.rank = 0 if place is None else place.rank
-        """This node's number."""
-        self.world_size = 1 if place is None else place.world_size
-        """Number of nodes."""
-        if self.world_size > _MAX_NODES:
-            raise ValueError(f"WORLD_SIZE is {self.world_size}; at most {_MAX_NODES} nodes are possible")
-        self._core = _core.Node(
-            specs,
-            rank=self.rank,
-            world_size=self.world_size,
+        timeout = _checks.seconds("connect_timeout", connect_timeout)
+        checked = NodeOptions(
             workers=self.workers,
             channels=_checks.count("channels", channels),
             technique=technique,
             timing=timing,
             max_rounds_per_second=_rate("max_rounds_per_second", max_rounds_per_second),
+            peer_timeout=_checks.seconds("peer_timeout", peer_timeout),
+            network=os.environ.get("ADAPS_NETWORK", "loopback") if network is None else network,
+            listen=_split_address(listen),
         )
-        _live.add(self._core)
+        place = rendezvous.place_in_environment()
+        self.rank = 0 if place is None else place.rank
+        """This node's number."""
+        self.world_size = 1 if place is None else place.world_size
+        """Number of nodes."""
+        deadline = time.monotonic() + timeout
+        meeting_point = None if place is None else rendezvous.rendezvous_at(place, deadline)
+        self._core = open_node(specs, checked, meeting_point, deadline)
         self._tables = {table.name: table for table in self._core.tables()}
-        if place is not None:
-            try:
-                self._join(place, host, port, network, peer_timeout, deadline)
-            except BaseException:
-                self._core.abandon()
-                raise
 
     def __enter__(self) -> Node:
         return self
@@ -169,24 +158,54 @@ class Node:
         """
         self._core.close()
 
-    def _join(
-        self,
-        place: rendezvous.Place,
-        host: str,
-        port: int,
-        network: str,
-        peer_timeout: float,
-        deadline: float,
-    ) -> None:
-        address = self._core.listen(host, port)
-        meeting = rendezvous.Rendezvous(place, deadline).meet(address)
-        self._core.connect(
-            meeting.addresses,
-            secret=meeting.secret,
-            network=network,
-            connect_timeout=max(deadline - time.monotonic(), 1.0),
-            peer_timeout=peer_timeout,
-        )
+
+@dataclass(frozen=True, kw_only=True)
+class NodeOptions:
+    """The checked options of a node; see `Node`."""
+
+    workers: int
+    channels: int
+    technique: _core.Technique
+    timing: bool = True
+    max_rounds_per_second: float = 500.0
+    peer_timeout: float = 5.0
+    network: str = "loopback"
+    listen: tuple[str, int] = ("127.0.0.1", 0)
+
+
+def open_node(
+    specs: Sequence[_core.TableSpec],
+    options: NodeOptions,
+    meeting_point: rendezvous.Rendezvous | None,
+    deadline: float,
+) -> _core.Node:
+    """Make a node and connect it with the others, if any, until the deadline (of `time.monotonic`)."""
+    _core.check_network(options.network)
+    node = _core.Node(
+        specs,
+        rank=0 if meeting_point is None else meeting_point.rank,
+        world_size=1 if meeting_point is None else meeting_point.world_size,
+        workers=options.workers,
+        channels=options.channels,
+        technique=options.technique,
+        timing=options.timing,
+        max_rounds_per_second=options.max_rounds_per_second,
+    )
+    _live.add(node)
+    if meeting_point is not None:
+        try:
+            meeting = meeting_point.meet(node.listen(*options.listen), deadline)
+            node.connect(
+                meeting.addresses,
+                secret=meeting.secret,
+                network=options.network,
+                connect_timeout=max(deadline - time.monotonic(), 1.0),
+                peer_timeout=options.peer_timeout,
+            )
+        except BaseException:
+            node.abandon()
+            raise
+    return node
 
 
 # Nodes that nobody closed must end before the interpreter does, or their threads outlive what they work on.

@@ -7,20 +7,36 @@ import secrets
 import socket
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from adaps.errors import RendezvousError
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
-__all__ = ["Meeting", "Place", "Rendezvous", "open_store", "place_in_environment"]
+__all__ = [
+    "Meeting",
+    "Place",
+    "Rendezvous",
+    "integer_variable",
+    "open_store",
+    "place_in_environment",
+    "rendezvous_at",
+    "variable",
+    "wait_for",
+]
 
-# A blocking call of the store cannot be interrupted: Ctrl-C works between waits of this length.
-_PATIENCE = timedelta(milliseconds=200)
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What torchrun tells every process."""
+
+MAX_NODES = 4096
+"""The core has 12 bits for a node's number."""
+
+# Seconds between two looks at the store.
+_PATIENCE = 0.02
 
 
 @dataclass(frozen=True)
@@ -53,68 +69,74 @@ def place_in_environment(environment: Mapping[str, str] = os.environ) -> Place |
     """
     if "RANK" not in environment and "WORLD_SIZE" not in environment:
         return None
-    rank, world_size = _integer(environment, "RANK"), _integer(environment, "WORLD_SIZE")
+    rank, world_size = integer_variable(environment, "RANK"), integer_variable(environment, "WORLD_SIZE")
     if world_size < 1 or not 0 <= rank < world_size:
         raise RendezvousError(
             f"RANK={rank} and WORLD_SIZE={world_size} do not fit: the rank must be in [0, WORLD_SIZE)"
         )
+    if world_size > MAX_NODES:
+        raise RendezvousError(f"WORLD_SIZE is {world_size}; at most {MAX_NODES} nodes are possible")
     if world_size == 1:
         return None
     return Place(
         rank=rank,
         world_size=world_size,
-        host=_variable(environment, "MASTER_ADDR"),
-        port=_integer(environment, "MASTER_PORT"),
+        host=variable(environment, "MASTER_ADDR"),
+        port=integer_variable(environment, "MASTER_PORT"),
         hosted=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         prefix=f"adaps/{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}",
     )
 
 
 class Rendezvous:
-    """One meeting of all nodes; every process counts its meetings, so that the n-th nodes of all meet."""
+    """One meeting of all nodes at a store, under keys that begin with `prefix`."""
 
-    _meetings: ClassVar[Counter[str]] = Counter()
+    def __init__(self, store: Store, rank: int, world_size: int, prefix: str) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.store = store
+        self.prefix = prefix
 
-    def __init__(self, place: Place, deadline: float) -> None:
-        """`deadline` is in seconds of `time.monotonic`."""
-        self._place = place
-        self._deadline = deadline
-        self._store = open_store(place.host, place.port, place.rank == 0 and not place.hosted, deadline)
-        number = Rendezvous._meetings[place.prefix]
-        Rendezvous._meetings[place.prefix] += 1
-        self._prefix = f"{place.prefix}/{number}"
-
-    def meet(self, address: str) -> Meeting:
+    def meet(self, address: str, deadline: float) -> Meeting:
         """Tell the others this node's address; blocks until everybody's is known.
 
         Raises
         ------
         RendezvousError
-            At the deadline, naming the ranks that are missing.
+            At the deadline (seconds of `time.monotonic`), naming the ranks that are missing.
         """
-        place = self._place
-        keys = [f"{self._prefix}/address/{rank}" for rank in range(place.world_size)]
-        secret_key = f"{self._prefix}/secret"
-        if place.rank == 0:
-            self._store.set(secret_key, secrets.token_hex(32))
-        self._store.set(keys[place.rank], address)
-        if not wait_for(self._store, [secret_key, *keys], self._deadline):
-            missing = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
-            raise RendezvousError(
-                f"{_ranks(missing)} of {place.world_size} did not come to {place.host}:{place.port} in time"
-            )
+        keys = [f"{self.prefix}/address/{rank}" for rank in range(self.world_size)]
+        secret_key = f"{self.prefix}/secret"
+        if self.rank == 0:
+            self.store.set(secret_key, secrets.token_hex(32))
+        self.store.set(keys[self.rank], address)
+        if not wait_for(self.store, [secret_key, *keys], deadline):
+            missing = [rank for rank, key in enumerate(keys) if not self.store.check([key])]
+            raise RendezvousError(f"{_ranks(missing)} of {self.world_size} nodes did not come in time")
         return Meeting(
-            addresses=[self._store.get(key).decode() for key in keys],
-            secret=self._store.get(secret_key).decode(),
+            addresses=[self.store.get(key).decode() for key in keys],
+            secret=self.store.get(secret_key).decode(),
         )
 
 
 # Open as long as the process lives: a node that comes early to the second meeting must not find the first
 # one's store, about to be closed.
 _stores: dict[tuple[str, int], Store] = {}
+# Every process counts its meetings, so that the n-th nodes of all processes meet.
+_meetings: Counter[str] = Counter()
 
 
-def open_store(host: str, port: int, hosts: bool, deadline: float) -> Store:
+def rendezvous_at(place: Place, deadline: float) -> Rendezvous:
+    """Open the store of torchrun's environment, or connect to it, for this process's next meeting."""
+    where = place.host, place.port
+    if where not in _stores:
+        _stores[where] = open_store(*where, hosts=place.rank == 0 and not place.hosted, deadline=deadline)
+    prefix = f"{place.prefix}/{_meetings[place.prefix]}"
+    _meetings[place.prefix] += 1
+    return Rendezvous(_stores[where], place.rank, place.world_size, prefix)
+
+
+def open_store(host: str, port: int, *, hosts: bool, deadline: float) -> Store:
     """Connect to the store at `host`:`port`, which this process creates if it `hosts`.
 
     Raises
@@ -124,51 +146,47 @@ def open_store(host: str, port: int, hosts: bool, deadline: float) -> Store:
     """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    if (host, port) not in _stores:
-        if hosts:
-            _check_port_is_free(host, port)
-        else:
-            _await_listener(host, port, deadline)
-        timeout = timedelta(seconds=max(deadline - time.monotonic(), 1.0))
-        try:
-            # multi_tenant: a process group that the user makes in this process shares the store's server.
-            store = TCPStore(
-                host, port, is_master=hosts, timeout=timeout, wait_for_workers=False, multi_tenant=True
-            )
-        except RuntimeError as error:
-            role = "cannot be opened" if hosts else "does not answer"
-            raise RendezvousError(
-                f"the rendezvous store at {host}:{port} {role}: {_first_line(error)}"
-            ) from error
-        _stores[host, port] = store
-    return _stores[host, port]
+    if not hosts:
+        _await_listener(host, port, deadline)
+    timeout = timedelta(seconds=max(deadline - time.monotonic(), 1.0))
+    try:
+        # multi_tenant: a process group that the user makes in this process shares the store's server.
+        return TCPStore(
+            host, port, is_master=hosts, timeout=timeout, wait_for_workers=False, multi_tenant=True
+        )
+    except RuntimeError as error:
+        reason = "the port is in use" if "EADDRINUSE" in str(error) else str(error).partition("\n")[0]
+        verb = "opened" if hosts else "used"
+        raise RendezvousError(f"the rendezvous store cannot be {verb} at {host}:{port}: {reason}") from error
 
 
 def wait_for(store: Store, keys: list[str], deadline: float) -> bool:
     """Block until the store has all keys; False at the deadline."""
-    from torch.distributed import DistStoreError
-
-    while time.monotonic() < deadline:
-        try:
-            store.wait(keys, _PATIENCE)
-        except DistStoreError:  # not yet
-            continue
-        return True
-    return bool(store.check(keys))
+    # The store's own wait cannot be interrupted by Ctrl-C and prints a warning when its time is up.
+    while not store.check(keys):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_PATIENCE)
+    return True
 
 
-def _check_port_is_free(host: str, port: int) -> None:
-    # The store itself would retry until its timeout and then tell no reason.
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except OSError as error:
+def variable(environment: Mapping[str, str], name: str, together: Sequence[str] = VARIABLES) -> str:
+    """Value of an environment variable; RendezvousError if it is missing, naming its companions."""
+    value = environment.get(name)
+    if not value:
         raise RendezvousError(
-            f"rank 0 cannot open the rendezvous store at MASTER_ADDR:MASTER_PORT {host}:{port}: "
-            f"{error.strerror}"
-        ) from error
+            f"the environment variable {name} is missing; a cluster needs {', '.join(together)}"
+        )
+    return value
+
+
+def integer_variable(environment: Mapping[str, str], name: str, together: Sequence[str] = VARIABLES) -> int:
+    """Value of an environment variable that must be an integer."""
+    text = variable(environment, name, together)
+    try:
+        return int(text)
+    except ValueError:
+        raise RendezvousError(f"the environment variable {name} is {text!r}; it must be an integer") from None
 
 
 def _await_listener(host: str, port: int, deadline: float) -> None:
@@ -177,38 +195,18 @@ def _await_listener(host: str, port: int, deadline: float) -> None:
             with socket.create_connection((host, port), timeout=1.0):
                 return
         except socket.gaierror as error:
-            raise RendezvousError(f"MASTER_ADDR {host!r} cannot be resolved: {error.strerror}") from error
+            raise RendezvousError(
+                f"the address {host!r} of the rendezvous cannot be resolved: {error.strerror}"
+            ) from error
         except OSError as error:
             if time.monotonic() >= deadline:
                 raise RendezvousError(
-                    f"rank 0 did not open the rendezvous store at {host}:{port} in time: "
+                    f"nobody opened the rendezvous store at {host}:{port} in time (rank 0 is missing): "
                     f"{error.strerror or error}"
                 ) from error
         # Nobody can tell this process when the port opens; asking again is all there is.
         time.sleep(0.05)
 
 
-def _variable(environment: Mapping[str, str], name: str) -> str:
-    value = environment.get(name)
-    if not value:
-        raise RendezvousError(
-            f"the environment variable {name} is missing: a cluster needs RANK, WORLD_SIZE, MASTER_ADDR and "
-            "MASTER_PORT, as torchrun sets them"
-        )
-    return value
-
-
-def _integer(environment: Mapping[str, str], name: str) -> int:
-    text = _variable(environment, name)
-    try:
-        return int(text)
-    except ValueError:
-        raise RendezvousError(f"the environment variable {name} is {text!r}; it must be an integer") from None
-
-
 def _ranks(ranks: list[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0]

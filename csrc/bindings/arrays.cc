@@ -94,12 +94,20 @@ std::string name_of(dlpack::DataType type) {
   throw py::value_error(argument + " has the layout " + layout + " where a dense tensor is needed");
 }
 
+// Whether the result of a call of Python's C interface is True.
+bool is_true(PyObject* result) {
+  if (result == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(result).is(py::bool_(true));
+}
+
 void check_torch_flags(py::handle tensor, const std::string& argument) {
-  if (py::cast<bool>(tensor.attr("requires_grad"))) {
+  static PyObject* const requires_grad = PyUnicode_InternFromString("requires_grad");
+  static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
+  if (is_true(PyObject_GetAttr(tensor.ptr(), requires_grad))) {
     throw py::value_error(argument + " requires grad, which the parameter server cannot track: pass " +
                           argument + ".detach()");
   }
-  if (py::cast<bool>(tensor.attr("is_neg")())) {
+  if (is_true(PyObject_CallMethodNoArgs(tensor.ptr(), is_neg))) {
     throw py::value_error(argument + " is a lazily negated view: pass " + argument + ".resolve_neg()");
   }
 }
@@ -123,8 +131,11 @@ bool is_sequence(py::handle object) {
 
 Array Array::of_int64(py::handle object, const char* argument, Access access) {
   if (access == Access::kRead && is_sequence(object)) {
-    auto array = py::module_::import("numpy").attr("asarray")(object);
+    py::array array = py::module_::import("numpy").attr("asarray")(object);
     if (py::len(object) == 0) array = py::array_t<std::int64_t>(0);
+    if (!array.dtype().equal(py::dtype::of<std::int64_t>())) {
+      throw py::type_error(std::string(argument) + " holds something other than integers of 64 bits");
+    }
     return own(std::move(array), Type::kInt64, argument, access);
   }
   return of(object, Type::kInt64, argument, access);

@@ -46,6 +46,11 @@ py::tuple tables_of(const std::shared_ptr<NodeHandle>& node) {
 void trace(NodeHandle& node, const py::object& keys) {
   const Array array = Array::of_int64(keys, "keys");
   const NodeHandle::Call call(node);
+  for (const std::int64_t key : array.int64()) {
+    if (static_cast<Key>(key) >= node.num_keys()) {
+      throw py::index_error("key " + std::to_string(key) + " is not in [0, " + std::to_string(node.num_keys()) + ")");
+    }
+  }
   node.node().trace(array.keys());
 }
 
@@ -73,6 +78,8 @@ void register_node(py::module_& module) {
       .def("tables", &tables_of, "The tables in the order of their keys.")
       .def_property_readonly("num_keys", &NodeHandle::num_keys, "Number of keys of all tables.")
       .def_property_readonly("closed", &NodeHandle::closed, "Whether the node is gone.")
+      .def(
+          "check", [](NodeHandle& node) { node.node().check(); }, "Raises PeerLost if a peer is lost.")
       .def("stats", &NodeHandle::stats, "Names and numbers of everything that is counted.")
       .def("trace", &trace, py::arg("keys"), "Records from now on what happens to these keys here.")
       .def("trace_events", &NodeHandle::trace_events, "What was recorded, the oldest first.")

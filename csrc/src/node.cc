@@ -222,6 +222,8 @@ Tables& Node::tables() { return impl_->state.tables; }
 
 const Settings& Node::settings() const { return impl_->state.settings; }
 
+void Node::check() const { impl_->state.check(); }
+
 std::map<std::string, double> Node::stats() const {
   const NodeState& state = impl_->state;
   std::map<std::string, double> sums;

@@ -38,6 +38,9 @@ class Node {
   Tables& tables();
   const Settings& settings() const;
 
+  // Throws PeerLost if a peer is.
+  void check() const;
+
   // Names and numbers of everything that is counted; see stats.h.
   std::map<std::string, double> stats() const;
   void trace(std::span<const Key> keys);

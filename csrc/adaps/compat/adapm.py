@@ -1,0 +1,279 @@
+"""AdaPM's Python interface, so that a script written for ``import adapm`` runs on this parameter server.
+
+``import adaps.compat.adapm as adapm`` offers `setup`, `scheduler`, `Server` and `Worker` with AdaPM's
+signatures, and reads its environment: DMLC_NUM_SERVER, DMLC_ROLE, DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT, and
+DMLC_NODE_HOST where a server listens on more than the loopback interface. Without these, torchrun's
+environment counts, or the server is alone.
+
+Values start at 0 and `push` adds to them: optimizers are the script's business, as with AdaPM.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from adaps import _checks, _core, rendezvous
+from adaps.errors import AdapsError, RendezvousError
+from adaps.node import NodeOptions, open_node
+from adaps.tables import Table
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
+    from adaps._typing import Float32Like, Int64Like
+
+__all__ = ["Server", "Worker", "scheduler", "setup"]
+
+_VARIABLES = ("DMLC_NUM_SERVER", "DMLC_ROLE", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT")
+_TECHNIQUES = {
+    "all": _core.Technique.ADAPTIVE,
+    "replication_only": _core.Technique.REPLICATION,
+    "relocation_only": _core.Technique.RELOCATION,
+}
+_CONNECT_TIMEOUT = 60.0
+_DONE = -1
+_END_KEY = "adapm/end"
+
+
+def setup(num_keys: int, num_threads: int, use_techniques: str | None = None, num_channels: int = -1) -> None:
+    """Describe the server that this process will run.
+
+    Parameters
+    ----------
+    num_keys : int
+        Keys are in ``[0, num_keys)``.
+    num_threads : int
+        Number of worker threads of each server.
+    use_techniques : str, optional
+        ``all`` (default), ``replication_only`` or ``relocation_only``.
+    num_channels : int
+        Number of communication threads; -1 stands for the default.
+    """
+    global _setup
+    technique = _checks.one_of("technique", use_techniques or "all", _TECHNIQUES)
+    options = NodeOptions(
+        workers=_checks.count("num_threads", num_threads),
+        channels=1 if num_channels == -1 else _checks.count("num_channels", num_channels),
+        technique=_TECHNIQUES[technique],
+        network=os.environ.get("ADAPS_NETWORK", "loopback"),
+        listen=(os.environ.get("DMLC_NODE_HOST", "127.0.0.1"), 0),
+    )
+    _setup = _checks.count("num_keys", num_keys), options
+
+
+def scheduler(num_keys: int, num_threads: int) -> None:
+    """Hold the rendezvous of the servers; returns when all have shut down.
+
+    Raises
+    ------
+    AdapsError
+        If a server saw that another one was lost.
+    """
+    _checks.count("num_keys", num_keys)
+    _checks.count("num_threads", num_threads)
+    _check_role("scheduler")
+    host, port, _ = _root(os.environ)
+    store = rendezvous.open_store(host, port, hosts=True, deadline=time.monotonic() + _CONNECT_TIMEOUT)
+    while not rendezvous.wait_for(store, [_END_KEY], time.monotonic() + _CONNECT_TIMEOUT):
+        pass
+    reason = store.get(_END_KEY).decode()
+    if reason:
+        raise AdapsError(reason)
+
+
+class Server:
+    """The keys' share of this process. Made after `setup`, which says how many keys there are.
+
+    Parameters
+    ----------
+    value_lengths : int or 1-D tensor
+        Floats of each key's value: one number for all, or one for each key (a float tensor will do).
+    """
+
+    def __init__(self, value_lengths: Any) -> None:
+        if _setup is None:
+            raise AdapsError("a Server needs setup(num_keys, num_threads) before")
+        num_keys, options = _setup
+        tables = [
+            Table(f"keys from {first}", rows, length)
+            for first, rows, length in _runs(value_lengths, num_keys)
+        ]
+        deadline = time.monotonic() + _CONNECT_TIMEOUT
+        # The store of the scheduler process, if there is one, and the number of servers that it waits for.
+        self._scheduler: tuple[Store, int] | None = None
+        self._others = self._meet(deadline)
+        self._barriers = 0
+        self._node = open_node([table.spec() for table in tables], options, self._others, deadline)
+
+    def my_rank(self) -> int:
+        """Return this server's number among all servers."""
+        return 0 if self._others is None else self._others.rank
+
+    def barrier(self) -> None:
+        """Collective: wait until every server is here. Worker threads have a barrier of their own."""
+        if self._others is None:
+            return
+        store, prefix = self._others.store, f"{self._others.prefix}/barrier/{self._barriers}"
+        self._barriers += 1
+        if store.add(f"{prefix}/arrived", 1) == self._others.world_size:
+            store.set(f"{prefix}/complete", "")
+        while not rendezvous.wait_for(store, [f"{prefix}/complete"], time.monotonic() + 1.0):
+            self._node.check()
+
+    def shutdown(self) -> None:
+        """Collective: end this server when all worker threads have ended."""
+        if self._node.closed:
+            return
+        try:
+            self._node.close()
+        except AdapsError as error:
+            self._tell_scheduler(str(error))
+            raise
+        if self._scheduler is not None:
+            store, servers = self._scheduler
+            if store.add("adapm/ended", 1) == servers:
+                self._tell_scheduler("")
+
+    def _tell_scheduler(self, reason: str) -> None:
+        if self._scheduler is not None:
+            store, _ = self._scheduler
+            store.set(_END_KEY, reason)
+
+    def _meet(self, deadline: float) -> rendezvous.Rendezvous | None:
+        """Where the servers meet; None for a server that is alone."""
+        if not any(name in os.environ for name in _VARIABLES):
+            place = rendezvous.place_in_environment()
+            return None if place is None else rendezvous.rendezvous_at(place, deadline)
+        _check_role("server")
+        host, port, servers = _root(os.environ)
+        store = rendezvous.open_store(host, port, hosts=False, deadline=deadline)
+        rank = store.add("adapm/servers", 1) - 1
+        if rank >= servers:
+            raise RendezvousError(f"more than DMLC_NUM_SERVER={servers} servers came to {host}:{port}")
+        self._scheduler = store, servers
+        return rendezvous.Rendezvous(store, rank, servers, "adapm") if servers > 1 else None
+
+
+class Worker:
+    """The calls of worker thread `customer_id` of a server.
+
+    Keys are int64 and values float32 arrays of PyTorch or NumPy. Operations return a timestamp for `wait`,
+    which is -1 if they are complete.
+    """
+
+    def __init__(self, customer_id: int, server: Server) -> None:
+        self._worker = server._node.worker(customer_id)
+        self._tables = server._node.tables()
+        self.num_keys = server._node.num_keys
+        """Number of keys."""
+
+    def pull(self, keys: Int64Like, vals: Float32Like, asynchronous: bool = False) -> int:
+        """Write the values of the keys to `vals`."""
+        return _timestamp(self._worker.pull(keys, vals, asynchronous))
+
+    def push(self, keys: Int64Like, vals: Float32Like, asynchronous: bool = False) -> int:
+        """Add `vals` to the values of the keys."""
+        return _timestamp(self._worker.push(keys, vals, asynchronous))
+
+    def set(self, keys: Int64Like, vals: Float32Like, asynchronous: bool = False) -> int:
+        """Overwrite the values of the keys."""
+        return _timestamp(self._worker.set(keys, vals, asynchronous))
+
+    def intent(self, keys: Int64Like, start: int, end: int = 0) -> int:
+        """Announce access to the keys in this worker's clocks [start, end); 0 stands for start + 1."""
+        self._worker.intent(keys, start, end or start + 1)
+        return _DONE
+
+    def advance_clock(self) -> None:
+        """Add one to this worker's clock."""
+        self._worker.advance_clock()
+
+    def current_clock(self) -> int:
+        """Return this worker's clock."""
+        return self._worker.current_clock
+
+    def wait(self, timestamp: int) -> None:
+        """Wait for an asynchronous operation."""
+        self._worker.wait(timestamp)
+
+    def waitall(self) -> None:
+        """Wait for all asynchronous operations of this worker."""
+        self._worker.waitall()
+
+    def wait_sync(self) -> None:
+        """Wait until what this server wrote is applied, and what was applied before is visible here."""
+        self._worker.wait_sync()
+
+    def wait_replica_sync(self) -> None:
+        """Do what `wait_sync` does, under its former name."""
+        warnings.warn("wait_replica_sync is now called wait_sync", DeprecationWarning, stacklevel=2)
+        self._worker.wait_sync()
+
+    def barrier(self) -> None:
+        """Collective: wait until every worker of every server is here."""
+        self._worker.barrier()
+
+    def begin_setup(self) -> None:
+        """Collective: before the first values are set."""
+        self._worker.begin_setup()
+
+    def end_setup(self) -> None:
+        """Collective: afterwards every worker sees what any wrote before."""
+        self._worker.end_setup()
+
+    def finalize(self) -> None:
+        """End this worker's part in collective operations."""
+        self._worker.finalize()
+
+    def get_key_size(self, key_id: int = 0) -> int:
+        """Return the number of floats in a key's value."""
+        for table in self._tables:
+            if 0 <= key_id - table.first_key < table.rows:
+                return table.length
+        raise IndexError(f"key {key_id} is not in [0, {self.num_keys})")
+
+
+_setup: tuple[int, NodeOptions] | None = None
+
+
+def _timestamp(ticket: int | None) -> int:
+    return _DONE if ticket is None else ticket
+
+
+def _runs(value_lengths: Any, num_keys: int) -> Iterator[tuple[int, int, int]]:
+    """First key, number of keys and value length of each run of keys with one value length."""
+    if not hasattr(value_lengths, "tolist") or getattr(value_lengths, "ndim", 1) == 0:
+        yield 0, num_keys, _checks.count("value_lengths", value_lengths)
+        return
+    lengths = value_lengths.tolist()
+    if len(lengths) != num_keys:
+        raise ValueError(
+            f"value_lengths has {len(lengths)} elements; setup announced {num_keys} keys, and each needs one"
+        )
+    first = 0
+    for length, run in groupby(lengths):
+        rows = sum(1 for _ in run)
+        if length != int(length):
+            raise ValueError(f"the value length of key {first} is {length}; it must be a whole number")
+        yield first, rows, int(length)
+        first += rows
+
+
+def _check_role(expected: str) -> None:
+    role = rendezvous.variable(os.environ, "DMLC_ROLE", _VARIABLES)
+    if role != expected:
+        raise RendezvousError(f"DMLC_ROLE is {role!r} in a process that runs a {expected}")
+
+
+def _root(environment: Mapping[str, str]) -> tuple[str, int, int]:
+    """Host and port of the scheduler, and the number of servers."""
+    servers = rendezvous.integer_variable(environment, "DMLC_NUM_SERVER", _VARIABLES)
+    if not 1 <= servers <= rendezvous.MAX_NODES:
+        raise RendezvousError(f"DMLC_NUM_SERVER is {servers}; it must be in [1, {rendezvous.MAX_NODES}]")
+    host = rendezvous.variable(environment, "DMLC_PS_ROOT_URI", _VARIABLES)
+    return host, rendezvous.integer_variable(environment, "DMLC_PS_ROOT_PORT", _VARIABLES), servers

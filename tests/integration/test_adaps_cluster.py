@@ -1,0 +1,264 @@
+"""Nodes in processes of their own: meeting, working, and what the others see when one is missing or ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+Rank = subprocess.Popen[str]
+StartRanks = Callable[..., list[Rank]]
+
+TABLE = "adaps.Table('emb', 1000, 4)"
+
+
+@pytest.fixture
+def start_ranks(tmp_path: Path) -> Iterator[StartRanks]:
+    """``start_ranks(script, ranks, world_size)``: a script as some ranks of a cluster, without torchrun."""
+    started: list[Rank] = []
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+
+    def start(script: str, ranks: range, world_size: int) -> list[Rank]:
+        path = tmp_path / "script.py"
+        path.write_text(script)
+        for rank in ranks:
+            environment = {
+                **os.environ,
+                "RANK": str(rank),
+                "WORLD_SIZE": str(world_size),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+                "OMP_NUM_THREADS": "1",
+            }
+            started.append(
+                subprocess.Popen(
+                    [sys.executable, "-u", str(path)],
+                    env=environment,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        return started
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def outcome(process: Rank, timeout: float = 60.0) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=timeout)
+    return process.returncode, out, err
+
+
+def await_line(process: Rank, text: str) -> None:
+    """Read what a process prints until a line says `text`."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if text in line:
+            return
+    pytest.fail(f"the process ended without printing {text!r}: {process.stderr and process.stderr.read()}")
+
+
+def test_two_nodes_under_torchrun_live_twice_and_beside_a_process_group(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+import numpy as np, adaps, torch
+import torch.distributed as dist
+keys = np.arange(1000)
+for life in range(2):
+    with adaps.Node([{TABLE}], channels=2) as node:
+        kv = node.worker(0)
+        kv.begin_setup()
+        kv.set(keys[node.rank::2].copy(), np.full((500, 4), 10.0, dtype=np.float32))
+        kv.end_setup()
+        for step in range(5):
+            kv.intent(keys, step + 1, step + 3)
+            kv.push(keys, np.ones((1000, 4), dtype=np.float32), asynchronous=True)
+            kv.advance_clock()
+        kv.waitall()
+        kv.end_setup()
+        out = torch.empty(1000, 4)
+        kv.pull(keys, out)
+        assert (out == 10 + 5 * node.world_size).all(), out
+    if life == 0:
+        dist.init_process_group("gloo")
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        assert total == 2
+        dist.destroy_process_group()
+print("fine")
+""")
+    result = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("fine") == 2
+
+
+def test_a_process_group_may_use_the_same_port_without_torchrun(start_ranks: StartRanks) -> None:
+    ranks = start_ranks(
+        f"""
+import adaps, torch.distributed as dist
+dist.init_process_group("gloo")
+with adaps.Node([{TABLE}]) as node:
+    node.worker(0).barrier()
+dist.barrier()
+dist.destroy_process_group()
+""",
+        range(2),
+        2,
+    )
+    for code, _, err in map(outcome, ranks):
+        assert code == 0, err
+
+
+def test_an_exception_in_one_body_ends_all_and_its_cause_is_told(start_ranks: StartRanks) -> None:
+    ranks = start_ranks(
+        f"""
+import adaps
+with adaps.Node([{TABLE}]) as node:
+    kv = node.worker(0)
+    kv.barrier()
+    if node.rank == 1:
+        raise ZeroDivisionError("the first cause")
+    try:
+        kv.barrier()
+    except adaps.PeerLost as lost:
+        print("lost", lost.rank)
+        try:
+            kv.pull([1], memoryview(bytearray(16)).cast("f"))
+        except adaps.PeerLost as again:
+            print("again", again.rank)
+        raise
+""",
+        range(2),
+        2,
+    )
+    (code0, out0, err0), (code1, _, err1) = map(outcome, ranks)
+    assert (code0, out0) == (1, "lost 1\nagain 1\n"), err0
+    assert code1 == 1
+    assert "the first cause" in err1
+    assert "PeerLost" not in err1
+
+
+BLOCKED = f"""
+import adaps, signal
+try:
+    with adaps.Node([{TABLE}]) as node:
+        kv = node.worker(0)
+        kv.barrier()
+        print("ready")
+        if node.rank == 1:
+            signal.pause()
+        kv.barrier()
+finally:
+    print("left")  # the end of an interpreter that loaded torch takes seconds on a busy machine
+"""
+
+
+def test_a_killed_node_is_named_within_five_seconds(start_ranks: StartRanks) -> None:
+    ranks = start_ranks(BLOCKED, range(2), 2)
+    await_line(ranks[0], "ready")
+    await_line(ranks[1], "ready")
+    ranks[1].send_signal(signal.SIGKILL)
+    killed = time.monotonic()
+    await_line(ranks[0], "left")
+    assert time.monotonic() - killed < 5
+    code, _, err = outcome(ranks[0])
+    assert code == 1
+    last = err.strip().splitlines()[-1]
+    assert last.startswith("adaps.errors.PeerLost:")
+    assert "1" in last
+
+
+def test_ctrl_c_ends_a_blocked_node_and_then_the_other(start_ranks: StartRanks) -> None:
+    ranks = start_ranks(BLOCKED, range(2), 2)
+    await_line(ranks[0], "ready")
+    await_line(ranks[1], "ready")
+    for rank in ranks:
+        rank.send_signal(signal.SIGINT)
+    interrupted = time.monotonic()
+    for rank in ranks:
+        await_line(rank, "left")
+    assert time.monotonic() - interrupted < 2
+    for code, _, err in map(outcome, ranks):
+        assert code != 0
+        assert "KeyboardInterrupt" in err or "PeerLost" in err
+
+
+def test_a_process_that_leaves_without_closing_counts_as_lost(start_ranks: StartRanks) -> None:
+    ranks = start_ranks(
+        f"""
+import adaps, sys
+node = adaps.Node([{TABLE}])
+kv = node.worker(0)
+kv.barrier()
+if node.rank == 1:
+    sys.exit(0)
+try:
+    kv.barrier()
+except adaps.PeerLost as lost:
+    print("lost", lost.rank)
+""",
+        range(2),
+        2,
+    )
+    (code0, out0, err0), (code1, _, err1) = map(outcome, ranks)
+    assert (code0, out0) == (0, "lost 1\n"), err0
+    assert code1 == 0, err1
+
+
+def test_waiting_for_missing_ranks_can_be_interrupted(start_ranks: StartRanks) -> None:
+    ranks = start_ranks(
+        f"import adaps\nprint('ready')\nadaps.Node([{TABLE}], connect_timeout=600)", range(1, 2), 3
+    )
+    await_line(ranks[0], "ready")
+    time.sleep(0.3)  # into the wait for rank 0
+    ranks[0].send_signal(signal.SIGINT)
+    code, _, err = outcome(ranks[0], 10)
+    assert code != 0
+    assert "KeyboardInterrupt" in err
+
+
+def test_nodes_with_different_tables_do_not_join(start_ranks: StartRanks) -> None:
+    ranks = start_ranks(
+        """
+import adaps, os
+rows = 10 + int(os.environ["RANK"])
+try:
+    adaps.Node([adaps.Table("emb", rows, 4)], connect_timeout=10)
+except adaps.AdapsError as error:
+    print("refused:", error)
+""",
+        range(2),
+        2,
+    )
+    for code, out, err in map(outcome, ranks):
+        assert code == 0, err
+        assert out.startswith("refused:"), out + err
+
+
+def test_an_impossible_listening_address_is_named(start_ranks: StartRanks) -> None:
+    ranks = start_ranks(
+        f"import adaps\nadaps.Node([{TABLE}], listen='203.0.113.77:4321', connect_timeout=3)", range(1), 2
+    )
+    code, _, err = outcome(ranks[0])
+    assert code == 1
+    last = err.strip().splitlines()[-1]
+    assert last.startswith("adaps.errors.AdapsError:")
+    assert "203.0.113.77" in last

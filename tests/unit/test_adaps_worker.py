@@ -1,0 +1,295 @@
+"""A worker's calls on a cluster of one, and a node's life."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import adaps
+
+TABLE = adaps.Table("emb", 100, 4, optimizer=adaps.SGD(lr=0.5))
+
+
+@pytest.fixture
+def node() -> Iterator[adaps.Node]:
+    with adaps.Node([TABLE], workers=2) as node:
+        yield node
+
+
+@pytest.fixture
+def kv(node: adaps.Node) -> adaps.Worker:
+    return node.worker(0)
+
+
+def pulled(kv: adaps.Worker, keys: Any) -> list[float]:
+    """The first float of each key's value."""
+    out = np.empty((len(keys), 4), dtype=np.float32)
+    kv.pull(keys, out)
+    return [float(x) for x in out[:, 0]]
+
+
+def filled(*values: float) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.repeat(np.array(values, dtype=np.float32)[:, None], 4, axis=1)
+
+
+def test_push_adds_set_overwrites_and_gradients_descend(kv: adaps.Worker) -> None:
+    kv.push([1, 2], filled(1, 2))
+    kv.push([1, 2], filled(1, 2))
+    assert pulled(kv, [2, 1, 0]) == [4, 2, 0]
+    kv.set([1], filled(10))
+    kv.push_gradients([1, 2], filled(2, 4))
+    assert pulled(kv, [1, 2]) == [9, 2]
+
+
+def test_duplicate_keys_behave_as_if_given_one_after_the_other(kv: adaps.Worker) -> None:
+    kv.push([3, 3, 4, 3], filled(1, 2, 8, 4))
+    assert pulled(kv, [3, 4, 3]) == [7, 8, 7]
+    kv.set([3, 3], filled(1, 2))
+    assert pulled(kv, [3, 3]) == [2, 2]
+
+
+def test_synchronous_calls_return_nothing_and_asynchronous_ones_a_ticket(kv: adaps.Worker) -> None:
+    out = filled(0)
+    assert kv.push([1], filled(1)) is None
+    ticket = kv.push([1], filled(1), asynchronous=True)
+    assert isinstance(ticket, int)
+    kv.wait(ticket)
+    assert kv.is_done(ticket)
+    ticket = kv.pull([1], out, True)
+    assert ticket is not None
+    kv.wait(ticket)
+    assert out[0, 0] == 2
+    kv.waitall()
+
+
+@pytest.mark.parametrize("ticket", [0, 5, -2])
+def test_a_ticket_never_issued_is_refused(kv: adaps.Worker, ticket: int) -> None:
+    with pytest.raises(ValueError, match=f"ticket {ticket} was never issued"):
+        kv.wait(ticket)
+    with pytest.raises(ValueError, match=f"ticket {ticket} was never issued"):
+        kv.is_done(ticket)
+
+
+def test_the_clock_counts_and_belongs_to_the_worker(node: adaps.Node, kv: adaps.Worker) -> None:
+    assert kv.current_clock == 0
+    kv.advance_clock()
+    kv.advance_clock()
+    assert (kv.current_clock, node.worker(1).current_clock) == (2, 0)
+
+
+def test_intent_is_counted_and_checked(node: adaps.Node, kv: adaps.Worker) -> None:
+    kv.intent([1, 2], 0)
+    kv.intent(torch.tensor([1]), start=3, end=8)
+    assert node.stats()["intents"] == 3
+    with pytest.raises(ValueError, match=r"clocks \[3, 3\) is empty"):
+        kv.intent([1], 3, 3)
+    with pytest.raises(ValueError, match=r"clocks \[3, 0\) is empty"):
+        kv.intent([1], 3, 0)
+    assert node.stats()["intents"] == 3
+
+
+def test_an_intent_for_the_past_is_counted_as_late(node: adaps.Node, kv: adaps.Worker) -> None:
+    for _ in range(3):
+        kv.advance_clock()
+    kv.intent([1, 2], 0, 2)
+    assert node.stats()["intents_late"] == 2
+
+
+def test_a_worker_has_one_handle(node: adaps.Node) -> None:
+    assert node.worker(1) is node.worker(1)
+    assert node.worker(0) is not node.worker(1)
+
+
+def test_collective_calls_wait_for_every_worker(node: adaps.Node) -> None:
+    order: list[str] = []
+    arrived = threading.Event()
+
+    def second() -> None:
+        kv = node.worker(1)
+        arrived.wait(10)
+        kv.push([7], filled(1))
+        order.append("second")
+        kv.begin_setup()
+        kv.end_setup()
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    kv = node.worker(0)
+    arrived.set()
+    kv.begin_setup()
+    order.append("first")
+    kv.end_setup()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert order == ["second", "first"]
+    assert pulled(kv, [7]) == [1]
+
+
+def test_a_finalized_worker_refuses_calls_and_others_go_on(node: adaps.Node, kv: adaps.Worker) -> None:
+    node.worker(1).finalize()
+    node.worker(1).finalize()
+    kv.barrier()
+    with pytest.raises(adaps.AdapsError, match="worker 1 is finalized"):
+        node.worker(1).barrier()
+
+
+def test_threads_do_not_disturb_each_other() -> None:
+    workers, rounds = 4, 200
+    with adaps.Node([TABLE], workers=workers) as node:
+
+        def work(index: int) -> None:
+            kv = node.worker(index)
+            keys = np.arange(100)
+            for _ in range(rounds):
+                kv.push(keys, np.ones((100, 4), dtype=np.float32))
+            kv.barrier()
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(workers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert pulled(node.worker(0), range(100)) == [workers * rounds] * 100
+
+
+def test_blocked_calls_release_the_interpreter(node: adaps.Node) -> None:
+    # If barrier() kept the GIL, this thread could never arrive.
+    thread = threading.Thread(target=node.worker(1).barrier)
+    thread.start()
+    node.worker(0).barrier()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_stats_count_what_was_served(node: adaps.Node, kv: adaps.Worker) -> None:
+    kv.push([1, 2, 3], filled(1, 1, 1))
+    pulled(kv, [1, 2])
+    stats = node.stats()
+    assert (stats["pushed_local"], stats["pulled_local"], stats["pulled_remote"]) == (3, 2, 0)
+
+
+def test_a_closed_node_says_so_and_keeps_its_numbers() -> None:
+    with adaps.Node([TABLE]) as node:
+        kv = node.worker(0)
+        pulled(kv, [1])
+    node.close()
+    assert "closed" in repr(node)
+    assert node.stats()["pulled_local"] == 1
+    assert node.table("emb").rows == 100
+    with pytest.raises(adaps.AdapsError, match="the node is closed"):
+        pulled(kv, [1])
+    with pytest.raises(adaps.AdapsError, match="the node is closed"):
+        node.worker(0)
+    with pytest.raises(adaps.AdapsError, match="the node is closed"):
+        node.table("emb").set_learning_rate(1.0)
+
+
+def test_a_node_can_follow_another_in_one_process() -> None:
+    for _ in range(3):
+        with adaps.Node([TABLE]) as node:
+            kv = node.worker(0)
+            assert pulled(kv, [1]) == [0]
+            kv.push([1], filled(1))
+
+
+def test_two_nodes_of_one_do_not_meet() -> None:
+    with adaps.Node([TABLE]) as one, adaps.Node([TABLE]) as other:
+        one.worker(0).push([1], filled(1))
+        assert pulled(other.worker(0), [1]) == [0]
+
+
+def test_the_exception_of_the_body_is_the_one_that_is_raised() -> None:
+    with pytest.raises(ZeroDivisionError), adaps.Node([TABLE]) as node:
+        raise ZeroDivisionError
+    assert "closed" in repr(node)
+
+
+def test_an_exception_in_the_body_frees_a_worker_that_waits_for_others() -> None:
+    failures: list[BaseException] = []
+    started = threading.Event()
+
+    def wait_for_ever(kv: adaps.Worker) -> None:
+        started.set()
+        try:
+            kv.barrier()
+        except adaps.AdapsError as error:
+            failures.append(error)
+
+    def fail_beside() -> None:
+        with adaps.Node([TABLE], workers=2) as node:
+            threads.append(threading.Thread(target=wait_for_ever, args=(node.worker(1),)))
+            threads[0].start()
+            assert started.wait(10)
+            raise ZeroDivisionError
+
+    threads: list[threading.Thread] = []
+    with pytest.raises(ZeroDivisionError):
+        fail_beside()
+    threads[0].join(10)
+    assert not threads[0].is_alive()
+    assert "the node" in str(failures[0])
+    assert "closed" in str(failures[0])
+
+
+def test_a_node_that_still_works_cannot_be_closed() -> None:
+    with adaps.Node([TABLE], workers=2) as node:
+        thread = threading.Thread(target=node.worker(1).barrier)
+        thread.start()
+        refusal = None
+        while refusal is None:  # until the thread is inside of its call
+            node.stats()
+            with pytest.raises(adaps.AdapsError) as caught:
+                node.close()
+            refusal = caught.value
+        assert "another thread is in one of its calls" in str(refusal)
+        node.worker(0).barrier()
+        thread.join(10)
+
+
+def test_handles_keep_the_node_alive() -> None:
+    kv = adaps.Node([TABLE]).worker(0)
+    gc.collect()
+    assert pulled(kv, [1]) == [0]
+
+
+def test_arrays_of_finished_calls_are_released(kv: adaps.Worker) -> None:
+    class Array(np.ndarray):
+        """An array that can be referred to weakly."""
+
+    def push() -> weakref.ref[Any]:
+        deltas = filled(1).view(Array)
+        kv.push(np.array([1]), deltas, asynchronous=True)
+        return weakref.ref(deltas)
+
+    references = [push() for _ in range(10)]
+    kv.waitall()
+    gc.collect()
+    assert [reference() for reference in references] == [None] * 10
+
+
+def use_node(node: adaps.Node, answer: Any) -> None:
+    try:
+        node.worker(0)
+    except adaps.AdapsError as error:
+        answer.put(str(error))
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork on this platform")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_cannot_use_the_node_and_ends_well(node: adaps.Node) -> None:
+    context = multiprocessing.get_context("fork")
+    answer = context.Queue()
+    child = context.Process(target=use_node, args=(node, answer))
+    child.start()
+    assert "belongs to the parent process" in answer.get(timeout=20)
+    child.join(20)
+    assert child.exitcode == 0
+    assert pulled(node.worker(0), [1]) == [0]
