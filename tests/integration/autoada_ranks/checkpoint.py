@@ -1,0 +1,28 @@
+"""Trains for some steps and saves, or loads and evaluates."""
+
+from __future__ import annotations
+
+import torch
+
+import autoada
+from tests.integration.autoada_ranks.task import ROWS, batches, clicks, loss_of
+from tests.integration.guarantees.common import RANK, arguments, report
+
+given = arguments()
+model = autoada.AdaModel(clicks(seed=given["seed"]))
+if given["save"]:
+    for batch in autoada.AdaDataLoader(batches(20, 2, RANK)):
+        loss_of(model, batch).backward()
+    model.worker.wait_sync()
+    model.worker.barrier()
+    model.worker.wait_sync()
+    if RANK == 0:
+        torch.save(model.state_dict(), given["file"])
+else:
+    model.load_state_dict(torch.load(given["file"]))
+model.eval()
+with torch.no_grad():
+    scores = model(torch.arange(ROWS).view(-1, 4)).flatten().tolist()
+model.worker.barrier()
+model.close()
+report(scores=scores)
