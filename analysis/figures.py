@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from adabench.analysis.load import SUCCESS, cell_labels, last_attempts
 from adabench.analysis.style import INK, SVG, palette, styled
+from adabench.analysis.thesis import draw_thesis
 from adabench.results.record import RecordError, Run
 from adabench.results.store import SessionStore
 
@@ -22,7 +23,7 @@ _DOT_STEP, _DOT_SPREAD = 0.08, 0.5
 
 
 def draw_figures(store: SessionStore) -> list[Path]:
-    """Draw a session: a PNG and an SVG a use case in its folder ``figures``.
+    """Draw a session: a PNG and an SVG a use case in its folder ``figures``, and ratios beside the thesis's.
 
     Raises
     ------
@@ -36,12 +37,11 @@ def draw_figures(store: SessionStore) -> list[Path]:
     folder.mkdir(exist_ok=True)
     files = []
     for usecase in dict.fromkeys(run.usecase for run in counted if run.status in SUCCESS):
-        figure = draw_bars([run for run in counted if run.usecase == usecase])
-        for suffix in ("png", "svg"):
-            file = folder / f"{usecase}.{suffix}"
-            with mpl.rc_context(SVG):
-                figure.savefig(file, dpi=160, metadata={"Date": None} if suffix == "svg" else None)
-            files.append(file)
+        own = [run for run in counted if run.usecase == usecase]
+        figures = {usecase: draw_bars(own), f"{usecase}-thesis": draw_thesis(own)}
+        for name, figure in figures.items():
+            if figure is not None:
+                files += _save(figure, folder / name)
     return files
 
 
@@ -75,6 +75,16 @@ def draw_bars(runs: Sequence[Run]) -> Figure:
         figure.supxlabel(_statement([len(values) for values in seconds.values()]), fontsize=8.5)
         sns.despine(figure, left=True)
     return figure
+
+
+def _save(figure: Figure, stem: Path) -> list[Path]:
+    files = []
+    for suffix in ("png", "svg"):
+        file = stem.with_name(f"{stem.name}.{suffix}")
+        with mpl.rc_context(SVG):
+            figure.savefig(file, dpi=160, metadata={"Date": None} if suffix == "svg" else None)
+        files.append(file)
+    return files
 
 
 def _bar(axes: Axes, index: int, values: Sequence[float], colour: tuple[float, float, float]) -> None:

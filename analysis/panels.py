@@ -21,13 +21,16 @@ __all__ = ["draw_forest", "draw_phases", "draw_quality", "draw_server"]
 
 PHASES = ("setup", "train", "eval", "teardown")
 
-# Counter of a record, or two of which the first is divided by their sum; what the axis says; its scale.
-SERVER_PANELS: tuple[tuple[tuple[str, ...], str, float], ...] = (
-    (("pulled_local", "pulled_remote"), "pulled keys that were local (%)", 100.0),
-    (("bytes_sent",), "sent (MB)", 1e-6),
-    (("relocations",), "relocations (thousand)", 1e-3),
-    (("replicas",), "replicas set up (thousand)", 1e-3),
-    (("staleness_us_mean",), "age of a replica's value (ms)", 1e-3),
+# Counters that are summed, those that the sum is divided by (none: it stands alone), what the axis says,
+# its scale.
+PULLED = ("pulled_local", "pulled_replica", "pulled_remote")
+SERVER_PANELS: tuple[tuple[tuple[str, ...], tuple[str, ...], str, float], ...] = (
+    (PULLED[:2], PULLED, "pulled keys that were local, owned or a replica (%)", 100.0),
+    (("bytes_sent",), (), "sent (MB)", 1e-6),
+    (("relocations",), (), "relocations (thousand)", 1e-3),
+    (("replicas",), (), "replicas set up (thousand)", 1e-3),
+    (("lead_micros",), ("lead_keys",), "time from intent to locality, mean (ms)", 1e-3),
+    (("blocked_micros",), (), "time that workers were blocked (s)", 1e-6),
 )
 
 
@@ -117,7 +120,7 @@ def draw_server(runs: Sequence[Run]) -> Figure | None:
     panels = [
         panel
         for panel in SERVER_PANELS
-        if any(set(panel[0]) & set(run.counters) for own in done.values() for run in own)
+        if any(_counter(run, *panel[:2]) for own in done.values() for run in own)
     ]
     if not panels:
         return None
@@ -126,9 +129,9 @@ def draw_server(runs: Sequence[Run]) -> Figure | None:
             figsize=(7.0, 0.9 * len(panels) + 0.34 * len(done) * len(panels)), layout="constrained"
         )
         grid = figure.subplots(len(panels), 1, squeeze=False)
-        for axes, (names, title, scale) in zip(grid[:, 0], panels, strict=True):
+        for axes, (names, per, title, scale) in zip(grid[:, 0], panels, strict=True):
             for row, (cell, own) in enumerate(done.items()):
-                values = [value * scale for run in own if (value := _counter(run, names)) is not None]
+                values = [value * scale for run in own if (value := _counter(run, names, per)) is not None]
                 if values:
                     axes.barh(row, fmean(values), height=0.6, color=colours[cell])
                     axes.plot(
@@ -142,13 +145,11 @@ def draw_server(runs: Sequence[Run]) -> Figure | None:
     return figure
 
 
-def _counter(run: Run, names: tuple[str, ...]) -> float | None:
-    if not all(name in run.counters for name in names):
+def _counter(run: Run, names: tuple[str, ...], per: tuple[str, ...]) -> float | None:
+    total, whole = (sum(run.counters.get(name, 0.0) for name in some) for some in (names, per))
+    if not set(names) & set(run.counters) or (per and not whole):
         return None
-    values = [run.counters[name] for name in names]
-    if len(values) == 1:
-        return values[0]
-    return values[0] / sum(values) if sum(values) else None
+    return total / whole if per else total
 
 
 def _cells(

@@ -15,6 +15,7 @@ from adabench.analysis.load import SUCCESS, last_attempts
 from adabench.analysis.panels import draw_forest, draw_phases, draw_quality, draw_server
 from adabench.analysis.style import adaptive_svg
 from adabench.analysis.tables import comparison_rows, usecase_rows
+from adabench.analysis.thesis import draw_thesis
 from adabench.results.record import RecordError, Run, Session
 from adabench.results.store import SessionStore, write_atomically
 
@@ -100,6 +101,9 @@ def _head(session: Session, counted: Sequence[Run]) -> str:
 def _usecase_section(usecase: str, runs: Sequence[Run], comparisons: Sequence[Comparison]) -> str:
     parts = [f"<section><h2>{html.escape(usecase)}</h2>", _figure(adaptive_svg(draw_bars(runs)), _BARS)]
     parts.append(_table(*usecase_rows(runs)))
+    beside = draw_thesis(runs)
+    if beside is not None:
+        parts += ["<h3>Beside the thesis</h3>", _figure(adaptive_svg(beside), _THESIS)]
     if comparisons:
         note = _RATIOS.format(percent=EQUIVALENCE)
         parts += ["<h3>Compared block by block</h3>", _figure(adaptive_svg(draw_forest(comparisons)), note)]
@@ -117,6 +121,10 @@ _BARS = (
     "Training time of a run. Bars are means, whiskers the least and the greatest run, dots single "
     "runs. With n runs the whiskers cover the median with probability 1 &minus; "
     "2<sup>1&minus;n</sup>: 75 % for three runs, 96.9 % for six."
+)
+_THESIS = (
+    "The thesis ran on another cluster, with more data and another parameter server: seconds cannot be "
+    "compared, ratios can be looked at side by side."
 )
 _RATIOS = (
     "Median over blocks of the ratio to the baseline's time in the same block, with the exact "

@@ -130,6 +130,7 @@ def _spread(values: Sequence[float], form: str) -> str:
 
 
 def _local_share(runs: Sequence[Run]) -> str:
-    local = sum(run.counters.get("pulled_local", 0) for run in runs)
-    pulled = local + sum(run.counters.get("pulled_remote", 0) for run in runs)
-    return f"{local / pulled:.1%}" if pulled else "-"
+    """Of the pulled keys, those that needed no message: owned here, or with a replica here."""
+    here = sum(run.counters.get(name, 0) for run in runs for name in ("pulled_local", "pulled_replica"))
+    pulled = here + sum(run.counters.get("pulled_remote", 0) for run in runs)
+    return f"{here / pulled:.1%}" if pulled else "-"

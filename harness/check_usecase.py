@@ -99,6 +99,8 @@ def _keys(one: UseCase, other: UseCase) -> str:
                 return f"{name!r} is no parameter of the model"
             if rows.dtype != torch.int64:
                 return f"the rows of {name!r} are {rows.dtype}, not int64"
+            if not rows.is_contiguous():
+                return f"the rows of {name!r} are not contiguous in memory"
             if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(parameters[name]):
                 return f"the rows of {name!r} leave [0, {len(parameters[name])})"
         one.loss(model, batch).backward()

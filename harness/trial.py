@@ -176,7 +176,10 @@ class _Worker:
         intent.
         """
         for name, value in after.items():
-            self.counters[name] = self.counters.get(name, 0.0) + value - before.get(name, 0.0)
+            if name.endswith(("_max", "_mean")):
+                self.counters[name] = value
+            else:
+                self.counters[name] = self.counters.get(name, 0.0) + value - before.get(name, 0.0)
 
     def _keep(self, epoch: int, valid: dict[str, float], test: dict[str, float]) -> None:
         """Remember an epoch's quality; the run's metrics are those of the best epoch by validation."""

@@ -79,7 +79,7 @@ class FakeLine:
         return {"rmse": (sum(errors) / len(errors)) ** 0.5}
 
     def keys(self, batch: Batch) -> dict[str, Tensor]:
-        return {}
+        return {"no.weight": torch.zeros(1, dtype=torch.int64)}
 
     def samples(self, batch: Batch) -> int:
         return len(batch[0])

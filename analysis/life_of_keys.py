@@ -1,0 +1,153 @@
+"""The life of keys: where each was owned and replicated, and when nodes had intent, drawn from traces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+__all__ = ["Life", "Span", "draw_life_of_keys", "lives", "save_life_of_keys"]
+
+# The span that each event begins or ends on the node where it happens.
+_BEGINS = {"alloc": "owned", "relocated_here": "owned", "replica_set_up": "replica", "intent_start": "intent"}
+_ENDS = {"relocated_away": "owned", "replica_dropped": "replica", "intent_stop": "intent"}
+
+_OWNED, _REPLICA = sns.color_palette("pastel")[0], sns.color_palette("pastel")[1]
+_BAR_HEIGHT = 0.56
+_TICK_HEIGHT = 0.22
+
+
+class Span(NamedTuple):
+    """A time in which a node owned a key, held a replica of it (`kind`: owned, replica) or had intent (intent)."""
+
+    node: int
+    kind: str
+    begin: float
+    """Milliseconds since the first event."""
+    end: float
+
+
+class Life(NamedTuple):
+    """What happened to one key."""
+
+    key: int
+    name: str
+    spans: tuple[Span, ...]
+
+
+def lives(frames: Sequence[pd.DataFrame]) -> list[Life]:
+    """Join the events of all nodes to spans.
+
+    Parameters
+    ----------
+    frames : sequence of pandas.DataFrame
+        The `adaps.trace_frame` of each node. Nodes must share a clock, as those of one machine do.
+
+    Returns
+    -------
+    list of Life
+        By key. A span whose beginning was not seen reaches back to the first event of all, one whose end was
+        not seen to the last; a replica ends where its node becomes the owner.
+
+    Raises
+    ------
+    ValueError
+        If the frames hold no event, or one of an unknown kind.
+    """
+    events = pd.concat([frame for frame in frames if not frame.empty] or [pd.DataFrame()])
+    if events.empty:
+        raise ValueError("the trace holds no event; node.trace(keys) must be called before something happens")
+    unknown = set(events["event"]) - _BEGINS.keys() - _ENDS.keys()
+    if unknown:
+        raise ValueError(f"the trace holds events of an unknown kind: {', '.join(sorted(map(str, unknown)))}")
+    first = int(events["time"].min())
+    events = events.assign(time=(events["time"] - first) / 1000.0).sort_values("time", kind="stable")
+    end = float(events["time"].max())
+    found = []
+    for key, of_key in events.groupby("key", sort=True):
+        table, row = of_key.iloc[0][["table", "row"]]
+        spans = [span for node, part in of_key.groupby("node") for span in _spans(int(node), part, end)]
+        found.append(Life(int(key), f"{table}[{row}]", tuple(sorted(spans))))
+    return found
+
+
+def draw_life_of_keys(frames: Sequence[pd.DataFrame]) -> Figure:
+    """Draw one row of axes a key: time × node, with bars where it was held and ticks where intent began and ended.
+
+    Parameters and errors are those of `lives`.
+    """
+    all_lives = lives(frames)
+    nodes = max(
+        max((int(frame["node"].max()) for frame in frames if not frame.empty), default=0) + 1, len(frames)
+    )
+    with sns.axes_style("whitegrid"):
+        figure = Figure(figsize=(9.0, 1.2 + len(all_lives) * (0.35 + 0.32 * nodes)), layout="constrained")
+        for axes, life in zip(
+            figure.subplots(len(all_lives), sharex=True, squeeze=False)[:, 0], all_lives, strict=True
+        ):
+            _draw(axes, life, nodes)
+        axes.set_xlabel("time (ms)")
+        figure.legend(
+            handles=[
+                Patch(facecolor=_OWNED, label="owned"),
+                Patch(facecolor=_REPLICA, label="replica"),
+                Line2D([], [], color="black", label="intent, with its beginning and end"),
+            ],
+            loc="outside upper center",
+            ncols=3,
+            frameon=False,
+        )
+        sns.despine(figure, left=True)
+    return figure
+
+
+def save_life_of_keys(frames: Sequence[pd.DataFrame], file: Path) -> None:
+    """Write the drawing of `draw_life_of_keys` as a PNG."""
+    draw_life_of_keys(frames).savefig(file, dpi=160)
+
+
+def _spans(node: int, events: pd.DataFrame, last: float) -> list[Span]:
+    """The spans of one key on one node; `events` are in order."""
+    begun: dict[str, float] = {}
+    spans = []
+    seen: set[str] = set()
+    for time, event in zip(events["time"], events["event"], strict=True):
+        if event in _BEGINS:
+            kind = _BEGINS[event]
+            begun.setdefault(kind, time)
+            if kind == "owned" and "replica" in begun:
+                spans.append(Span(node, "replica", begun.pop("replica"), time))
+        else:
+            kind = _ENDS[event]
+            # Only the first of its kind can have begun before the trace did.
+            if kind in begun or kind not in seen:
+                spans.append(Span(node, kind, begun.pop(kind, 0.0), time))
+        seen.add(kind)
+    spans.extend(Span(node, kind, begin, last) for kind, begin in begun.items())
+    return spans
+
+
+def _draw(axes: Axes, life: Life, nodes: int) -> None:
+    for span in life.spans:
+        if span.kind == "intent":
+            height = span.node + _BAR_HEIGHT / 2
+            axes.hlines(height, span.begin, span.end, color="black", linewidth=1.0, zorder=4)
+            low, high = height - _TICK_HEIGHT / 2, height + _TICK_HEIGHT / 2
+            axes.vlines([span.begin, span.end], low, high, color="black", linewidth=1.0, zorder=4)
+        else:
+            colour = _OWNED if span.kind == "owned" else _REPLICA
+            width = span.end - span.begin
+            axes.barh(
+                span.node, width, _BAR_HEIGHT, span.begin, color=colour, zorder=2 + (span.kind == "owned")
+            )
+    axes.set_yticks(range(nodes), [f"node {node}" for node in range(nodes)])
+    axes.set_ylim(nodes - 0.4, -0.6)
+    axes.grid(visible=False, axis="y")
+    axes.set_title(f"key {life.key}: {life.name}", fontsize=10, loc="left")

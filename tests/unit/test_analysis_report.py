@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import csv
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import msgspec
+import pandas as pd
+import pytest
+
+from adabench.analysis.export import export_runs
+from adabench.analysis.report import report_html, write_report
+from adabench.results.record import Git, PlannedRun, RecordError, Run, Seconds, Session
+from adabench.results.store import SessionStore
+
+
+def a_run(backend: str, block: int, seconds: float) -> Run:
+    return Run(
+        run_id=f"{backend}-{block}",
+        session="demo",
+        cell=backend,
+        usecase="ctr",
+        backend=backend,
+        params={"epochs": 2, "hidden": [8, 4]},
+        nodes=2,
+        workers=1,
+        network="loopback",
+        data=None,
+        block=block,
+        position=0,
+        seed=1,
+        phase="measured",
+        attempt=1,
+        status="ok",
+        started_at="",
+        seconds=Seconds(setup=2, train=seconds, eval=0.5, teardown=0.1, total=seconds + 2.6),
+        epoch_seconds=[seconds / 2] * 2,
+        metrics={"auc": 0.74},
+        history=[{"epoch": 1, "auc": 0.70}, {"epoch": 2, "auc": 0.74}],
+        counters={"pulled_local": 90, "pulled_remote": 10, "bytes_sent": 5e6},
+        environment="e",
+    )
+
+
+@pytest.fixture
+def runs() -> list[Run]:
+    good = [a_run(backend, block, 10 + shift + block / 10) for block in range(6) for backend, shift in TIMES]
+    failed = msgspec.structs.replace(
+        a_run("manual", 6, 1), status="failed", reason="rank 1: <ValueError> & more", metrics={}, history=[]
+    )
+    return [*good, failed]
+
+
+TIMES = (("prefetch", 3.0), ("manual", 0.0))
+
+
+@pytest.fixture
+def session(runs: list[Run]) -> Session:
+    fields = PlannedRun.__struct_fields__
+    return Session(
+        session="demo",
+        created_at="2026-01-01T00:00:00+00:00",
+        command=["adabench", "run", "-u", "ctr[dim=8]"],
+        study={},
+        study_id="",
+        seed=1,
+        plan=[PlannedRun(**{name: getattr(run, name) for name in fields}) for run in runs],
+        environment={"cpu": "A processor", "packages": {"torch": "2"}, "governor": None},
+        environment_id="e",
+        git=Git(commit="0123456789abcdef", dirty=True),
+        machine="a machine",
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path, session: Session, runs: list[Run]) -> SessionStore:
+    store = SessionStore(tmp_path / "demo")
+    store.create(session)
+    for run in runs:
+        store.append(run)
+    return store
+
+
+def test_a_report_says_what_was_run_on_what_and_how_to_repeat_it(session: Session, runs: list[Run]) -> None:
+    page = report_html(session, runs)
+    for part in (
+        "adabench run -u &#x27;ctr[dim=8]&#x27;",
+        "A processor",
+        "0123456789ab with uncommitted changes",
+        "12 finished of 13 measured",
+        "rank 1: &lt;ValueError&gt; &amp; more",
+        "faster",
+        "prefers-color-scheme: dark",
+        "width=device-width",
+        "@media print",
+    ):
+        assert part in page, part
+
+
+def test_a_report_needs_nothing_but_itself(session: Session, runs: list[Run]) -> None:
+    page = report_html(session, runs)
+    assert not re.search(r"<(script|link|img|iframe)\b", page)
+    loaded = re.findall(r"""(?:src|href)\s*=\s*["']([^"']*)|url\(([^)]*)\)""", page)
+    assert all(target.startswith("#") for pair in loaded for target in pair if target)
+
+
+def test_every_figure_of_a_report_is_a_sound_svg_in_the_colour_of_the_page(
+    session: Session, runs: list[Run]
+) -> None:
+    figures = re.findall(r"<svg.*?</svg>", report_html(session, runs), re.DOTALL)
+    assert len(figures) == 6  # bars, thesis, ratios, quality, phases, parameter server
+    for figure in figures:
+        ElementTree.fromstring(figure)
+        assert "currentColor" in figure
+        assert "#262626" not in figure
+
+
+def test_a_report_without_parameter_server_or_second_backend_is_shorter(
+    session: Session, runs: list[Run]
+) -> None:
+    alone = [msgspec.structs.replace(run, counters={}) for run in runs if run.backend == "manual"]
+    page = report_html(session, alone)
+    assert len(re.findall("<svg", page)) == 3
+    assert "The parameter server" not in page
+    assert "Compared block by block" not in page
+
+
+def test_equal_records_give_equal_reports(session: Session, runs: list[Run]) -> None:
+    assert report_html(session, runs) == report_html(session, runs)
+
+
+def test_a_report_needs_a_finished_run_and_an_existing_baseline(session: Session, runs: list[Run]) -> None:
+    with pytest.raises(RecordError, match="session demo has no finished run to report"):
+        report_html(session, runs[-1:])
+    with pytest.raises(RecordError, match="there is no baseline 'single'"):
+        report_html(session, runs, "single")
+
+
+def test_export_keeps_every_run_and_every_field(store: SessionStore, runs: list[Run]) -> None:
+    rows = list(csv.DictReader(export_runs(store, "csv").read_text().splitlines()))
+    assert [row["run_id"] for row in rows] == [run.run_id for run in runs]
+    assert float(rows[0]["seconds.train"]) == 13.0
+    assert json.loads(rows[0]["epoch_seconds"]) == [6.5, 6.5]
+    records = msgspec.json.decode(export_runs(store, "json").read_bytes(), type=list[Run])
+    assert records == store.runs()
+
+
+def test_export_to_parquet(store: SessionStore) -> None:
+    pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
+    frame = pd.read_parquet(export_runs(store, "parquet"))
+    assert frame["metrics.auc"].count() == 12
+    assert frame["params.hidden"][0] == "[8,4]"
+
+
+def test_nothing_recorded_cannot_be_exported(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="has no runs to export"):
+        export_runs(SessionStore(tmp_path), "csv")
+
+
+def test_a_report_is_written_beside_the_records(store: SessionStore) -> None:
+    file = write_report(store)
+    assert file == store.folder / "report.html"
+    assert file.read_text().startswith("<!doctype html>")

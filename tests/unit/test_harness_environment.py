@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from adabench.analysis.statistics import relative_half_width
+from adabench.harness.environment import (
+    capture,
+    environment_id,
+    git_state,
+    machine_name,
+    probe,
+    short_differences,
+)
+from adabench.harness.execute import settled
+from adabench.harness.progress import SessionProgress, duration
+from adabench.results.record import PlannedRun, Run, Seconds
+
+
+@pytest.fixture(scope="module")
+def environment() -> dict[str, Any]:
+    return capture()
+
+
+def test_an_environment_tells_what_decides_times(environment: dict[str, Any]) -> None:
+    assert environment["cpu"]
+    assert environment["cores"]["usable"] >= 1
+    assert environment["memory_gib"] > 0.5
+    assert environment["kernel"].count(" ") >= 1
+    assert (
+        environment["torch"]["version"] == environment["packages"]["torch"].replace("+cpu", "")
+        or "+" in (environment["torch"]["version"])
+    )
+    assert environment["cpu"] in machine_name(environment)
+    assert len(environment["load"]) == 3
+
+
+def test_an_environment_is_the_same_until_something_that_matters_changes(environment: dict[str, Any]) -> None:
+    busy = {**environment, "load": [9, 9, 9], "memory_available_gib": 0.1}
+    assert environment_id(busy) == environment_id(environment)
+    other = {**environment, "compiler": "another", "packages": {"torch": "1.0"}}
+    assert environment_id(other) != environment_id(environment)
+    assert short_differences(environment, other) == "compiler, packages"
+
+
+def test_a_clone_knows_its_commit() -> None:
+    state = git_state()
+    assert state is None or len(state.commit) == 40
+
+
+def test_a_probe_takes_milliseconds() -> None:
+    load, seconds = probe()
+    assert load >= 0
+    assert 1e-4 < seconds < 5
+
+
+def planned(block: int) -> PlannedRun:
+    return PlannedRun(
+        cell="c",
+        usecase="ctr",
+        backend="manual",
+        params={"epochs": 3},
+        nodes=2,
+        workers=1,
+        network="loopback",
+        block=block,
+        position=0,
+        seed=1,
+        phase="measured",
+    )
+
+
+def recorded(block: int, seconds: float) -> Run:
+    fields = {name: getattr(planned(block), name) for name in PlannedRun.__struct_fields__}
+    return Run(
+        **fields,
+        run_id="r",
+        session="s",
+        data=None,
+        attempt=1,
+        status="ok",
+        started_at="",
+        seconds=Seconds(train=seconds, total=seconds),
+        metrics={"auc": 0.74123},
+    )
+
+
+def test_progress_without_a_terminal_is_plain_lines_with_what_is_left() -> None:
+    out = io.StringIO()
+    plan = [planned(block) for block in range(3)]
+    with SessionProgress(plan, [recorded(0, 60)], {"c": "manual"}, Console(file=out, width=200)) as progress:
+        progress.start(plan[1])
+        progress.end(recorded(1, 60))
+        progress.lengthen([planned(block) for block in range(4)])
+        assert progress.eta() == "about 2 min 00 s left"
+    lines = out.getvalue().splitlines()
+    assert lines == [
+        "block 2/3 ctr manual … about 2 min 00 s left",
+        "block 2/3 ctr manual: ok  60.0 s training of 60.0 s  auc 0.7412",
+    ]
+
+
+def test_durations_are_said_in_the_unit_that_suits() -> None:
+    assert [duration(seconds) for seconds in (0.4, 59, 61, 3700)] == [
+        "0 s",
+        "59 s",
+        "1 min 01 s",
+        "1 h 01 min",
+    ]
+
+
+def test_a_session_is_settled_when_every_interval_is_narrow() -> None:
+    runs = [recorded(block, 10 + block / 10) for block in range(6)]
+    width = relative_half_width([run.seconds.train or 0 for run in runs])
+    assert settled(runs, width)
+    assert not settled(runs, width * 0.99)
+    assert not settled(runs[:5], 0.9)
