@@ -19,7 +19,8 @@ from autoada.access.accesses import (
     user_location,
 )
 from autoada.access.batches import copied
-from autoada.access.ghost import GhostMode, Recorder
+from autoada.access.ghost_mode import GhostMode
+from autoada.access.ghosts import Recorder
 from autoada.access.shadow import Shadow
 
 Call = Callable[[nn.Module, Any], Any]

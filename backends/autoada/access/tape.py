@@ -49,7 +49,7 @@ Node = Leaf | Constant | Operation
 
 
 class Tape:
-    """Records one simulation (`autoada.access.ghost.Recorder`).
+    """Records one simulation (`autoada.access.ghosts.Recorder`).
 
     Attributes
     ----------

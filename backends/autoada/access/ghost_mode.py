@@ -7,8 +7,8 @@ never renormalises and no kernel of a table ever runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,8 +16,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from autoada.access import lookups
-from autoada.access.accesses import Access, Draw, EnoughSeen, ForeignWrite, GhostEscape, user_location
+from autoada.access.accesses import Access, Draw, ForeignWrite, GhostEscape, user_location
 from autoada.access.draws import draw
+from autoada.access.ghosts import Ghosts, Recorder
 from autoada.access.meta import GhostKernels
 from autoada.access.operations import DATA_SHAPED, SHAPE_INPLACE, Kind, TorchFunction, kind_of, name_of
 from autoada.access.shadow import Shadow
@@ -25,20 +26,6 @@ from autoada.access.shapes import ghost
 
 Arguments = tuple[Any, ...]
 Keywords = dict[str, Any]
-
-
-class Recorder(Protocol):
-    """Follows the real operations of a simulation."""
-
-    def operation(self, function: TorchFunction, args: Arguments, kwargs: Keywords, output: Any) -> None: ...
-    def value_read(self, function: TorchFunction) -> None: ...
-    def shape_read(self, tensor: Tensor) -> None: ...
-    def written(self, function: TorchFunction, args: Arguments, kwargs: Keywords, target: Tensor) -> None: ...
-    def foreign_write(self, function: TorchFunction) -> None: ...
-    def drawn(
-        self, function: TorchFunction, args: Arguments, kwargs: Keywords, number: int, output: Tensor
-    ) -> None: ...
-    def accessed(self) -> None: ...
 
 
 class GhostMode(TorchFunctionMode):
@@ -72,21 +59,14 @@ class GhostMode(TorchFunctionMode):
         explain: bool = False,
     ) -> None:
         super().__init__()
-        self.accesses: list[Access] = []
         self.draws: dict[int, Draw] = {}
-        self._shadow = shadow
-        self._tables = shadow.tables
+        self._ghosts = Ghosts(shadow, recorder, stop_after=stop_after, explain=explain)
         self._real_parameters = shadow.parameters
         self._generator = generator
-        self._stop_after = stop_after
         self._protect = protect
         self._recorder = recorder
         self._draw_number = 0
-        self._overwritten: set[int] = set()  # storages of real tensors that hold ghost data now
-        self._full: set[str] = set()
-        self._alive: list[Any] = []  # identities and addresses stay unique while their objects live
-        self._origins: dict[int, str] | None = {} if explain else None
-        self._kernels = GhostKernels(self.is_ghost, self._as_meta)
+        self._kernels = GhostKernels(self._ghosts.is_ghost, self._ghosts.as_meta)
         self._device = torch.device("cpu")
         self._always: dict[Kind, Callable[[TorchFunction, Arguments, Keywords], Any]] = {
             Kind.METADATA: self._metadata,
@@ -122,87 +102,21 @@ class GhostMode(TorchFunctionMode):
         always = self._always.get(kind)
         if always is not None:
             return always(func, args, kwargs)
-        ghostly = self._touches_ghost(args)
-        if kwargs and self._touches_ghost(kwargs.values()):
+        ghostly = self._ghosts.touches(args)
+        if kwargs and self._ghosts.touches(kwargs.values()):
             ghostly = True
         if not ghostly:
             return self._real(kind, func, args, kwargs)
         output = self._on_ghosts.get(kind, self._general)(func, args, kwargs)
-        if self._origins is not None:
-            self._remember_origin(func, output)
+        self._ghosts.remember_origin(func, output)
         return output
 
-    # What is a ghost
-
-    def is_ghost(self, tensor: Tensor) -> bool:
-        """Whether the tensor's values are unknown: meta, overwritten with ghost data, or a parameter."""
-        return (
-            id(tensor) in self._real_parameters
-            or tensor.is_meta
-            or (bool(self._overwritten) and tensor.untyped_storage().data_ptr() in self._overwritten)
-        )
-
-    def _touches_ghost(self, values: Iterable[Any]) -> bool:
-        """Whether a ghost is among the values; tables among them are noted as read in full."""
-        found = False
-        for value in values:
-            if isinstance(value, Tensor):
-                if self.is_ghost(value):
-                    found = True
-                    table = self._table_name(value)
-                    if table is not None:
-                        self._read_in_full(table)
-            elif type(value) in (list, tuple) and self._touches_ghost(value):
-                found = True
-        return found
-
-    def _table_name(self, tensor: Tensor) -> str | None:
-        parameter = self._real_parameters.get(id(tensor), tensor)
-        return self._tables.get(id(parameter))
-
-    def _as_meta(self, value: Any) -> Any:
-        """The value with every tensor replaced by a meta tensor of its shape."""
-        if isinstance(value, Tensor):
-            value = self._real_parameters.get(id(value), value)
-            if value.is_meta:
-                return value
-            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-        if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
-            items = [self._as_meta(item) for item in value]
-            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-        return torch.device("meta") if isinstance(value, torch.device) else value
-
-    def _remember_origin(self, func: TorchFunction, output: Any) -> None:
-        assert self._origins is not None
-        for leaf in pytree.tree_leaves(output):
-            if isinstance(leaf, Tensor) and not leaf.is_floating_point() and id(leaf) not in self._origins:
-                self._origins[id(leaf)] = f"`{name_of(func)}` at {user_location()}"
-                self._alive.append(leaf)
+    @property
+    def accesses(self) -> list[Access]:
+        """What was read, in order."""
+        return self._ghosts.accesses
 
     # Accesses
-
-    def _record(self, access: Access) -> None:
-        self.accesses.append(access)
-        if self._recorder is not None:
-            self._recorder.accessed()
-        if self._stop_after and len(self.accesses) >= self._stop_after:
-            raise EnoughSeen
-
-    def _read_in_full(self, table: str) -> None:
-        if table not in self._full:
-            self._full.add(table)
-            self._record(Access(table, None, "full", user_location()))
-
-    def _read_rows(self, table: str, ids: Tensor) -> None:
-        ids = lookups.unwrapped(ids)
-        where = user_location()
-        if self.is_ghost(ids):
-            origin = (self._origins or {}).get(id(ids))
-            self._record(
-                Access(table, None, "unpredictable", f"{where} (ids from {origin})" if origin else where)
-            )
-        else:
-            self._record(Access(table, ids, "rows", where))
 
     def _apply(self, function: TorchFunction, *args: Any) -> Any:
         """Run a helper operation on real ids so that a recorder sees it."""
@@ -213,28 +127,30 @@ class GhostMode(TorchFunctionMode):
 
     def _embedding(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         ids, weight = lookups.embedding_arguments(func, args, kwargs)
-        table = self._table_name(weight)
+        table = self._ghosts.table_name(weight)
         if table is not None:
-            self._read_rows(table, ids)
-        elif not self._touches_ghost((ids, weight)):
+            self._ghosts.read_rows(table, ids)
+        elif not self._ghosts.touches((ids, weight)):
             return self._real(Kind.GENERAL, func, args, kwargs)
         return ghost((*ids.shape, *weight.shape[1:]), weight.dtype)
 
     def _bag(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         bag = lookups.bag_arguments(func, args, kwargs)
-        table = self._table_name(bag.table)
+        table = self._ghosts.table_name(bag.table)
         if table is not None:
-            self._read_rows(table, bag.ids if self.is_ghost(bag.ids) else lookups.bag_rows(bag, self._apply))
-        elif not self._touches_ghost(bag[:3]):
+            self._ghosts.read_rows(
+                table, bag.ids if self._ghosts.is_ghost(bag.ids) else lookups.bag_rows(bag, self._apply)
+            )
+        elif not self._ghosts.touches(bag[:3]):
             return self._real(Kind.GENERAL, func, args, kwargs)
         return ghost((bag.bags, bag.table.shape[1]), bag.table.dtype)
 
     def _index_select(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         source, dim, index = lookups.index_select_arguments(args, kwargs)
-        table = self._table_name(source)
+        table = self._ghosts.table_name(source)
         if table is not None and dim in (0, -source.dim()):
-            self._read_rows(table, index)
-        elif not self._touches_ghost((source, index)):
+            self._ghosts.read_rows(table, index)
+        elif not self._ghosts.touches((source, index)):
             return self._real(Kind.GENERAL, func, args, kwargs)
         shape = list(source.shape)
         if shape:
@@ -244,26 +160,26 @@ class GhostMode(TorchFunctionMode):
     def _get_item(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         source, index = args
         parts = index if type(index) is tuple else (index,)
-        table = self._table_name(source)
-        ghostly_index = self._touches_ghost(parts)
+        table = self._ghosts.table_name(source)
+        ghostly_index = self._ghosts.touches(parts)
         if table is not None:
             first = parts[0] if parts else None
-            if isinstance(first, Tensor) and self.is_ghost(first):
-                self._read_rows(table, first)
+            if isinstance(first, Tensor) and self._ghosts.is_ghost(first):
+                self._ghosts.read_rows(table, first)
             else:
                 rows = lookups.item_rows(source.shape[0], index, self._apply)
                 if rows is None:
-                    self._read_in_full(table)
+                    self._ghosts.read_in_full(table)
                 else:
-                    self._read_rows(table, rows)
-        elif not ghostly_index and not self.is_ghost(source):
+                    self._ghosts.read_rows(table, rows)
+        elif not ghostly_index and not self._ghosts.is_ghost(source):
             return self._real(Kind.GET_ITEM, func, args, kwargs)
         if isinstance(index, Tensor) and index.dtype is torch.int64:
             return ghost((*index.shape, *source.shape[1:]), source.dtype)
         if any(isinstance(part, Tensor) for part in parts):
             parts = tuple(meta for part in parts for meta in self._meta_index(part))
             index = parts
-        source = self._as_meta(source)
+        source = self._ghosts.as_meta(source)
         if table is not None:  # a view of the parameter would pass for the table
             source = ghost(source.shape, source.dtype)
         return func(source, index)
@@ -272,8 +188,8 @@ class GhostMode(TorchFunctionMode):
         if not isinstance(part, Tensor):
             return (part,)
         if part.dtype not in (torch.bool, torch.uint8):
-            return (self._as_meta(part),)
-        if self.is_ghost(part):
+            return (self._ghosts.as_meta(part),)
+        if self._ghosts.is_ghost(part):
             raise GhostEscape("boolean index", user_location())
         return tuple(ghost(positions.shape, torch.int64) for positions in part.nonzero(as_tuple=True))
 
@@ -286,11 +202,11 @@ class GhostMode(TorchFunctionMode):
 
     def _device_of(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         # ids made on the device of a parameter must stay real
-        return self._device if self.is_ghost(args[0]) else func(*args, **kwargs)
+        return self._device if self._ghosts.is_ghost(args[0]) else func(*args, **kwargs)
 
     def _alias(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         source = args[0] if args else kwargs["input"]
-        if not self.is_ghost(source):
+        if not self._ghosts.is_ghost(source):
             return self._real(Kind.ALIAS, func, args, kwargs)
         known = self._real_parameters.get(id(source))
         if known is not None:
@@ -303,10 +219,10 @@ class GhostMode(TorchFunctionMode):
         if dtype is None and func.__name__ in ("to", "type_as"):
             given = next((a for a in args[1:] if isinstance(a, (torch.dtype, Tensor))), kwargs.get("other"))
             dtype = given.dtype if isinstance(given, Tensor) else given
-        if self.is_ghost(source):
+        if self._ghosts.is_ghost(source):
             if dtype is None or dtype == source.dtype:
                 return self._alias(func, args, kwargs)
-            self._touches_ghost((source,))
+            self._ghosts.touches((source,))
             return ghost(source.shape, dtype)
         if func.__name__ not in ("to", "type_as"):
             return source
@@ -322,7 +238,7 @@ class GhostMode(TorchFunctionMode):
         number = self._draw_number
         self._draw_number += 1
         name = name_of(func)
-        if self._touches_ghost(args) or (kwargs and self._touches_ghost(kwargs.values())):
+        if self._ghosts.touches(args) or (kwargs and self._ghosts.touches(kwargs.values())):
             return args[0] if name.endswith("_") else self._kernels.run(func, args, kwargs)
         options = dict(kwargs)
         if options.get("device") is not None:
@@ -389,11 +305,11 @@ class GhostMode(TorchFunctionMode):
     def _general(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         if func in DATA_SHAPED:
             raise GhostEscape(name_of(func), user_location())
-        output = self._kernels(func, args, kwargs, memorize=not self._overwritten)
+        output = self._kernels(func, args, kwargs, memorize=not self._ghosts.overwritten)
         if "out" in kwargs:
             for target in pytree.tree_leaves(kwargs["out"]):
                 if isinstance(target, Tensor) and not target.is_meta:
-                    self._overwrite(self._writable(func, target))
+                    self._ghosts.overwrite(self._writable(func, target))
             return kwargs["out"]
         return output
 
@@ -409,7 +325,7 @@ class GhostMode(TorchFunctionMode):
         if kwargs.get("inplace"):
             return self._write_ghost(func, args, kwargs)
         dtype = kwargs.get("dtype") or source.dtype
-        if source.is_meta and dtype is source.dtype and self._table_name(source) is None:
+        if source.is_meta and dtype is source.dtype and self._ghosts.table_name(source) is None:
             return source
         return ghost(source.shape, dtype)
 
@@ -423,18 +339,14 @@ class GhostMode(TorchFunctionMode):
         target = args[0]
         if not target.is_meta:
             target = self._writable(func, target)
-            self._overwrite(target)
+            self._ghosts.overwrite(target)
         elif func.__name__ in SHAPE_INPLACE:
-            return func(*self._as_meta(args), **kwargs)
+            return func(*self._ghosts.as_meta(args), **kwargs)
         return target
-
-    def _overwrite(self, tensor: Tensor) -> None:
-        self._overwritten.add(tensor.untyped_storage().data_ptr())
-        self._alive.append(tensor)
 
     def _repeat_interleave(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         repeats = args[1] if len(args) > 1 else kwargs.get("repeats")
-        if isinstance(repeats, Tensor) and not self.is_ghost(repeats) and "output_size" not in kwargs:
+        if isinstance(repeats, Tensor) and not self._ghosts.is_ghost(repeats) and "output_size" not in kwargs:
             total = int(repeats.sum()) if repeats.numel() > 1 else None
             kwargs = {**kwargs, "output_size": total}
         return self._general(func, args, kwargs)
