@@ -48,7 +48,8 @@ void trace(NodeHandle& node, const py::object& keys) {
   const NodeHandle::Call call(node);
   for (const std::int64_t key : array.int64()) {
     if (static_cast<Key>(key) >= node.num_keys()) {
-      throw py::index_error("key " + std::to_string(key) + " is not in [0, " + std::to_string(node.num_keys()) + ")");
+      throw py::index_error("key " + std::to_string(key) + " is not in [0, " +
+                            std::to_string(node.num_keys()) + ")");
     }
   }
   node.node().trace(array.keys());

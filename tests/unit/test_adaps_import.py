@@ -19,6 +19,16 @@ with adaps.Node([adaps.Table("emb", 10, 4)]) as node:
 """
 
 
+# Reading all of torch's types for the sake of one name takes a minute.
+STUBTEST_CONFIGURATION = """
+[mypy]
+[mypy-torch.*]
+follow_imports = skip
+[mypy-adaps._core]
+disable_error_code = overload-cannot-match
+"""
+
+
 def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
 
@@ -79,11 +89,8 @@ def test_the_stub_says_what_the_module_has(tmp_path: Path) -> None:
     made_by_nodes = [f"{name}\\.__init__" for name in ("NodeTable", "TraceEvent", "Worker")]
     exceptions = [*names, *made_by_nodes, r"\w+\.__pybind11_native_enum__"]
     allowed.write_text("".join(rf"adaps\._core\.{name}" + "\n" for name in exceptions))
-    # Reading all of torch's types for the sake of one name takes a minute.
     configuration = tmp_path / "mypy.ini"
-    configuration.write_text(
-        "[mypy]\n[mypy-torch.*]\nfollow_imports = skip\n[mypy-adaps._core]\ndisable_error_code = overload-cannot-match\n"
-    )
+    configuration.write_text(STUBTEST_CONFIGURATION)
     result = subprocess.run(
         [
             sys.executable,
