@@ -113,10 +113,9 @@ class Player {
   void set() {
     const Key key = kPushedKeys + number_ % (kKeys - kPushedKeys);
     if (number_ >= kKeys - kPushedKeys) return;  // the key has another writer
-    ++last_set_;
     std::vector<float> values(2 * players_, 0.0F);
-    values[0] = -1.0F;  // the first of two duplicates is overwritten
-    values[players_] = static_cast<float>(last_set_);
+    values[0] = static_cast<float>(++last_set_);  // others may see it for a moment
+    values[players_] = static_cast<float>(++last_set_);
     const Key keys[] = {key, key};
     worker_.set(keys, values.data(), values.size(), false);
   }

@@ -26,7 +26,7 @@ class Generator {
     // writes visible.
     const double kind = random_.unit();
     narrow_ = kind < 0.4;
-    settled_ = kind >= 0.85;
+    settled_ = kind >= 0.75;
     draw_freezing();
     draw_cluster();
     draw_programs();
@@ -104,7 +104,13 @@ class Generator {
     spec_.programs.resize(workers);
     for (Program& program : spec_.programs) {
       for (std::size_t phase = 0; phase < phases; ++phase) {
-        for (std::size_t i = 0; i < length; ++i) program.push_back(draw_call());
+        for (std::size_t i = 0; i < length; ++i) {
+          program.push_back(draw_call());
+          // What a wait_sync leaves out is seen best right behind it.
+          if (program.back().kind == CallKind::kSync) {
+            program.push_back({CallKind::kPull, false, draw_keys(), 0, 0});
+          }
+        }
         if (barriers_) end_phase(program);
       }
       program.push_back({CallKind::kWaitAll, false, {}, 0, 0});
@@ -238,8 +244,10 @@ class Generator {
     const double jitter = one_of({0.0, 0.3, 1.0, 1.0});
     for (std::size_t i = 0; i < nodes * nodes; ++i) {
       const double latency = narrow_ ? kUnit * random_.uniform(1.0, 3.0) : spread(kUnit, 100.0 * kUnit);
-      spec_.links.push_back({(1.0 - jitter) * latency, jitter * latency + 1.0,
-                             random_.chance(0.2) ? spread(0.01, 1.0) : LinkTraits{}.bytes_per_micro});
+      // Messages that follow each other closely are still apart when they arrive.
+      const double bandwidth =
+          settled_ || random_.chance(0.2) ? spread(0.01, 1.0) : LinkTraits{}.bytes_per_micro;
+      spec_.links.push_back({(1.0 - jitter) * latency, jitter * latency + 1.0, bandwidth});
     }
     if (!narrow_ && random_.chance(0.5)) {  // a few links are very slow
       for (std::size_t i = one_of<std::size_t>({1, 2, 4}); i > 0; --i) {

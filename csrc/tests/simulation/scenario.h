@@ -22,6 +22,7 @@ class Scenario {
   void push(NodeId node) { call(node, CallKind::kPush, 1); }
   // The key as often as that in one call.
   void set(NodeId node, std::size_t times) { call(node, CallKind::kSet, times); }
+  void sync(NodeId node) { call(node, CallKind::kSync, 0); }
   void intent(NodeId node);
   void end_intent(NodeId node);
   // A round: what is dirty is sent.

@@ -113,6 +113,41 @@ void late_news(Scenario& s) {
   s.pull(y);
 }
 
+// A refresh that wait_sync has to show is sent behind the echo only.
+void refresh_and_echo(Scenario& s) {
+  const NodeId a = 0, b = 1, c = 2;
+  s.intent(a);
+  s.intent(b);
+  s.deliver_all();  // a owner, b replica
+  s.push(c);
+  s.deliver_all();
+  s.pull(a);  // shows that the push is applied, and no round has told b yet
+  s.sync(b);
+  s.deliver(b, c);
+  s.deliver(c, b);
+  s.deliver(b, a);
+  s.deliver(a, b, 1);
+  s.pull(b);
+}
+
+// A second wait_sync begins when the answer to the first one's mark is on its way.
+void two_syncs(Scenario& s) {
+  const NodeId a = 0, b = 1, c = 2;
+  s.intent(a);
+  s.intent(b);
+  s.deliver_all();
+  s.sync(b);
+  s.deliver(b, c);
+  s.deliver(c, b);
+  s.deliver(b, a);  // the echo is on the slow link a -> b
+  s.push(c);
+  s.deliver_all({{a, b}});
+  s.pull(a);
+  s.sync(b);
+  s.deliver(a, b);
+  s.pull(b);
+}
+
 template <typename Schedule>
 void expect_caught(Schedule schedule, Mutant mutant, NodeId nodes, const char* promise) {
   {
@@ -155,3 +190,11 @@ TEST(the_last_duplicate_of_a_set_wins) {
 }
 
 TEST(late_news_of_a_location_is_ignored) { expect_caught(late_news, Mutant::news_unordered, 4, "progress"); }
+
+TEST(an_echo_comes_behind_the_refreshes) {
+  expect_caught(refresh_and_echo, Mutant::echo_first, 3, "wait_sync");
+}
+
+TEST(a_wait_sync_does_not_share_a_mark_that_was_sent) {
+  expect_caught(two_syncs, Mutant::mark_shared, 3, "wait_sync");
+}

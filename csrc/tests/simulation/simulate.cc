@@ -32,7 +32,7 @@ Mutant mutant_named(const std::string& name) {
   std::string known;
   for (const NamedMutant& mutant : all_mutants()) {
     if (mutant.name == name) return mutant.mutant;
-    known += " " + std::string(mutant.name);
+    known.append(" ").append(mutant.name);
   }
   throw std::invalid_argument("there is no mutant '" + name + "'; there are:" + known);
 }
