@@ -25,10 +25,11 @@ _TICK_HEIGHT = 0.22
 
 
 class Span(NamedTuple):
-    """A time in which a node owned a key, held a replica of it (`kind`: owned, replica) or had intent (intent)."""
+    """A time in which a node owned a key, held a replica of it or had intent for it."""
 
     node: int
     kind: str
+    """One of owned, replica and intent."""
     begin: float
     """Milliseconds since the first event."""
     end: float
@@ -71,15 +72,17 @@ def lives(frames: Sequence[pd.DataFrame]) -> list[Life]:
     events = events.assign(time=(events["time"] - first) / 1000.0).sort_values("time", kind="stable")
     end = float(events["time"].max())
     found = []
-    for key, of_key in events.groupby("key", sort=True):
+    for key in sorted(events["key"].unique().tolist()):
+        of_key = events[events["key"] == key]
         table, row = of_key.iloc[0][["table", "row"]]
-        spans = [span for node, part in of_key.groupby("node") for span in _spans(int(node), part, end)]
-        found.append(Life(int(key), f"{table}[{row}]", tuple(sorted(spans))))
+        nodes = sorted(of_key["node"].unique().tolist())
+        spans = [span for node in nodes for span in _spans(node, of_key[of_key["node"] == node], end)]
+        found.append(Life(key, f"{table}[{row}]", tuple(sorted(spans))))
     return found
 
 
 def draw_life_of_keys(frames: Sequence[pd.DataFrame]) -> Figure:
-    """Draw one row of axes a key: time × node, with bars where it was held and ticks where intent began and ended.
+    """Draw each key over time × node: bars where it was held, lines between ticks where it was wanted.
 
     Parameters and errors are those of `lives`.
     """

@@ -1,0 +1,48 @@
+"""Nodes that want the same keys one after the other, or at the same time; every node writes its trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+import adaps
+from tests.integration.guarantees.common import RANK, arguments, report
+
+STEPS = 48
+LENGTH = 4
+
+# When node r wants each of four keys: apart, with an overlap, all together, and again and again.
+WANTED = [
+    [(4 + 14 * RANK, 14 + 14 * RANK)],
+    [(4 + 8 * RANK, 20 + 8 * RANK)],
+    [(6, 40 + 2 * RANK)],
+    [(12 * i + 4 * RANK, 12 * i + 4 * RANK + 4) for i in range(4)],
+]
+
+
+def main() -> None:
+    folder = Path(arguments()["folder"])
+    with adaps.Node(
+        [adaps.Table("emb", rows=4, length=LENGTH)], timing=False, max_rounds_per_second=4000
+    ) as node:
+        keys = np.arange(node.num_keys)
+        node.trace(keys)
+        kv = node.worker(0)
+        kv.begin_setup()
+        kv.end_setup()
+        for step in range(STEPS):
+            for key, spans in enumerate(WANTED):
+                for start, end in spans:
+                    if start == step:
+                        kv.intent([key], start, end)
+            kv.push(keys, np.ones((len(keys), LENGTH), dtype=np.float32))
+            kv.advance_clock()
+            kv.end_setup()
+    adaps.trace_frame(node).to_csv(folder / f"{RANK}.csv", index=False)
+    adaps.write_chrome_trace(node, folder / f"{RANK}.json")
+    report(relocations=node.stats()["relocations"], replicas=node.stats()["replicas"])
+
+
+if __name__ == "__main__":
+    main()
