@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: run test lint stress stress-ci bench clean help
+.PHONY: run test lint stress stress-ci stress-processes bench clean help
 
 PYTHON ?= python3
 ifeq ($(origin CXX),default)
@@ -38,7 +38,7 @@ lint: $(SET_UP)  ## check style, spelling, types and stubs
 	@MYPYPATH=typings $(BIN)/stubtest --mypy-config-file pyproject.toml --allowlist typings/stubtest-allowlist.txt adaps._core adabench.usecases.gcn._sampler
 
 stress: CTEST_SHARE :=
-stress: $(addprefix stress-,release $(SANITIZERS))  ## run all C++ tests, optimised and under every sanitizer
+stress: $(addprefix stress-,release $(SANITIZERS)) stress-processes  ## run all C++ tests, optimised and under every sanitizer, and the server's Python tests at full size
 
 stress-ci: CTEST_SHARE := -LE long
 stress-ci: $(addprefix stress-,$(SANITIZERS))  ## the same without the optimised build and the tests labelled long
@@ -50,6 +50,9 @@ stress-%: $(SET_UP)
 	@cmake --preset $* > build/$*.log || { cat build/$*.log; exit 1; }
 	@cmake --build --preset $*
 	@$$(setarch -R true 2> /dev/null && echo setarch -R) ctest --preset $* -j $$(nproc) $(CTEST_SHARE)
+
+stress-processes: $(SET_UP)
+	@$(BIN)/pytest --full tests/integration/test_guarantees_*.py tests/perf/test_server_perf.py
 
 bench: $(SET_UP)  ## measure speed against references in the same run
 	@$(BIN)/pytest tests/perf --benchmark-min-rounds=25

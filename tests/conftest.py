@@ -42,11 +42,11 @@ def shared_data() -> Path:
 def launch(tmp_path: Path) -> Launch:
     """Run ``python -m MODULE ARGUMENTS`` as the ranks of a cluster, quietly.
 
-    ``launch(module, ranks, timeout=120, **arguments)`` gives what each rank printed: one JSON object. The
+    ``launch(module, ranks, timeout=240, **arguments)`` gives what each rank printed: one JSON object. The
     test fails if a rank does, says anything on standard error, or is not done in time.
     """
 
-    def run(module: str, ranks: int, timeout: float = 120.0, **arguments: Any) -> list[dict[str, Any]]:
+    def run(module: str, ranks: int, timeout: float = 240.0, **arguments: Any) -> list[dict[str, Any]]:
         deadline = time.monotonic() + timeout
         shared = {
             "WORLD_SIZE": str(ranks),

@@ -17,7 +17,7 @@ FULL_PAIRS = 1_000_000
 def test_reads_follow_writes_around_replicas(launch: Launch, full: bool, owner_has_intent: bool) -> None:
     pairs = FULL_PAIRS if full else PAIRS
     lives = [(nodes, "adaptive", owner_has_intent, pairs) for nodes in (4, 2)]
-    ranks = launch("tests.integration.guarantees.pairs", 4, 3600 if full else 60, workers=2, lives=lives)
+    ranks = launch("tests.integration.guarantees.pairs", 4, 3600 if full else 240, workers=2, lives=lives)
     for life, (nodes, *_) in enumerate(lives):
         totals = [rank["lives"][life] for rank in ranks[:nodes]]
         assert sum(total["pairs"] for total in totals) >= pairs
@@ -32,6 +32,6 @@ def test_reads_follow_writes_under_every_other_technique(launch: Launch, full: b
     pairs = FULL_PAIRS // 10 if full else PAIRS // 4
     techniques = ("replication", "relocation", "static", "full_replication")
     lives = [(3, technique, False, pairs) for technique in techniques]
-    ranks = launch("tests.integration.guarantees.pairs", 3, 1800 if full else 60, workers=2, lives=lives)
+    ranks = launch("tests.integration.guarantees.pairs", 3, 3600 if full else 240, workers=2, lives=lives)
     for life in range(len(lives)):
         assert sum(rank["lives"][life]["pairs"] for rank in ranks) >= pairs

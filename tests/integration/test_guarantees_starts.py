@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def test_every_start_beside_busy_loops_succeeds(launch: Launch, full: bool) -> None:
     starts = 200 if full else 4
     (outcome,) = launch(
-        "tests.integration.guarantees.starts", 1, 3600 if full else 120, nodes=4, loops=8, starts=starts
+        "tests.integration.guarantees.starts", 1, 3600 if full else 240, nodes=4, loops=8, starts=starts
     )
     assert outcome["starts"] == starts
     print(outcome)

@@ -14,7 +14,7 @@ def test_sums_are_exact_under_every_technique_and_size(launch: Launch, full: boo
     ranks = launch(
         "tests.integration.guarantees.sums",
         4,
-        1800 if full else 90,
+        3600 if full else 240,
         nodes=[1, 2, 3, 4],
         workers=[1, 2, 4],
         techniques=adaps.TECHNIQUES,
@@ -39,7 +39,7 @@ def test_everything_is_visible_after_sync_barrier_sync(launch: Launch, full: boo
     ranks = launch(
         "tests.integration.guarantees.visibility",
         4,
-        3600 if full else 90,
+        3600 if full else 240,
         lives=lives,
         keys=20_000,
         rounds=2_000 if full else 40,

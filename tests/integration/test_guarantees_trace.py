@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def test_a_key_has_one_owner_at_a_time(launch: Launch, tmp_path: Path) -> None:
-    ranks = launch("tests.integration.guarantees.traced", 3, 60, folder=str(tmp_path))
+    ranks = launch("tests.integration.guarantees.traced", 3, folder=str(tmp_path))
     frames = [pd.read_csv(tmp_path / f"{rank}.csv") for rank in range(3)]
     found = lives(frames)
     assert [life.key for life in found] == [0, 1, 2, 3]
