@@ -16,6 +16,9 @@ __all__ = ["compare", "export", "list_", "plot", "report", "show"]
 REGRESSION = 3
 """Exit code of a comparison that fulfils the condition of ``--fail-if``."""
 
+UNJUDGED = ("no runs", "quality differs", "not converged")
+"""Verdicts that are no verdict on time: with ``--fail-if`` they are failures too, or a crash would pass."""
+
 
 def list_(
     what: Annotated[str, typer.Argument(help="backends, usecases, studies or sessions.")],
@@ -105,6 +108,11 @@ def compare(
         typer.echo(f"regression: {one.usecase} {one.label}: {fail_if} holds")
     if failing:
         raise typer.Exit(REGRESSION)
+    unjudged = [one for one in found if condition is not None and one.verdict in UNJUDGED]
+    for one in unjudged:
+        typer.echo(f"cannot be judged: {one.usecase} {one.label}: {one.verdict}")
+    if unjudged:
+        raise typer.Exit(1)
 
 
 def report(

@@ -6,9 +6,9 @@ import secrets
 from collections.abc import Callable
 from datetime import datetime, timezone
 
+from adabench.harness.cell import Cell
 from adabench.harness.environment import probe
 from adabench.harness.launch import Outcome, launch
-from adabench.harness.plan import Cell
 from adabench.harness.registry import load_usecase
 from adabench.harness.spec import RankState, TrialSpec
 from adabench.harness.study import Study

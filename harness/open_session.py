@@ -10,8 +10,9 @@ from pathlib import Path
 
 import msgspec
 
+from adabench.harness.cell import Cell
 from adabench.harness.environment import capture, environment_id, git_state, machine_name, short_differences
-from adabench.harness.plan import Cell, planned_runs, study_id
+from adabench.harness.plan import planned_runs, study_id
 from adabench.harness.study import Study
 from adabench.results.record import Session
 from adabench.results.store import SessionStore, list_sessions
@@ -54,14 +55,17 @@ def open_session(
             say(f"session {session.session} is of another environment ({changed}): starting a new one")
             continue
         if len(plan) > len(session.plan):
-            session = msgspec.structs.replace(session, plan=plan, study=msgspec.to_builtins(study))
+            # Of both commands, the later one repeats the whole session.
+            session = msgspec.structs.replace(
+                session, plan=plan, study=msgspec.to_builtins(study), command=_command()
+            )
             store.create(session)
         return store, session
     now = datetime.now(timezone.utc)
     session = Session(
         session=f"{study.name}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
         created_at=now.isoformat(timespec="seconds"),
-        command=["adabench", *sys.argv[1:]],
+        command=_command(),
         study=msgspec.to_builtins(study),
         study_id=identifier,
         seed=study.seed,
@@ -74,3 +78,7 @@ def open_session(
     store = SessionStore(root / session.session)
     store.create(session)
     return store, session
+
+
+def _command() -> list[str]:
+    return ["adabench", *sys.argv[1:]]

@@ -2,67 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import random
-import sysconfig
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 import msgspec
 
+from adabench.harness.cell import Cell, digest, with_identity
 from adabench.harness.errors import UsageError
-from adabench.harness.registry import load_backend, load_usecase, source_files
+from adabench.harness.registry import load_backend, load_usecase
 from adabench.harness.study import Study
 from adabench.harness.syntax import combinations, convert_params
 from adabench.results.record import PlannedRun
 
-__all__ = ["Cell", "cells_of", "order", "planned_runs", "sources_hash", "study_id"]
+__all__ = ["cells_of", "order", "planned_runs", "study_id"]
 
 WARMUP_BLOCK = -1
-
-
-@dataclass(frozen=True)
-class Cell:
-    """Use case × backend × parameters × topology, everything resolved.
-
-    `params` are the use case's, `options` the backend's; a run's record holds both in one table.
-    """
-
-    usecase: str
-    backend: str
-    params: dict[str, Any]
-    options: dict[str, Any]
-    nodes: int
-    workers: int
-    network: str
-    data_path: str | None
-    data: str | None = None
-    source: str | None = None
-
-    @property
-    def id(self) -> str:
-        """Hash of everything that defines the cell; equal identifiers are repetitions of the same thing."""
-        identity = {
-            "usecase": self.usecase,
-            "backend": self.backend,
-            "params": self.params,
-            "options": self.options,
-            "topology": [self.nodes, self.workers, self.network],
-            "data": self.data,
-            "source": self.source,
-        }
-        return _digest(msgspec.json.encode(identity, order="deterministic"))[:16]
-
-    @property
-    def recorded_params(self) -> dict[str, Any]:
-        return {**self.params, **self.options}
-
-    @property
-    def label(self) -> str:
-        return f"{self.usecase} · {self.backend}"
 
 
 def cells_of(study: Study) -> list[Cell]:
@@ -83,7 +38,7 @@ def cells_of(study: Study) -> list[Cell]:
             path = study.data.get(selected.name)
             cell = Cell(selected.name, "", msgspec.to_builtins(checked), {}, 1, 1, "loopback", path)
             cells += [found for found in _with_backends(cell, study) if found not in cells]
-    return [_fingerprinted(cell, study.seed) for cell in cells]
+    return with_identity(cells, study.seed)
 
 
 def order(cells: Sequence[Cell], repeats: int, seed: int, warmup: bool) -> list[PlannedRun]:
@@ -134,16 +89,7 @@ def study_id(study: Study, cells: Sequence[Cell]) -> str:
         "targets": study.targets,
         "timeout": study.timeout,
     }
-    return _digest(msgspec.json.encode(resolved, order="deterministic"))[:16]
-
-
-def sources_hash(files: Sequence[Path]) -> str:
-    """Hash of the contents of source files, in the order of their names."""
-    digest = hashlib.sha256()
-    for file in sorted(set(files), key=lambda one: (one.name, str(one))):
-        digest.update(file.name.encode())
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:16]
+    return digest(msgspec.json.encode(resolved, order="deterministic"))[:16]
 
 
 def _with_backends(base: Cell, study: Study) -> list[Cell]:
@@ -174,42 +120,6 @@ def _with_backends(base: Cell, study: Study) -> list[Cell]:
     return cells
 
 
-def _fingerprinted(cell: Cell, seed: int) -> Cell:
-    files = [*source_files(load_usecase(cell.usecase)), *source_files(load_backend(cell.backend))]
-    return replace(cell, data=_fingerprint(cell, seed), source=sources_hash([*files, *_shared_sources()]))
-
-
-_fingerprints: dict[tuple[str, bytes, str | None, int], str] = {}
-
-
-def _fingerprint(cell: Cell, seed: int) -> str:
-    """Build the use case once a parameter set: wrong data is found before anything is launched."""
-    from adabench.usecases.protocol import DataError
-
-    key = (cell.usecase, msgspec.json.encode(cell.params, order="deterministic"), cell.data_path, seed)
-    if key not in _fingerprints:
-        kind = load_usecase(cell.usecase)
-        path = Path(cell.data_path) if cell.data_path is not None else None
-        try:
-            usecase = kind(msgspec.convert(cell.params, kind.Params), path, seed)
-        except DataError as error:
-            raise UsageError(f"use case {cell.usecase!r}: {error}") from error
-        _fingerprints[key] = usecase.fingerprint
-    return _fingerprints[key]
-
-
-def _shared_sources() -> list[Path]:
-    """What every run goes through: the trial, the wrapper library, the parameter server and its binary."""
-    files = [Path(__file__).with_name("trial.py")]
-    for package in ("autoada", "adaps"):
-        spec = importlib.util.find_spec(package)
-        folders = list(spec.submodule_search_locations or []) if spec is not None else []
-        # An editable installation keeps Python in the clone and the binary in site-packages.
-        for folder in {*folders, str(Path(sysconfig.get_path("platlib")) / package)}:
-            files += [file for file in Path(folder).rglob("*") if file.suffix in (".py", ".so")]
-    return files
-
-
 def _latin_orders(size: int, blocks: int, generator: random.Random) -> list[list[int]]:
     """Rows of random cyclic Latin squares: a random order, its rotations in random order, then anew."""
     rows: list[list[int]] = []
@@ -235,7 +145,3 @@ def _planned(cell: Cell, block: int, position: int, seed: int) -> PlannedRun:
         seed=seed + max(block, 0),
         phase="warmup" if warm else "measured",
     )
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

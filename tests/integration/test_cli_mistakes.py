@@ -41,6 +41,7 @@ RUN = ("run", "-u", "fake-line", "-b", "single")
         ),
         ((*RUN, "--target", "rmse"), "target 'rmse' is not of the form metric=value"),
         ((*RUN, "--results", "file"), "the results folder"),
+        (("run", "-u", "ctr[rows=1000]", "-b", "manual", "--nodes", "8"), "use case 'ctr': "),
         (("list", "backend"), "unknown kind 'backend': did you mean 'backends'?"),
         (("show", "nothing"), "no session in adabench-results"),
         (("plot",), "no session in adabench-results"),

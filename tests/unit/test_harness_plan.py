@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from adabench.harness.cell import Cell
 from adabench.harness.execute import Policy, remaining
-from adabench.harness.plan import Cell, order
+from adabench.harness.plan import order
 from adabench.results.record import PlannedRun, Run, Seconds, Status
 
 

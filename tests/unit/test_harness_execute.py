@@ -1,0 +1,144 @@
+"""How a session grows, continues and stops; the runs themselves are made up."""
+
+from __future__ import annotations
+
+import io
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from adabench.analysis.load import last_attempts
+from adabench.harness import execute
+from adabench.harness.execute import Policy, run_session
+from adabench.harness.study import Study, load_study
+from adabench.results.record import PlannedRun, Run, Seconds, Status
+from adabench.results.store import list_sessions
+
+Answer = Callable[[PlannedRun, int], tuple[Status, float]]
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], list[tuple[str, int, int]]]:
+    """Replace the execution of runs by an answer of status and training seconds; returns the calls."""
+
+    def install(answer: Answer) -> list[tuple[str, int, int]]:
+        calls: list[tuple[str, int, int]] = []
+
+        def execute_run(planned: PlannedRun, cell: Any, attempt: int, *rest: Any) -> Run:
+            calls.append((planned.backend, planned.block, attempt))
+            status, seconds = answer(planned, attempt)
+            fields = {name: getattr(planned, name) for name in PlannedRun.__struct_fields__}
+            return Run(
+                **fields,
+                run_id=f"{planned.backend}{planned.block}{attempt}",
+                session="s",
+                data=None,
+                attempt=attempt,
+                status=status,
+                signal="SIGKILL" if status == "failed" else None,
+                started_at="",
+                seconds=Seconds(train=seconds, total=seconds),
+            )
+
+        monkeypatch.setattr(execute, "execute_run", execute_run)
+        return calls
+
+    return install
+
+
+def study(repeats: int = 2) -> Study:
+    overrides = {
+        "usecases": "ctr[rows=2000]",
+        "backends": "single,manual",
+        "repeats": str(repeats),
+        "nodes": "1",
+    }
+    return load_study(None, "s", overrides)
+
+
+def run(root: Path, policy: Policy, repeats: int = 2) -> tuple[list[Run], bool, str]:
+    out = io.StringIO()
+    store, interrupted = run_session(study(repeats), root, policy, Console(file=out, width=200))
+    return store.runs(), interrupted, out.getvalue()
+
+
+def test_a_session_continues_and_a_longer_study_only_adds_blocks(tmp_path: Path, made_up: Any) -> None:
+    calls = made_up(lambda planned, attempt: ("ok", 10.0))
+    first, _, _ = run(tmp_path, Policy())
+    assert sorted(calls) == [(name, block, 1) for name in ("manual", "single") for block in (-1, 0, 1)]
+    assert "is complete" in run(tmp_path, Policy())[2]
+    assert len(calls) == 6
+    longer, _, _ = run(tmp_path, Policy(), repeats=4)
+    assert longer[:6] == first
+    assert sorted({block for _, block, _ in calls[6:]}) == [2, 3]
+    run(tmp_path, Policy(fresh=True))
+    assert len(list_sessions(tmp_path)) == 2
+
+
+def test_blocks_are_added_until_intervals_are_narrow(tmp_path: Path, made_up: Any) -> None:
+    # The first blocks vary by 20 %, later ones hardly: an interval needs six blocks, a narrow one more.
+    calls = made_up(
+        lambda planned, attempt: ("ok", 10 + (2 * (planned.block % 2) if planned.block < 4 else 0))
+    )
+    runs, _, _ = run(tmp_path, Policy(until_rel_ci=0.05))
+    blocks = 1 + max(one.block for one in runs)
+    assert 6 < blocks < 30
+    assert execute.settled(runs, 0.05)
+    assert not execute.settled([one for one in runs if one.block < blocks - 1], 0.05)
+    assert len(calls) == 2 * (blocks + 1)
+
+
+def test_growth_ends_at_the_most_repeats(tmp_path: Path, made_up: Any) -> None:
+    made_up(lambda planned, attempt: ("ok", 10.0 + planned.block))
+    runs, _, _ = run(tmp_path, Policy(until_rel_ci=0.01, max_repeat=8))
+    assert max(one.block for one in runs) == 7
+
+
+def test_a_failure_from_outside_is_tried_again_as_often_as_is_said(tmp_path: Path, made_up: Any) -> None:
+    calls = made_up(
+        lambda planned, attempt: ("failed" if planned.backend == "manual" and attempt < 3 else "ok", 1.0)
+    )
+    runs, _, _ = run(tmp_path, Policy(), repeats=1)
+    assert sorted(calls) == [("manual", 0, 1), ("single", 0, 1)]
+    runs, _, _ = run(tmp_path, Policy(retry_infra=2), repeats=1)
+    assert calls[2:] == [("manual", 0, 2), ("manual", 0, 3)]
+    assert {one.backend: (one.status, one.attempt) for one in last_attempts(runs)} == {
+        "manual": ("ok", 3),
+        "single": ("ok", 1),
+    }
+
+
+def test_an_interruption_keeps_what_is_done_and_the_next_run_continues(tmp_path: Path, made_up: Any) -> None:
+    def interrupted(planned: PlannedRun, attempt: int) -> tuple[Status, float]:
+        if planned.block == 0 and attempt == 1:
+            signal.raise_signal(signal.SIGINT)
+            return "interrupted", 1.0
+        return "ok", 1.0
+
+    made_up(interrupted)
+    runs, stopped, _ = run(tmp_path, Policy())
+    assert stopped
+    assert [one.status for one in runs] == ["ok", "ok", "interrupted"]
+    runs, stopped, _ = run(tmp_path, Policy())
+    assert stopped  # the second cell of block 0
+    runs, stopped, _ = run(tmp_path, Policy())
+    assert not stopped
+    assert {one.status for one in last_attempts(runs)} == {"ok"}
+    assert len(last_attempts(runs)) == 6
+
+
+def test_runs_of_another_environment_are_not_added_to(
+    tmp_path: Path, made_up: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_up(lambda planned, attempt: ("ok", 1.0))
+    run(tmp_path, Policy())
+    genuine = execute.open_session.__globals__["capture"]
+    monkeypatch.setitem(
+        execute.open_session.__globals__, "capture", lambda: {**genuine(), "compiler": "another"}
+    )
+    assert "is of another environment (compiler): starting a new one" in run(tmp_path, Policy())[2]
+    assert len(list_sessions(tmp_path)) == 2
