@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console
 
 from adabench.analysis.load import last_attempts
-from adabench.harness import execute
+from adabench.harness import execute, open_session
+from adabench.harness.environment import capture
 from adabench.harness.execute import Policy, run_session
 from adabench.harness.study import Study, load_study
 from adabench.results.record import PlannedRun, Run, Seconds, Status
@@ -136,9 +137,7 @@ def test_runs_of_another_environment_are_not_added_to(
 ) -> None:
     made_up(lambda planned, attempt: ("ok", 1.0))
     run(tmp_path, Policy())
-    genuine = execute.open_session.__globals__["capture"]
-    monkeypatch.setitem(
-        execute.open_session.__globals__, "capture", lambda: {**genuine(), "compiler": "another"}
-    )
+    environment = capture()
+    monkeypatch.setattr(open_session, "capture", lambda: {**environment, "compiler": "another"})
     assert "is of another environment (compiler): starting a new one" in run(tmp_path, Policy())[2]
     assert len(list_sessions(tmp_path)) == 2
