@@ -1,0 +1,106 @@
+#include "adaps/epochs.h"
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+
+using namespace adaps;
+
+namespace {
+
+struct Waiting {
+  Waiting() { operation.left.store(1); }
+  bool done() const { return operation.done.load(); }
+
+  Completion completion;
+  Operation operation{OperationKind::kSync, 0, completion};
+};
+
+}  // namespace
+
+TEST(without_writes_a_wait_ends_at_once) {
+  Epochs epochs;
+  Waiting waiting;
+  epochs.wait(waiting.operation);
+  CHECK(waiting.done());
+  CHECK(!epochs.anyone_waits());
+}
+
+TEST(a_wait_ends_with_the_last_write_before_it) {
+  Epochs epochs;
+  const std::uint64_t first = epochs.add();
+  const std::uint64_t second = epochs.add();
+  Waiting waiting;
+  epochs.wait(waiting.operation);
+  const std::uint64_t later = epochs.add();
+  CHECK(later != first);
+  epochs.remove(second);
+  CHECK(!waiting.done());
+  CHECK(epochs.anyone_waits());
+  epochs.remove(first);
+  CHECK(waiting.done());
+  CHECK_EQ(epochs.outstanding(), 1);
+  epochs.remove(later);
+  CHECK_EQ(epochs.outstanding(), 0);
+}
+
+TEST(a_wait_includes_all_earlier_epochs) {
+  Epochs epochs;
+  const std::uint64_t old = epochs.add();
+  Waiting first, second;
+  epochs.wait(first.operation);
+  epochs.wait(second.operation);
+  CHECK(!second.done());
+  epochs.remove(old);
+  CHECK(first.done());
+  CHECK(second.done());
+}
+
+TEST(more_waits_than_the_ring_has_counters) {
+  Epochs epochs;
+  for (int i = 0; i < 5000; ++i) {
+    const std::uint64_t epoch = epochs.add();
+    Waiting waiting;
+    epochs.wait(waiting.operation);
+    CHECK(!waiting.done());
+    epochs.remove(epoch);
+    CHECK(waiting.done());
+  }
+}
+
+TEST(abandoned_waits_are_handed_back) {
+  Epochs epochs;
+  epochs.add();
+  Waiting waiting;
+  epochs.wait(waiting.operation);
+  const std::vector<Operation*> abandoned = epochs.abandon();
+  REQUIRE(abandoned.size() == 1);
+  CHECK(abandoned[0] == &waiting.operation);
+  CHECK(!epochs.anyone_waits());
+}
+
+TEST(threads_that_write_and_wait) {
+  Epochs epochs;
+  std::atomic<int> finished{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 3000; ++i) epochs.remove(epochs.add());
+    });
+  }
+  threads.emplace_back([&] {
+    for (int i = 0; i < 300; ++i) {
+      Waiting waiting;
+      epochs.wait(waiting.operation);
+      std::unique_lock lock(waiting.completion.mutex);
+      waiting.completion.changed.wait(lock, [&] { return waiting.done(); });
+      ++finished;
+    }
+  });
+  for (std::thread& thread : threads) thread.join();
+  CHECK_EQ(finished.load(), 300);
+  CHECK_EQ(epochs.outstanding(), 0);
+}

@@ -1,0 +1,176 @@
+#include "adaps/store.h"
+
+#include <thread>
+#include <vector>
+
+#include "adaps/stable_pool.h"
+#include "check.h"
+
+using namespace adaps;
+
+namespace {
+
+constexpr std::uint64_t kRows = 100;
+constexpr std::size_t kLength = 4;
+
+struct Fixture {
+  explicit Fixture(NodeId rank) : store(tables, directory, rank) {}
+
+  static TableSpec spec() {
+    TableSpec table;
+    table.name = "t";
+    table.rows = kRows;
+    table.length = kLength;
+    table.rule.kind = RuleKind::kAdagrad;
+    table.init.a = 1.5F;
+    return table;
+  }
+  Key key_at_home_of(NodeId node) const {
+    Key key = 0;
+    while (directory.home(key) != node) ++key;
+    return key;
+  }
+
+  Tables tables{{spec()}};
+  Directory directory{3, 1};
+  Store store;
+};
+
+}  // namespace
+
+TEST(an_untouched_key_is_owned_at_home_and_unknown_elsewhere) {
+  Fixture f(1);
+  {
+    LockedKey mine(f.store, f.key_at_home_of(1));
+    CHECK(mine.untouched_here());
+    CHECK(!mine.has_slot());
+    mine.materialize();
+    CHECK(mine.state() == State::kOwner);
+    for (std::size_t i = 0; i < kLength; ++i) CHECK_EQ(mine.value()[i], 1.5F);
+    for (std::size_t i = kLength; i < 2 * kLength; ++i) CHECK_EQ(mine.value()[i], 0.0F);
+  }
+  LockedKey other(f.store, f.key_at_home_of(2));
+  CHECK(!other.untouched_here());
+  other.materialize();
+  CHECK(!other.has_slot());
+  CHECK_EQ(other.location(), NodeId{2});
+  CHECK_EQ(other.location_count(), 0U);
+  CHECK_EQ(f.store.slots_in_use(), 1U);
+}
+
+TEST(a_location_entry_survives_slots_that_come_and_go) {
+  Fixture f(0);
+  const Key name = f.key_at_home_of(1);
+  {
+    LockedKey key(f.store, name);
+    key.set_location(2, 77);
+  }
+  {
+    LockedKey key(f.store, name);
+    CHECK_EQ(key.location(), NodeId{2});
+    CHECK_EQ(key.location_count(), 77U);
+    key.allocate(State::kPending);
+    CHECK_EQ(key.location(), NodeId{2});
+    CHECK_EQ(key.header().rc, 77U);
+  }
+  {
+    LockedKey key(f.store, name);
+    CHECK(key.state() == State::kPending);
+    key.release(1, (1U << 18) + 3);  // an entry keeps the low 18 bits
+  }
+  LockedKey key(f.store, name);
+  CHECK(!key.has_slot());
+  CHECK_EQ(key.location(), NodeId{1});
+  CHECK_EQ(key.location_count(), 3U);
+  CHECK_EQ(f.store.slots_in_use(), 0U);
+}
+
+TEST(the_key_word_says_what_is_allowed) {
+  using namespace word;
+  const struct {
+    State state;
+    std::uint32_t side;
+    std::uint8_t flags;
+    std::uint32_t bits;
+  } expected[] = {
+      {State::kOwner, 0, 0, kReadable | kPush | kSet},
+      {State::kOwner, 1, 0, kReadable | kPush | kSet | kTracked},
+      {State::kReplica, 0, 0, kReadable | kPush | kTracked},
+      {State::kDropping, 0, 0, kReadable | kTracked},
+      {State::kDropping, 0, kUnreadable, kTracked},
+      {State::kPending, 0, 0, 0},
+      {State::kNone, 0, 0, 0},
+  };
+  Fixture f(0);
+  const Key name = f.key_at_home_of(1);
+  {
+    LockedKey(f.store, name).allocate(State::kPending);
+  }
+  for (const auto& [state, side, flags, bits] : expected) {
+    {
+      LockedKey key(f.store, name);
+      key.header().state = state;
+      key.header().side = side;
+      key.header().flags = flags;
+    }
+    CHECK_EQ(f.store.peek(name) & (kReadable | kPush | kSet | kTracked), bits);
+    CHECK((f.store.peek(name) & kSlot) != 0);
+    CHECK((f.store.peek(name) & kLock) == 0);
+    for (const std::uint32_t needed : {kReadable, kPush, kSet}) {
+      const std::uint32_t seen = f.store.lock_if(name, kSlot | needed);
+      CHECK_EQ(seen != 0, (bits & needed) != 0);
+      if (seen != 0) f.store.unlock(name, seen);
+    }
+  }
+}
+
+TEST(freed_slots_are_used_again) {
+  Fixture f(0);
+  Arena& arena = f.store.arena(f.tables[0]);
+  std::vector<std::uint32_t> slots;
+  for (std::uint64_t i = 0; i < kRows; ++i) slots.push_back(arena.allocate());
+  CHECK_THROWS(arena.allocate(), std::length_error, "at most 100 rows");
+  arena.header(slots[7]).intents = 3;
+  arena.release(slots[7]);
+  CHECK_EQ(arena.in_use(), kRows - 1);
+  CHECK_EQ(arena.allocate(), slots[7]);
+  CHECK_EQ(arena.header(slots[7]).intents, 0U);
+  CHECK_EQ(arena.high_water(), kRows);
+}
+
+TEST(the_lock_of_a_key_excludes) {
+  Fixture f(0);
+  const Key name = f.key_at_home_of(0);
+  {
+    LockedKey(f.store, name).materialize();
+  }
+  constexpr int kTimes = 20'000;
+  const auto count = [&] {
+    for (int i = 0; i < kTimes; ++i) {
+      LockedKey key(f.store, name);
+      key.value()[0] += 1.0F;
+    }
+  };
+  std::thread other(count);
+  count();
+  other.join();
+  LockedKey key(f.store, name);
+  CHECK_EQ(key.value()[0], 1.5F + 2.0F * kTimes);
+}
+
+TEST(pool_names_stay_valid_while_it_grows) {
+  StablePool<int> pool;
+  std::vector<std::uint32_t> names;
+  for (int i = 0; i < 5000; ++i) {
+    names.push_back(pool.allocate());
+    CHECK(names.back() != 0);
+    pool.at(names.back()) = i;
+  }
+  for (int i = 0; i < 5000; ++i) CHECK_EQ(pool.at(names[static_cast<std::size_t>(i)]), i);
+  CHECK_EQ(pool.in_use(), std::size_t{5000});
+  pool.release(names[42]);
+  CHECK_EQ(pool.in_use(), std::size_t{4999});
+  const std::uint32_t again = pool.allocate();
+  CHECK_EQ(again, names[42]);
+  CHECK_EQ(pool.at(again), 0);
+}

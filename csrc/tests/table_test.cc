@@ -1,0 +1,113 @@
+// Tables, their initial values, and where their keys live.
+#include "adaps/table.h"
+
+#include <cmath>
+#include <vector>
+
+#include "adaps/directory.h"
+#include "check.h"
+
+using namespace adaps;
+
+namespace {
+
+TableSpec spec(const std::string& name, std::uint64_t rows, std::size_t length,
+               RuleKind kind = RuleKind::kSgd) {
+  TableSpec table;
+  table.name = name;
+  table.rows = rows;
+  table.length = length;
+  table.rule.kind = kind;
+  return table;
+}
+
+}  // namespace
+
+TEST(keys_of_tables_follow_each_other) {
+  const Tables tables({spec("a", 10, 4), spec("b", 1, 8, RuleKind::kAdagrad), spec("c", 5, 16)});
+  CHECK_EQ(tables.num_keys(), Key{16});
+  for (Key key = 0; key < 16; ++key) {
+    const std::size_t expected = key < 10 ? 0 : key < 11 ? 1 : 2;
+    CHECK(&tables.find(key) == &tables[expected]);
+    const Table* hint = &tables[(expected + 1) % 3];
+    CHECK(&tables.find(key, hint) == &tables[expected]);
+    CHECK(hint == &tables[expected]);
+  }
+  // Width 16: value and state of b, and the value of c.
+  CHECK_EQ(tables.arenas().size(), std::size_t{2});
+  CHECK_EQ(tables[1].arena(), tables[2].arena());
+  CHECK_EQ(tables.arenas()[tables[1].arena()].rows, std::uint64_t{6});
+}
+
+TEST(wrong_tables_are_named) {
+  CHECK_THROWS(Tables({}), std::invalid_argument, "at least one table");
+  CHECK_THROWS(Tables({spec("a", 0, 4)}), std::invalid_argument, "'a' has 0 rows");
+  CHECK_THROWS(Tables({spec("a", 1, 0)}), std::invalid_argument, "'a' has length 0");
+  CHECK_THROWS(Tables({spec("a", 1, 1), spec("a", 2, 2)}), std::invalid_argument, "called 'a'");
+}
+
+TEST(fingerprints_tell_tables_apart) {
+  const std::vector<TableSpec> base = {spec("a", 10, 4), spec("b", 3, 8)};
+  const std::uint64_t fingerprint = Tables(base).fingerprint();
+  CHECK_EQ(Tables(base).fingerprint(), fingerprint);
+  const auto changed = [&](auto change) {
+    std::vector<TableSpec> specs = base;
+    change(specs);
+    return Tables(specs).fingerprint();
+  };
+  CHECK(changed([](auto& s) { s[0].name = "c"; }) != fingerprint);
+  CHECK(changed([](auto& s) { s[1].rows = 4; }) != fingerprint);
+  CHECK(changed([](auto& s) { s[0].length = 5; }) != fingerprint);
+  CHECK(changed([](auto& s) { s[0].rule.lr = 0.5F; }) != fingerprint);
+  CHECK(changed([](auto& s) { s[0].init.seed = 1; }) != fingerprint);
+  CHECK(changed([](auto& s) { std::swap(s[0], s[1]); }) != fingerprint);
+}
+
+TEST(initial_values_have_their_distribution) {
+  constexpr std::size_t kRows = 2000, kLength = 9;
+  for (const InitKind kind : {InitKind::kUniform, InitKind::kNormal}) {
+    const Initializer init{kind, kind == InitKind::kUniform ? -1.0F : 0.25F,
+                           kind == InitKind::kUniform ? 3.0F : 2.0F, 7};
+    double sum = 0.0, squares = 0.0;
+    std::vector<float> row(kLength), again(kLength);
+    for (std::uint64_t r = 0; r < kRows; ++r) {
+      init.fill(r, row.data(), kLength);
+      init.fill(r, again.data(), kLength);
+      CHECK(row == again);
+      for (const float x : row) {
+        sum += x;
+        squares += static_cast<double>(x) * x;
+        if (kind == InitKind::kUniform) CHECK(x >= -1.0F && x < 3.0F);
+      }
+    }
+    const double n = kRows * kLength;
+    const double mean = sum / n;
+    const double variance = squares / n - mean * mean;
+    const double expected_mean = kind == InitKind::kUniform ? 1.0 : 0.25;
+    const double expected_variance = kind == InitKind::kUniform ? 16.0 / 12.0 : 4.0;
+    CHECK(std::abs(mean - expected_mean) < 5.0 * std::sqrt(expected_variance / n));
+    CHECK(std::abs(variance / expected_variance - 1.0) < 0.06);
+  }
+}
+
+TEST(keys_are_spread_over_nodes_and_channels) {
+  constexpr Key kKeys = 60'000;
+  const Directory directory(3, 4);
+  std::vector<std::vector<int>> count(3, std::vector<int>(4));
+  for (Key key = 0; key < kKeys; ++key)
+    ++count[directory.home(key)][static_cast<std::size_t>(directory.channel(key))];
+  for (const auto& of_node : count) {
+    for (const int keys : of_node) CHECK(std::abs(keys - 5000) < 350);  // 5 standard deviations
+  }
+}
+
+TEST(relocation_counts_are_compared_around_the_end_of_their_range) {
+  CHECK(newer_entry(1, 0));
+  CHECK(!newer_entry(0, 0));
+  CHECK(!newer_entry(0, 1));
+  CHECK(newer_entry(5, kEntryMask));  // 5 after the wrap
+  CHECK(!newer_entry(kEntryMask, 5));
+  CHECK(newer_entry((1U << 18) + 1, (1U << 18) - 1));  // only the low bits count
+  CHECK_EQ(next_relocation(0), 1U);
+  CHECK_EQ(next_relocation(kEntryMask), (1U << 18) + 1);  // low bits of 0 mean "no news"
+}
