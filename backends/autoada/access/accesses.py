@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
@@ -44,8 +44,10 @@ class Draw(NamedTuple):
     value: Tensor
 
 
-@dataclass(frozen=True)
-class Prediction:
+_NO_DRAWS: Mapping[int, Draw] = MappingProxyType({})
+
+
+class Prediction(NamedTuple):
     """The accesses of one batch's forward pass, in order.
 
     Attributes
@@ -68,7 +70,7 @@ class Prediction:
     accesses: tuple[Access, ...]
     tier: Tier = "simulation"
     stopped: str | None = None
-    draws: Mapping[int, Draw] = field(default_factory=dict)
+    draws: Mapping[int, Draw] = _NO_DRAWS
     replay: bool = False
     cause: BaseException | None = None
 

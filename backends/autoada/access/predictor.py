@@ -61,7 +61,7 @@ class IntentPredictor:
         self._irregular = False
         self._draws = False
         # simulations inside a region that Dynamo traces would be compiled
-        self._predict = torch.compiler.disable(self._cheapest)
+        self._simulate = torch.compiler.disable(self._simulation.run)
 
     @property
     def tables(self) -> dict[str, nn.Parameter]:
@@ -80,8 +80,13 @@ class IntentPredictor:
 
     def predict(self, batch: Any) -> Prediction:
         """The accesses of the forward pass of `batch`."""
-        prediction: Prediction = self._predict(batch)
-        return prediction
+        if self._programs.refused is None:
+            recording = self._programs.find(batch)
+            if recording is not None:
+                return self._by_program(recording, batch)
+        elif not self._draws:
+            return self._prediction(self._simulate(batch, stop_after=self._stop_after))
+        return self._record(batch)
 
     def observe(self, prediction: Prediction, real: Sequence[tuple[str, Tensor | None]]) -> bool:
         """Check a prediction against what the real forward read, in order; None stands for a whole table.
@@ -105,7 +110,7 @@ class IntentPredictor:
 
     def explain(self, batch: Any) -> str:
         """For each access of `batch`: table, rows, and where in the user's source it is."""
-        outcome = self._simulation.run(batch, explain=True)
+        outcome = self._simulate(batch, explain=True)
         text = str(Prediction(outcome.accesses, stopped=outcome.stopped, draws=outcome.draws))
         return f"{text}\n  {self._tier()}"
 
@@ -114,19 +119,15 @@ class IntentPredictor:
             return f"no access program: {self._programs.refused}"
         return "access program in use" if self._programs.general else "access program not yet learned"
 
-    def _cheapest(self, batch: Any) -> Prediction:
-        if self._programs.refused is None:
-            recording = self._programs.find(batch)
-            if recording is not None:
-                return self._by_program(recording, batch)
-        if self._programs.refused is not None and not self._draws:
-            return self._prediction(self._simulation.run(batch, stop_after=self._stop_after))
-        return self._record(batch)
-
     def _by_program(self, recording: Recording, batch: Any) -> Prediction:
         computed, draws = recording.program(batch, self._simulation.generator)
         ids = iter(computed)
-        accesses = tuple(a._replace(ids=next(ids)) if a.kind == "rows" else a for a in recording.accesses)
+        accesses = tuple(
+            [
+                Access(table, next(ids) if kind == "rows" else None, kind, where)
+                for table, _, kind, where in recording.accesses
+            ]
+        )
         return Prediction(accesses, "program", draws=draws, replay=bool(draws))
 
     def _record(self, batch: Any) -> Prediction:
@@ -137,7 +138,7 @@ class IntentPredictor:
             return tapes[-1]
 
         before = self._simulation.shadow.plain_attributes()
-        outcome = self._simulation.run(batch, stop_after=self._stop_after, recorder=recorder)
+        outcome: Outcome = self._simulate(batch, stop_after=self._stop_after, recorder=recorder)
         if self._simulation.shadow.plain_attributes() != before:
             self._irregular = True
             self._programs.refuse("forward changes numbers or strings that its modules hold")

@@ -54,9 +54,9 @@ class BareTables(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.a = nn.Parameter(torch.randn(ROWS, 4))
-        self.b = nn.Parameter(torch.randn(ROWS, 4))
-        self.c = nn.Parameter(torch.randn(ROWS, 4))
+        self.a = nn.Parameter(torch.randn(ROWS, 16))
+        self.b = nn.Parameter(torch.randn(ROWS, 16))
+        self.c = nn.Parameter(torch.randn(ROWS, 16))
 
     def forward(self, items: Tensor) -> Any:
         x = F.embedding(items, self.a, max_norm=1.0)
@@ -80,8 +80,8 @@ class Session(NamedTuple):
 class Factorization(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.users = nn.Embedding(ROWS, 4)
-        self.items = nn.Embedding(ROWS, 4)
+        self.users = nn.Embedding(ROWS, 16)
+        self.items = nn.Embedding(ROWS, 16)
         self.user_bias = nn.Embedding(ROWS, 1)
         self.item_bias = nn.Embedding(ROWS, 1)
 
@@ -93,12 +93,13 @@ class Factorization(nn.Module):
 class MaskedSession(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.items = nn.Embedding(ROWS, 4)
+        self.items = nn.Embedding(ROWS, 64)
+        self.tower = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64))
 
     def forward(self, session: Session) -> Any:
-        rows = self.items(session.clicks[session.mask])
+        rows = self.tower(self.items(session.clicks[session.mask]))
         owner = session.mask.nonzero()[:, 0]
-        summed = torch.zeros(BATCH, 4).index_add_(0, owner, rows)
+        summed = torch.zeros(BATCH, 64).index_add_(0, owner, rows)
         return summed.tanh().mean()
 
 
@@ -141,9 +142,9 @@ class Hidden(nn.Module):
 class CompiledPart(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.items = nn.Embedding(ROWS, 4)
-        self.tail = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), backend="eager")
-        self.more = nn.Embedding(ROWS, 4)
+        self.items = nn.Embedding(ROWS, 16)
+        self.tail = torch.compile(nn.Sequential(nn.Linear(16, 16), nn.ReLU()), backend="eager")
+        self.more = nn.Embedding(ROWS, 16)
 
     def forward(self, items: Tensor) -> Any:
         return (self.tail(self.items(items)) * self.more(items // 2)).mean()
@@ -170,7 +171,7 @@ class Siamese(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.items = nn.Embedding(ROWS, 4, scale_grad_by_freq=True)
+        self.items = nn.Embedding(ROWS, 16, scale_grad_by_freq=True)
 
     def forward(self, pairs: Tensor) -> Any:
         left, right = self.items(pairs[:, 0]), self.items(pairs[:, 1])

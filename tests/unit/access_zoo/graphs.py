@@ -67,18 +67,19 @@ class ComplEx(nn.Module):
 class DropoutBeforeDraw(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.entity = nn.Embedding(ROWS, 8)
-        self.other = nn.Embedding(ROWS, 8)
+        self.entity = nn.Embedding(ROWS, 64)
+        self.other = nn.Embedding(ROWS, 64)
         self.drop = nn.Dropout(0.3)
+        self.tower = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64))
 
     def forward(self, items: Tensor) -> Any:
-        x = self.drop(self.entity(items))
+        x = self.tower(self.drop(self.entity(items)))
         negatives = torch.multinomial(torch.ones(ROWS), len(items), replacement=True)
         return (x * self.other(negatives)).sum(-1).sigmoid().mean()
 
 
 def graph(generator: Generator) -> Data:
-    count = int(torch.randint(12, 20, (), generator=generator))
+    count = int(torch.randint(200, 300, (), generator=generator))
     edges = torch.randint(0, count, (2, 3 * count), generator=generator)
     return Data(
         n_id=torch.randperm(ROWS, generator=generator)[:count],

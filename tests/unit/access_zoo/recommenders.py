@@ -10,8 +10,8 @@ from torch import Generator, Tensor, nn
 
 from .specimen import Specimen
 
-BATCH = 16
-ROWS = 40
+BATCH = 128
+ROWS = 400
 
 
 def ids(generator: Generator, *shape: int, rows: int = ROWS) -> Tensor:

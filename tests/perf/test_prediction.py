@@ -1,0 +1,55 @@
+"""What prediction costs, as a share of the training step of the same batch on the same thread."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from adabench.usecases.ctr.task import CtrParams, CtrUseCase
+from autoada import IntentPredictor
+
+from ..unit.access_zoo import ZOO, Specimen
+
+WARM = 20
+STEPS = 60
+PREDICTABLE = [specimen for specimen in ZOO if not specimen.data_dependent]
+
+
+def share(
+    model: nn.Module, batches: Sequence[Any], predictor: IntentPredictor, loss: Callable[..., Any]
+) -> float:
+    """Median CPU time of a prediction over that of a training step."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    predictions, steps = [], []
+    for batch in batches:
+        start = time.thread_time()
+        predictor.predict(batch)
+        between = time.thread_time()
+        optimizer.zero_grad()
+        loss(model, batch).backward()
+        optimizer.step()
+        predictions.append(between - start)
+        steps.append(time.thread_time() - between)
+    return statistics.median(predictions[WARM:]) / statistics.median(steps[WARM:])
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # Dynamo looks at it
+@pytest.mark.parametrize("specimen", PREDICTABLE, ids=lambda specimen: specimen.name)
+def test_prediction_costs_at_most_a_tenth_of_a_step(specimen: Specimen) -> None:
+    model = specimen.build()
+    predictor = IntentPredictor(model, specimen.tables, specimen.call)
+    assert share(model, specimen.batches(STEPS), predictor, specimen.call) <= 0.10
+
+
+def test_prediction_costs_at_most_three_hundredths_of_a_step_of_ctr() -> None:
+    usecase = CtrUseCase(CtrParams(rows=20_000, batch=128), None, seed=1)
+    model = usecase.model()
+    batches = list(usecase.loaders(0, 1).train)[:STEPS]
+    predictor = IntentPredictor(model, call=usecase.loss)
+    assert share(model, batches, predictor, usecase.loss) <= 0.03
