@@ -38,6 +38,9 @@ Channel::Channel(NodeState& node, int index)
       outbox_(node.settings.nodes),
       round_distance_(static_cast<Micros>(1e6 / node.settings.max_rounds_per_second)),
       last_round_(-round_distance_),
+      cadence_(node.tables),
+      deferred_(node.tables.size()),
+      table_due_(node.tables.size()),
       at_barrier_(node.settings.nodes),
       left_(node.settings.nodes),
       said_goodbye_(node.settings.nodes) {
@@ -155,12 +158,12 @@ Micros Channel::on_tick() {
   take_submissions();
   if (permanent_cursor_ < node_.tables.num_keys()) start_permanent_interest();
   if (round_requested_.load() && now_ >= last_round_ + round_distance_) run_round();
-  if (flush_pending_ && now_ >= next_flush_) flush_dirty();
+  if (now_ >= std::max(flush_wanted_, flush_allowed_)) flush_dirty(false);
   // A wait_sync does not wait for the next round.
-  if (node_.epochs.anyone_waits() && !dirty_.empty()) flush_dirty();
+  if (node_.epochs.anyone_waits() && has_dirty()) flush_dirty(true);
   Micros next = kNever;
   if (round_requested_.load()) next = last_round_ + round_distance_;
-  if (flush_pending_) next = std::min(next, next_flush_);
+  if (flush_wanted_ != kNever) next = std::min(next, std::max(flush_wanted_, flush_allowed_));
   if (permanent_cursor_ < node_.tables.num_keys()) next = now_;
   return next;
 }
@@ -179,24 +182,56 @@ void Channel::run_round() {
     interest.window.store(interest.timer.window(), std::memory_order_relaxed);
   }
   act_on_intents();
-  flush_pending_ = true;
-  if (now_ >= next_flush_) flush_dirty();
+  flush_wanted_ = now_;
+  if (now_ >= flush_allowed_) flush_dirty(false);
 }
 
-void Channel::flush_dirty() {
-  flush_pending_ = false;
+// Changes go out with this round, or later if it is not their table's turn.
+void Channel::flush_dirty(bool everything) {
+  const Tables& tables = node_.tables;
+  const Clock clock = newest_clock();
+  for (std::size_t i = 0; i < tables.size(); ++i) table_due_[i] = everything || cadence_.due(i, now_, clock);
   dirty_.take(round_keys_);
-  if (round_keys_.empty()) return;
   const std::size_t before = outbox_.size_bytes();
+  const Table* hint = nullptr;
   for (const Key name : round_keys_) {
-    LockedKey key(node_.store, name);
-    if (!key.has_slot()) continue;
-    key.header().flags &= static_cast<std::uint8_t>(~kOnDirtyList);
-    flush(key);
+    const auto table = static_cast<std::size_t>(&tables.find(name, hint) - &tables[0]);
+    if (table_due_[table]) {
+      flush_key(name);
+      cadence_.flushed(table, now_, clock);
+    } else {
+      deferred_[table].push_back(name);
+    }
+  }
+  flush_deferred_ = false;
+  flush_wanted_ = kNever;
+  for (std::size_t i = 0; i < tables.size(); ++i) {
+    if (deferred_[i].empty()) continue;
+    if (!table_due_[i]) {
+      flush_deferred_ = true;
+      flush_wanted_ = std::min(flush_wanted_, cadence_.latest(i));
+      continue;
+    }
+    for (const Key name : deferred_[i]) flush_key(name);
+    deferred_[i].clear();
+    cadence_.flushed(i, now_, clock);
   }
   const auto bytes = static_cast<double>(outbox_.size_bytes() - before);
   const auto pause = static_cast<Micros>(bytes / node_.settings.max_round_bytes_per_second * 1e6);
-  next_flush_ = now_ + std::max(round_distance_, pause);
+  flush_allowed_ = now_ + std::max(round_distance_, pause);
+}
+
+void Channel::flush_key(Key name) {
+  LockedKey key(node_.store, name);
+  if (!key.has_slot()) return;
+  key.header().flags &= static_cast<std::uint8_t>(~kOnDirtyList);
+  flush(key);
+}
+
+Clock Channel::newest_clock() const {
+  Clock newest = 0;
+  for (const auto& worker : node_.workers) newest = std::max(newest, worker->clock.load(std::memory_order_relaxed));
+  return newest;
 }
 
 void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
@@ -273,7 +308,7 @@ void Channel::check_key(Key key) const {
 
 
 void Channel::begin_sync(Operation& operation) {
-  flush_dirty();
+  flush_dirty(true);
   if (node_.settings.nodes == 1) {
     operation.finish();
     return;
@@ -292,7 +327,7 @@ void Channel::begin_sync(Operation& operation) {
 void Channel::on_mark(NodeId from, const NumberMessage& message) {
   const NumberMessage echo{.type = MessageType::kEcho, .number = message.number};
   if (ADAPS_MUTANT(echo_first)) outbox_.append(from, echo);
-  if (!ADAPS_MUTANT(echo_without_refresh)) flush_dirty();
+  if (!ADAPS_MUTANT(echo_without_refresh)) flush_dirty(true);
   if (!ADAPS_MUTANT(echo_first)) outbox_.append(from, echo);
 }
 

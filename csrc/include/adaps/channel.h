@@ -19,6 +19,7 @@
 
 #include "adaps/action_timer.h"
 #include "adaps/dirty.h"
+#include "adaps/flush_cadence.h"
 #include "adaps/message.h"
 #include "adaps/node_state.h"
 #include "adaps/operation.h"
@@ -97,7 +98,10 @@ class Channel : public TransportEvents {
   void wake();
   void take_submissions();
   void run_round();
-  void flush_dirty();
+  void flush_dirty(bool everything);
+  void flush_key(Key name);
+  bool has_dirty() const { return !dirty_.empty() || flush_deferred_; }
+  Clock newest_clock() const;
   void begin_sync(Operation& operation);
   void on_mark(NodeId from, const NumberMessage& message);
   void on_echo(const NumberMessage& message);
@@ -185,8 +189,12 @@ class Channel : public TransportEvents {
   // rounds
   const Micros round_distance_;
   Micros last_round_ = 0;
-  Micros next_flush_ = 0;
-  bool flush_pending_ = false;
+  Micros flush_allowed_ = 0;            // not before, so that the network is not filled
+  Micros flush_wanted_ = kNever;        // at the latest
+  FlushCadence cadence_;
+  std::vector<std::vector<Key>> deferred_;  // by table: dirty keys that wait for their table's turn
+  bool flush_deferred_ = false;             // any of them
+  std::vector<bool> table_due_;
   std::vector<Key> round_keys_;
 
   std::vector<std::unique_ptr<Interest>> interests_;

@@ -38,7 +38,7 @@ struct Settings {
   // Upper bound of exchange rounds; a round happens only when there is something to exchange.
   double max_rounds_per_second = 500.0;
   // Upper bound of what a channel's rounds put on the network; rounds are spaced accordingly.
-  double max_round_bytes_per_second = 100e6;
+  double max_round_bytes_per_second = 400e6;
 
   // Alone, every key is here already and there is nobody to tell.
   bool uses_intent() const { return nodes > 1 && technique != Technique::kStatic; }

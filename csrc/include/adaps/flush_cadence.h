@@ -1,0 +1,42 @@
+// How often the changes of a table are exchanged.
+#pragma once
+
+#include <vector>
+
+#include "adaps/table.h"
+#include "adaps/types.h"
+
+namespace adaps {
+
+// Exchanging a value costs as many bytes as it has; not exchanging it costs freshness, which grows with the time since
+// the last exchange. The sum of both is smallest when the time between two exchanges grows with the square root of the
+// size. So short rows go with every round, and the long blocks of a dense layer, which every step changes, once in
+// several clocks. A wait_sync waits for none of this.
+class FlushCadence {
+ public:
+  explicit FlushCadence(const Tables& tables);
+
+  // Whether a round at this time takes the table's changes along.
+  bool due(std::size_t table, Micros now, Clock clock) const {
+    const Last& last = last_[table];
+    return last.interval == 1 || clock - last.clock >= last.interval || now >= last.time + kLongest;
+  }
+  void flushed(std::size_t table, Micros now, Clock clock) {
+    last_[table].time = now;
+    last_[table].clock = clock;
+  }
+  // When the table's changes are due at the latest, if no clock advances.
+  Micros latest(std::size_t table) const { return last_[table].time + kLongest; }
+
+ private:
+  static constexpr Micros kLongest = 50'000;
+
+  struct Last {
+    Clock interval = 1;  // clocks between two exchanges
+    Clock clock = 0;
+    Micros time = 0;
+  };
+  std::vector<Last> last_;
+};
+
+}  // namespace adaps
