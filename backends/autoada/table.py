@@ -68,6 +68,7 @@ class RemoteTable:
         self._position = 0
         self._leaf: Tensor | None = None
         self._whole: Tensor | None = None
+        self._whole_noted = False
         self._read_whole_before = False
         self._gradients: list[tuple[Tensor, Tensor]] = []
 
@@ -83,6 +84,7 @@ class RemoteTable:
         """Forget the rows of the last forward pass."""
         self._position = 0
         self._leaf = self._whole = None
+        self._whole_noted = False
 
     def lookup(self, ids: Tensor, requires_grad: bool) -> Rows:
         """The rows of `ids`."""
@@ -104,7 +106,8 @@ class RemoteTable:
 
     def whole(self, requires_grad: bool) -> Tensor:
         """All rows, with the table's own shape."""
-        if self._whole is None and self.training:
+        if not self._whole_noted and self.training:
+            self._whole_noted = True
             self._reads.append((self.name, None))
         self._read_whole_before = True
         return self._whole_table(requires_grad and self.training and torch.is_grad_enabled())

@@ -1,0 +1,63 @@
+"""Every model of the zoo trains unchanged on the parameter server, with intent that nobody wrote."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import autoada
+from autoada.access import Prediction
+
+from ..unit.access_zoo import ZOO, Specimen
+
+STEPS = 25
+LOOKAHEAD = 4
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # Dynamo looks at it
+@pytest.mark.parametrize("specimen", ZOO, ids=lambda specimen: specimen.name)
+def test_losses_stay_and_every_prediction_is_right(
+    specimen: Specimen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdicts: Counter[bool] = Counter()
+    observe = autoada.IntentPredictor.observe
+
+    def counted(
+        predictor: autoada.IntentPredictor, prediction: Prediction, real: list[tuple[str, Tensor | None]]
+    ) -> bool:
+        exact = observe(predictor, prediction, real)
+        verdicts[exact] += 1
+        return exact
+
+    monkeypatch.setattr(autoada.IntentPredictor, "observe", counted)
+    plain = train(specimen, wrapped=False)
+    assert verdicts == {}
+    losses = train(specimen, wrapped=True)
+    assert verdicts[False] == 0
+    assert verdicts[True] >= STEPS - 3
+    if not specimen.draws:  # those draw from AutoAda's own generator
+        assert losses == pytest.approx(plain, abs=1e-5)
+
+
+def train(specimen: Specimen, *, wrapped: bool) -> list[float]:
+    model: Any = specimen.build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    loader: Any = specimen.batches(STEPS)
+    if wrapped:
+        model = autoada.AdaModel(model, optimizer, tables=specimen.tables)
+        loader = autoada.AdaDataLoader(loader, LOOKAHEAD)
+    torch.manual_seed(3)
+    losses = []
+    for batch in loader:
+        loss = specimen.call(model, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    if wrapped:
+        model.close()
+    return losses
