@@ -25,7 +25,7 @@ def test_calls_with_duplicates_do_what_arrays_do(launch: Launch, full: bool) -> 
         3600 if full else 240,
         workers=2,
         lives=lives,
-        steps=20_000 if full else 120,
+        steps=2_000 if full else 120,
     )
     adaptive = ranks[1]["lives"][0]
     for name in (
@@ -47,7 +47,7 @@ def test_sets_beside_replicas_have_one_order(launch: Launch, full: bool, techniq
         3600 if full else 240,
         workers=2,
         technique=technique,
-        steps=10_000 if full else 250,
+        steps=5_000 if full else 250,
     )
     assert sum(rank["set_remote"] for rank in ranks) > 250
     assert sum(rank["pulled_replica"] for rank in ranks) > 250
