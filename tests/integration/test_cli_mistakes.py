@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from adabench.harness.cli import main
+
+PLUGINS = Path(__file__).parent / "plugins"
 RUN = ("run", "-u", "fake-line", "-b", "single")
 
 
@@ -48,11 +52,26 @@ RUN = ("run", "-u", "fake-line", "-b", "single")
     ],
 )
 def test_a_mistake_is_one_sentence(
-    adabench: Any, tmp_path: Path, arguments: tuple[str, ...], sentence: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    sentence: str,
 ) -> None:
     (tmp_path / "file").write_text("a file where a folder is expected")
-    done = adabench(*arguments)
-    assert done.returncode == 2
-    assert sentence in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(PLUGINS))
+    monkeypatch.setattr(sys, "argv", ["adabench", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr()
+    assert ended.value.code == 2
+    assert sentence in said.err
+    assert len(said.err.strip().splitlines()) == 1
     assert not list(tmp_path.rglob("runs.jsonl"))
+
+
+def test_the_command_itself_ends_with_two_and_no_traceback(adabench: Any) -> None:
+    done = adabench(*RUN, "--nodes", "0")
+    assert done.returncode == 2
+    assert done.stderr == "error: option nodes: 0 is too small: it has to be at least 1\n"
