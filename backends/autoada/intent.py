@@ -135,8 +135,10 @@ class PredictedKeys:
         self._end_recording()
         if expected is None or expected.prediction is None:
             return self._prepare is not None  # it has just become known
-        if not self._model.training or not self._model.reads:
+        if self._model.calls == 0:
             return False
+        if self._model.calls > 1:
+            self._tell("the model is called more than once a batch: only the first call's rows are announced")
         prediction = expected.prediction
         exact = self.predictor.observe(prediction, self._model.reads)
         return not exact and prediction.complete

@@ -93,7 +93,8 @@ def layout_of(
     Raises
     ------
     ValueError
-        If a parameter is not float32, or the optimizer leaves one out or has no rule in the server.
+        If a parameter is not float32 or not on the CPU, or the optimizer leaves one out or has no rule in the
+        server.
     """
     groups = rule_groups(optimizer)
     sparse = find_tables(model, tables)
@@ -103,6 +104,10 @@ def layout_of(
         if parameter.dtype is not torch.float32:
             raise ValueError(
                 f"the parameter {name!r} is {parameter.dtype}: the parameter server holds torch.float32"
+            )
+        if parameter.device.type != "cpu" and not (parameter.is_meta and name in sparse):
+            raise ValueError(
+                f"the parameter {name!r} is on {parameter.device}: AdaModel takes models on the CPU"
             )
         group = next((i for i, g in enumerate(groups) if g.holds(parameter)), None)
         if group is None and parameter.requires_grad:

@@ -82,7 +82,7 @@ class AdaModel(nn.Module):
         self._kept: set[str] = set()
         self._rates = [float(group.options["lr"]) for group in layout.groups]
         self.reads: list[Read] = []
-        """What the last forward pass read, in order."""
+        """What the first forward pass after `expect` read, in order."""
         self._tables = self._make_tables()
         self._dense = self._make_dense(model)
         self._initialise()
@@ -96,17 +96,19 @@ class AdaModel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The wrapped model's forward."""
+        step = self._step
         if self.training:
-            if self._step.on_call is not None:
-                self._step.on_call(args, kwargs)
-            self.reads.clear()
+            step.calls += 1
+            if step.on_call is not None:
+                step.on_call(args, kwargs)
         for table in self._tables.values():
             table.training = self.training
+            table.noting = step.calls == 1
             table.begin_forward()
-        if self._step.stale or not self.training:
+        if step.stale or not self.training:
             self._refresh()
-        prediction = self._step.prediction
-        if self.training and prediction is not None and prediction.replay:
+        prediction = step.prediction
+        if self.training and step.calls == 1 and prediction is not None and prediction.replay:
             with Replay(prediction.draws):
                 return self.module(*args, **kwargs)
         return self.module(*args, **kwargs)
@@ -129,13 +131,20 @@ class AdaModel(nn.Module):
             dense.push()
         self._step.stale = True
 
+    @property
+    def calls(self) -> int:
+        """Forward passes in training mode since `expect`."""
+        return self._step.calls
+
     def listen(self, on_call: Callable[[tuple[Any, ...], dict[str, Any]], None] | None) -> None:
         """Have `on_call` told about the arguments of the calls in training mode that follow."""
         self._step.on_call = on_call
 
     def expect(self, expected: Expected | None) -> None:
-        """Say what the next forward pass in training mode will read."""
+        """Say what the first forward pass in training mode that follows will read."""
         self._step.prediction = None if expected is None else expected.prediction
+        self._step.calls = 0
+        self.reads.clear()
         for name, table in self._tables.items():
             table.expect(None if expected is None else expected.rows.get(name))
 
@@ -286,6 +295,7 @@ class _Step:
     """What changes from step to step; apart, because an nn.Module is slow at setting attributes."""
 
     stale: bool = False
+    calls: int = 0
     push_queued: bool = False
     prediction: Prediction | None = None
     on_call: Callable[[tuple[Any, ...], dict[str, Any]], None] | None = None

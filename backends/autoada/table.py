@@ -42,7 +42,7 @@ class RemoteTable:
     table : adaps.NodeTable
         The server's table.
     reads : list
-        Where every read is noted.
+        Where reads in training mode are noted, as long as `noting` is true.
     on_gradient : callable
         Called during the backward pass when a gradient of some rows has arrived.
     """
@@ -69,6 +69,7 @@ class RemoteTable:
         self._leaf: Tensor | None = None
         self._whole: Tensor | None = None
         self._whole_noted = False
+        self.noting = True
         self._read_whole_before = False
         self._gradients: list[tuple[Tensor, Tensor]] = []
 
@@ -90,7 +91,7 @@ class RemoteTable:
         """The rows of `ids`."""
         track = requires_grad and self.training and torch.is_grad_enabled()
         known = self._next_expected(ids)
-        if self.training:
+        if self.noting and self.training:
             self._reads.append((self.name, ids if known is None else known.ids))
         if self._read_whole_before:
             return Rows(self._whole_table(track), self._all_keys, ids.long())
@@ -106,7 +107,7 @@ class RemoteTable:
 
     def whole(self, requires_grad: bool) -> Tensor:
         """All rows, with the table's own shape."""
-        if not self._whole_noted and self.training:
+        if self.noting and self.training and not self._whole_noted:
             self._whole_noted = True
             self._reads.append((self.name, None))
         self._read_whole_before = True

@@ -273,6 +273,20 @@ def test_a_wrong_prediction_does_not_harm_training() -> None:
     assert losses(True) == pytest.approx(losses(False), abs=1e-5)
 
 
+def test_of_several_calls_a_batch_the_first_is_announced(
+    model: autoada.AdaModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    announced = Announcements(model)
+    given = batches(10)
+    with caplog.at_level(logging.WARNING, "autoada"):
+        for users, items, _ in autoada.AdaDataLoader(given, 2):
+            (model(users, items) - model(users, items.flip(0))).sum().backward()
+    assert [record.message for record in caplog.records] == [
+        "the model is called more than once a batch: only the first call's rows are announced"
+    ]
+    assert announced.calls[-1][1:] == (expected_keys(model, given[-1]), 9)
+
+
 def test_rows_that_depend_on_parameters_are_told_and_kept_near(caplog: pytest.LogCaptureFixture) -> None:
     class Routed(nn.Module):
         def __init__(self) -> None:

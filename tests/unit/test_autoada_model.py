@@ -182,6 +182,12 @@ def test_other_dtypes_are_refused_by_name(net: Net) -> None:
         autoada.AdaModel(net.double())
 
 
+def test_other_devices_are_refused_by_name(net: Net) -> None:
+    net.out.to("meta")
+    with pytest.raises(ValueError, match=r"'out\.weight' is on meta: AdaModel takes models on the CPU"):
+        autoada.AdaModel(net)
+
+
 def test_rows_of_a_meta_table_are_drawn_by_the_server() -> None:
     with torch.device("meta"):
         table = nn.Embedding(1_000_000, 4)
