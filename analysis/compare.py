@@ -14,7 +14,15 @@ from adabench.analysis.load import cell_labels, last_attempts
 from adabench.analysis.statistics import fewest_blocks, holm_levels, median_interval, outliers, sign_test
 from adabench.results.record import RecordError, Run
 
-__all__ = ["EQUIVALENCE", "QUALITY_TOLERANCE", "Comparison", "Condition", "compare", "parse_condition"]
+__all__ = [
+    "EQUIVALENCE",
+    "QUALITY_TOLERANCE",
+    "Comparison",
+    "Condition",
+    "baseline_name",
+    "compare",
+    "parse_condition",
+]
 
 EQUIVALENCE = 0.03
 """Two backends whose ratio's interval lies within ± this are equivalent. Fixed in advance."""
@@ -61,7 +69,7 @@ class Comparison:
 
 
 def compare(runs: Sequence[Run], baseline: str) -> list[Comparison]:
-    """Every cell against the baseline's cell of its use case; Holm-corrected over all of them.
+    """Every cell against the baseline's cell of its use case and topology; Holm-corrected over all of them.
 
     Time to the quality target is compared where the runs had a target, otherwise the time of all epochs.
 
@@ -87,8 +95,12 @@ def compare(runs: Sequence[Run], baseline: str) -> list[Comparison]:
     pairs = []
     for usecase in dict.fromkeys(run.usecase for run in counted):
         own = {cell: label for cell, label in labels.items() if _usecase(counted, cell) == usecase}
-        reference = _baseline_cell(counted, own, baseline, usecase)
-        pairs += [(usecase, reference, cell) for cell in own if cell != reference]
+        references = _baseline_cells(counted, own, baseline, usecase)
+        pairs += [
+            (usecase, _of_same_topology(counted, references, cell, baseline), cell)
+            for cell in own
+            if cell not in references
+        ]
     drafts = [_draft(counted, labels, *pair) for pair in pairs]
     comparable = [index for index, draft in enumerate(drafts) if draft.log_ratios]
     levels = dict(zip(comparable, holm_levels([drafts[index].p for index in comparable], ALPHA), strict=True))
@@ -219,14 +231,43 @@ def _usecase(runs: Sequence[Run], cell: str) -> str:
     return next(run.usecase for run in runs if run.cell == cell)
 
 
-def _baseline_cell(runs: Sequence[Run], labels: dict[str, str], baseline: str, usecase: str) -> str:
+def _baseline_cells(runs: Sequence[Run], labels: dict[str, str], baseline: str, usecase: str) -> list[str]:
+    """The baseline's cells, one a topology."""
     exact = [cell for cell, label in labels.items() if label == baseline]
-    found = exact or [run.cell for run in runs if run.cell in labels and run.backend == baseline]
+    found = exact or list(
+        dict.fromkeys(run.cell for run in runs if run.cell in labels and run.backend == baseline)
+    )
     names = ", ".join(labels.values())
     if not found:
         raise RecordError(
             f"there is no baseline {baseline!r} among the runs of {usecase!r}: there is {names}"
         )
-    if len(set(found)) > 1:
+    if len({_topology(runs, cell) for cell in found}) < len(found):
         raise RecordError(f"baseline {baseline!r} of {usecase!r} is ambiguous: name one of {names}")
-    return found[0]
+    return found
+
+
+def _of_same_topology(runs: Sequence[Run], references: Sequence[str], cell: str, baseline: str) -> str:
+    """The baseline's cell to compare with: the only one, or that of the same nodes, workers and network."""
+    if len(references) == 1:
+        return references[0]
+    same = [reference for reference in references if _topology(runs, reference) == _topology(runs, cell)]
+    if not same:
+        label = cell_labels(runs)[cell]
+        raise RecordError(
+            f"{label} has a topology that baseline {baseline!r} was not run with: name a cell as baseline"
+        )
+    return same[0]
+
+
+def _topology(runs: Sequence[Run], cell: str) -> tuple[int, int, str]:
+    run = next(run for run in runs if run.cell == cell)
+    return (run.nodes, run.workers, run.network)
+
+
+def baseline_name(comparisons: Sequence[Comparison]) -> str:
+    """What to call the baseline of several comparisons: its label, or its backend where topologies differ."""
+    labels = {one.baseline for one in comparisons}
+    if len(labels) == 1:
+        return labels.pop()
+    return min(labels).partition(" (")[0]

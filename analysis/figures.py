@@ -20,6 +20,7 @@ from adabench.results.store import SessionStore
 __all__ = ["draw_bars", "draw_figures"]
 
 _DOT_STEP, _DOT_SPREAD = 0.08, 0.5
+_BARS_IN_A_ROW = 6
 
 
 def draw_figures(store: SessionStore) -> list[Path]:
@@ -57,21 +58,22 @@ def draw_bars(runs: Sequence[Run]) -> Figure:
     order = [cell for cell in labels if any(run.cell == cell and run.status in SUCCESS for run in runs)]
     done = {cell: [run for run in runs if run.cell == cell and run.status in SUCCESS] for cell in order}
     seconds = {cell: [run.seconds.train or 0.0 for run in found] for cell, found in done.items()}
+    rows = [order[start : start + _BARS_IN_A_ROW] for start in range(0, len(order), _BARS_IN_A_ROW)]
     with styled():
-        figure = Figure(figsize=(max(5.0, 1.7 * len(order) + 1.2), 4.6), layout="constrained")
-        axes = figure.subplots()
-        colours = palette(len(order))
-        for index, cell in enumerate(order):
-            _bar(axes, index, seconds[cell], colours[index])
-        axes.set_xticks(range(len(order)), [_caption(labels[cell], done[cell], runs) for cell in order])
-        axes.tick_params(axis="x", labelsize=9)
-        axes.set_xlim(-0.6, len(order) - 0.4)
-        axes.set_ylim(bottom=0)
-        axes.grid(visible=False, axis="x")
-        axes.set_ylabel("training time of a run (seconds)")
-        axes.set_title(
-            _title(runs[0].usecase, [run for found in done.values() for run in found]), fontsize=11
-        )
+        width, height = max(5.0, 1.7 * len(rows[0]) + 1.2), 0.5 + 4.1 * len(rows)
+        figure = Figure(figsize=(width, height), layout="constrained")
+        panels = figure.subplots(len(rows), 1, squeeze=False, sharey=True)[:, 0]
+        for axes, cells in zip(panels, rows, strict=True):
+            for index, (cell, colour) in enumerate(zip(cells, palette(len(cells)), strict=True)):
+                _bar(axes, index, seconds[cell], colour)
+            axes.set_xticks(range(len(cells)), [_caption(labels[cell], done[cell], runs) for cell in cells])
+            axes.tick_params(axis="x", labelsize=9)
+            axes.set_xlim(-0.6, len(rows[0]) - 0.4)
+            axes.set_ylim(bottom=0)
+            axes.grid(visible=False, axis="x")
+            axes.set_ylabel("training time of a run (seconds)")
+        title = _title(runs[0].usecase, [run for found in done.values() for run in found])
+        panels[0].set_title(title, fontsize=11)
         figure.supxlabel(_statement([len(values) for values in seconds.values()]), fontsize=8.5)
         sns.despine(figure, left=True)
     return figure

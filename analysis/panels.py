@@ -12,7 +12,7 @@ from statistics import fmean, median
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from adabench.analysis.compare import EQUIVALENCE, Comparison
+from adabench.analysis.compare import EQUIVALENCE, Comparison, baseline_name
 from adabench.analysis.load import SUCCESS, cell_labels
 from adabench.analysis.style import palette, styled
 from adabench.results.record import Run
@@ -60,7 +60,7 @@ def draw_forest(comparisons: Sequence[Comparison]) -> Figure:
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(names) - 0.4, -0.7)
         axes.grid(visible=False, axis="y")
-        axes.set_xlabel(f"{comparisons[0].measure} over {comparisons[0].baseline}'s (less is faster)")
+        axes.set_xlabel(f"{comparisons[0].measure} over {baseline_name(comparisons)}'s (less is faster)")
     return figure
 
 

@@ -9,7 +9,7 @@ from statistics import fmean
 
 import msgspec
 
-from adabench.analysis.compare import Comparison
+from adabench.analysis.compare import Comparison, baseline_name
 from adabench.analysis.load import SUCCESS, cell_labels, last_attempts
 from adabench.results.record import Run
 from adabench.results.store import SessionStore, write_atomically
@@ -50,7 +50,7 @@ def comparison_table(comparisons: Sequence[Comparison]) -> str:
         return "there is nothing to compare with the baseline"
     first = comparisons[0]
     lines = [
-        f"{first.measure} over {first.baseline}'s, median of blocks",
+        f"{first.measure} over {baseline_name(comparisons)}'s, median of blocks",
         "",
         markdown(*comparison_rows(comparisons)),
     ]

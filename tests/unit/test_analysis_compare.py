@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import numpy as np
 import pytest
 
-from adabench.analysis.compare import compare, parse_condition
+from adabench.analysis.compare import baseline_name, compare, parse_condition
 from adabench.results.record import RecordError, Run, Seconds, Status
 
 
@@ -124,6 +125,24 @@ def test_a_baseline_must_be_one_cell() -> None:
     assert compare(runs, "prefetch (lookahead=10)")[0].label == "prefetch (lookahead=20)"
     with pytest.raises(RecordError, match="there is no baseline 'manual' among the runs of 'ctr'"):
         compare(runs, "manual")
+
+
+def test_cells_are_compared_with_the_baseline_of_their_topology() -> None:
+    def on(nodes: int, runs: list[Run]) -> list[Run]:
+        return [msgspec.structs.replace(run, nodes=nodes, cell=f"{run.cell} {nodes}") for run in runs]
+
+    one, two = a_session({"prefetch": 2, "quick": 1}, 8), a_session({"prefetch": 1, "quick": 1.5}, 8)
+    found = {each.label: each for each in compare([*on(1, one), *on(2, two)], "prefetch")}
+    assert {label: (each.baseline, each.verdict) for label, each in found.items()} == {
+        "quick (nodes=1)": ("prefetch (nodes=1)", "faster"),
+        "quick (nodes=2)": ("prefetch (nodes=2)", "slower"),
+    }
+    assert baseline_name(list(found.values())) == "prefetch"
+    alone = [run for run in on(4, one) if run.backend == "quick"]
+    with pytest.raises(
+        RecordError, match=r"quick \(nodes=4\) has a topology that baseline 'prefetch' was not run with"
+    ):
+        compare([*on(1, one), *on(2, two), *alone], "prefetch")
 
 
 def test_environments_are_not_pooled() -> None:
