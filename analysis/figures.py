@@ -58,17 +58,20 @@ def draw_bars(runs: Sequence[Run]) -> Figure:
     order = [cell for cell in labels if any(run.cell == cell and run.status in SUCCESS for run in runs)]
     done = {cell: [run for run in runs if run.cell == cell and run.status in SUCCESS] for cell in order}
     seconds = {cell: [run.seconds.train or 0.0 for run in found] for cell, found in done.items()}
-    rows = [order[start : start + _BARS_IN_A_ROW] for start in range(0, len(order), _BARS_IN_A_ROW)]
+    rows = _rows({cell: done[cell][0] for cell in order})
+    backends = list(dict.fromkeys(found[0].backend for found in done.values()))
+    colours = dict(zip(backends, palette(len(backends)), strict=True))
+    widest = max(len(cells) for cells in rows)
     with styled():
-        width, height = max(5.0, 1.7 * len(rows[0]) + 1.2), 0.5 + 4.1 * len(rows)
+        width, height = max(5.0, 1.7 * widest + 1.2), 0.5 + 4.1 * len(rows)
         figure = Figure(figsize=(width, height), layout="constrained")
         panels = figure.subplots(len(rows), 1, squeeze=False, sharey=True)[:, 0]
         for axes, cells in zip(panels, rows, strict=True):
-            for index, (cell, colour) in enumerate(zip(cells, palette(len(cells)), strict=True)):
-                _bar(axes, index, seconds[cell], colour)
+            for index, cell in enumerate(cells):
+                _bar(axes, index, seconds[cell], colours[done[cell][0].backend])
             axes.set_xticks(range(len(cells)), [_caption(labels[cell], done[cell], runs) for cell in cells])
             axes.tick_params(axis="x", labelsize=9)
-            axes.set_xlim(-0.6, len(rows[0]) - 0.4)
+            axes.set_xlim(-0.6, widest - 0.4)
             axes.set_ylim(bottom=0)
             axes.grid(visible=False, axis="x")
             axes.set_ylabel("training time of a run (seconds)")
@@ -77,6 +80,20 @@ def draw_bars(runs: Sequence[Run]) -> Figure:
         figure.supxlabel(_statement([len(values) for values in seconds.values()]), fontsize=8.5)
         sns.despine(figure, left=True)
     return figure
+
+
+def _rows(cells: dict[str, Run]) -> list[list[str]]:
+    """Cells in rows of a figure: all in one while they fit, else a row a topology, long ones broken."""
+    if len(cells) <= _BARS_IN_A_ROW:
+        return [list(cells)]
+    by_topology: dict[tuple[int, int, str], list[str]] = {}
+    for cell, run in cells.items():
+        by_topology.setdefault((run.nodes, run.workers, run.network), []).append(cell)
+    return [
+        alike[start : start + _BARS_IN_A_ROW]
+        for alike in by_topology.values()
+        for start in range(0, len(alike), _BARS_IN_A_ROW)
+    ]
 
 
 def _save(figure: Figure, stem: Path) -> list[Path]:
@@ -117,11 +134,14 @@ def _caption(label: str, done: Sequence[Run], runs: Sequence[Run]) -> str:
 
 def _title(usecase: str, runs: Sequence[Run]) -> str:
     epochs = {run.params.get("epochs") for run in runs}
-    distributed = [run for run in runs if run.nodes * run.workers > 1] or runs
+    # One process is all that some backends can be: the topology is that of the others.
+    distributed = {run.backend for run in runs if run.nodes * run.workers > 1}
+    shapes = {
+        (run.nodes, run.workers, run.network) for run in runs if run.backend in distributed or not distributed
+    }
     parts = [f"{usecase}: training time"]
     if len(epochs) == 1:
         parts.append(f"{epochs.pop()} epochs")
-    shapes = {(run.nodes, run.workers, run.network) for run in distributed}
     if len(shapes) == 1:
         nodes, workers, network = shapes.pop()
         parts.append(f"{nodes} node{'s' * (nodes > 1)} × {workers} worker{'s' * (workers > 1)}, {network}")

@@ -90,6 +90,22 @@ def test_bars_are_means_whiskers_the_extremes_and_every_run_a_dot(runs: list[Run
     assert [sorted(one[:, 1]) for one in dots] == [sorted(times) for times in TIMES.values()]
 
 
+def test_many_cells_have_a_row_a_topology_and_a_colour_a_backend() -> None:
+    names = ("manual", "prefetch", "autoada-manual", "autoada-automatic")
+    runs = [
+        msgspec.structs.replace(a_run(name, 0, 10.0), nodes=nodes, cell=f"{name} {nodes}")
+        for nodes in (1, 2)
+        for name in names
+    ]
+    figure = draw_bars(runs)
+    rows = [[label.get_text().split("\n")[:2] for label in axes.get_xticklabels()] for axes in figure.axes]
+    assert rows == [[[name, f"nodes={nodes}"] for name in names] for nodes in (1, 2)]
+    colours = [[patch.get_facecolor() for patch in axes.patches] for axes in figure.axes]
+    assert colours[0] == colours[1]
+    assert len(set(colours[0])) == len(names)
+    assert "node" not in figure.axes[0].get_title()
+
+
 def test_a_figure_states_n_units_and_failures(store: SessionStore) -> None:
     png, svg, *_ = draw_figures(store)
     assert png.read_bytes().startswith(b"\x89PNG")
