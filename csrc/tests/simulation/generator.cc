@@ -106,6 +106,9 @@ class Generator {
       for (std::size_t phase = 0; phase < phases; ++phase) {
         for (std::size_t i = 0; i < length; ++i) {
           program.push_back(draw_call());
+          if (program.back().kind == CallKind::kIntent && random_.chance(0.1)) {
+            program.push_back({CallKind::kWaitIntent, false, program.back().keys, 0, 0});
+          }
           // What a wait_sync leaves out is seen best right behind it.
           if (program.back().kind == CallKind::kSync) {
             program.push_back({CallKind::kPull, false, draw_keys(), 0, 0});

@@ -73,7 +73,7 @@ TEST(random_worlds_keep_every_promise) {
 }
 
 TEST(random_worlds_use_everything) {
-  std::vector<int> techniques(5), kinds(9), nodes(17);
+  std::vector<int> techniques(5), kinds(10), nodes(17);
   std::uint64_t relocations = 0, set_up = 0, dropped = 0, deltas = 0, refreshes = 0, forwarded = 0, late = 0;
   for (std::uint64_t number = 0; number < 1000; ++number) {
     const WorldSpec spec = random_world(2, number);

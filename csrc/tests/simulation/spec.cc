@@ -16,6 +16,8 @@ const char* name_of(CallKind kind) {
       return "set";
     case CallKind::kIntent:
       return "intent";
+    case CallKind::kWaitIntent:
+      return "wait_intent";
     case CallKind::kClock:
       return "advance_clock";
     case CallKind::kWaitAll:

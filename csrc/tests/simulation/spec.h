@@ -19,6 +19,7 @@ enum class CallKind : std::uint8_t {
   kPushGradients,
   kSet,
   kIntent,
+  kWaitIntent,
   kClock,
   kWaitAll,
   kSync,

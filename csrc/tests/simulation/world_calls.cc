@@ -18,6 +18,8 @@ OperationKind operation_kind(CallKind kind) {
       return OperationKind::kPushGradients;
     case CallKind::kSet:
       return OperationKind::kSet;
+    case CallKind::kWaitIntent:
+      return OperationKind::kLocalize;
     case CallKind::kSync:
       return OperationKind::kSync;
     case CallKind::kBarrier:
@@ -129,7 +131,7 @@ void World::fill(const Call& call, Pending& pending) {
   pending.floats.assign(floats, std::numeric_limits<float>::quiet_NaN());
   pending.operation.out = pending.floats.data();
   pending.operation.in = pending.floats.data();
-  if (call.kind == CallKind::kPull) return;
+  if (call.kind == CallKind::kPull || call.kind == CallKind::kWaitIntent) return;
   float* at = pending.floats.data();
   for (const std::uint32_t position : call.keys) {
     const std::span<float> row(at, tables.find(spec_.keys[position]).length());
