@@ -21,7 +21,9 @@ Launch = Callable[..., list[dict[str, Any]]]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--full", action="store_true", help="give the server's tests their full size (half an hour)")
+    parser.addoption(
+        "--full", action="store_true", help="give the server's tests their full size (half an hour)"
+    )
 
 
 @pytest.fixture(scope="session")
