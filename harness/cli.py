@@ -20,6 +20,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    # Markup would swallow the brackets of ctr[dim=8].
+    rich_markup_mode=None,
 )
 for command in (run, plan, show, compare, plot, report, export, doctor, check, new):
     app.command()(command)

@@ -135,7 +135,7 @@ def test_a_harness_killed_at_random_moments_resumes(
         harness.kill()
         harness.wait()
         # The death of the harness ends its run: nothing goes on unrecorded.
-        assert wait_until(lambda: marked() == [], 3)
+        assert wait_until(lambda: marked() == [], 10)
     assert start(*arguments).wait(120) == 0
     store = session(tmp_path)
     runs = store.runs()

@@ -75,3 +75,7 @@ def test_the_command_itself_ends_with_two_and_no_traceback(adabench: Any) -> Non
     done = adabench(*RUN, "--nodes", "0")
     assert done.returncode == 2
     assert done.stderr == "error: option nodes: 0 is too small: it has to be at least 1\n"
+
+
+def test_help_shows_brackets_as_they_are_written(adabench: Any) -> None:
+    assert "ctr[dim=8,16]" in adabench("run", "--help").stdout
