@@ -41,6 +41,14 @@ std::string describe_floats(std::span<const std::byte> bytes, std::size_t length
   }
 }
 
+const char* label_of(MessageType type) {
+  static constexpr const char* kNames[] = {"?",     "REQUEST", "INTENT",  "ANSWER",   "SETUP",    "REFRESH",
+                                           "DELTA", "ACK",     "DROP",    "DROP_ACK", "TRANSFER", "NEWS",
+                                           "MARK",  "ECHO",    "BARRIER", "RELEASE",  "GOODBYE"};
+  const auto index = static_cast<std::size_t>(type);
+  return index < std::size(kNames) ? kNames[index] : "?";
+}
+
 }  // namespace
 
 Entry EntryCutter::cut(NodeId from, NodeId to, std::span<const std::byte>& rest) {
@@ -118,17 +126,9 @@ Entry EntryCutter::cut(NodeId from, NodeId to, std::span<const std::byte>& rest)
   return entry;
 }
 
-const char* name_of(MessageType type) {
-  static constexpr const char* kNames[] = {"?",     "REQUEST", "INTENT",  "ANSWER",   "SETUP",    "REFRESH",
-                                           "DELTA", "ACK",     "DROP",    "DROP_ACK", "TRANSFER", "NEWS",
-                                           "MARK",  "ECHO",    "BARRIER", "RELEASE"};
-  const auto index = static_cast<std::size_t>(type);
-  return index < std::size(kNames) ? kNames[index] : "?";
-}
-
 std::string describe(const Entry& entry, const Tables& tables) {
   std::ostringstream text;
-  text << name_of(entry.type);
+  text << label_of(entry.type);
   const std::size_t length = tables.find(entry.key).length();
   const auto payload = [&](const auto& message) {
     return describe_floats(entry.bytes.subspan(sizeof(message)), length);
@@ -167,6 +167,8 @@ std::string describe(const Entry& entry, const Tables& tables) {
       text << " rc" << message.rc << payload(message);
       break;
     }
+    case MessageType::kDropAck:
+      break;
     case MessageType::kAck:
       text << (header_of<AckMessage>(entry.bytes).exact != 0 ? " exact" : "");
       break;

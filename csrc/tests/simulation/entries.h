@@ -32,7 +32,6 @@ class EntryCutter {
   std::vector<std::vector<Key>> request_keys_;  // by origin and name of the unit
 };
 
-const char* name_of(MessageType type);
 std::string describe(const Entry& entry, const Tables& tables);
 
 }  // namespace adaps::simulation

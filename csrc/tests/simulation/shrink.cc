@@ -25,10 +25,9 @@ class Shrinker {
 
   WorldSpec shrink() {
     if (promise_.empty()) return best_;
-    drop_barriers();
     bool smaller = true;
     while (smaller) {
-      smaller = false;
+      smaller = drop_barriers();
       for (std::size_t program = 0; program < best_.programs.size(); ++program) {
         for (std::size_t part = best_.programs[program].size(); part > 0; part /= 2) {
           smaller = drop_parts(program, part) || smaller;
@@ -52,12 +51,13 @@ class Shrinker {
   }
 
   // All or none: a worker whose barriers are fewer than the others' would wait for ever.
-  void drop_barriers() {
+  bool drop_barriers() {
     WorldSpec candidate = best_;
+    std::size_t dropped = 0;
     for (Program& program : candidate.programs) {
-      std::erase_if(program, [](const Call& call) { return call.kind == CallKind::kBarrier; });
+      dropped += std::erase_if(program, [](const Call& call) { return call.kind == CallKind::kBarrier; });
     }
-    accept(std::move(candidate));
+    return dropped > 0 && accept(std::move(candidate));
   }
 
   bool drop_parts(std::size_t program, std::size_t length) {
