@@ -261,6 +261,10 @@ std::map<std::string, double> Node::stats() const {
     add("requests_forwarded", c.requests_forwarded);
     add("lead_micros", c.lead_micros);
     add("lead_keys", c.lead_keys);
+    for (std::size_t i = 1; i < kMessageTypes; ++i) {
+      const auto type = static_cast<MessageType>(i);
+      sums[std::string("bytes_sent_") + name_of(type)] += static_cast<double>(channel->outbox().bytes_of(type));
+    }
   }
   sums["resident_bytes"] = static_cast<double>(state.store.resident_bytes());
   sums["slots"] = static_cast<double>(state.store.slots_in_use());

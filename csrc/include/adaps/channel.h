@@ -46,6 +46,7 @@ class Channel : public TransportEvents {
   // Does what is due and says when there will be more without a submission or a frame.
   Micros on_tick();
   Outbox& outbox() { return outbox_; }
+  const Outbox& outbox() const { return outbox_; }
   // Called, from any thread, when the driver should call on_tick.
   void set_waker(std::function<void()> waker) { waker_ = std::move(waker); }
   // Every node takes part no more (channel 0 knows).

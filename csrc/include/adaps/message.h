@@ -31,6 +31,8 @@ enum class MessageType : std::uint8_t {
   kRelease,       // node 0 -> any
   kGoodbye,       // any -> any
 };
+inline constexpr std::size_t kMessageTypes = static_cast<std::size_t>(MessageType::kGoodbye) + 1;
+const char* name_of(MessageType type);
 
 // Route of a request: hops so far (saturating), and whether it was sent by way of the home node already.
 struct Route {

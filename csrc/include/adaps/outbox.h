@@ -1,12 +1,16 @@
 // What a channel has to send, one buffer a destination.
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <initializer_list>
 #include <span>
 #include <vector>
 
+#include "adaps/message.h"
+#include "adaps/stats.h"
 #include "adaps/transport.h"
 #include "adaps/types.h"
 
@@ -27,11 +31,17 @@ class Outbox {
     Frame& frame = frames.back();
     const auto* bytes = reinterpret_cast<const std::byte*>(&header);
     frame.insert(frame.end(), bytes, bytes + sizeof(Header));
+    std::size_t size = sizeof(Header);
     for (const std::span<const float> part : payload) {
       const auto raw = std::as_bytes(part);
       frame.insert(frame.end(), raw.begin(), raw.end());
+      size += raw.size();
     }
+    bytes_by_type_[static_cast<std::size_t>(header.type)].add(size);
   }
+
+  // Bytes of one kind of message so far; from any thread.
+  std::uint64_t bytes_of(MessageType type) const { return bytes_by_type_[static_cast<std::size_t>(type)].get(); }
 
   // Hands every frame to `sink(to, frame)` and is empty then.
   template <typename Sink>
@@ -59,6 +69,7 @@ class Outbox {
  private:
   static constexpr std::size_t kCut = std::size_t{1} << 20;
   std::vector<std::vector<Frame>> buffers_;
+  std::array<Counter, kMessageTypes> bytes_by_type_;
 };
 
 }  // namespace adaps
