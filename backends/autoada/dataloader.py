@@ -99,7 +99,7 @@ class AdaDataLoader:
             return source.explain(batch)
         expected = source.expected(batch)
         assert expected is not None
-        return "\n".join(f"{name}: {len(rows.ids)} rows by hand" for name, rows in expected.rows.items())
+        return "\n".join(f"{name}: {len(rows.keys)} rows by hand" for name, rows in expected.rows.items())
 
     def _run(self, model: AdaModel) -> Generator[Any, None, None]:
         source = self._key_source(model)
@@ -220,7 +220,7 @@ class _Ahead:
     def _announce(self, item: _Item) -> None:
         if item.expected is None or not item.expected.rows or self._lookahead.batches == 0:
             return
-        keys = [rows.ids + self._model.key_of(table) for table, rows in item.expected.rows.items()]
-        item.announced = torch.cat(keys)
+        keys = [rows.keys for rows in item.expected.rows.values()]
+        item.announced = keys[0] if len(keys) == 1 else torch.cat(keys)
         self._worker.intent(item.announced, item.clock)
         self._announced_until = max(self._announced_until, item.clock + 1)

@@ -80,7 +80,9 @@ class HandWrittenKeys:
                 f"keys gave a {type(ids).__name__}: it must give a mapping of table names to row ids"
             )
         return Expected(
-            rows_of_reads([(table_name(self._model, table), rows) for table, rows in ids.items()])
+            rows_of_reads(
+                ((table_name(self._model, table), rows) for table, rows in ids.items()), self._model.keys_of
+            )
         )
 
     def hand_out(self, batch: Any) -> None:
@@ -123,7 +125,7 @@ class PredictedKeys:
         prediction = self.predictor.predict(batch)
         self._report(prediction)
         reads = [(access.table, access.ids) for access in prediction.accesses if access.ids is not None]
-        return Expected(rows_of_reads(reads), prediction)
+        return Expected(rows_of_reads(reads, self._model.keys_of), prediction)
 
     def hand_out(self, batch: Any) -> None:
         if self._prepare is None and self._recorded < RECORDED_CALLS:

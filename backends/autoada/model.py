@@ -155,10 +155,9 @@ class AdaModel(nn.Module):
             keys = self.node.table(table).keys(torch.arange(self._tables[table].shape[0]))
             self.worker.intent(keys, self.worker.current_clock, FOREVER)
 
-    def key_of(self, table: str) -> int:
-        """The server's key of row 0 of a table, by the parameter's qualified name."""
-        first: int = self.node.table(table).first_key
-        return first
+    def keys_of(self, table: str, ids: Tensor) -> Tensor:
+        """The server's keys of rows of a table, given by the parameter's qualified name."""
+        return self._tables[table].keys(ids)
 
     @property
     def tables(self) -> dict[str, RemoteTable]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -20,9 +20,9 @@ class Lookup(NamedTuple):
 
 
 class TableRows(NamedTuple):
-    """The distinct rows of a table that a batch reads, and its reads in order."""
+    """The server's keys of the distinct rows of a table that a batch reads, and its reads in order."""
 
-    ids: Tensor
+    keys: Tensor
     lookups: tuple[Lookup, ...]
 
 
@@ -33,18 +33,24 @@ class Expected(NamedTuple):
     prediction: Prediction | None = None
 
 
-def rows_of_reads(reads: Sequence[tuple[str, Tensor]]) -> dict[str, TableRows]:
-    """De-duplicate reads ``(table, ids)``, each table's together; tables read alike are done once."""
+def rows_of_reads(
+    reads: Iterable[tuple[str, Tensor]], keys_of: Callable[[str, Tensor], Tensor]
+) -> dict[str, TableRows]:
+    """De-duplicate reads ``(table, ids)``, each table's together; tables read alike are done once.
+
+    ``keys_of(table, ids)`` gives the server's keys of row ids.
+    """
     by_table: dict[str, list[Tensor]] = {}
     for table, ids in reads:
         by_table.setdefault(table, []).append(ids)
-    done: dict[tuple[int, ...], TableRows] = {}
+    done: dict[tuple[int, ...], tuple[Tensor, tuple[Lookup, ...]]] = {}
     result = {}
     for table, parts in by_table.items():
         same = tuple(map(id, parts))
         if same not in done:
-            done[same] = TableRows(*unique_rows(parts))
-        result[table] = done[same]
+            done[same] = unique_rows(parts)
+        unique, lookups = done[same]
+        result[table] = TableRows(keys_of(table, unique), lookups)
     return result
 
 

@@ -64,7 +64,6 @@ class RemoteTable:
         self._table = table
         self._on_gradient = on_gradient
         self._expected: TableRows | None = None
-        self._expected_keys: Tensor | None = None
         self._position = 0
         self._leaf: Tensor | None = None
         self._whole: Tensor | None = None
@@ -73,12 +72,16 @@ class RemoteTable:
         self._read_whole_before = False
         self._gradients: list[tuple[Tensor, Tensor]] = []
 
+    def keys(self, ids: Tensor) -> Tensor:
+        """The server's keys of row ids; IndexError for a row that does not exist."""
+        keys: Tensor = self._table.keys(ids)
+        return keys
+
     # One step
 
     def expect(self, rows: TableRows | None) -> None:
         """Rows that the next forward pass is predicted to read."""
         self._expected = rows
-        self._expected_keys = None if rows is None else self._table.keys(rows.ids)
         self.begin_forward()
 
     def begin_forward(self) -> None:
@@ -96,8 +99,8 @@ class RemoteTable:
         if self._read_whole_before:
             return Rows(self._whole_table(track), self._all_keys, ids.long())
         if known is not None:
-            keys = self._expected_keys
-            assert keys is not None
+            assert self._expected is not None
+            keys = self._expected.keys
             if self._leaf is None or self._leaf.requires_grad != track:
                 self._leaf = self._pull(keys, track)
             return Rows(self._leaf, keys, known.inverse.view(ids.shape))

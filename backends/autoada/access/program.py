@@ -156,7 +156,10 @@ class Guard:
 
     def __call__(self, batch: Any) -> bool:
         """Whether the program holds for `batch`."""
-        return self._holds(batch)
+        try:
+            return self._holds(batch)
+        except (AttributeError, LookupError, TypeError):  # a batch of another make
+            return False
 
     @staticmethod
     def applies(signatures: Sequence[tuple[Any, ...]]) -> bool:

@@ -42,6 +42,7 @@ class Programs:
     def __init__(self) -> None:
         self.refused: str | None = None
         self._general: tuple[Guard, Recording] | None = None
+        self._recent: tuple[Guard, Recording] | None = None
         self._by_signature: OrderedDict[Any, tuple[Recording, int]] = OrderedDict()
         self._history: list[tuple[Any, Recording]] = []
         self._recorded = 0
@@ -54,13 +55,13 @@ class Programs:
 
     def find(self, batch: Any) -> Recording | None:
         """The program for `batch`, if there is one."""
-        found = None
-        if self._general is not None:
-            guard, recording = self._general
-            found = recording if guard(batch) else None
+        found = self._guarded(self._recent, batch) or self._guarded(self._general, batch)
         if found is None and self._by_signature:
-            known = self._by_signature.get(signature(batch))
-            found = known[0] if known is not None and known[1] >= CONFIRMED else None
+            shape = signature(batch)
+            known = self._by_signature.get(shape)
+            if known is not None and known[1] >= CONFIRMED:
+                found = known[0]
+                self._recent = (Guard([shape]), found)  # faster than to make the next batch's signature
         self._used += found is not None
         return found
 
@@ -87,16 +88,20 @@ class Programs:
     def refuse(self, reason: str) -> None:
         """Use no program from now on."""
         self.refused = reason
-        self._general = None
+        self._general = self._recent = None
         self._by_signature.clear()
         self._history.clear()
 
     def forget(self) -> None:
         """Start over after a wrong prediction."""
-        self._general = None
+        self._general = self._recent = None
         self._by_signature.clear()
         self._history.clear()
         self._recorded = self._used = 0
+
+    @staticmethod
+    def _guarded(candidate: tuple[Guard, Recording] | None, batch: Any) -> Recording | None:
+        return candidate[1] if candidate is not None and candidate[0](batch) else None
 
     def _generalize(self, recording: Recording) -> None:
         shapes = [shape for shape, other in self._history if other.same_as(recording)]
