@@ -216,6 +216,21 @@ def test_the_way_from_batch_to_model_is_recorded(model: autoada.AdaModel) -> Non
     assert len(announced.calls) >= 5
 
 
+def test_recording_leaves_the_modes_of_the_loop_alone(model: autoada.AdaModel) -> None:
+    announced = Announcements(model)
+    modes = torch._C._len_torch_function_stack()
+    for users, items, label in autoada.AdaDataLoader(batches(8), 2):
+        with torch.device("cpu"):
+            loss = nn.functional.mse_loss(model(users, items), label)
+            assert torch._C._len_torch_function_stack() == modes + 1
+        loss.backward()
+        assert torch._C._len_torch_function_stack() == modes
+    assert len(announced.calls) >= 5
+    for _ in autoada.AdaDataLoader(batches(8), 2):
+        break
+    assert torch._C._len_torch_function_stack() == modes
+
+
 def test_a_way_that_cannot_be_recorded_is_told_and_prepare_helps(
     model: autoada.AdaModel, caplog: pytest.LogCaptureFixture
 ) -> None:
