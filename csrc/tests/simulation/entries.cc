@@ -29,10 +29,10 @@ std::size_t request_floats(const RequestMessage& message, std::size_t length) {
 }
 
 std::string describe_floats(std::span<const std::byte> bytes, std::size_t length) {
+  if (bytes.empty()) return "";
   std::vector<float> floats(bytes.size() / sizeof(float));
   std::memcpy(floats.data(), bytes.data(), bytes.size());
   floats.resize(std::min(floats.size(), length));
-  if (floats.empty()) return "";
   for (float& x : floats) x = std::abs(x);  // gradients are negative
   try {
     return joined(" ", to_string(read_content(floats)));
