@@ -51,7 +51,6 @@ Channel::Channel(NodeState& node, int index)
 
 // --- submissions ---
 
-
 void Channel::wake() {
   if (driven == this) return;
   if (!signalled_.exchange(true) && waker_) waker_();
@@ -135,7 +134,9 @@ void Channel::take_submissions() {
         intent.start, Signal{std::move(intent.keys), intent.end});
   }
   // Who waits for keys to come has signalled them before: that must have had its effect.
-  const auto awaits_intent = [](const Unit* unit) { return unit->operation->kind == OperationKind::kLocalize; };
+  const auto awaits_intent = [](const Unit* unit) {
+    return unit->operation->kind == OperationKind::kLocalize;
+  };
   if (std::any_of(units.begin(), units.end(), awaits_intent)) run_round();
   for (Unit* unit : units) try_operation(*unit);
   for (Operation* operation : syncs) begin_sync(*operation);
@@ -150,7 +151,6 @@ void Channel::take_submissions() {
 }
 
 // --- driving ---
-
 
 Micros Channel::on_tick() {
   const Driving driving(this);
@@ -230,7 +230,8 @@ void Channel::flush_key(Key name) {
 
 Clock Channel::newest_clock() const {
   Clock newest = 0;
-  for (const auto& worker : node_.workers) newest = std::max(newest, worker->clock.load(std::memory_order_relaxed));
+  for (const auto& worker : node_.workers)
+    newest = std::max(newest, worker->clock.load(std::memory_order_relaxed));
   return newest;
 }
 
@@ -306,7 +307,6 @@ void Channel::check_key(Key key) const {
 
 // --- wait_sync (protocol.md, section 7) ---
 
-
 void Channel::begin_sync(Operation& operation) {
   flush_dirty(true);
   if (node_.settings.nodes == 1) {
@@ -344,7 +344,6 @@ void Channel::on_echo(const NumberMessage& message) {
 }
 
 // --- barriers and the end: counted by node 0 ---
-
 
 void Channel::on_gathered(bool for_good) {
   const NumberMessage message{.type = MessageType::kBarrier, .number = for_good ? kForGood : kAtBarrier};

@@ -1,6 +1,7 @@
 // Intent: when it is acted on, and what begins and ends with it.
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "adaps/channel.h"
@@ -13,6 +14,19 @@ namespace {
 // How many keys a tick takes up for full replication, so that a frame stays of moderate size.
 constexpr Key kPermanentBatch = 8192;
 constexpr std::size_t kPrefetchAhead = 16;
+
+// Touches each key's word and header, asked for ahead of their use: first the word, then the header that it
+// names.
+template <typename Function>
+void for_each_prefetched(Store& store, std::span<const Key> keys, Function function) {
+  const Table* hint = nullptr;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (i + 2 * kPrefetchAhead < keys.size()) store.prefetch_word(keys[i + 2 * kPrefetchAhead]);
+    if (i + kPrefetchAhead < keys.size()) store.prefetch_header(keys[i + kPrefetchAhead], hint);
+    function(keys[i]);
+  }
+}
+
 }  // namespace
 
 void Channel::act_on_intents() {
@@ -31,10 +45,7 @@ void Channel::act_on_intents() {
       const auto first = interest.acted_on.begin();
       const std::vector<Key> keys = std::move(first->second);
       interest.acted_on.erase(first);
-      for (std::size_t k = 0; k < keys.size(); ++k) {
-        if (k + kPrefetchAhead < keys.size()) node_.store.prefetch_word(keys[k + kPrefetchAhead]);
-        end_interest(keys[k]);
-      }
+      for_each_prefetched(node_.store, keys, [this](Key key) { end_interest(key); });
     }
     update_due(interest);
     if (node_.workers[i]->clock.load() >= interest.next_due.load()) round_requested_.store(true);
@@ -47,10 +58,7 @@ void Channel::act(Interest& interest, const Signal& signal, Clock clock) {
     return;
   }
   counters_.intents_acted.add(signal.keys.size());
-  for (std::size_t k = 0; k < signal.keys.size(); ++k) {
-    if (k + kPrefetchAhead < signal.keys.size()) node_.store.prefetch_word(signal.keys[k + kPrefetchAhead]);
-    start_interest(signal.keys[k]);
-  }
+  for_each_prefetched(node_.store, signal.keys, [this](Key key) { start_interest(key); });
   if (signal.end != kForever) {
     std::vector<Key>& ending = interest.acted_on[signal.end];
     ending.insert(ending.end(), signal.keys.begin(), signal.keys.end());

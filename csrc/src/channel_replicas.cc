@@ -25,7 +25,6 @@ bool anyone_behind(const Holders& holders, Version version) {
 
 // --- asking for a key, and giving it away ---
 
-
 // NONE -> PENDING.
 void Channel::want(LockedKey& key) {
   key.header().state = State::kPending;
@@ -160,7 +159,6 @@ void Channel::on_news(NodeId from, const NewsMessage& message) {
 
 // --- replicas ---
 
-
 // PENDING -> REPLICA.
 void Channel::on_setup(NodeId from, const SetupMessage& message, Reader& reader) {
   check_key(message.key);
@@ -252,7 +250,6 @@ void Channel::finish_drop(LockedKey& key) {
 }
 
 // --- changes ---
-
 
 // One key's part of a round.
 void Channel::flush(LockedKey& key) {

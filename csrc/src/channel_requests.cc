@@ -35,7 +35,6 @@ std::size_t payload_floats(const RequestMessage& message, std::size_t length) {
 
 // --- operations of this node's workers ---
 
-
 void Channel::try_operation(Unit& unit) {
   {
     LockedKey key(node_.store, unit.key);
@@ -185,7 +184,6 @@ bool Channel::has_parked_set(Key key) const {
 }
 
 // --- requests of any node ---
-
 
 // After the second stale hop, once, by way of the home node, without telling it anything.
 NodeId Channel::next_hop(LockedKey& key, Route& route) const {

@@ -8,8 +8,8 @@ std::uint64_t Epochs::add() {
   for (;;) {
     const std::uint64_t epoch = current_.load();
     pending_[epoch % kRing].fetch_add(1);
-    // If a wait closed the epoch in between it may have looked already: count again in the open one, so that a later
-    // wait, which begins behind the oldest open epoch, sees it.
+    // If a wait closed the epoch in between it may have looked already: count again in the open one, so that
+    // a later wait, which begins behind the oldest open epoch, sees it.
     if (current_.load() == epoch) return epoch;
     remove(epoch);
   }

@@ -7,7 +7,7 @@ namespace adaps {
 
 namespace {
 // Bytes of value and state that go with every round.
-constexpr double kShort = 64.0;
+constexpr double kShort = 16.0;
 }  // namespace
 
 FlushCadence::FlushCadence(const Tables& tables) : last_(tables.size()) {

@@ -105,7 +105,8 @@ bool allowed(OperationKind kind, LockedKey& key) {
     case State::kReplica:
       return kind != OperationKind::kSet;
     case State::kDropping:
-      return needed_bits(kind) == needed_bits(OperationKind::kPull) && (key.header().flags & kUnreadable) == 0;
+      return needed_bits(kind) == needed_bits(OperationKind::kPull) &&
+             (key.header().flags & kUnreadable) == 0;
     case State::kPending:
     case State::kNone:
       return false;

@@ -197,14 +197,16 @@ void Node::connect(const std::vector<std::string>& addresses, const ConnectOptio
   sockets.rank = settings.rank;
   sockets.nodes = settings.nodes;
   sockets.channels = settings.channels;
-  sockets.fingerprint = mix(impl_->state.tables.fingerprint() ^ static_cast<std::uint64_t>(settings.technique));
+  sockets.fingerprint =
+      mix(impl_->state.tables.fingerprint() ^ static_cast<std::uint64_t>(settings.technique));
   sockets.secret = options.secret;
   sockets.shape = options.shape;
   sockets.connect_timeout_seconds = options.connect_timeout_seconds;
   sockets.peer_timeout_seconds = options.peer_timeout_seconds;
   auto transports = connect_all(*impl_->listener, addresses, sockets, interrupted);
   for (std::size_t i = 0; i < transports.size(); ++i) {
-    impl_->drivers.push_back(std::make_unique<SocketDriver>(std::move(transports[i]), *impl_->state.channels[i]));
+    impl_->drivers.push_back(
+        std::make_unique<SocketDriver>(std::move(transports[i]), *impl_->state.channels[i]));
   }
   impl_->listener.reset();
   impl_->begin();
@@ -227,7 +229,9 @@ void Node::check() const { impl_->state.check(); }
 std::map<std::string, double> Node::stats() const {
   const NodeState& state = impl_->state;
   std::map<std::string, double> sums;
-  const auto add = [&](const char* name, const Counter& counter) { sums[name] += static_cast<double>(counter.get()); };
+  const auto add = [&](const char* name, const Counter& counter) {
+    sums[name] += static_cast<double>(counter.get());
+  };
   for (const auto& worker : state.workers) {
     const WorkerCounters& c = worker->counters;
     add("pulled_local", c.pulled.local);
@@ -263,7 +267,8 @@ std::map<std::string, double> Node::stats() const {
     add("lead_keys", c.lead_keys);
     for (std::size_t i = 1; i < kMessageTypes; ++i) {
       const auto type = static_cast<MessageType>(i);
-      sums[std::string("bytes_sent_") + name_of(type)] += static_cast<double>(channel->outbox().bytes_of(type));
+      sums[std::string("bytes_sent_") + name_of(type)] +=
+          static_cast<double>(channel->outbox().bytes_of(type));
     }
   }
   sums["resident_bytes"] = static_cast<double>(state.store.resident_bytes());

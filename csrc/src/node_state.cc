@@ -12,7 +12,9 @@ namespace {
 
 void validate(const Settings& settings) {
   const auto positive = [](long value, const char* name) {
-    if (value < 1) throw std::invalid_argument(std::string(name) + " is " + std::to_string(value) + "; it must be at least 1");
+    if (value < 1)
+      throw std::invalid_argument(std::string(name) + " is " + std::to_string(value) +
+                                  "; it must be at least 1");
   };
   positive(settings.nodes, "the number of nodes");
   positive(settings.workers, "workers");

@@ -13,14 +13,14 @@ namespace adaps {
 
 namespace {
 
-// Zeroed memory of which only touched pages are resident. Huge pages: random rows of a large table would otherwise
-// miss the TLB on every access.
+// Zeroed memory of which only touched pages are resident. Huge pages: random rows of a large table would
+// otherwise miss the TLB on every access.
 void* reserve(std::size_t bytes) {
   void* memory = mmap(nullptr, std::max<std::size_t>(bytes, 1), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
-    throw std::runtime_error("cannot reserve " + std::to_string(bytes) + " bytes of address space for the tables: " +
-                             std::strerror(errno));
+    throw std::runtime_error("cannot reserve " + std::to_string(bytes) +
+                             " bytes of address space for the tables: " + std::strerror(errno));
   }
   if (bytes >= (std::size_t{1} << 22)) madvise(memory, bytes, MADV_HUGEPAGE);
   return memory;
@@ -72,7 +72,8 @@ std::uint64_t Arena::high_water() const {
 
 Store::Store(Tables& tables, const Directory& directory, NodeId rank)
     : tables_(tables), directory_(directory), rank_(rank) {
-  for (const Tables::Arena& arena : tables.arenas()) arenas_.push_back(std::make_unique<Arena>(arena.width, arena.rows));
+  for (const Tables::Arena& arena : tables.arenas())
+    arenas_.push_back(std::make_unique<Arena>(arena.width, arena.rows));
   words_ = static_cast<std::atomic<std::uint32_t>*>(reserve(tables.num_keys() * sizeof(std::uint32_t)));
 }
 
@@ -93,7 +94,8 @@ std::uint32_t Store::lock(Key key) {
   }
 }
 
-// A lock is held for tens of nanoseconds, unless its holder was descheduled: then the core is better given away.
+// A lock is held for tens of nanoseconds, unless its holder was descheduled: then the core is better given
+// away.
 void Store::pause(int spins) {
   if (spins < 64) {
 #if defined(__x86_64__)
@@ -108,7 +110,8 @@ void Store::pause(int spins) {
 
 std::uint64_t Store::resident_bytes() const {
   std::uint64_t bytes = tables_.num_keys() * sizeof(std::uint32_t);
-  for (const auto& arena : arenas_) bytes += arena->high_water() * (sizeof(SlotHeader) + arena->width() * sizeof(float));
+  for (const auto& arena : arenas_)
+    bytes += arena->high_water() * (sizeof(SlotHeader) + arena->width() * sizeof(float));
   return bytes;
 }
 
@@ -135,7 +138,9 @@ NodeId LockedKey::location() const {
   return word_ == 0 ? store_.directory().home(key_) : static_cast<NodeId>(word_ >> word::kOwnerShift);
 }
 
-RelocationCount LockedKey::location_count() const { return header_ != nullptr ? header_->rc : word_ & kEntryMask; }
+RelocationCount LockedKey::location_count() const {
+  return header_ != nullptr ? header_->rc : word_ & kEntryMask;
+}
 
 void LockedKey::set_location(NodeId owner, RelocationCount rc) {
   if (header_ != nullptr) {
@@ -146,7 +151,9 @@ void LockedKey::set_location(NodeId owner, RelocationCount rc) {
   }
 }
 
-bool LockedKey::untouched_here() const { return word_ == 0 && header_ == nullptr && store_.directory().home(key_) == store_.rank(); }
+bool LockedKey::untouched_here() const {
+  return word_ == 0 && header_ == nullptr && store_.directory().home(key_) == store_.rank();
+}
 
 void LockedKey::allocate(State state) {
   const NodeId owner = location();

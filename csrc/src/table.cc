@@ -70,13 +70,17 @@ Tables::Tables(std::vector<TableSpec> specs) {
   if (specs.empty()) throw std::invalid_argument("a node needs at least one table");
   tables_.reserve(specs.size());
   for (TableSpec& spec : specs) {
-    if (spec.rows == 0) throw std::invalid_argument("table '" + spec.name + "' has 0 rows; it needs at least 1");
-    if (spec.length == 0) throw std::invalid_argument("table '" + spec.name + "' has length 0; it needs at least 1");
+    if (spec.rows == 0)
+      throw std::invalid_argument("table '" + spec.name + "' has 0 rows; it needs at least 1");
+    if (spec.length == 0)
+      throw std::invalid_argument("table '" + spec.name + "' has length 0; it needs at least 1");
     for (const Table& other : tables_) {
-      if (other.spec().name == spec.name) throw std::invalid_argument("two tables are called '" + spec.name + "'");
+      if (other.spec().name == spec.name)
+        throw std::invalid_argument("two tables are called '" + spec.name + "'");
     }
     const std::size_t width = spec.length + spec.rule.state_length(spec.length);
-    const auto same = std::find_if(arenas_.begin(), arenas_.end(), [&](const Arena& a) { return a.width == width; });
+    const auto same =
+        std::find_if(arenas_.begin(), arenas_.end(), [&](const Arena& a) { return a.width == width; });
     const auto arena = static_cast<std::size_t>(same - arenas_.begin());
     if (same == arenas_.end()) arenas_.push_back({width, 0});
     arenas_[arena].rows += spec.rows;
@@ -99,8 +103,8 @@ std::uint64_t Tables::fingerprint() const {
     hash = combine(hash, static_cast<std::uint64_t>(spec.rule.kind));
     hash = combine(hash, static_cast<std::uint64_t>(spec.init.kind));
     hash = combine(hash, spec.init.seed);
-    for (const float x : {spec.init.a, spec.init.b, spec.rule.lr, spec.rule.momentum, spec.rule.eps, spec.rule.beta1,
-                          spec.rule.beta2, spec.rule.initial_accumulator}) {
+    for (const float x : {spec.init.a, spec.init.b, spec.rule.lr, spec.rule.momentum, spec.rule.eps,
+                          spec.rule.beta1, spec.rule.beta2, spec.rule.initial_accumulator}) {
       hash = combine(hash, bits_of(x));
     }
   }

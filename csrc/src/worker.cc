@@ -21,7 +21,8 @@ class Stopwatch {
   explicit Stopwatch(Counter& micros) : micros_(micros) {}
   ~Stopwatch() {
     const auto elapsed = std::chrono::steady_clock::now() - begin_;
-    micros_.add(static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(elapsed).count()));
+    micros_.add(
+        static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(elapsed).count()));
   }
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
@@ -80,8 +81,8 @@ Ticket Worker::set(std::span<const Key> keys, const float* values, std::size_t f
   return run(OperationKind::kSet, keys, nullptr, values, floats, asynchronous);
 }
 
-Ticket Worker::run(OperationKind kind, std::span<const Key> keys, float* out, const float* in, std::size_t floats,
-                   bool asynchronous) {
+Ticket Worker::run(OperationKind kind, std::span<const Key> keys, float* out, const float* in,
+                   std::size_t floats, bool asynchronous) {
   const std::size_t expected = checked_floats(node_.tables, keys);
   if (floats != expected) {
     throw std::invalid_argument("the array holds " + std::to_string(floats) + " values, but " +
@@ -105,8 +106,8 @@ Ticket Worker::run(OperationKind kind, std::span<const Key> keys, float* out, co
   return kDone;
 }
 
-// A failure or an interrupt abandons the operation: it lives on, as channels may still name it, but they leave its
-// arrays alone.
+// A failure or an interrupt abandons the operation: it lives on, as channels may still name it, but they
+// leave its arrays alone.
 void Worker::block(const std::shared_ptr<Operation>& operation) {
   Completion& completion = operation->completion;
   std::unique_lock lock(completion.mutex);
@@ -131,8 +132,8 @@ void Worker::block(const std::shared_ptr<Operation>& operation) {
 void Worker::intent(std::span<const Key> keys, Clock start, Clock end) {
   checked_floats(node_.tables, keys);
   if (end <= start) {
-    throw std::invalid_argument("an intent for clocks [" + std::to_string(start) + ", " + std::to_string(end) +
-                                ") is empty; its end must be above its start");
+    throw std::invalid_argument("an intent for clocks [" + std::to_string(start) + ", " +
+                                std::to_string(end) + ") is empty; its end must be above its start");
   }
   check_usable();
   WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
@@ -147,9 +148,11 @@ void Worker::intent(std::span<const Key> keys, Clock start, Clock end) {
     return;
   }
   std::vector<std::vector<Key>> by_channel(node_.channels.size());
-  for (const Key key : keys) by_channel[static_cast<std::size_t>(node_.directory.channel(key))].push_back(key);
+  for (const Key key : keys)
+    by_channel[static_cast<std::size_t>(node_.directory.channel(key))].push_back(key);
   for (std::size_t i = 0; i < by_channel.size(); ++i) {
-    if (!by_channel[i].empty()) node_.channels[i]->submit_intent(index_, std::move(by_channel[i]), start, end);
+    if (!by_channel[i].empty())
+      node_.channels[i]->submit_intent(index_, std::move(by_channel[i]), start, end);
   }
 }
 
@@ -192,7 +195,9 @@ bool Worker::is_done(Ticket ticket) {
     return false;
   }
   // The thread that finished it may still hold the completion's mutex.
-  { const std::lock_guard guard((*operation)->completion.mutex); }
+  {
+    const std::lock_guard guard((*operation)->completion.mutex);
+  }
   outstanding_.erase(ticket);
   return true;
 }

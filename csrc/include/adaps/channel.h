@@ -190,8 +190,8 @@ class Channel : public TransportEvents {
   // rounds
   const Micros round_distance_;
   Micros last_round_ = 0;
-  Micros flush_allowed_ = 0;            // not before, so that the network is not filled
-  Micros flush_wanted_ = kNever;        // at the latest
+  Micros flush_allowed_ = 0;      // not before, so that the network is not filled
+  Micros flush_wanted_ = kNever;  // at the latest
   FlushCadence cadence_;
   std::vector<std::vector<Key>> deferred_;  // by table: dirty keys that wait for their table's turn
   bool flush_deferred_ = false;             // any of them

@@ -23,8 +23,8 @@ class Directory {
   std::uint64_t channels_;
 };
 
-// A location entry keeps 18 bits of the relocation count. They are compared modulo 2^18, and 0 is never taken by a
-// relocation: it means "no news yet, ask home".
+// A location entry keeps 18 bits of the relocation count. They are compared modulo 2^18, and 0 is never taken
+// by a relocation: it means "no news yet, ask home".
 inline constexpr RelocationCount kEntryMask = (1U << 18) - 1;
 
 inline bool newer_entry(RelocationCount a, RelocationCount b) {

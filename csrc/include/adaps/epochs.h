@@ -17,8 +17,8 @@ class Epochs {
   std::uint64_t add();
   void remove(std::uint64_t epoch);
 
-  // Closes the current epoch for a wait_sync; the operation gets finish() once every write of it and of all earlier
-  // epochs is applied.
+  // Closes the current epoch for a wait_sync; the operation gets finish() once every write of it and of all
+  // earlier epochs is applied.
   void wait(Operation& operation);
   bool anyone_waits() const { return waiting_.load(std::memory_order_seq_cst) > 0; }
   // For failures: forgets the waiting operations and returns them.

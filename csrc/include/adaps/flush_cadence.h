@@ -8,10 +8,10 @@
 
 namespace adaps {
 
-// Exchanging a value costs as many bytes as it has; not exchanging it costs freshness, which grows with the time since
-// the last exchange. The sum of both is smallest when the time between two exchanges grows with the square root of the
-// size. So short rows go with every round, and the long blocks of a dense layer, which every step changes, once in
-// several clocks. A wait_sync waits for none of this.
+// Exchanging a value costs as many bytes as it has; not exchanging it costs freshness, which grows with the
+// time since the last exchange. The sum of both is smallest when the time between two exchanges grows with
+// the square root of the size. So short rows go with every round, and the long blocks of a dense layer, which
+// every step changes, once in several clocks. A wait_sync waits for none of this.
 class FlushCadence {
  public:
   explicit FlushCadence(const Tables& tables);

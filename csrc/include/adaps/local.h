@@ -12,8 +12,9 @@ namespace adaps {
 
 struct NodeState;
 
-// Starts a call: serves what is local at once and fills operation.units with the rest. Sets operation.left. The units
-// still have to be submitted to their channels (submit_units); without any the operation is complete.
+// Starts a call: serves what is local at once and fills operation.units with the rest. Sets operation.left.
+// The units still have to be submitted to their channels (submit_units); without any the operation is
+// complete.
 void start(NodeState& node, Operation& operation, std::span<const Key> keys);
 
 // Counts the writes among the units for wait_sync and hands all to their channels.

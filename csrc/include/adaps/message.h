@@ -1,5 +1,6 @@
-// Messages between nodes, as they lie in a frame (protocol.md, section 3). Little-endian; every entry is a multiple of
-// four bytes, so that values can be used where they lie. How many floats follow an entry is fixed by its table.
+// Messages between nodes, as they lie in a frame (protocol.md, section 3). Little-endian; every entry is a
+// multiple of four bytes, so that values can be used where they lie. How many floats follow an entry is fixed
+// by its table.
 #pragma once
 
 #include <cstddef>
@@ -14,22 +15,22 @@
 namespace adaps {
 
 enum class MessageType : std::uint8_t {
-  kRequest = 1,   // pull, push, push_gradients, set: any node -> owner, routed
-  kIntent,        // any node -> owner, routed
-  kAnswer,        // owner -> origin
-  kSetup,         // owner -> new holder
-  kRefresh,       // owner -> holder
-  kDelta,         // holder -> owner
-  kAck,           // owner -> holder
-  kDrop,          // holder -> owner
-  kDropAck,       // owner -> former holder
-  kTransfer,      // old owner -> new owner
-  kNews,          // new owner -> home
-  kMark,          // any -> any
-  kEcho,          // any -> any
-  kBarrier,       // any -> node 0
-  kRelease,       // node 0 -> any
-  kGoodbye,       // any -> any
+  kRequest = 1,  // pull, push, push_gradients, set: any node -> owner, routed
+  kIntent,       // any node -> owner, routed
+  kAnswer,       // owner -> origin
+  kSetup,        // owner -> new holder
+  kRefresh,      // owner -> holder
+  kDelta,        // holder -> owner
+  kAck,          // owner -> holder
+  kDrop,         // holder -> owner
+  kDropAck,      // owner -> former holder
+  kTransfer,     // old owner -> new owner
+  kNews,         // new owner -> home
+  kMark,         // any -> any
+  kEcho,         // any -> any
+  kBarrier,      // any -> node 0
+  kRelease,      // node 0 -> any
+  kGoodbye,      // any -> any
 };
 inline constexpr std::size_t kMessageTypes = static_cast<std::size_t>(MessageType::kGoodbye) + 1;
 const char* name_of(MessageType type);
@@ -41,7 +42,8 @@ struct Route {
 };
 
 #pragma pack(push, 1)
-struct RequestMessage {  // followed by count * length floats (push, gradients), length floats (set), none (pull)
+struct RequestMessage {  // followed by count * length floats (push, gradients), length floats (set), none
+                         // (pull)
   MessageType type = MessageType::kRequest;
   Route route{};
   NodeId origin = 0;
@@ -104,8 +106,8 @@ struct NewsMessage {
   std::uint64_t key = 0;
   RelocationCount rc = 0;
 };
-// kMark, kEcho: names a wait_sync. kBarrier: 0 the node is at a barrier, 1 it takes part no more. kRelease: 0 go on, 1
-// every node takes part no more. kGoodbye: the sender closes its connection next.
+// kMark, kEcho: names a wait_sync. kBarrier: 0 the node is at a barrier, 1 it takes part no more. kRelease: 0
+// go on, 1 every node takes part no more. kGoodbye: the sender closes its connection next.
 struct NumberMessage {
   MessageType type = MessageType::kMark;
   std::uint8_t unused[3] = {};

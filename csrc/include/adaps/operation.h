@@ -13,12 +13,14 @@
 namespace adaps {
 
 enum class OperationKind : std::uint8_t { kPull, kPush, kPushGradients, kSet, kSync, kBarrier, kLocalize };
-inline bool is_write(OperationKind kind) { return kind != OperationKind::kPull && kind <= OperationKind::kSet; }
+inline bool is_write(OperationKind kind) {
+  return kind != OperationKind::kPull && kind <= OperationKind::kSet;
+}
 
 struct Operation;
 
-// Every occurrence of one key in one call that could not be served at once: applied in order, in one place, so that an
-// earlier occurrence is never overtaken by a later one.
+// Every occurrence of one key in one call that could not be served at once: applied in order, in one place,
+// so that an earlier occurrence is never overtaken by a later one.
 struct Unit {
   Operation* operation = nullptr;
   Key key = 0;
@@ -64,8 +66,8 @@ struct Operation {
   std::uint64_t epoch = 0;  // kSync
   std::atomic<std::uint32_t> left{0};
   std::atomic<bool> done{false};
-  // A worker that gives up waiting (a failure, an interrupt) abandons the operation: its arrays may be gone. A channel
-  // touches them only under this mutex and if it is not abandoned.
+  // A worker that gives up waiting (a failure, an interrupt) abandons the operation: its arrays may be gone.
+  // A channel touches them only under this mutex and if it is not abandoned.
   std::mutex arrays;
   bool abandoned = false;
 };

@@ -16,8 +16,8 @@
 
 namespace adaps {
 
-// Entries are appended while the lock of their key is held, so the order of messages on a link is the order of the
-// state changes. Frames are cut at entries.
+// Entries are appended while the lock of their key is held, so the order of messages on a link is the order
+// of the state changes. Frames are cut at entries.
 class Outbox {
  public:
   explicit Outbox(NodeId nodes) : buffers_(nodes) {}
@@ -41,7 +41,9 @@ class Outbox {
   }
 
   // Bytes of one kind of message so far; from any thread.
-  std::uint64_t bytes_of(MessageType type) const { return bytes_by_type_[static_cast<std::size_t>(type)].get(); }
+  std::uint64_t bytes_of(MessageType type) const {
+    return bytes_by_type_[static_cast<std::size_t>(type)].get();
+  }
 
   // Hands every frame to `sink(to, frame)` and is empty then.
   template <typename Sink>

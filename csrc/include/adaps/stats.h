@@ -32,10 +32,10 @@ struct AccessCounters {
 // Written by one worker thread.
 struct alignas(64) WorkerCounters {
   AccessCounters pulled, pushed, set;
-  Counter intents;             // keys signalled
-  Counter intents_late;        // of these, for clocks that were over
-  Counter blocked_micros;      // in pull, push and set
-  Counter sync_micros;         // in wait_sync
+  Counter intents;         // keys signalled
+  Counter intents_late;    // of these, for clocks that were over
+  Counter blocked_micros;  // in pull, push and set
+  Counter sync_micros;     // in wait_sync
   Counter barrier_micros;
 };
 
@@ -43,14 +43,20 @@ struct alignas(64) WorkerCounters {
 struct alignas(64) ChannelCounters {
   Counter rounds, frames_sent, frames_received, bytes_sent, bytes_received;
   Counter intents_acted, intents_late;
-  Counter relocations;      // keys that became owned here by a transfer
+  Counter relocations;  // keys that became owned here by a transfer
   Counter replicas_set_up, replicas_dropped;
   Counter deltas_sent, refreshes_sent, requests_forwarded;
   Counter lead_micros, lead_keys;  // from sending an intent until the key is local
 };
 
 enum class TraceKind : std::uint8_t {
-  kAlloc, kIntentStart, kIntentStop, kReplicaSetUp, kReplicaDropped, kRelocatedHere, kRelocatedAway
+  kAlloc,
+  kIntentStart,
+  kIntentStop,
+  kReplicaSetUp,
+  kReplicaDropped,
+  kRelocatedHere,
+  kRelocatedAway
 };
 
 struct TraceEvent {

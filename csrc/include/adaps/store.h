@@ -4,8 +4,8 @@
 //   lock:1 | slot:1 | readable:1 | push:1 | set:1 | tracked:1 | index:26
 // without one, a location entry:
 //   lock:1 | 0 | owner:12 | relocation count:18
-// The word 0 means "mine, never touched" at the home node and "ask home" elsewhere; so no node needs set-up work for a
-// table, and a key that was never touched costs no value memory.
+// The word 0 means "mine, never touched" at the home node and "ask home" elsewhere; so no node needs set-up
+// work for a table, and a key that was never touched costs no value memory.
 #pragma once
 
 #include <atomic>
@@ -36,19 +36,22 @@ enum class State : std::uint8_t { kNone, kPending, kReplica, kDropping, kOwner }
 
 // 20 bytes; with the key word a slot costs 24 bytes beyond value and optimizer state.
 struct SlotHeader {
-  Version version = 0;     // owner: version of the value; replica: the version that it is built on; pending: time sent
+  Version version =
+      0;  // owner: version of the value; replica: the version that it is built on; pending: time sent
   RelocationCount rc = 0;  // owner, replica: count of this tenure; else of the location entry
-  std::uint32_t side = 0;  // owner: its holders, if any; replica: what is not yet applied at the owner, if anything
+  std::uint32_t side =
+      0;  // owner: its holders, if any; replica: what is not yet applied at the owner, if anything
   std::uint32_t intents = 0;  // signals that are acted on and have not ended
   NodeId location = 0;        // replica, dropping: the owner; pending, none: location entry
   State state = State::kNone;
   std::uint8_t flags = 0;
 };
 static_assert(sizeof(SlotHeader) == 20);
-inline constexpr std::uint8_t kOnDirtyList = 1;   // the key is on its channel's dirty list
-inline constexpr std::uint8_t kUnreadable = 2;    // dropping: a newer answer was seen
+inline constexpr std::uint8_t kOnDirtyList = 1;  // the key is on its channel's dirty list
+inline constexpr std::uint8_t kUnreadable = 2;   // dropping: a newer answer was seen
 
-// Slots of one width. Memory is reserved for every row but taken only for slots in use; freed slots are used again.
+// Slots of one width. Memory is reserved for every row but taken only for slots in use; freed slots are used
+// again.
 class Arena {
  public:
   Arena(std::size_t width, std::uint64_t rows);
@@ -91,6 +94,13 @@ class Store {
   std::uint32_t peek(Key key) const { return words_[key].load(std::memory_order_relaxed); }
   void prefetch_word(Key key) const { __builtin_prefetch(&words_[key], 1); }
 
+  // The header of the key's slot, if its word (asked for earlier) says that it has one.
+  void prefetch_header(Key key, const Table*& hint) {
+    const std::uint32_t seen = peek(key);
+    if ((seen & word::kSlot) == 0) return;
+    __builtin_prefetch(&arena(tables_.find(key, hint)).header(seen & word::kIndexMask), 1);
+  }
+
   // Locks the key if its word has all bits of `needed` (which includes kSlot); returns the word or 0.
   std::uint32_t lock_if(Key key, std::uint32_t needed) {
     std::uint32_t seen = words_[key].load(std::memory_order_relaxed);
@@ -124,8 +134,8 @@ class Store {
   std::vector<std::unique_ptr<Arena>> arenas_;
 };
 
-// Holds the lock of one key and gives its state a readable face. The key word is written back at the end, with the
-// bits that follow from the state.
+// Holds the lock of one key and gives its state a readable face. The key word is written back at the end,
+// with the bits that follow from the state.
 class LockedKey {
  public:
   LockedKey(Store& store, Key key) : LockedKey(store, key, store.lock(key)) {}
@@ -152,7 +162,8 @@ class LockedKey {
 
   // The key gets a slot in the given state, keeping its location entry; the value is not written.
   void allocate(State state);
-  // The home node's first touch of a key: the initial value, owned. Nothing if the key is not untouched and mine.
+  // The home node's first touch of a key: the initial value, owned. Nothing if the key is not untouched and
+  // mine.
   void materialize();
   bool untouched_here() const;
   // Back to a location entry.

@@ -12,8 +12,8 @@ namespace adaps {
 
 using Frame = std::vector<std::byte>;
 
-// Frames of one channel between all nodes: reliable and in order for each ordered pair of nodes; no order between
-// different pairs.
+// Frames of one channel between all nodes: reliable and in order for each ordered pair of nodes; no order
+// between different pairs.
 class Transport {
  public:
   virtual ~Transport() = default;

@@ -8,8 +8,9 @@ namespace adaps {
 
 enum class RuleKind : std::uint8_t { kSgd, kMomentum, kAdagrad, kRowAdagrad, kAdam };
 
-// Hyperparameters in the notation of torch.optim. Adam is lazy: only rows with a gradient change, each with its own
-// step count, as torch.optim.SparseAdam updates only the rows that occur (whose step count is global, though).
+// Hyperparameters in the notation of torch.optim. Adam is lazy: only rows with a gradient change, each with
+// its own step count, as torch.optim.SparseAdam updates only the rows that occur (whose step count is global,
+// though).
 struct UpdateRule {
   RuleKind kind = RuleKind::kSgd;
   float lr = 0.01F;
@@ -23,10 +24,11 @@ struct UpdateRule {
   std::size_t state_length(std::size_t length) const;
   void init_state(float* state, std::size_t length) const;
 
-  // Applies one gradient to value[length] and the state behind it (value[length, length + state)). If `delta` is
-  // given, the change of value and state is added to it as well: it is formed directly, not as a difference of two
-  // large numbers.
-  void apply(float* value, const float* gradient, std::size_t length, float* delta, float learning_rate) const;
+  // Applies one gradient to value[length] and the state behind it (value[length, length + state)). If `delta`
+  // is given, the change of value and state is added to it as well: it is formed directly, not as a
+  // difference of two large numbers.
+  void apply(float* value, const float* gradient, std::size_t length, float* delta,
+             float learning_rate) const;
 };
 
 }  // namespace adaps

@@ -24,24 +24,27 @@ inline constexpr Ticket kDone = -1;
 // One worker thread's handle; not for use by several threads at once (its clock may be read by any).
 //
 // Keys outside [0, num_keys) throw std::out_of_range naming the key; a value array of the wrong size throws
-// std::invalid_argument naming both sizes. Nothing is done then. After the loss of a peer every call throws PeerLost.
+// std::invalid_argument naming both sizes. Nothing is done then. After the loss of a peer every call throws
+// PeerLost.
 class Worker {
  public:
   Worker(NodeState& node, int index);
   ~Worker();
 
-  // Values of the keys one after the other; `floats` is the size of the array. Duplicates are allowed and behave as
-  // if given one after the other. The arrays must live until the call is complete. If `asynchronous`, returns a
-  // ticket, else kDone.
+  // Values of the keys one after the other; `floats` is the size of the array. Duplicates are allowed and
+  // behave as if given one after the other. The arrays must live until the call is complete. If
+  // `asynchronous`, returns a ticket, else kDone.
   Ticket pull(std::span<const Key> keys, float* out, std::size_t floats, bool asynchronous);
   Ticket push(std::span<const Key> keys, const float* deltas, std::size_t floats, bool asynchronous);
-  Ticket push_gradients(std::span<const Key> keys, const float* gradients, std::size_t floats, bool asynchronous);
+  Ticket push_gradients(std::span<const Key> keys, const float* gradients, std::size_t floats,
+                        bool asynchronous);
   Ticket set(std::span<const Key> keys, const float* values, std::size_t floats, bool asynchronous);
 
   // Announces access in this worker's clocks [start, end). Returns at once.
   void intent(std::span<const Key> keys, Clock start, Clock end);
-  // Blocks until the keys, which this worker signalled for its current clock, can be read without a message; keys that
-  // no intent brings here are not waited for. For the start of a pipeline: later keys come while others are in use.
+  // Blocks until the keys, which this worker signalled for its current clock, can be read without a message;
+  // keys that no intent brings here are not waited for. For the start of a pipeline: later keys come while
+  // others are in use.
   void wait_intent(std::span<const Key> keys);
   void advance_clock();
   Clock current_clock() const;
