@@ -7,6 +7,7 @@
 
 #include "adaps/channel.h"
 #include "adaps/local.h"
+#include "adaps/log.h"
 #include "adaps/node_state.h"
 
 namespace adaps {
@@ -138,8 +139,17 @@ void Worker::intent(std::span<const Key> keys, Clock start, Clock end) {
   check_usable();
   WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
   state.counters.intents.add(keys.size());
-  if (end <= state.clock.load(std::memory_order_relaxed)) {
+  const Clock clock = state.clock.load(std::memory_order_relaxed);
+  if (end <= clock) {
     state.counters.intents_late.add(keys.size());
+    if (!std::exchange(told_late_, true)) {
+      log_message(LogLevel::kWarning,
+                  "worker " + std::to_string(index_) + " signalled intent for clocks [" +
+                      std::to_string(start) + ", " + std::to_string(end) + ") at clock " +
+                      std::to_string(clock) +
+                      ": it has no effect; signal it before its end (said once; stats() counts "
+                      "intents_late)");
+    }
     return;
   }
   if (!node_.settings.uses_intent() || keys.empty()) return;

@@ -96,11 +96,17 @@ def test_intent_is_counted_and_checked(node: adaps.Node, kv: adaps.Worker) -> No
     assert node.stats()["intents"] == 3
 
 
-def test_an_intent_for_the_past_is_counted_as_late(node: adaps.Node, kv: adaps.Worker) -> None:
+def test_an_intent_for_the_past_is_counted_as_late_and_said_once(
+    node: adaps.Node, kv: adaps.Worker, caplog: pytest.LogCaptureFixture
+) -> None:
     for _ in range(3):
         kv.advance_clock()
     kv.intent([1, 2], 0, 2)
-    assert node.stats()["intents_late"] == 2
+    kv.intent([3], 1, 2)
+    assert node.stats()["intents_late"] == 3
+    (record,) = caplog.records
+    assert record.name == "adaps"
+    assert "intent for clocks [0, 2) at clock 3" in record.getMessage()
 
 
 def test_a_worker_has_one_handle(node: adaps.Node) -> None:

@@ -74,6 +74,7 @@ class Worker {
   const int index_;
   Ticket next_ticket_ = 0;
   bool finalized_ = false;
+  bool told_late_ = false;
   std::unordered_map<Ticket, std::shared_ptr<Operation>> outstanding_;
   std::vector<std::shared_ptr<Operation>> abandoned_;
   std::function<void()> interrupt_check_;
