@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 import adaps
 import autoada
 from adabench.backends.protocol import Cluster, ServerOptions
-from adabench.usecases.protocol import UseCase
+from adabench.usecases.protocol import Placed, UseCase
 
 
 class ServerSession:
@@ -35,6 +35,8 @@ class ServerSession:
         self.model = autoada.AdaModel(model, optimizer, node=cluster.share(make), worker=cluster.worker)
         self.server = self.model.worker
         self._optimizer = optimizer
+        if isinstance(usecase, Placed):
+            self._place(usecase.home_rows(cluster.index, cluster.world_size * cluster.workers))
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
         return iter(loader)
@@ -56,6 +58,14 @@ class ServerSession:
                 for table, ids in self.usecase.keys(batch).items():
                     self.server.wait_intent(self.model.node.table(table).keys(ids))
             yield batch
+
+    def _place(self, rows: Mapping[str, Tensor]) -> None:
+        """Bring rows to this node; they stay until another one wants them."""
+        for table, ids in rows.items():
+            keys = self.model.node.table(table).keys(ids)
+            self.server.intent(keys, self.server.current_clock)
+            self.server.wait_intent(keys)
+        self.server.advance_clock()
 
     def synchronize(self) -> None:
         self.server.wait_sync()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 import torch
@@ -90,6 +90,18 @@ class UseCase(Protocol):
 
     def samples(self, batch: Any) -> int:
         """How many training samples a batch holds."""
+        ...
+
+
+@runtime_checkable
+class Placed(Protocol):
+    """A use case that knows before training which worker will read which rows most."""
+
+    def home_rows(self, rank: int, world: int) -> dict[str, Tensor]:
+        """Rows for worker `rank` of `world` to start with: qualified parameter name -> int64 row ids.
+
+        Disjoint among the workers. A parameter server may begin with these rows on the worker's node.
+        """
         ...
 
 

@@ -9,9 +9,10 @@ import msgspec
 import pytest
 import torch
 
-from adabench.backends.protocol import Cluster
+from adabench.backends.protocol import Cluster, ServerOptions
 from adabench.harness.registry import load_backend, names
 from adabench.usecases.ctr.task import CtrParams, CtrUseCase
+from adabench.usecases.gcn.task import GcnParams, GcnUseCase
 
 BACKENDS = sorted(names("backend"))
 ON_SERVER = [name for name in BACKENDS if load_backend(name).distributed]
@@ -91,3 +92,11 @@ def test_intent_is_signalled_ahead_of_use(name: str, shared: Shared) -> None:
 
 def test_a_backend_without_server_has_no_counters() -> None:
     assert train("single", "sgd", Shared())[1] == {}
+
+
+def test_rows_that_a_use_case_places_are_signalled_before_training(shared: Shared) -> None:
+    usecase = GcnUseCase(GcnParams(), None, seed=1)
+    session = load_backend("prefetch")().open(usecase, cluster_of_one(shared), ServerOptions())
+    placed = sum(len(rows) for rows in usecase.home_rows(0, 1).values())
+    assert session.counters()["intents"] >= placed > 0
+    session.close()
