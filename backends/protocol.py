@@ -21,6 +21,15 @@ T = TypeVar("T")
 Technique = Literal["adaptive", "replication", "relocation", "static", "full_replication"]
 
 
+class Unavailable(RuntimeError):
+    """A backend cannot work here: its package is not installed, or a topology or use case is none of its.
+
+    The message is one sentence, which becomes the reason of a run that is recorded as `skipped`. A backend
+    raises it when it is constructed, before anything is launched (`importlib.util.find_spec` tells whether a
+    package is installed without importing it), or in `open` for what depends on use case, cluster or options.
+    """
+
+
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Options of a backend; a backend derives its own class."""
 
@@ -84,7 +93,10 @@ class Session(Protocol):
 
 
 class Backend(Protocol):
-    """A strategy. `distributed` is False for one that always runs as a single process."""
+    """A strategy. `distributed` is False for one that always runs as a single process.
+
+    Constructing it, without arguments, or `open` raises `Unavailable` where it cannot work.
+    """
 
     name: ClassVar[str]
     Options: ClassVar[type[Options]]

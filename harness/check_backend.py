@@ -11,7 +11,7 @@ import msgspec
 from adabench.backends.protocol import Backend, Options
 from adabench.harness.findings import Finding
 from adabench.harness.launch import Outcome, launch
-from adabench.harness.registry import load_backend, load_usecase
+from adabench.harness.registry import load_backend, load_usecase, unavailable
 from adabench.harness.spec import TrialSpec
 
 __all__ = ["check_backend"]
@@ -37,6 +37,10 @@ def check_backend(name: str) -> Iterator[Finding]:
     """
     backend = load_backend(name)
     yield _options(backend)
+    obstacle = unavailable(name)
+    if obstacle is not None:
+        yield Finding("can work here", False, obstacle)
+        return
     reference = _train("single", {}, 1, 1)
     if reference.status != "ok":
         yield Finding("plain PyTorch trains the reference", False, str(reference.reason))

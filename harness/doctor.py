@@ -16,6 +16,7 @@ from adabench.harness.environment import capture, machine_name, probe
 from adabench.harness.errors import UsageError
 from adabench.harness.launch import launch
 from adabench.harness.registry import load_usecase
+from adabench.harness.scratch import sweep
 from adabench.harness.spec import TrialSpec
 
 __all__ = ["examine", "noise_floor"]
@@ -34,6 +35,7 @@ def examine() -> tuple[list[str], list[str]]:
     list of str, list of str
         What was seen, and what would make measurements worse than they need be.
     """
+    swept = sweep()
     environment = capture()
     load = os.getloadavg()[0]
     seconds = [probe()[1] for _ in range(PROBES)]
@@ -48,6 +50,8 @@ def examine() -> tuple[list[str], list[str]]:
         f"probe       {median * 1000:.2f} ms, its ninth decile {spread:.1%} above the least of {PROBES}",
         f"memory      {environment['memory_available_gib']:g} of {environment['memory_gib']:g} GiB available",
     ]
+    if swept:
+        lines.append(f"removed     {len(swept)} scratch folders of runs whose harness was killed")
     complaints = []
     if load > BUSY_LOAD * environment["cores"]["usable"]:
         complaints.append(

@@ -18,6 +18,7 @@ from adabench.harness.open_session import open_session
 from adabench.harness.plan import cells_of, planned_runs
 from adabench.harness.progress import SessionProgress
 from adabench.harness.registry import load_usecase
+from adabench.harness.scratch import sweep
 from adabench.harness.study import Study
 from adabench.results.record import PlannedRun, Run
 from adabench.results.store import SessionStore
@@ -62,6 +63,7 @@ def run_session(study: Study, root: Path, policy: Policy, console: Console) -> t
     """
     cells = cells_of(study)
     _check_targets(study)
+    sweep()
     store, session = open_session(study, cells, root, policy.fresh, console.print)
     by_id = {cell.id: cell for cell in cells}
     with store.locked(), Interruption() as interruption:

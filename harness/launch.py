@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -19,6 +17,7 @@ import psutil
 
 from adabench.harness.group import Failure, failures_file, leftovers_file
 from adabench.harness.process import kill_tree
+from adabench.harness.scratch import scratch_folder
 from adabench.harness.spec import (
     NETWORK_VARIABLE,
     RankError,
@@ -83,34 +82,35 @@ def launch(
     watch : callable
         Told rank 0's state whenever it is read.
     """
-    folder = Path(tempfile.mkdtemp(prefix="adabench-"))
-    (folder / "tmp").mkdir()
-    launched_at = time.monotonic()
-    spec = msgspec.structs.replace(spec, folder=str(folder), launched_at=launched_at)
-    spec_file = folder / "spec.json"
-    spec_file.write_bytes(msgspec.json.encode(spec))
-    try:
-        with out.open("ab") as out_file, err.open("ab") as err_file:
-            group = subprocess.Popen(
-                _command(spec, folder, spec_file),
-                stdin=subprocess.DEVNULL,
-                stdout=out_file,
-                stderr=err_file,
-                env=_environment(spec, folder),
-                start_new_session=True,
+    with scratch_folder() as folder, out.open("ab") as out_file, err.open("ab") as err_file:
+        (folder / "tmp").mkdir()
+        launched_at = time.monotonic()
+        spec = msgspec.structs.replace(spec, folder=str(folder), launched_at=launched_at)
+        spec_file = folder / "spec.json"
+        spec_file.write_bytes(msgspec.json.encode(spec))
+        oom_kills = _oom_kills()
+        group = subprocess.Popen(
+            _command(spec, folder, spec_file),
+            stdin=subprocess.DEVNULL,
+            stdout=out_file,
+            stderr=err_file,
+            env=_environment(spec, folder),
+            start_new_session=True,
+        )
+        try:
+            ended = _watch(group, spec, folder, launched_at + timeout, stopped, watch)
+        finally:
+            # Also on an exception here: whatever happens, the group ends with this call.
+            kill_tree(group.pid)
+            exit_code = group.wait()
+        outcome = _outcome(ended, spec, folder, timeout, exit_code, time.monotonic() - launched_at)
+        if outcome.signal == "SIGKILL" and _oom_kills() > oom_kills:
+            outcome = replace(
+                outcome, status="oom", reason=f"{outcome.reason}: the kernel had run out of memory for it"
             )
-            try:
-                ended = _watch(group, spec, folder, launched_at + timeout, stopped, watch)
-            finally:
-                # Also on an exception here: whatever happens, the group ends with this call.
-                kill_tree(group.pid)
-                exit_code = group.wait()
-            outcome = _outcome(ended, spec, folder, timeout, exit_code, time.monotonic() - launched_at)
-            if outcome.reason is not None:
-                err_file.write(f"[adabench] {outcome.status}: {outcome.reason}\n".encode())
-        return outcome
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if outcome.reason is not None:
+            err_file.write(f"[adabench] {outcome.status}: {outcome.reason}\n".encode())
+    return outcome
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,9 @@ def _first_cause(ended: _Ended, folder: Path, phases: dict[int, str], exit_code:
         reason = f"rank {failure.rank} {how}"
         return Outcome("failed", 0, phases[failure.rank], failure.rank, reason, failure.exit_code, name)
     if errors:
-        first = min(errors, key=lambda error: (error.kind == "PeerLost", error.at))
+        first = min(errors, key=lambda error: (not error.unavailable, error.kind == "PeerLost", error.at))
+        if first.unavailable:
+            return Outcome("skipped", 0, first.phase, first.rank, first.message, 1)
         memory = first.kind in _OUT_OF_MEMORY or "allocate memory" in first.message
         reason = f"rank {first.rank}: {first.kind}: {first.message}"
         return Outcome("oom" if memory else "failed", 0, first.phase, first.rank, reason, 1)
@@ -234,6 +236,15 @@ def _first_cause(ended: _Ended, folder: Path, phases: dict[int, str], exit_code:
         return Outcome("failed", 0, phases[rank], rank, f"rank {rank} vanished", exit_code)
     reason = f"torchrun ended with exit code {exit_code} before any rank reported: see the log"
     return Outcome("failed", 0, "launch", None, reason, exit_code)
+
+
+def _oom_kills() -> int:
+    """How many processes of this machine the kernel has killed for want of memory; 0 if it does not say."""
+    try:
+        counts = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+    except FileNotFoundError:
+        return 0
+    return int(counts.get("oom_kill", 0))
 
 
 def _read(file: Path, kind: type[T]) -> T | None:

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from adabench.harness.cell import Cell
 from adabench.harness.environment import probe
 from adabench.harness.launch import Outcome, launch
-from adabench.harness.registry import load_usecase
+from adabench.harness.registry import load_usecase, unavailable
 from adabench.harness.spec import RankState, TrialSpec
 from adabench.harness.study import Study
 from adabench.results.record import Noise, PlannedRun, Run, Seconds, Session, Status, sum_counters
@@ -50,7 +50,12 @@ def execute_run(
     load, seconds = probe()
     started_at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     out, err = (store.logs / f"{run_id}.{suffix}" for suffix in ("out", "err"))
-    outcome = launch(spec, out, err, study.timeout, stopped, watch)
+    reason = unavailable(cell.backend)
+    outcome = (
+        Outcome("skipped", 0.0, reason=reason)
+        if reason is not None
+        else launch(spec, out, err, study.timeout, stopped, watch)
+    )
     load_after, seconds_after = probe()
     first = outcome.results[0] if outcome.results else None
     target = study.targets.get(cell.usecase) if planned.phase == "measured" else None

@@ -128,7 +128,8 @@ class SessionProgress:
 def describe(run: Run) -> str:
     """One line: outcome, seconds, quality or reason."""
     if run.status not in ("ok", "not_converged"):
-        return f"{run.status} in {run.failed_phase}: {run.reason}"
+        where = f" in {run.failed_phase}" if run.failed_phase is not None else ""
+        return f"{run.status}{where}: {run.reason}"
     quality = "  ".join(f"{name} {value:.4g}" for name, value in run.metrics.items())
     train = f"{run.seconds.train:.1f} s training" if run.seconds.train is not None else ""
     return f"{run.status}  {train} of {run.seconds.total:.1f} s  {quality}"

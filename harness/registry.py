@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from adabench.backends.protocol import Backend
     from adabench.usecases.protocol import UseCase
 
-__all__ = ["Kind", "load_backend", "load_usecase", "names", "source_files"]
+__all__ = ["Kind", "load_backend", "load_usecase", "names", "source_files", "unavailable"]
 
 Kind = Literal["backend", "usecase"]
 
@@ -53,6 +53,17 @@ def load_backend(name: str) -> type[Backend]:
 def load_usecase(name: str) -> type[UseCase]:
     """The use case's class; errors as in `load_backend`."""
     return cast("type[UseCase]", _load("usecase", name))
+
+
+def unavailable(name: str) -> str | None:
+    """Why a backend cannot work here, as it says itself; None if it can, as far as it knows before a run."""
+    from adabench.backends.protocol import Unavailable
+
+    try:
+        load_backend(name)()
+    except Unavailable as error:
+        return " ".join(str(error).split())
+    return None
 
 
 def source_files(plugin: type) -> list[Path]:

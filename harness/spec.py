@@ -51,13 +51,17 @@ class RankState(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class RankError(msgspec.Struct, kw_only=True, frozen=True):
-    """The exception that ended a rank; `at`, on the monotonic clock, tells which came first."""
+    """The exception that ended a rank; `at`, on the monotonic clock, tells which came first.
+
+    `unavailable` says that the backend cannot work here, which is no failure.
+    """
 
     rank: int
     phase: str
     kind: str
     message: str
     at: float
+    unavailable: bool = False
 
 
 class RankResult(msgspec.Struct, kw_only=True, frozen=True):

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import torch
 
-from adabench.backends.protocol import Backend, Cluster
+from adabench.backends.protocol import Backend, Cluster, Unavailable
 from adabench.harness.registry import load_backend, load_usecase
 from adabench.harness.spec import (
     RankError,
@@ -228,7 +228,12 @@ def run_trial(spec_file: Path) -> int:
     except Exception as error:
         message = " ".join(str(error).split())
         failure = RankError(
-            rank=rank, phase=trial.phase, kind=type(error).__name__, message=message, at=time.monotonic()
+            rank=rank,
+            phase=trial.phase,
+            kind=type(error).__name__,
+            message=message,
+            at=time.monotonic(),
+            unavailable=isinstance(error, Unavailable),
         )
         write_atomically(error_file(trial.folder, rank), msgspec.json.encode(failure))
         # One write, so that the lines of several ranks do not mix in the log.

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,26 @@ def start(tmp_path: Path, plugin_environment: dict[str, str]) -> Iterator[Any]:
         process.wait()
 
 
+@pytest.fixture
+def memory_cgroup() -> Iterator[Path]:
+    """A control group of 64 MiB, version 1 or 2; skips where this user cannot make one."""
+    root, limit = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"
+    if not root.is_dir():
+        root, limit = Path("/sys/fs/cgroup"), "memory.max"
+    group = root / f"adabench-test-{uuid.uuid4().hex}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made here ({error.strerror})")
+    try:
+        (group / limit).write_text(f"{64 << 20}")
+        yield group
+    except OSError as error:
+        pytest.skip(f"control groups here do not limit memory ({error.strerror})")
+    finally:
+        group.rmdir()
+
+
 def session(folder: Path) -> SessionStore:
     (store,) = list_sessions(folder / "adabench-results")
     return store
@@ -50,7 +71,7 @@ def logs_hold(folder: Path, text: str) -> bool:
 
 
 def test_every_way_to_fail_is_a_row_with_its_first_cause(adabench: Any, tmp_path: Path, marked: Any) -> None:
-    faults = "raise,orphan,nan,memory"
+    faults = "raise,orphan,nan,memory,address-space"
     done = adabench(*("run", "-u", f"fake-line[fault={faults}]", "-b", "fake-gloo", "-r", "1"))
     assert marked() == []
     assert done.returncode == 1
@@ -63,6 +84,7 @@ def test_every_way_to_fail_is_a_row_with_its_first_cause(adabench: Any, tmp_path
         "orphan": ("failed", "train", 1),
         "nan": ("failed", "eval", 0),
         "memory": ("oom", "train", 1),
+        "address-space": ("oom", "train", 1),
     }
     assert runs["raise"].reason == "rank 1: RuntimeError: the second step went wrong"
     assert runs["orphan"].reason == "rank 1 was killed by SIGKILL"
@@ -73,6 +95,32 @@ def test_every_way_to_fail_is_a_row_with_its_first_cause(adabench: Any, tmp_path
         assert str(run.reason) in log
         assert "Traceback" in log
         assert run.metrics == {}
+
+
+def test_a_rank_that_the_kernel_kills_for_its_memory_is_out_of_memory(
+    adabench: Any, tmp_path: Path, memory_cgroup: Path
+) -> None:
+    fault = f"fake-line[fault=cgroup,cgroup={memory_cgroup}]"
+    assert adabench("run", "-u", fault, "-b", "fake-gloo", "-r", "1", "--retry-infra", "1").returncode == 1
+    (run,) = session(tmp_path).runs()
+    assert (run.status, run.failed_phase, run.failed_rank, run.signal) == ("oom", "train", 1, "SIGKILL")
+    assert run.reason == "rank 1 was killed by SIGKILL: the kernel had run out of memory for it"
+
+
+def test_a_backend_that_cannot_work_here_is_skipped_with_its_reason(adabench: Any, tmp_path: Path) -> None:
+    done = adabench(
+        *("run", "-u", "fake-line[epochs=1]", "-b", "fake-absent,fake-gloo,single", "-r", "1", "--nodes", "3")
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    runs = {run.backend: run for run in session(tmp_path).runs()}
+    assert runs["single"].status == "ok"
+    assert {name: (run.status, run.reason) for name, run in runs.items() if name != "single"} == {
+        "fake-absent": ("skipped", "the package no_such_package is not installed"),
+        "fake-gloo": ("skipped", "fake-gloo works on at most 2 nodes, not on 3"),
+    }
+    assert "skipped: the package no_such_package is not installed" in done.stdout
+    assert "no runs" in adabench("compare", "--baseline", "single").stdout
+    assert adabench("report").returncode == 0
 
 
 def test_a_timeout_kills_the_process_group(adabench: Any, tmp_path: Path, marked: Any) -> None:

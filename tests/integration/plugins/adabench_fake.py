@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from adabench.backends.protocol import Cluster, Options
+from adabench.backends.protocol import Cluster, Options, Unavailable
 from adabench.usecases.protocol import DataError, Loaders, Params
 
 Batch = tuple[Tensor, Tensor]
@@ -26,7 +27,8 @@ class FakeParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     epochs: int = 2
     dim: int = 4
-    fault: Literal["", "raise", "sigkill", "hang", "nan", "memory", "orphan"] = ""
+    fault: Literal["", "raise", "hang", "nan", "orphan", "memory", "address-space", "cgroup"] = ""
+    cgroup: str = ""
     note: str = ""
     widths: tuple[int, ...] = (1,)
     big: bool = False
@@ -89,11 +91,16 @@ class FakeLine:
             raise RuntimeError("the second step\nwent wrong")
         if self.params.fault == "memory":
             raise MemoryError("nothing left")
+        if self.params.fault == "address-space":
+            resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
+            torch.ones(1 << 40)
+        if self.params.fault == "cgroup":
+            (Path(self.params.cgroup) / "cgroup.procs").write_text(f"{os.getpid()}")
+            torch.ones(1 << 27)
         if self.params.fault == "orphan":
             # A child in a session of its own outlives its parent unless somebody looks for it.
             child = "import time; time.sleep(600)"
             subprocess.Popen([sys.executable, "-c", child], start_new_session=True)
-        if self.params.fault in ("sigkill", "orphan"):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.params.fault == "hang":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -114,6 +121,8 @@ class FakeGloo:
     distributed: ClassVar[bool] = True
 
     def open(self, usecase: FakeLine, cluster: Cluster, options: FakeOptions) -> FakeSession:
+        if cluster.world_size > 2:
+            raise Unavailable(f"fake-gloo works on at most 2 nodes, not on {cluster.world_size}")
         group = cluster.share(_Group)
         return FakeSession(usecase, cluster, group)
 
@@ -162,3 +171,12 @@ class FakeSession:
 
     def close(self) -> None:
         """The group is closed by its owner."""
+
+
+class FakeAbsent(FakeGloo):
+    """A peer whose package is not installed."""
+
+    name: ClassVar[str] = "fake-absent"
+
+    def __init__(self) -> None:
+        raise Unavailable("the package no_such_package is not installed")
