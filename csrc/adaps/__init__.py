@@ -21,7 +21,7 @@ from adaps._core import NodeTable, TraceEvent, Worker, deduplicate
 from adaps.errors import AdapsError, PeerLost, RendezvousError
 from adaps.initializers import Constant, Normal, Uniform
 from adaps.node import TECHNIQUES, Node
-from adaps.optimizers import SGD, Adagrad, Adam, RowAdagrad
+from adaps.optimizers import SGD, Adagrad, Adam, RowAdagrad, SparseAdam
 from adaps.tables import Table
 from adaps.trace import trace_frame, write_chrome_trace
 
@@ -38,6 +38,7 @@ __all__ = [
     "PeerLost",
     "RendezvousError",
     "RowAdagrad",
+    "SparseAdam",
     "Table",
     "TraceEvent",
     "Uniform",

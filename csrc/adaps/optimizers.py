@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from adaps import _checks, _core
 
-__all__ = ["SGD", "Adagrad", "Adam", "Optimizer", "RowAdagrad"]
+__all__ = ["SGD", "Adagrad", "Adam", "Optimizer", "RowAdagrad", "SparseAdam"]
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,10 @@ class RowAdagrad:
 
 @dataclass(frozen=True)
 class Adam:
-    """Lazy Adam (Kingma, Ba 2015): only rows with a gradient change, each counting its own steps.
+    """Lazy Adam (Kingma, Ba 2015): only rows with a gradient change.
 
-    `torch.optim.SparseAdam` is lazy too, but counts steps of the whole table.
+    A row that has a gradient changes as in `torch.optim.Adam`. For the correction of its bias each row counts
+    its gradients, until ``node.table(name).set_step(number)`` says which step it is.
     """
 
     lr: float = 0.001
@@ -84,7 +85,20 @@ class Adam:
     def rule(self) -> _core.UpdateRule:
         """The rule as the core applies it."""
         beta1, beta2 = self.betas
-        return _core.UpdateRule(_core.RuleKind.ADAM, lr=self.lr, eps=self.eps, beta1=beta1, beta2=beta2)
+        return _core.UpdateRule(self._kind, lr=self.lr, eps=self.eps, beta1=beta1, beta2=beta2)
+
+    @property
+    def _kind(self) -> _core.RuleKind:
+        return _core.RuleKind.ADAM
+
+
+@dataclass(frozen=True)
+class SparseAdam(Adam):
+    """Lazy Adam with `eps` where `torch.optim.SparseAdam` has it: added before the bias is corrected."""
+
+    @property
+    def _kind(self) -> _core.RuleKind:
+        return _core.RuleKind.SPARSE_ADAM
 
 
 Optimizer = SGD | Adagrad | RowAdagrad | Adam

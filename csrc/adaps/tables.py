@@ -21,7 +21,7 @@ class Table:
         How ``node.table(name)`` finds it.
     rows, length : int
         Number of rows, and of floats in each.
-    optimizer : SGD, Adagrad, RowAdagrad or Adam
+    optimizer : SGD, Adagrad, RowAdagrad, Adam or SparseAdam
         What ``push_gradients`` does. Its state lives beside the value.
     init : Constant, Uniform or Normal
         What a row holds before anybody writes to it.
@@ -41,7 +41,7 @@ class Table:
         if not isinstance(self.optimizer, Optimizer):
             raise TypeError(
                 f"optimizer of table {self.name!r} is {self.optimizer!r}; "
-                "it must be an adaps.SGD, Adagrad, RowAdagrad or Adam"
+                "it must be an adaps.SGD, Adagrad, RowAdagrad, Adam or SparseAdam"
             )
         if not isinstance(self.init, Initializer):
             raise TypeError(

@@ -26,6 +26,7 @@ class NodeTable {
 
   double learning_rate() const;
   void set_learning_rate(double lr);
+  void set_step(std::uint64_t number);
 
  private:
   const std::shared_ptr<NodeHandle> node_;

@@ -43,6 +43,8 @@ void NodeTable::set_learning_rate(double lr) {
   node_->node().tables()[index_].set_learning_rate(static_cast<float>(lr));
 }
 
+void NodeTable::set_step(std::uint64_t number) { node_->node().tables()[index_].set_step(number); }
+
 void register_node_table(py::module_& module) {
   py::class_<NodeTable>(module, "NodeTable", "A table in its place among the tables of a node.")
       .def_property_readonly("name", &NodeTable::name, "The table's name.")
@@ -53,7 +55,11 @@ void register_node_table(py::module_& module) {
            "Keys of the row ids, in an int64 array of the same shape and kind (PyTorch or NumPy).")
       .def_property_readonly("learning_rate", &NodeTable::learning_rate, "The learning rate on this node.")
       .def("set_learning_rate", &NodeTable::set_learning_rate, py::arg("lr"),
-           "Changes the learning rate of the gradients applied on this node: call it on every node.");
+           "Changes the learning rate of the gradients applied on this node: call it on every node.")
+      .def("set_step", &NodeTable::set_step, py::arg("number"),
+           "Has Adam correct its bias for step `number` (from 1) where it applies gradients on this node; "
+           "with "
+           "0, as at first, each row counts its own gradients.");
 }
 
 }  // namespace adaps::bindings

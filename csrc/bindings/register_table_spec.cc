@@ -19,6 +19,7 @@ void register_table_spec(py::module_& module) {
       .value("ADAGRAD", RuleKind::kAdagrad)
       .value("ROW_ADAGRAD", RuleKind::kRowAdagrad)
       .value("ADAM", RuleKind::kAdam)
+      .value("SPARSE_ADAM", RuleKind::kSparseAdam)
       .finalize();
 
   py::native_enum<InitKind>(module, "InitKind", "enum.Enum", "How values begin.")

@@ -55,7 +55,8 @@ Table::Table(Table&& other) noexcept
       first_key_(other.first_key_),
       arena_(other.arena_),
       width_(other.width_),
-      learning_rate_(other.learning_rate()) {}
+      learning_rate_(other.learning_rate()),
+      step_(other.step_.load(std::memory_order_relaxed)) {}
 
 void Table::init(Key key, float* out) const {
   spec_.init.fill(key - first_key_, out, spec_.length);
@@ -63,7 +64,8 @@ void Table::init(Key key, float* out) const {
 }
 
 void Table::apply_gradient(float* value, const float* gradient, float* delta) const {
-  spec_.rule.apply(value, gradient, spec_.length, delta, learning_rate());
+  spec_.rule.apply(value, gradient, spec_.length, delta,
+                   {learning_rate(), step_.load(std::memory_order_relaxed)});
 }
 
 Tables::Tables(std::vector<TableSpec> specs) {

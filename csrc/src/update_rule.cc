@@ -27,7 +27,8 @@ std::size_t UpdateRule::state_length(std::size_t length) const {
     case RuleKind::kRowAdagrad:
       return 1;
     case RuleKind::kAdam:
-      return 2 * length + 1;  // first moment, second moment, steps
+    case RuleKind::kSparseAdam:
+      return 2 * length + 1;  // first moment, second moment, gradients so far
   }
   return 0;
 }
@@ -38,7 +39,8 @@ void UpdateRule::init_state(float* state, std::size_t length) const {
 }
 
 void UpdateRule::apply(float* value, const float* gradient, std::size_t length, float* delta,
-                       float learning_rate) const {
+                       const Step& now) const {
+  const float learning_rate = now.learning_rate;
   float* state = value + length;
   float* state_delta = at(delta, length);
   switch (kind) {
@@ -72,22 +74,33 @@ void UpdateRule::apply(float* value, const float* gradient, std::size_t length, 
       for (std::size_t i = 0; i < length; ++i) change(value + i, at(delta, i), -step * gradient[i]);
       return;
     }
-    case RuleKind::kAdam: {  // Kingma, Ba (2015), with bias correction by this row's own steps
-      float* second = state + length;
-      float* second_delta = at(state_delta, length);
-      float* steps = state + 2 * length;
-      change(steps, at(state_delta, 2 * length), 1.0F);
-      const float correction1 = 1.0F - std::pow(beta1, *steps);
-      const float correction2 = 1.0F - std::pow(beta2, *steps);
-      const float step = learning_rate * std::sqrt(correction2) / correction1;
-      for (std::size_t i = 0; i < length; ++i) {
-        const float g = gradient[i];
-        change(state + i, at(state_delta, i), (1.0F - beta1) * (g - state[i]));
-        change(second + i, at(second_delta, i), (1.0F - beta2) * (g * g - second[i]));
-        change(value + i, at(delta, i), -step * state[i] / (std::sqrt(second[i]) + eps));
-      }
+    case RuleKind::kAdam:
+    case RuleKind::kSparseAdam:
+      adam(value, gradient, length, delta, now);
       return;
-    }
+  }
+}
+
+// Kingma, Ba (2015), algorithm 1 (kAdam), or with the order of computation that section 2 gives
+// (kSparseAdam).
+void UpdateRule::adam(float* value, const float* gradient, std::size_t length, float* delta,
+                      const Step& now) const {
+  float* first = value + length;
+  float* second = first + length;
+  float* gradients = second + length;
+  float* first_delta = at(delta, length);
+  float* second_delta = at(delta, 2 * length);
+  change(gradients, at(delta, 3 * length), 1.0F);
+  const auto number = now.number == 0 ? static_cast<double>(*gradients) : static_cast<double>(now.number);
+  const double root = std::sqrt(1.0 - std::pow(static_cast<double>(beta2), number));
+  const double correction = 1.0 - std::pow(static_cast<double>(beta1), number);
+  const auto step = static_cast<float>(static_cast<double>(now.learning_rate) * root / correction);
+  const float guard = kind == RuleKind::kAdam ? eps * static_cast<float>(root) : eps;
+  for (std::size_t i = 0; i < length; ++i) {
+    const float g = gradient[i];
+    change(first + i, at(first_delta, i), (1.0F - beta1) * (g - first[i]));
+    change(second + i, at(second_delta, i), (1.0F - beta2) * (g * g - second[i]));
+    change(value + i, at(delta, i), -step * first[i] / (std::sqrt(second[i]) + guard));
   }
 }
 

@@ -26,8 +26,9 @@ struct Row {
   void apply(const UpdateRule& rule, int step, float* delta) {
     std::vector<float> g(kLength);
     for (std::size_t i = 0; i < kLength; ++i) g[i] = gradient(step, i);
-    rule.apply(floats.data(), g.data(), kLength, delta, rule.lr);
+    rule.apply(floats.data(), g.data(), kLength, delta, {rule.lr, number});
   }
+  std::uint64_t number = 0;  // of the step, where rows do not count
 };
 
 // `formula(step, i, value)`: the value of element i after the step.
@@ -49,7 +50,8 @@ const UpdateRule kRules[] = {
     {.kind = RuleKind::kMomentum, .lr = 0.1F, .momentum = 0.9F},
     {.kind = RuleKind::kAdagrad, .lr = 0.1F, .initial_accumulator = 0.1F},
     {.kind = RuleKind::kRowAdagrad, .lr = 0.1F, .initial_accumulator = 0.1F},
-    {.kind = RuleKind::kAdam, .lr = 0.01F, .eps = 1e-8F},
+    {.kind = RuleKind::kAdam, .lr = 0.01F, .eps = 1e-3F},
+    {.kind = RuleKind::kSparseAdam, .lr = 0.01F, .eps = 1e-3F},
 };
 
 }  // namespace
@@ -86,15 +88,44 @@ TEST(row_wise_adagrad) {
   });
 }
 
-TEST(lazy_adam) {
-  std::vector<double> first(kLength), second(kLength);
-  compare(kRules[4], [&](int step, std::size_t i, double value) {
+// torch.optim's Adam and SparseAdam in double precision; `from` steps were made before this row's first
+// gradient.
+struct Adam {
+  bool sparse;
+  int from = 0;
+  std::vector<double> first = std::vector<double>(kLength), second = std::vector<double>(kLength);
+
+  double operator()(int step, std::size_t i, double value) {
     const double g = gradient(step, i);
     first[i] = 0.9 * first[i] + 0.1 * g;
     second[i] = 0.999 * second[i] + 0.001 * g * g;
-    const double size = 0.01 * std::sqrt(1.0 - std::pow(0.999, step)) / (1.0 - std::pow(0.9, step));
-    return value - size * first[i] / (std::sqrt(second[i]) + 1e-8);
-  });
+    const double corrected = first[i] / (1.0 - std::pow(0.9, from + step));
+    const double root = std::sqrt(1.0 - std::pow(0.999, from + step));
+    if (sparse) return value - 0.01 * root * corrected / (std::sqrt(second[i]) + 1e-3);
+    return value - 0.01 * corrected / (std::sqrt(second[i]) / root + 1e-3);
+  }
+};
+
+TEST(rows_count_adams_steps_where_nobody_says_which_one_it_is) {
+  compare(kRules[4], Adam{.sparse = false});
+  compare(kRules[5], Adam{.sparse = true});
+}
+
+TEST(adam_corrects_its_bias_for_the_step_that_it_is_told) {
+  for (const bool sparse : {false, true}) {
+    const UpdateRule& rule = kRules[sparse ? 5 : 4];
+    Adam formula{.sparse = sparse, .from = 300};
+    Row row(rule);
+    std::vector<double> expected(row.floats.begin(), row.floats.begin() + kLength);
+    for (int step = 1; step <= kSteps; ++step) {
+      row.number = 300 + static_cast<std::uint64_t>(step);
+      row.apply(rule, step, nullptr);
+      for (std::size_t i = 0; i < kLength; ++i) {
+        expected[i] = formula(step, i, expected[i]);
+        CHECK(std::abs(row.floats[i] - expected[i]) < 2e-6);
+      }
+    }
+  }
 }
 
 TEST(the_delta_is_what_changed_and_asking_for_it_changes_nothing) {
@@ -117,7 +148,7 @@ TEST(small_updates_of_large_values_survive_in_the_delta) {
   const UpdateRule rule{.kind = RuleKind::kSgd, .lr = 1.0F};
   float value = 1e8F, delta = 0.0F;
   const float g = -1.0F;  // below half a unit in the last place of the value
-  for (int i = 0; i < 100; ++i) rule.apply(&value, &g, 1, &delta, rule.lr);
+  for (int i = 0; i < 100; ++i) rule.apply(&value, &g, 1, &delta, {rule.lr});
   CHECK_EQ(value, 1e8F);
   CHECK_EQ(delta, 100.0F);
 }

@@ -156,9 +156,13 @@ TORCH_OPTIMIZERS: list[tuple[Optimizer, Callable[[list[torch.nn.Parameter]], tor
         adaps.Adagrad(lr=0.1, eps=1e-3, initial_accumulator=0.5),
         lambda p: torch.optim.Adagrad(p, lr=0.1, eps=1e-3, initial_accumulator_value=0.5),
     ),
-    (adaps.Adam(lr=0.1), lambda p: torch.optim.SparseAdam(p, lr=0.1)),
     (
         adaps.Adam(lr=0.1, betas=(0.5, 0.6), eps=1e-3),
+        lambda p: torch.optim.Adam(p, lr=0.1, betas=(0.5, 0.6), eps=1e-3),
+    ),
+    (adaps.SparseAdam(lr=0.1), lambda p: torch.optim.SparseAdam(p, lr=0.1)),
+    (
+        adaps.SparseAdam(lr=0.1, betas=(0.5, 0.6), eps=1e-3),
         lambda p: torch.optim.SparseAdam(p, lr=0.1, betas=(0.5, 0.6), eps=1e-3),
     ),
 ]
@@ -189,6 +193,24 @@ def test_gradients_are_applied_as_torch_does(ours: Any, theirs: Any) -> None:
         out = torch.empty(5, 4)
         kv.pull(rows, out)
     torch.testing.assert_close(out, parameter.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_adam_counts_the_gradients_of_a_row_until_it_is_told_the_step() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(2, 1))
+    optimizer = torch.optim.SparseAdam([parameter], lr=0.1)
+    with adaps.Node([adaps.Table("emb", 2, 1, optimizer=adaps.SparseAdam(lr=0.1))]) as node:
+        kv = node.worker(0)
+        told = torch.empty(2, 1)
+        for step, row in enumerate([0, 0, 0, 1, 0], start=1):
+            parameter.grad = torch.sparse_coo_tensor(
+                [[row]], [[float(step)]], (2, 1), is_coalesced=True, check_invariants=False
+            )
+            optimizer.step()
+            node.table("emb").set_step(step if step > 2 else 0)  # row 0 counts the first two itself
+            kv.push_gradients([row], np.array([step], dtype=np.float32))
+        kv.pull([0, 1], told)
+    torch.testing.assert_close(told, parameter.detach(), rtol=1e-5, atol=1e-7)
+    assert abs(told[1, 0] + 0.1) > 0.01  # what a first step would have done
 
 
 def test_row_adagrad_divides_by_the_root_of_the_summed_mean_squares() -> None:

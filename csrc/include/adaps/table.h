@@ -50,6 +50,8 @@ class Table {
 
   float learning_rate() const { return learning_rate_.load(std::memory_order_relaxed); }
   void set_learning_rate(float lr) { learning_rate_.store(lr, std::memory_order_relaxed); }
+  // Of gradients applied from now on; see Step.
+  void set_step(std::uint64_t number) { step_.store(number, std::memory_order_relaxed); }
 
   // Writes the initial value and optimizer state of a key to out[width()].
   void init(Key key, float* out) const;
@@ -61,6 +63,7 @@ class Table {
   std::size_t arena_;
   std::size_t width_;
   std::atomic<float> learning_rate_;
+  std::atomic<std::uint64_t> step_{0};
 };
 
 // All tables of a node; fixed for its life. Tables of equal width share an arena of the store.

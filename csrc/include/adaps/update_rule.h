@@ -6,11 +6,19 @@
 
 namespace adaps {
 
-enum class RuleKind : std::uint8_t { kSgd, kMomentum, kAdagrad, kRowAdagrad, kAdam };
+enum class RuleKind : std::uint8_t { kSgd, kMomentum, kAdagrad, kRowAdagrad, kAdam, kSparseAdam };
 
-// Hyperparameters in the notation of torch.optim. Adam is lazy: only rows with a gradient change, each with
-// its own step count, as torch.optim.SparseAdam updates only the rows that occur (whose step count is global,
-// though).
+// What a gradient is applied with, beside the rule: it changes while training goes on.
+struct Step {
+  float learning_rate = 0.0F;
+  // For Adam's bias correction: how many steps the optimizer has made with this one. 0: every row counts the
+  // gradients that it got.
+  std::uint64_t number = 0;
+};
+
+// Hyperparameters in the notation of torch.optim. Momentum and Adam are lazy: only rows with a gradient
+// change, state included. The two Adams differ in where eps is added, as torch.optim.Adam and SparseAdam do:
+// to the root of the second moment after, or before its bias is corrected.
 struct UpdateRule {
   RuleKind kind = RuleKind::kSgd;
   float lr = 0.01F;
@@ -27,8 +35,10 @@ struct UpdateRule {
   // Applies one gradient to value[length] and the state behind it (value[length, length + state)). If `delta`
   // is given, the change of value and state is added to it as well: it is formed directly, not as a
   // difference of two large numbers.
-  void apply(float* value, const float* gradient, std::size_t length, float* delta,
-             float learning_rate) const;
+  void apply(float* value, const float* gradient, std::size_t length, float* delta, const Step& step) const;
+
+ private:
+  void adam(float* value, const float* gradient, std::size_t length, float* delta, const Step& step) const;
 };
 
 }  // namespace adaps
