@@ -12,7 +12,7 @@ from torch import nn
 
 import adaps
 from autoada.access.tables import find_tables
-from autoada.optimizers import RuleGroup, rule_groups
+from autoada.optimizers import Optimizers, RuleGroup, rule_groups
 
 BLOCK_LENGTHS = (1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
 PADDING = 0.25
@@ -86,7 +86,7 @@ class Layout:
 
 
 def layout_of(
-    model: nn.Module, optimizer: torch.optim.Optimizer | None = None, tables: Iterable[str] | None = None
+    model: nn.Module, optimizer: Optimizers | None = None, tables: Iterable[str] | None = None
 ) -> Layout:
     """Lay out the parameters of `model`; equal models have equal layouts.
 

@@ -16,6 +16,7 @@ from autoada.access.accesses import Prediction
 from autoada.access.draws import Replay
 from autoada.dense import DenseParameters
 from autoada.layout import layout_of
+from autoada.optimizers import Optimizers, listed
 from autoada.parameter import TableParameter
 from autoada.rows import Expected
 from autoada.table import Read, RemoteTable
@@ -38,11 +39,12 @@ class AdaModel(nn.Module):
     model : nn.Module
         With float32 parameters. Rank 0's weights are kept. The model itself is changed: it is now the
         wrapped one.
-    optimizer : torch.optim.Optimizer, optional
-        An optimizer built on all of the model's parameters: SGD, Adagrad, Adam or SparseAdam without weight
-        decay. Its ``step()`` pushes gradients and the server applies the rule; rows without a gradient do
-        not change. Without one, Adagrad with learning rate 0.01 is applied at the end of every backward
-        pass.
+    optimizer : torch.optim.Optimizer or sequence of them, optional
+        SGD, Adagrad, Adam or SparseAdam without weight decay. Together they have all of the model's
+        parameters. A ``step()`` pushes the gradients of its optimizer's parameters and the server applies
+        the rule. Rows of a table that have no gradient do not change, as with `torch.optim.SparseAdam`;
+        in PyTorch, momentum and Adam go on moving them. Without an optimizer, Adagrad with learning rate
+        0.01 is applied at the end of every backward pass.
     node : adaps.Node, optional
         The node, if several worker threads share one (`create_node`); by default the model makes its own.
     worker : int
@@ -63,7 +65,7 @@ class AdaModel(nn.Module):
     def __init__(
         self,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer | None = None,
+        optimizer: Optimizers | None = None,
         *,
         node: adaps.Node | None = None,
         worker: int = 0,
@@ -85,13 +87,15 @@ class AdaModel(nn.Module):
         """What the first forward pass after `expect` read, in order."""
         self._tables = self._make_tables()
         self._dense = self._make_dense(model)
+        parts: dict[str, RemoteTable | DenseParameters] = {**self._tables, **self._dense}
+        self._parts = [(layout.groups[layout.rules[name]].optimizer, part) for name, part in parts.items()]
         self._initialise()
         replacements = self._replace_parameters(model)
         self.module = model
         if optimizer is None:
             self._push_after_backward(model)
-        else:
-            _push_at_step(optimizer, replacements, self.push)
+        for each in listed(optimizer):
+            _push_at_step(each, replacements, self.push)
         _made.model = weakref.ref(self)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -121,14 +125,13 @@ class AdaModel(nn.Module):
                 raise
             return getattr(self.module, name)
 
-    def push(self) -> None:
-        """Hand all gradients of this worker over; the next forward pass sees their effect."""
+    def push(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Hand gradients over, all or one optimizer's; the next forward pass sees their effect."""
         self._step.push_queued = False
         self._follow_learning_rates()
-        for table in self._tables.values():
-            table.push()
-        for dense in self._dense:
-            dense.push()
+        for owner, part in self._parts:
+            if optimizer is None or owner is optimizer:
+                part.push()
         self._step.stale = True
 
     @property
@@ -200,7 +203,7 @@ class AdaModel(nn.Module):
         if self._leads:
             for name in tables.keys() & state_dict.keys():
                 tables[name].table.write(state_dict[name])
-            for dense in self._dense:
+            for dense in self._dense.values():
                 dense.initialise()
         self.worker.end_setup()
         self._refresh()
@@ -223,12 +226,12 @@ class AdaModel(nn.Module):
             for name, parameter in self._layout.tables.items()
         }
 
-    def _make_dense(self, model: nn.Module) -> list[DenseParameters]:
+    def _make_dense(self, model: nn.Module) -> dict[str, DenseParameters]:
         parameters = dict(model.named_parameters())
-        return [
-            DenseParameters(dense, parameters, self.worker, self.node.table(dense.table))
+        return {
+            dense.table: DenseParameters(dense, parameters, self.worker, self.node.table(dense.table))
             for dense in self._layout.dense
-        ]
+        }
 
     def _initialise(self) -> None:
         """Rank 0's weights become the server's."""
@@ -237,10 +240,10 @@ class AdaModel(nn.Module):
             for name, parameter in self._layout.tables.items():
                 if not parameter.is_meta:
                     self._tables[name].write(parameter)
-            for dense in self._dense:
+            for dense in self._dense.values():
                 dense.initialise()
         self.worker.end_setup()
-        for dense in self._dense:  # every worker needs them in every step
+        for dense in self._dense.values():  # every worker needs them in every step
             self.worker.intent(dense.keys, self.worker.current_clock, FOREVER)
         self._refresh()
 
@@ -257,7 +260,7 @@ class AdaModel(nn.Module):
         return replacements
 
     def _refresh(self) -> None:
-        for dense in self._dense:
+        for dense in self._dense.values():
             dense.pull()
         self._step.stale = False
 
@@ -302,7 +305,7 @@ class _Step:
 
 def create_node(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: Optimizers | None = None,
     *,
     tables: Iterable[str] | None = None,
     **options: Any,
@@ -326,7 +329,9 @@ def current_model() -> AdaModel | None:
 
 
 def _push_at_step(
-    optimizer: torch.optim.Optimizer, replacements: Mapping[int, TableParameter], push: Callable[[], None]
+    optimizer: torch.optim.Optimizer,
+    replacements: Mapping[int, TableParameter],
+    push: Callable[[torch.optim.Optimizer], None],
 ) -> None:
     """Let ``optimizer.step()`` push; torch's own step then finds no gradient and does nothing."""
     for group in optimizer.param_groups:
@@ -339,6 +344,6 @@ def _push_at_step(
             raise ValueError(
                 "optimizer.step() takes no closure on the parameter server: call it after loss.backward()"
             )
-        push()
+        push(optimizer)
 
     optimizer.register_step_pre_hook(before_step)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,25 +21,38 @@ class RuleGroup:
 
     Attributes
     ----------
-    rule : adaps.SGD, adaps.Adagrad, adaps.RowAdagrad or adaps.Adam
+    rule : adaps.SGD, adaps.Adagrad, adaps.Adam or adaps.SparseAdam
         What the server does with their gradients.
     parameters : frozenset of int
         Their identities; None stands for all parameters.
     options : dict
         The optimizer's own group, whose ``lr`` a scheduler changes.
+    optimizer : torch.optim.Optimizer or None
+        Whose ``step()`` applies the rule; None if nobody's does.
     """
 
     rule: Any
     parameters: frozenset[int] | None
     options: dict[str, Any]
+    optimizer: torch.optim.Optimizer | None = None
 
     def holds(self, parameter: nn.Parameter) -> bool:
         """Whether the rule is for `parameter`."""
         return self.parameters is None or id(parameter) in self.parameters
 
 
-def rule_groups(optimizer: torch.optim.Optimizer | None) -> list[RuleGroup]:
-    """The server's rules for an optimizer, one for each of its parameter groups.
+Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
+
+
+def listed(optimizer: Optimizers | None) -> list[torch.optim.Optimizer]:
+    """The optimizers, of which there may be none."""
+    if optimizer is None:
+        return []
+    return list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+
+
+def rule_groups(optimizer: Optimizers | None) -> list[RuleGroup]:
+    """The server's rules for the optimizers, one for each of their parameter groups.
 
     Raises
     ------
@@ -48,6 +61,10 @@ def rule_groups(optimizer: torch.optim.Optimizer | None) -> list[RuleGroup]:
     """
     if optimizer is None:
         return [RuleGroup(DEFAULT, None, {"lr": DEFAULT.lr})]
+    return [group for each in listed(optimizer) for group in _groups_of(each)]
+
+
+def _groups_of(optimizer: torch.optim.Optimizer) -> list[RuleGroup]:
     convert = _RULES.get(type(optimizer))
     if convert is None:
         raise ValueError(f"{type(optimizer).__name__} has no rule in the parameter server: use {_USABLE}")
@@ -59,7 +76,8 @@ def rule_groups(optimizer: torch.optim.Optimizer | None) -> list[RuleGroup]:
                     f"{type(optimizer).__name__} with {name}={options[name]!r} has no rule in the "
                     f"parameter server: set {name}={neutral!r} or use {_USABLE}"
                 )
-        groups.append(RuleGroup(convert(options), frozenset(map(id, options["params"])), options))
+        parameters = frozenset(map(id, options["params"]))
+        groups.append(RuleGroup(convert(options), parameters, options, optimizer))
     return groups
 
 
@@ -80,11 +98,16 @@ def _adam(options: dict[str, Any]) -> adaps.Adam:
     return adaps.Adam(lr=float(options["lr"]), betas=(float(beta1), float(beta2)), eps=options["eps"])
 
 
+def _sparse_adam(options: dict[str, Any]) -> adaps.SparseAdam:
+    beta1, beta2 = options["betas"]
+    return adaps.SparseAdam(lr=float(options["lr"]), betas=(float(beta1), float(beta2)), eps=options["eps"])
+
+
 _RULES: dict[type[torch.optim.Optimizer], Callable[[dict[str, Any]], Any]] = {
     torch.optim.SGD: _sgd,
     torch.optim.Adagrad: _adagrad,
     torch.optim.Adam: _adam,
-    torch.optim.SparseAdam: _adam,
+    torch.optim.SparseAdam: _sparse_adam,
 }
 _USABLE = "torch.optim.SGD (with or without momentum), Adagrad, Adam or SparseAdam, without weight decay"
 _NEUTRAL: dict[str, Any] = {

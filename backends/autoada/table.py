@@ -71,6 +71,7 @@ class RemoteTable:
         self.noting = True
         self._read_whole_before = False
         self._gradients: list[tuple[Tensor, Tensor]] = []
+        self._steps = 0
 
     def keys(self, ids: Tensor) -> Tensor:
         """The server's keys of row ids; IndexError for a row that does not exist."""
@@ -131,6 +132,9 @@ class RemoteTable:
     def push(self) -> None:
         """Hand the gradients over, each row once, as torch's optimizers see coalesced sparse gradients."""
         self._merge()
+        if self._gradients:
+            self._steps += 1  # as torch.optim counts: a step without a gradient for the parameter is none
+            self._table.set_step(self._steps)
         for keys, gradient in self._gradients:
             self._worker.push_gradients(keys, gradient.reshape(len(keys), -1))
         self._gradients.clear()
