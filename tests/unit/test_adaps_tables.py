@@ -203,7 +203,11 @@ def test_adam_counts_the_gradients_of_a_row_until_it_is_told_the_step() -> None:
         told = torch.empty(2, 1)
         for step, row in enumerate([0, 0, 0, 1, 0], start=1):
             parameter.grad = torch.sparse_coo_tensor(
-                [[row]], [[float(step)]], (2, 1), is_coalesced=True, check_invariants=False
+                torch.tensor([[row]]),
+                torch.tensor([[float(step)]]),
+                (2, 1),
+                is_coalesced=True,
+                check_invariants=False,
             )
             optimizer.step()
             node.table("emb").set_step(step if step > 2 else 0)  # row 0 counts the first two itself
