@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: run test lint stress stress-ci stress-processes bench clean help
+.PHONY: run test lint peers stress stress-ci stress-processes bench clean help
 
 PYTHON ?= python3
 ifeq ($(origin CXX),default)
@@ -36,6 +36,10 @@ lint: $(SET_UP)  ## check style, spelling, types and stubs
 	@git ls-files -z ':!typings' | xargs -0 $(BIN)/codespell
 	@$(BIN)/mypy typings tests
 	@MYPYPATH=typings $(BIN)/stubtest --mypy-config-file pyproject.toml --allowlist typings/stubtest-allowlist.txt adaps._core adabench.usecases.gcn._sampler
+
+# Without their dependencies: these would bring CUDA along, and all that is needed of them is named here.
+peers: $(SET_UP)  ## install TorchRec, which the backend torchrec compares with
+	@$(PIP) install --no-deps torchrec==1.8.0 fbgemm-gpu-cpu==1.8.0 tensordict torchmetrics==1.0.3 pyre-extensions iopath tqdm cloudpickle lightning-utilities mypy_extensions packaging portalocker pyvers typing-inspect
 
 stress: CTEST_SHARE :=
 stress: $(addprefix stress-,release $(SANITIZERS)) stress-processes  ## run all C++ tests, optimised and under every sanitizer, and the server's Python tests at full size

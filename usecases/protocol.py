@@ -105,5 +105,18 @@ class Placed(Protocol):
         ...
 
 
+@runtime_checkable
+class Featured(Protocol):
+    """A use case whose tables hold the rows of several features, one feature after the other.
+
+    Where ids are looked up, their last dimension counts the features. Systems that give each feature a table
+    of its own need to know where in the common one its rows begin.
+    """
+
+    def feature_rows(self) -> dict[str, Tensor]:
+        """Qualified parameter name -> first row of each feature, int64, ascending from 0."""
+        ...
+
+
 class DataError(ValueError):
     """Data that cannot be used: one sentence that names the file or value and says what would be right."""

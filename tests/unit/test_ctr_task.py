@@ -98,6 +98,39 @@ def test_logit_is_the_sum_of_the_wide_and_the_deep_part(usecase: CtrUseCase) -> 
         torch.testing.assert_close(model(batch.dense, batch.ids), expected)
 
 
+def test_features_of_a_chosen_vocabulary_have_a_row_for_every_value() -> None:
+    usecase = CtrUseCase(msgspec.structs.replace(SMALL, vocabulary=50, wide=False), None, 1)
+    firsts, batch = usecase.feature_rows(), first_batch(usecase)
+    assert firsts.keys() == usecase.keys(batch).keys() == {"deep.weight"}
+    assert firsts["deep.weight"].tolist() == list(range(0, 26 * 50, 50))
+    tables = {
+        name: table for name, table in usecase.model().named_modules() if isinstance(table, nn.Embedding)
+    }
+    assert {name: table.num_embeddings for name, table in tables.items()} == {"deep": 26 * 50}
+    within = batch.ids - firsts["deep.weight"]
+    assert within.min() >= 0
+    assert within.max() < 50
+    # Zipf's law with exponent 1.05 gives the first of 50 values a quarter of the draws.
+    assert 0.2 < within.flatten().bincount().max() / within.numel() < 0.3
+
+
+def test_a_feature_s_rows_begin_at_its_first_row(usecase: CtrUseCase) -> None:
+    batch, firsts = first_batch(usecase), usecase.feature_rows()
+    assert firsts.keys() == usecase.keys(batch).keys()
+    for first in firsts.values():
+        assert (batch.ids >= first).all()
+        assert (batch.ids[:, :-1] < first[1:]).all()
+
+
+def test_without_the_wide_part_the_logit_is_the_deep_one(usecase: CtrUseCase) -> None:
+    deep = CtrUseCase(msgspec.structs.replace(SMALL, wide=False), None, 1)
+    model, batch = deep.model(), first_batch(usecase)
+    with torch.no_grad():
+        embedded = model.get_parameter("deep.weight")[batch.ids].reshape(64, -1)
+        expected = model.get_submodule("mlp")(torch.cat([batch.dense, embedded], dim=1))[:, 0]
+        torch.testing.assert_close(model(batch.dense, batch.ids), expected)
+
+
 @pytest.mark.parametrize("optimizer", ["adagrad", "sgd"])
 def test_optimizer_updates_rows_that_were_read_and_no_others(optimizer: str) -> None:
     params = msgspec.structs.replace(SMALL, optimizer=optimizer, lr=0.1)
@@ -139,6 +172,7 @@ def test_evaluation_judges_the_labels_of_the_loader(usecase: CtrUseCase) -> None
     [
         ({"epochs": 0}, "epochs is 0: it must be 1 or more"),
         ({"batch": -1}, "batch is -1: it must be 1 or more"),
+        ({"vocabulary": 0}, "vocabulary is 0: it must be 1 or more"),
         ({"hidden": ()}, "hidden is empty"),
         ({"hidden": (8, 0)}, r"hidden\[1\] is 0: it must be 1 or more"),
         ({"lr": 0.0}, "lr is 0.0: it must be a positive number"),

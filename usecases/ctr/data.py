@@ -21,12 +21,22 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from adabench.usecases.ctr.fields import zipf_fields
 from adabench.usecases.ctr.generate import generate
 from adabench.usecases.ctr.loader import Batch, Split
 from adabench.usecases.ctr.read_npy import DENSE, LABELS, SPARSE, read_npy
 from adabench.usecases.ctr.read_raw import read_raw
-from adabench.usecases.ctr.table import Table, concatenate, require_both_classes, row_ids, standardise
+from adabench.usecases.ctr.table import (
+    SPARSE_FIELDS,
+    Table,
+    all_row_ids,
+    concatenate,
+    require_both_classes,
+    row_ids,
+    standardise,
+)
 from adabench.usecases.protocol import DataError
 
 RAW_NAMES = ("train", "dev", "test")
@@ -42,17 +52,24 @@ class Sizes(NamedTuple):
 
 
 class CtrData(NamedTuple):
-    """Splits ready for training, how many rows the embedding tables need, and what identifies the data."""
+    """Splits ready for training, and what identifies the data.
+
+    `rows` is how many the embedding tables need; a field's begin at its one of `first_rows`, int64 (26,).
+    """
 
     train: Split
     valid: Split
     test: Split
     rows: int
+    first_rows: Tensor
     fingerprint: str
 
 
-def load(path: Path | None, generated_rows: int) -> CtrData:
+def load(path: Path | None, generated_rows: int, vocabulary: int | None = None) -> CtrData:
     """Read the data at `path`, or generate `generated_rows` rows if it is None.
+
+    Generated features have the vocabularies of Criteo, or, if given, one of `vocabulary` values each, all of
+    which have a row in the embedding tables.
 
     Raises
     ------
@@ -60,8 +77,10 @@ def load(path: Path | None, generated_rows: int) -> CtrData:
         If the data cannot be read or used.
     """
     if path is None:
-        table, what = generate(generated_rows), f"generated data of {generated_rows} rows"
-        return _prepare(table, _sevenths(table, what), what)
+        fields = () if vocabulary is None else (zipf_fields(vocabulary),)
+        table = generate(generated_rows, *fields)
+        what = f"generated data of {generated_rows} rows"
+        return _prepare(table, _sevenths(table, what), what, vocabulary)
     try:
         table, sizes = _read(path)
     except OSError as error:
@@ -103,19 +122,24 @@ def _sevenths(table: Table, what: str) -> Sizes:
     return Sizes(len(table.labels) - 2 * seventh, seventh, seventh)
 
 
-def _prepare(table: Table, sizes: Sizes, what: str) -> CtrData:
+def _prepare(table: Table, sizes: Sizes, what: str, vocabulary: int | None = None) -> CtrData:
     ends = np.cumsum(sizes)
     parts = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
     for name, part in zip(Sizes._fields, parts, strict=True):
         require_both_classes(table.labels[part], f"the {name} split of {what}")
-    ids, rows = row_ids(table)
+    if vocabulary is None:
+        ids, rows = row_ids(table)
+        first_rows = ids.min(axis=0)
+    else:
+        ids, rows = all_row_ids(table, vocabulary), SPARSE_FIELDS * vocabulary
+        first_rows = vocabulary * np.arange(SPARSE_FIELDS)
     samples = Batch(
         torch.from_numpy(standardise(table.dense, table.dense[parts[0]])),
         torch.from_numpy(ids),
         torch.from_numpy(table.labels.astype(np.float32)),
     )
     train, valid, test = (Split(Batch(*(column[part] for column in samples))) for part in parts)
-    return CtrData(train, valid, test, rows, _fingerprint(table, sizes))
+    return CtrData(train, valid, test, rows, torch.from_numpy(first_rows), _fingerprint(table, sizes))
 
 
 def _fingerprint(table: Table, sizes: Sizes) -> str:

@@ -67,3 +67,11 @@ DENSE: tuple[DenseField, ...] = (
 )
 
 CLICK_RATE = 0.25
+
+ZIPF_EXPONENT = 1.05
+"""Of features with a vocabulary of a chosen size, which follow Zipf's law."""
+
+
+def zipf_fields(vocabulary: int) -> tuple[SparseField, ...]:
+    """As many categorical features as Criteo has, each with `vocabulary` values of Zipf-distributed ranks."""
+    return (SparseField(vocabulary, ZIPF_EXPONENT, 0.0),) * len(SPARSE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import gcd
 
 import numpy as np
@@ -22,8 +23,8 @@ DENSE_EFFECT_STD = 0.2
 ID_EFFECT_STD = 0.3
 
 
-def generate(rows: int) -> Table:
-    """Draw `rows` rows; the same ones for the same number.
+def generate(rows: int, fields: Sequence[SparseField] = SPARSE) -> Table:
+    """Draw `rows` rows with the given categorical features; the same ones for the same arguments.
 
     Every feature is drawn independently of the others. The logit of a click is linear in the standardised
     dense features and has a term for each categorical value, both with normally distributed coefficients, and
@@ -31,7 +32,7 @@ def generate(rows: int) -> Table:
     """
     generator = np.random.default_rng(SEED)
     dense = log_transform(np.column_stack([_counts(field, rows, generator) for field in DENSE]))
-    ids = np.column_stack([_scatter(_ranks(field, rows, generator), field.vocabulary) for field in SPARSE])
+    ids = np.column_stack([_scatter(_ranks(field, rows, generator), field.vocabulary) for field in fields])
     unlabelled = Table(np.zeros(rows, dtype=np.uint8), dense, ids)
     probabilities = _click_probabilities(unlabelled, generator)
     return unlabelled._replace(labels=(generator.random(rows) < probabilities).astype(np.uint8))

@@ -25,15 +25,19 @@ class WideAndDeep(nn.Module):
         Width of a deep embedding.
     hidden : sequence of int
         Widths of the perceptron's hidden layers, at least one.
+    wide : bool
+        Whether there is a linear model beside the perceptron.
     generator : torch.Generator
         Draws the initial weights; the global one is left alone, so worker threads may build models at once.
     """
 
-    def __init__(self, rows: int, dim: int, hidden: Sequence[int], generator: torch.Generator) -> None:
+    def __init__(
+        self, rows: int, dim: int, hidden: Sequence[int], wide: bool, generator: torch.Generator
+    ) -> None:
         super().__init__()
         with torch.device("meta"):  # no memory and no random numbers yet
-            self.wide = nn.Embedding(rows, 1, sparse=True)
-            self.wide_dense = nn.Linear(DENSE_FIELDS, 1)
+            self.wide = nn.Embedding(rows, 1, sparse=True) if wide else None
+            self.wide_dense = nn.Linear(DENSE_FIELDS, 1) if wide else None
             self.deep = nn.Embedding(rows, dim, sparse=True)
             layers: list[nn.Module] = []
             for inputs, outputs in pairwise([DENSE_FIELDS + SPARSE_FIELDS * dim, *hidden]):
@@ -44,16 +48,17 @@ class WideAndDeep(nn.Module):
 
     def forward(self, dense: Tensor, ids: Tensor) -> Tensor:
         """Logits (batch,) of dense features (batch, 13) and row ids (batch, 26)."""
-        wide = self.wide(ids).sum(dim=1) + self.wide_dense(dense)
-        deep = self.mlp(torch.cat([dense, self.deep(ids).flatten(start_dim=1)], dim=1))
-        logits: Tensor = (wide + deep).squeeze(1)
-        return logits
+        logits: Tensor = self.mlp(torch.cat([dense, self.deep(ids).flatten(start_dim=1)], dim=1))
+        if self.wide is not None and self.wide_dense is not None:
+            logits = self.wide(ids).sum(dim=1) + self.wide_dense(dense) + logits
+        return logits.squeeze(1)
 
     @torch.no_grad()
     def _initialise(self, generator: torch.Generator) -> None:
-        nn.init.zeros_(self.wide.weight)
-        nn.init.zeros_(self.wide_dense.weight)
-        nn.init.zeros_(self.wide_dense.bias)
+        if self.wide is not None and self.wide_dense is not None:
+            nn.init.zeros_(self.wide.weight)
+            nn.init.zeros_(self.wide_dense.weight)
+            nn.init.zeros_(self.wide_dense.bias)
         nn.init.normal_(self.deep.weight, std=EMBEDDING_STD, generator=generator)
         for layer in self.mlp:
             if isinstance(layer, nn.Linear):

@@ -70,6 +70,14 @@ def row_ids(table: Table) -> tuple[NDArray[np.int64], int]:
     return remapped, rows
 
 
+def all_row_ids(table: Table, vocabulary: int) -> NDArray[np.int64]:
+    """Row numbers (n, 26) of ids below `vocabulary` in a table with `vocabulary` rows for each field.
+
+    Unlike with `row_ids`, ids that do not occur have rows, too. The fields follow one another.
+    """
+    return table.ids + vocabulary * np.arange(SPARSE_FIELDS)
+
+
 def require_both_classes(labels: NDArray[np.uint8], what: str) -> None:
     """Raise `DataError` unless the labels hold clicks and non-clicks: without both there is no AUC."""
     clicks = int(labels.sum())

@@ -28,18 +28,27 @@ class CtrParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
         What updates all parameters.
     hidden : tuple of int
         Widths of the perceptron's hidden layers, at least one.
+    wide : bool
+        Whether the linear model is trained beside the perceptron; without it the model has one table.
     rows : int
         Samples to generate where no data are given.
+    vocabulary : int or None
+        Where no data are given: values of each categorical feature, Zipf-distributed with exponent 1.05, all
+        with a row of their own. None generates the vocabularies and skews of Criteo.
     """
 
     epochs: int = 3
     lr: float = 0.003
     optimizer: Literal["adagrad", "sgd"] = "adagrad"
     hidden: tuple[int, ...] = (128, 64)
+    wide: bool = True
     rows: int = 65_536
+    vocabulary: int | None = None
 
     def __post_init__(self) -> None:
         sizes = {"epochs": self.epochs, "batch": self.batch, "dim": self.dim, "rows": self.rows}
+        if self.vocabulary is not None:
+            sizes["vocabulary"] = self.vocabulary
         if not self.hidden:
             raise ValueError("hidden is empty: it must hold the width of at least one layer")
         sizes |= {f"hidden[{index}]": width for index, width in enumerate(self.hidden)}
@@ -66,7 +75,7 @@ class CtrUseCase:
     def __init__(self, params: CtrParams, data: Path | None, seed: int) -> None:
         self._params = params
         self._seed = seed
-        self._data = load(data, params.rows)
+        self._data = load(data, params.rows, params.vocabulary)
 
     @property
     def params(self) -> CtrParams:
@@ -78,7 +87,8 @@ class CtrUseCase:
 
     def model(self) -> nn.Module:
         generator = torch.Generator().manual_seed(self._seed)
-        return WideAndDeep(self._data.rows, self._params.dim, self._params.hidden, generator)
+        params = self._params
+        return WideAndDeep(self._data.rows, params.dim, params.hidden, params.wide, generator)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         # Torch's default, but chosen: without a choice it warns when a sparse gradient reaches the optimizer.
@@ -118,10 +128,17 @@ class CtrUseCase:
 
     def keys(self, batch: Batch) -> dict[str, Tensor]:
         rows = batch.ids.flatten()
-        return {"wide.weight": rows, "deep.weight": rows}
+        return dict.fromkeys(self._tables, rows)
+
+    def feature_rows(self) -> dict[str, Tensor]:
+        return dict.fromkeys(self._tables, self._data.first_rows)
 
     def samples(self, batch: Batch) -> int:
         return len(batch.label)
+
+    @property
+    def _tables(self) -> tuple[str, ...]:
+        return ("wide.weight", "deep.weight") if self._params.wide else ("deep.weight",)
 
     def _in_order(self, split: Split) -> Iterable[Batch]:
         return batch_loader(split, OrderedBatches(len(split), self._params.batch))
