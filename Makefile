@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: run test lint peers stress stress-ci stress-processes bench clean help
+.PHONY: run test lint peers stress stress-ci stress-processes bench bench-baseline clean help
 
 PYTHON ?= python3
 ifeq ($(origin CXX),default)
@@ -18,6 +18,8 @@ BIN := $(VENV)/bin
 SET_UP := $(VENV)/.installed
 NATIVE := CMakeLists.txt $(shell find csrc/include csrc/src csrc/bindings csrc/sampler)
 SANITIZERS := address undefined thread
+BASELINE := tests/perf/baseline.json
+ROUNDS := --benchmark-min-rounds=25
 
 export PIP_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -58,8 +60,12 @@ stress-%: $(SET_UP)
 stress-processes: $(SET_UP)
 	@$(BIN)/pytest --full tests/integration/test_guarantees_*.py tests/perf/test_server_perf.py
 
-bench: $(SET_UP)  ## measure speed against references in the same run
-	@$(BIN)/pytest tests/perf --benchmark-min-rounds=25
+bench: $(SET_UP)  ## measure speed against references in the same run, and against the recorded baseline
+	@$(BIN)/pytest tests/perf $(ROUNDS) --baseline=$(BASELINE)
+
+bench-baseline: $(SET_UP)  ## record the baseline of make bench, in five processes; best on a machine that does nothing else
+	@rm -f $(BASELINE)
+	@for process in {1..5}; do $(BIN)/pytest tests/perf --benchmark-only $(ROUNDS) --record-baseline=$(BASELINE); done
 
 clean:  ## remove what builds and tools left behind; .venv and recorded sessions stay
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .benchmarks .hypothesis

@@ -101,9 +101,9 @@ def test_a_study_is_run_recorded_continued_shown_and_drawn(
     assert marked() == []
 
 
-def test_a_fresh_session_repeats_everything(adabench: Any, tmp_path: Path) -> None:
-    arguments = ("run", "-u", "fake-line[epochs=1]", "-b", "single", "-r", "1")
+def test_a_fresh_session_repeats_everything_and_a_target_out_of_reach_is_a_row(adabench: Any, tmp_path: Path) -> None:
+    arguments = ("run", "-u", "fake-line[epochs=1]", "-b", "single", "-r", "1", "--target", "rmse=0")
     for options in ((), ("--fresh",)):
         assert adabench(*arguments, *options).returncode == 0
     stores = list_sessions(tmp_path / "adabench-results")
-    assert [len(store.runs()) for store in stores] == [1, 1]
+    assert [[run.status for run in store.runs()] for store in stores] == [["not_converged"]] * 2

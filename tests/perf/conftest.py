@@ -2,23 +2,56 @@
 
 Seconds depend on the machine; the ratio of two interleaved measurements does much less so. They are CPU
 seconds of the whole process, background threads included: the wall clock would also count what else the
-machine does. Five rounds by default, more with ``--benchmark-min-rounds``.
+machine does. Five rounds by default, more with ``--benchmark-min-rounds``. ``make bench`` compares the ratios
+with those of ``baseline.json``, which ``make bench-baseline`` writes.
 """
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from statistics import median
-from time import process_time
 
 import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from adabench.harness.environment import capture, machine_name
+
+from .gate import FEWEST_ROUNDS, Baseline, Rounds, regression
+
 RATIOS = pytest.StashKey[list[str]]()
+BEFORE = pytest.StashKey[Baseline]()
+RECORDED = pytest.StashKey[Baseline]()
+SLOWER = pytest.StashKey[list[str]]()
 
 Ratio = Callable[[Callable[[], object], Callable[[], object]], float]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("performance gate")
+    group.addoption("--baseline", type=Path, help="fail what has become slower than in this file")
+    group.addoption("--record-baseline", type=Path, help="add this run's ratios to this file")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # The options are there only if pytest was told this folder.
+    before, recorded = (config.getoption(name, None) for name in ("--baseline", "--record-baseline"))
+    if before is None and recorded is None:
+        return
+    rounds = config.getoption("benchmark_min_rounds")
+    if rounds < FEWEST_ROUNDS:
+        raise pytest.UsageError(f"--benchmark-min-rounds={rounds}: a baseline needs {FEWEST_ROUNDS} at least")
+    if before is not None:
+        if not before.is_file():
+            raise pytest.UsageError(f"there is no baseline {before}: `make bench-baseline` writes one")
+        config.stash[BEFORE] = Baseline.read(before)
+    if recorded is not None:
+        machine = machine_name(capture())
+        config.stash[RECORDED] = (
+            Baseline.read(recorded) if recorded.is_file() else Baseline(machine=machine, ratios={})
+        )
 
 
 @pytest.fixture(autouse=True)
@@ -31,48 +64,64 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def ratio(benchmark: BenchmarkFixture, request: pytest.FixtureRequest) -> Iterator[Ratio]:
+def no_collection() -> Iterator[None]:
+    """Python's garbage collector is off, so that it does not fall into one side's time."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
+def ratio(benchmark: BenchmarkFixture, request: pytest.FixtureRequest, no_collection: None) -> Ratio:
     """A function of two callables, ours and the reference, that gives how many times as fast ours is.
 
     Both do the same work and should take some milliseconds. They run in turns; the result is the median over
     the rounds of the reference's CPU seconds divided by ours. It goes into pytest-benchmark's ``extra_info``
-    as ``ratio``, beside the median seconds of the reference, and into the list at the end of the run.
+    as ``ratio``, beside the median seconds of the reference, and into the list at the end of the run. The
+    test fails if there is a baseline that says that ours has become slower.
     """
 
     def measure(ours: Callable[[], object], reference: Callable[[], object]) -> float:
-        our_seconds: list[float] = []
-        reference_seconds: list[float] = []
         ours()
         reference()
+        rounds = Rounds(ours, reference)
         # `setup` runs before each round, outside the time that pytest-benchmark takes: the two interleave.
         benchmark.pedantic(  # type: ignore[no-untyped-call]
-            lambda: our_seconds.append(seconds(ours)),
-            setup=lambda: reference_seconds.append(seconds(reference)),
-            rounds=request.config.getoption("benchmark_min_rounds"),
+            rounds.ours, setup=rounds.reference, rounds=request.config.getoption("benchmark_min_rounds")
         )
-        result = median(theirs / own for theirs, own in zip(reference_seconds, our_seconds, strict=True))
-        benchmark.extra_info.update(ratio=result, reference_seconds=median(reference_seconds))
-        request.config.stash.setdefault(RATIOS, []).append(
+        result = median(rounds.ratios)
+        reference_seconds = median(rounds.reference_seconds)
+        benchmark.extra_info.update(ratio=result, reference_seconds=reference_seconds)
+        stash = request.config.stash
+        stash.setdefault(RATIOS, []).append(
             f"{request.node.name}: {result:.2f} × the reference's speed "
-            f"({median(our_seconds) * 1e3:.2f} ms against {median(reference_seconds) * 1e3:.2f} ms)"
+            f"({median(rounds.our_seconds) * 1e3:.2f} ms against {reference_seconds * 1e3:.2f} ms)"
         )
+        name = request.node.nodeid
+        if RECORDED in stash:
+            stash[RECORDED].add(name, rounds.ratios)
+        if BEFORE in stash and name in stash[BEFORE].ratios:
+            slower = regression(rounds.ratios, stash[BEFORE].ratios[name])
+            if slower is not None:
+                stash.setdefault(SLOWER, []).append(f"{name}: {slower}")
+                pytest.fail(slower, pytrace=False)
         return result
 
-    gc.collect()
-    gc.disable()
-    yield measure
-    gc.enable()
+    return measure
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if RECORDED in session.config.stash:
+        session.config.stash[RECORDED].write(session.config.getoption("--record-baseline"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    lines = config.stash.get(RATIOS, [])
-    if lines:
-        terminalreporter.section("speed ratios")
+    for title, key in (("speed ratios", RATIOS), ("performance regressions", SLOWER)):
+        lines = config.stash.get(key, [])
+        if lines:
+            terminalreporter.section(title)
         for line in lines:
             terminalreporter.write_line(line)
-
-
-def seconds(function: Callable[[], object]) -> float:
-    start = process_time()
-    function()
-    return process_time() - start
+    if BEFORE in config.stash and (was := config.stash[BEFORE].machine) != machine_name(capture()):
+        terminalreporter.write_line(f"the baseline is of another machine: {was}")

@@ -1,0 +1,86 @@
+"""The performance gate: paired rounds of this run against the ratios of a committed baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from time import process_time
+
+import msgspec
+
+from adabench.analysis.statistics import median_interval
+
+__all__ = ["CONFIDENCE", "FEWEST_ROUNDS", "MARGIN", "Baseline", "Rounds", "regression"]
+
+MARGIN = 1.08
+CONFIDENCE = 0.99
+FEWEST_ROUNDS = 8
+"""Fewer give no exact interval of that confidence."""
+
+
+class Rounds:
+    """Ours and a reference in turns, each timed by the CPU seconds of the whole process."""
+
+    def __init__(self, ours: Callable[[], object], reference: Callable[[], object]) -> None:
+        self._ours, self._reference = ours, reference
+        self.our_seconds: list[float] = []
+        self.reference_seconds: list[float] = []
+
+    def ours(self) -> None:
+        self.our_seconds.append(seconds(self._ours))
+
+    def reference(self) -> None:
+        self.reference_seconds.append(seconds(self._reference))
+
+    @property
+    def ratios(self) -> list[float]:
+        """How many times as fast ours is, a value a round."""
+        return [theirs / own for theirs, own in zip(self.reference_seconds, self.our_seconds, strict=True)]
+
+
+class Baseline(msgspec.Struct):
+    """Median ratios of several processes: name of the test -> a value a process."""
+
+    machine: str
+    ratios: dict[str, list[float]]
+
+    @staticmethod
+    def read(file: Path) -> Baseline:
+        return msgspec.json.decode(file.read_bytes(), type=Baseline)
+
+    def add(self, name: str, rounds: Sequence[float]) -> None:
+        self.ratios.setdefault(name, []).append(round(median(rounds), 4))
+
+    def write(self, file: Path) -> None:
+        ordered = Baseline(self.machine, dict(sorted(self.ratios.items())))
+        file.write_bytes(msgspec.json.format(msgspec.json.encode(ordered), indent=1) + b"\n")
+
+
+def regression(rounds: Sequence[float], before: Sequence[float]) -> str | None:
+    """What to say if ours has become slower; None if not, or if the rounds vary too much to be sure.
+
+    It has if the exact interval of the median of this run's ratios lies wholly below the slowest process of
+    the baseline by more than `MARGIN`: how far rounds vary within a process widens the interval, how far
+    processes vary lowers the bound.
+
+    Parameters
+    ----------
+    rounds : sequence of float
+        Ratios of this run, at least `FEWEST_ROUNDS`.
+    before : sequence of float
+        Medians of the baseline's processes.
+    """
+    now, slowest = median_interval(rounds, CONFIDENCE), min(before)
+    if not now.high < slowest / MARGIN:
+        return None
+    return (
+        f"slower than the baseline by {slowest / now.median - 1:.0%}: {now.median:.3f} "
+        f"[{now.low:.3f}, {now.high:.3f}] × the reference's speed, at least {slowest:.3f} before"
+    )
+
+
+def seconds(function: Callable[[], object]) -> float:
+    start = process_time()
+    function()
+    return process_time() - start

@@ -1,0 +1,54 @@
+"""A training step of click-through rate prediction, end to end: automatic intent against plain PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from adabench.backends.protocol import Cluster, Session
+from adabench.harness.registry import load_backend
+from adabench.usecases.ctr.task import CtrParams, CtrUseCase
+
+if TYPE_CHECKING:
+    from tests.perf.conftest import Ratio
+
+STEPS = 40
+
+
+def cluster(shared: list[Any]) -> Cluster:
+    def share(make: Callable[[], Any]) -> Any:
+        if not shared:
+            shared.append(make())
+        return shared[0]
+
+    return Cluster(rank=0, world_size=1, worker=0, workers=1, seed=1, network="loopback", share=share)
+
+
+def test_ctr_with_automatic_intent_in_one_process(ratio: Ratio) -> None:
+    """Steps through the parameter server, prediction, signalling and background thread included."""
+    usecase = CtrUseCase(CtrParams(rows=40_000), None, seed=1)
+    batches = list(usecase.loaders(0, 1).train)[:STEPS]
+    shared: list[Any] = []
+
+    def trained(name: str) -> tuple[Session, Callable[[], None]]:
+        backend = load_backend(name)()
+        session = backend.open(usecase, cluster(shared), backend.Options())
+
+        def train() -> None:
+            for batch in session.batches(batches):
+                session.step(usecase.loss(session.model, batch))
+
+        return session, train
+
+    ours, train_ours = trained("autoada-automatic")
+    plain, train_plainly = trained("single")
+    speed = ratio(train_ours, train_plainly)
+    ours.synchronize()
+    # Both have trained on the same batches as often.
+    reached = [usecase.evaluate(session.model, batches)["logloss"] for session in (ours, plain)]
+    for session in (ours, plain):
+        session.close()
+    for node in shared:
+        node.close()
+    assert abs(reached[0] - reached[1]) < 0.01
+    assert speed >= 0.4
