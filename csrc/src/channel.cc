@@ -4,7 +4,6 @@
 #include <string>
 #include <utility>
 
-#include "adaps/invariant.h"
 #include "adaps/mutant.h"
 
 namespace adaps {
@@ -155,6 +154,9 @@ void Channel::take_submissions() {
 Micros Channel::on_tick() {
   const Driving driving(this);
   signalled_.store(false);
+#ifdef ADAPS_SIMULATION
+  finish_torn();
+#endif
   take_submissions();
   if (permanent_cursor_ < node_.tables.num_keys()) start_permanent_interest();
   if (round_requested_.load() && now_ >= last_round_ + round_distance_) run_round();

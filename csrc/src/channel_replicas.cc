@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <utility>
 
+#include "adaps/add.h"
 #include "adaps/channel.h"
 #include "adaps/invariant.h"
 #include "adaps/mutant.h"
@@ -12,8 +14,25 @@ namespace adaps {
 
 namespace {
 
-void add_to(float* value, const float* delta, std::size_t width) {
-  for (std::size_t i = 0; i < width; ++i) value[i] += delta[i];
+Payload payload_of(const SlotHeader& header) {
+  return header.version == 0 || ADAPS_MUTANT(initial_always) ? Payload::kInitial : Payload::kValue;
+}
+
+// Writes the value that comes with a message, or the initial one that it stands for.
+void read_value(LockedKey& key, Payload payload, Reader& reader) {
+  switch (payload) {
+    case Payload::kValue: {
+      const std::span<const float> value = reader.floats(key.width());
+      std::memcpy(key.value(), value.data(), value.size_bytes());
+      return;
+    }
+    case Payload::kInitial:
+      if (!ADAPS_MUTANT(initial_not_made)) key.table().init(key.key(), key.value());
+      return;
+    case Payload::kNone:
+      break;
+  }
+  throw ProtocolError("a value of unknown kind " + std::to_string(static_cast<int>(payload)));
 }
 
 bool anyone_behind(const Holders& holders, Version version) {
@@ -53,7 +72,8 @@ void Channel::grant(LockedKey& key, NodeId to) {
   message.key = key.key();
   message.rc = header.rc;
   message.version = header.version;
-  outbox_.append(to, message, {std::span<const float>(key.value(), key.width())});
+  message.payload = payload_of(header);
+  append_with_value(key, to, message);
 }
 
 // Without intent of its own the owner gives the key to the only node that is interested.
@@ -71,21 +91,35 @@ void Channel::transfer(LockedKey& key, NodeId to) {
   message.key = key.key();
   message.rc = next_relocation(header.rc);
   message.version = header.version;
+  message.payload = payload_of(header);
   if (header.side != 0) {
     const Holder* holder = sides_.holders.at(header.side).find(to);
     ADAPS_INVARIANT(holder != nullptr && sides_.holders.at(header.side).list.size() == 1,
                     "a key moves while another node holds it");
-    if (holder->sent == header.version || ADAPS_MUTANT(light_always)) message.has_value = 0;
+    if (holder->sent == header.version || ADAPS_MUTANT(light_always)) message.payload = Payload::kNone;
     sides_.holders.release(header.side);
   }
-  if (message.has_value != 0) {
-    outbox_.append(to, message, {std::span<const float>(key.value(), key.width())});
-  } else {
-    outbox_.append(to, message);
-  }
+  append_with_value(key, to, message);
   trace(key.key(), TraceKind::kRelocatedAway);
+#ifdef ADAPS_SIMULATION
+  if (ADAPS_MUTANT(torn_transfer)) {
+    key.header().side = 0;
+    torn_.push_back({key.key(), to, message.rc});
+    return;
+  }
+#endif
   become_none(key, to, message.rc);
 }
+
+#ifdef ADAPS_SIMULATION
+void Channel::finish_torn() {
+  for (const Torn& torn : torn_) {
+    LockedKey key(node_.store, torn.key);
+    if (key.state() == State::kOwner) become_none(key, torn.to, torn.rc);
+  }
+  torn_.clear();
+}
+#endif
 
 void Channel::become_none(LockedKey& key, NodeId owner, RelocationCount rc) {
   if (key.header().intents == 0 || ADAPS_MUTANT(intents_lost)) {
@@ -112,9 +146,8 @@ void Channel::on_transfer(NodeId from, const TransferMessage& message, Reader& r
     Unapplied* unapplied =
         state != State::kPending && header.side != 0 ? &sides_.unapplied.at(header.side) : nullptr;
     bool absorbed = false;
-    if (message.has_value != 0) {
-      const std::span<const float> value = reader.floats(key.width());
-      std::memcpy(key.value(), value.data(), value.size_bytes());
+    if (message.payload != Payload::kNone) {
+      read_value(key, message.payload, reader);
     } else {
       ADAPS_INVARIANT(state != State::kPending && header.version == message.version,
                       "a transfer without value to a replica that is not up to date");
@@ -126,14 +159,15 @@ void Channel::on_transfer(NodeId from, const TransferMessage& message, Reader& r
         absorbed = !ADAPS_MUTANT(absorb_no_bump);
         const bool forgotten = delta == &unapplied->unsent ? ADAPS_MUTANT(upgrade_forgets_unsent)
                                                            : ADAPS_MUTANT(upgrade_forgets_inflight);
-        if (message.has_value != 0 && !forgotten) add_to(key.value(), delta->floats.get(), key.width());
+        if (message.payload != Payload::kNone && !forgotten)
+          add_to(key.value(), delta->floats.get(), key.width());
         forget(*delta);
       }
       sides_.unapplied.release(header.side);
     }
     header.side = 0;
     header.state = State::kOwner;
-    header.version = message.version + (absorbed ? 1 : 0);
+    header.version = absorbed ? next_version(message.version) : message.version;
     header.rc = message.rc;
     header.location = rank_;
     header.flags &= static_cast<std::uint8_t>(~kUnreadable);
@@ -165,15 +199,16 @@ void Channel::on_setup(NodeId from, const SetupMessage& message, Reader& reader)
   {
     LockedKey key(node_.store, message.key);
     ADAPS_INVARIANT(key.state() == State::kPending, "a replica is set up that nobody asked for");
-    const std::span<const float> value = reader.floats(key.width());
+    if (message.payload == Payload::kNone) throw ProtocolError("a replica is set up without a value");
     SlotHeader& header = key.header();
     counters_.lead_micros.add(static_cast<std::uint32_t>(static_cast<Version>(now_) - header.version));
     counters_.lead_keys.add();
-    std::memcpy(key.value(), value.data(), value.size_bytes());
+    read_value(key, message.payload, reader);
     header.state = State::kReplica;
     header.version = message.version;
     header.rc = message.rc;
     header.location = from;
+    ages_.renew(message.key, now_);
     counters_.replicas_set_up.add();
     trace(message.key, TraceKind::kReplicaSetUp);
   }
@@ -192,6 +227,7 @@ void Channel::on_refresh(const RefreshMessage& message, Reader& reader) {
   ADAPS_INVARIANT(newer(message.version, header.version), "a refresh is not newer than the replica");
   std::memcpy(key.value(), value.data(), value.size_bytes());
   header.version = message.version;
+  ages_.renew(message.key, now_);
   if (header.side == 0) return;
   const Unapplied& unapplied = sides_.unapplied.at(header.side);
   if (unapplied.in_flight && !ADAPS_MUTANT(refresh_forgets_inflight))
@@ -291,7 +327,7 @@ void Channel::refresh(LockedKey& key, Holder& holder) {
 
 void Channel::add_delta(LockedKey& key, std::span<const float> delta) {
   add_to(key.value(), delta.data(), delta.size());
-  ++key.header().version;
+  key.header().version = next_version(key.header().version);
 }
 
 // The sender of a change, if it is a holder in this tenure. If not, it has become owner since and has
@@ -332,7 +368,10 @@ void Channel::on_ack(const AckMessage& message) {
                     "an acknowledgement of a delta that was not sent");
     SlotHeader& header = key.header();
     Unapplied& unapplied = sides_.unapplied.at(header.side);
-    if (message.exact != 0) ++header.version;
+    if (message.exact != 0) {
+      header.version = next_version(header.version);
+      ages_.renew(message.key, now_);
+    }
     forget(unapplied.in_flight);
     if (unapplied.unsent) {
       mark_dirty(key);

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "adaps/add.h"
 #include "adaps/channel.h"
 #include "adaps/invariant.h"
 #include "adaps/local.h"
@@ -228,16 +229,15 @@ void Channel::apply_request(LockedKey& key, const RequestMessage& message, std::
   const auto kind = static_cast<OperationKind>(message.kind);
   SlotHeader& header = key.header();
   if (kind == OperationKind::kPush) {
-    float* value = key.value();
-    for (std::size_t i = 0; i < payload.size(); ++i) value[i] += payload[i];
-    ++header.version;
+    add_to(key.value(), payload.data(), payload.size());
+    header.version = next_version(header.version);
   } else if (kind == OperationKind::kSet) {
     std::memcpy(key.value(), payload.data(), payload.size_bytes());
-    ++header.version;
+    header.version = next_version(header.version);
   } else if (kind == OperationKind::kPushGradients) {
     for (std::size_t at = 0; at < payload.size(); at += key.length()) {
       key.table().apply_gradient(key.value(), payload.data() + at, nullptr);
-      ++header.version;
+      header.version = next_version(header.version);
     }
   }
   AnswerMessage answer;

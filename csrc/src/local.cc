@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <optional>
 #include <vector>
 
+#include "adaps/add.h"
 #include "adaps/channel.h"
 #include "adaps/mutant.h"
 #include "adaps/node_state.h"
@@ -94,16 +96,12 @@ class Misses {
   std::vector<std::uint32_t> slots_;
 };
 
-void add_to(float* value, const float* delta, std::size_t length) {
-  for (std::size_t i = 0; i < length; ++i) value[i] += delta[i];
-}
-
 bool allowed(OperationKind kind, LockedKey& key) {
   switch (key.state()) {
     case State::kOwner:
       return true;
     case State::kReplica:
-      return kind != OperationKind::kSet;
+      return kind != OperationKind::kSet || ADAPS_MUTANT(set_as_delta);
     case State::kDropping:
       return needed_bits(kind) == needed_bits(OperationKind::kPull) &&
              (key.header().flags & kUnreadable) == 0;
@@ -122,7 +120,7 @@ void write_at_owner(OperationKind kind, LockedKey& key, const float* in) {
   } else {
     std::memcpy(key.value(), in, key.length() * sizeof(float));
   }
-  ++key.header().version;
+  key.header().version = next_version(key.header().version);
 }
 
 void write_at_replica(NodeState& node, Channel& channel, OperationKind kind, LockedKey& key,
@@ -137,6 +135,11 @@ void write_at_replica(NodeState& node, Channel& channel, OperationKind kind, Loc
   if (kind == OperationKind::kPush) {
     add_to(key.value(), in, key.length());
     add_to(unsent.floats.get(), in, key.length());
+  } else if (kind == OperationKind::kSet) {  // only by mutation: a set goes to the owner
+    for (std::size_t i = 0; i < key.length(); ++i) {
+      unsent.floats[i] += in[i] - key.value()[i];
+      key.value()[i] = in[i];
+    }
   } else {
     key.table().apply_gradient(key.value(), in, unsent.floats.get());
   }
@@ -162,6 +165,15 @@ void serve(NodeState& node, LockedKey& key, OperationKind kind, float* out, cons
   channel.mark_dirty(key);
 }
 
+// A read of a replica, for the statistics.
+void note_age(const NodeState& node, Key key, WorkerCounters& counters) {
+  const Channel& channel = *node.channels[static_cast<std::size_t>(node.directory.channel(key))];
+  const std::optional<Micros> age = channel.ages().age(key, node.clock());
+  if (!age) return;
+  counters.staleness_micros.add(static_cast<std::uint64_t>(std::max<Micros>(*age, 0)));
+  counters.staleness_reads.add();
+}
+
 // Asks for the memory that the next keys need: their words first, the slots that those name a block later.
 void prefetch_block(Store& store, std::span<const Key> keys, std::size_t at, const Table* hint, bool writes) {
   const std::size_t words_end = std::min(at + 2 * kBlock, keys.size());
@@ -185,6 +197,7 @@ template <OperationKind kKind>
 void run(NodeState& node, Operation& operation, std::span<const Key> keys) {
   constexpr std::uint32_t kNeeded = needed_bits(kKind);
   Store& store = node.store;
+  WorkerCounters& counters = node.workers[static_cast<std::size_t>(operation.worker)]->counters;
   Misses misses(operation, keys.size());
   const Table* hint = nullptr;
   std::uint64_t at_owner = 0;
@@ -214,10 +227,15 @@ void run(NodeState& node, Operation& operation, std::span<const Key> keys) {
         } else {
           std::memcpy(value, in, table.length() * sizeof(float));
         }
-        ++arena.header(word & word::kIndexMask).version;
+        Version& version = arena.header(word & word::kIndexMask).version;
+        version = next_version(version);
       }
       store.unlock(key, word);
-      ++((word & word::kSet) != 0 ? at_owner : at_replica);
+      const bool owned = (word & word::kSet) != 0;
+      ++(owned ? at_owner : at_replica);
+      if constexpr (kKind == OperationKind::kPull) {
+        if (!owned && ReplicaAges::sampled(key)) note_age(node, key, counters);
+      }
       continue;
     }
     LockedKey locked(store, key, word != 0 ? word : store.lock(key));
@@ -233,7 +251,6 @@ void run(NodeState& node, Operation& operation, std::span<const Key> keys) {
       misses.add(key, here);
     }
   }
-  WorkerCounters& counters = node.workers[static_cast<std::size_t>(operation.worker)]->counters;
   AccessCounters& access = kKind == OperationKind::kPull  ? counters.pulled
                            : kKind == OperationKind::kSet ? counters.set
                                                           : counters.pushed;

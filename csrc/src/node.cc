@@ -98,6 +98,7 @@ class SocketDriver : public Driver, public TransportEvents {
 class Node::Impl {
  public:
   Impl(std::vector<TableSpec> tables, const Settings& settings) : state(std::move(tables), settings) {
+    state.clock = now_micros;
     for (int i = 0; i < settings.workers; ++i) workers.push_back(std::make_unique<Worker>(state, i));
     if (settings.nodes == 1) {
       for (int i = 0; i < settings.channels; ++i) drivers.push_back(std::make_unique<LonelyDriver>());
@@ -242,6 +243,8 @@ std::map<std::string, double> Node::stats() const {
     add("pushed_remote", c.pushed.remote);
     add("set_local", c.set.local);
     add("set_remote", c.set.remote);
+    add("staleness_micros", c.staleness_micros);
+    add("staleness_reads", c.staleness_reads);
     add("intents", c.intents);
     add("intents_late", c.intents_late);
     add("blocked_micros", c.blocked_micros);

@@ -24,6 +24,7 @@
 #include "adaps/node_state.h"
 #include "adaps/operation.h"
 #include "adaps/outbox.h"
+#include "adaps/replica_ages.h"
 #include "adaps/stats.h"
 #include "adaps/transport.h"
 #include "adaps/types.h"
@@ -68,6 +69,7 @@ class Channel : public TransportEvents {
   void mark_dirty(LockedKey& key);
 
   SideTables& sides() { return sides_; }
+  const ReplicaAges& ages() const { return ages_; }
   const ChannelCounters& counters() const { return counters_; }
   ChannelCounters& counters() { return counters_; }
 
@@ -142,6 +144,15 @@ class Channel : public TransportEvents {
   void grant(LockedKey& key, NodeId to);
   void reconsider(LockedKey& key);
   void transfer(LockedKey& key, NodeId to);
+  // Appends a message that says itself whether the key's value goes with it.
+  template <typename Message>
+  void append_with_value(LockedKey& key, NodeId to, const Message& message) {
+    if (message.payload == Payload::kValue) {
+      outbox_.append(to, message, {std::span<const float>(key.value(), key.width())});
+    } else {
+      outbox_.append(to, message);
+    }
+  }
   void become_none(LockedKey& key, NodeId owner, RelocationCount rc);
   bool try_drop(LockedKey& key);
   void finish_drop(LockedKey& key);
@@ -172,6 +183,7 @@ class Channel : public TransportEvents {
   Outbox outbox_;
   SideTables sides_;
   DirtyList dirty_;
+  ReplicaAges ages_;
   ChannelCounters counters_;
   std::function<void()> waker_;
 
@@ -200,6 +212,17 @@ class Channel : public TransportEvents {
 
   std::vector<std::unique_ptr<Interest>> interests_;
   Key permanent_cursor_ = 0;
+
+#ifdef ADAPS_SIMULATION
+  // Keys that were given away and are still taken for owned: the mutant torn_transfer.
+  struct Torn {
+    Key key;
+    NodeId to;
+    RelocationCount rc;
+  };
+  void finish_torn();
+  std::vector<Torn> torn_;
+#endif
 
   // units whose answer is awaited, by name
   std::vector<Unit*> awaiting_;

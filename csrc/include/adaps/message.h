@@ -66,9 +66,13 @@ struct AnswerMessage {  // followed by length floats for a pull; the origin know
   Version version = 0;
   RelocationCount rc = 0;
 };
-struct SetupMessage {  // followed by width floats
+// What of a value a message carries. The initial content is not sent: its receiver makes it.
+enum class Payload : std::uint8_t { kNone, kValue, kInitial };
+
+struct SetupMessage {  // followed by width floats if payload is kValue; it is never kNone
   MessageType type = MessageType::kSetup;
-  std::uint8_t unused[3] = {};
+  Payload payload = Payload::kValue;
+  std::uint16_t unused = 0;
   std::uint64_t key = 0;
   RelocationCount rc = 0;
   Version version = 0;
@@ -92,9 +96,9 @@ struct AckMessage {  // kAck, kDropAck
   std::uint16_t unused = 0;
   std::uint64_t key = 0;
 };
-struct TransferMessage {  // followed by width floats if has_value
+struct TransferMessage {  // followed by width floats if payload is kValue
   MessageType type = MessageType::kTransfer;
-  std::uint8_t has_value = 1;
+  Payload payload = Payload::kValue;
   std::uint16_t unused = 0;
   std::uint64_t key = 0;
   RelocationCount rc = 0;

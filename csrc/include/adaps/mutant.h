@@ -38,7 +38,11 @@ namespace adaps {
   X(news_unordered, "older news of a location replaces newer")                              \
   X(absorb_no_bump, "absorption does not change the version")                               \
   X(duplicates_torn, "duplicates of a key in one call are applied in different places")     \
-  X(intents_lost, "a node that loses a key forgets that it has intent for it")
+  X(intents_lost, "a node that loses a key forgets that it has intent for it")              \
+  X(initial_always, "a written value is announced as the initial one")                      \
+  X(initial_not_made, "the initial value that is not sent is not made either")              \
+  X(set_as_delta, "a set at a replica is sent as the difference that it makes")             \
+  X(torn_transfer, "an owner that gave its key away takes writes until its next turn")
 
 enum class Mutant : std::uint8_t {
   none,

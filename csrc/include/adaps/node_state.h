@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -82,6 +83,7 @@ struct NodeState {
   Gathering gathering;
   Trace trace;
   std::atomic<Micros> now{0};  // as the channels were last told
+  std::function<Micros()> clock = [this] { return now.load(std::memory_order_relaxed); };
 
   std::mutex ending_mutex;
   std::condition_variable ending_changed;

@@ -32,10 +32,11 @@ struct AccessCounters {
 // Written by one worker thread.
 struct alignas(64) WorkerCounters {
   AccessCounters pulled, pushed, set;
-  Counter intents;         // keys signalled
-  Counter intents_late;    // of these, for clocks that were over
-  Counter blocked_micros;  // in pull, push and set
-  Counter sync_micros;     // in wait_sync
+  Counter staleness_micros, staleness_reads;  // sampled reads of replicas: age of the owner's version in them
+  Counter intents;                            // keys signalled
+  Counter intents_late;                       // of these, for clocks that were over
+  Counter blocked_micros;                     // in pull, push and set
+  Counter sync_micros;                        // in wait_sync
   Counter barrier_micros;
 };
 

@@ -36,8 +36,7 @@ enum class State : std::uint8_t { kNone, kPending, kReplica, kDropping, kOwner }
 
 // 20 bytes; with the key word a slot costs 24 bytes beyond value and optimizer state.
 struct SlotHeader {
-  Version version =
-      0;  // owner: version of the value; replica: the version that it is built on; pending: time sent
+  Version version = 0;     // owner: of the value; replica: that it is built on; pending: time sent
   RelocationCount rc = 0;  // owner, replica: count of this tenure; else of the location entry
   std::uint32_t side =
       0;  // owner: its holders, if any; replica: what is not yet applied at the owner, if anything

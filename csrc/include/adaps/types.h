@@ -46,6 +46,9 @@ struct Settings {
 
 inline bool newer(Version a, Version b) { return static_cast<std::int32_t>(a - b) > 0; }
 
+// Version 0 is the initial content, which every node can make itself; no written value has it.
+inline Version next_version(Version version) { return version + 1 == 0 ? 1 : version + 1; }
+
 // A node of the cluster is gone; every blocked and every later call fails with this.
 class PeerLost : public std::runtime_error {
  public:

@@ -62,6 +62,11 @@ Entry EntryCutter::cut(NodeId from, NodeId to, std::span<const std::byte>& rest)
   };
   const auto none = [](const Table&) { return std::size_t{0}; };
   const auto width = [](const Table& table) { return table.width(); };
+  const auto take_valued = [&](const auto& message) {
+    take(message, [&](const Table& table) {
+      return message.payload == Payload::kValue ? table.width() : std::size_t{0};
+    });
+  };
   switch (entry.type) {
     case MessageType::kRequest: {
       const auto message = header_of<RequestMessage>(rest);
@@ -86,7 +91,7 @@ Entry EntryCutter::cut(NodeId from, NodeId to, std::span<const std::byte>& rest)
       take(header_of<IntentMessage>(rest), none);
       break;
     case MessageType::kSetup:
-      take(header_of<SetupMessage>(rest), width);
+      take_valued(header_of<SetupMessage>(rest));
       break;
     case MessageType::kRefresh:
       take(header_of<RefreshMessage>(rest), width);
@@ -105,15 +110,9 @@ Entry EntryCutter::cut(NodeId from, NodeId to, std::span<const std::byte>& rest)
     case MessageType::kDropAck:
       take(header_of<AckMessage>(rest), none);
       break;
-    case MessageType::kTransfer: {
-      const auto message = header_of<TransferMessage>(rest);
-      if (message.has_value != 0) {
-        take(message, width);
-      } else {
-        take(message, none);
-      }
+    case MessageType::kTransfer:
+      take_valued(header_of<TransferMessage>(rest));
       break;
-    }
     case MessageType::kNews:
       take(header_of<NewsMessage>(rest), none);
       break;

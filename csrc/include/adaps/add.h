@@ -1,0 +1,12 @@
+// Adding one row to another.
+#pragma once
+
+#include <cstddef>
+
+namespace adaps {
+
+inline void add_to(float* value, const float* delta, std::size_t length) {
+  for (std::size_t i = 0; i < length; ++i) value[i] += delta[i];
+}
+
+}  // namespace adaps
