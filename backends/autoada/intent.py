@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from autoada.access.accesses import Prediction, source_line
+from autoada.access.batches import on_host
 from autoada.access.binding import Binding, Prepare, Recording
 from autoada.access.operations import name_of
 from autoada.access.predictor import IntentPredictor
@@ -122,7 +123,7 @@ class PredictedKeys:
     def expected(self, batch: Any) -> Expected | None:
         if self._prepare is None:
             return None
-        prediction = self.predictor.predict(batch)
+        prediction = self.predictor.predict(self._in_reach(batch))
         self._report(prediction)
         reads = [(access.table, access.ids) for access in prediction.accesses if access.ids is not None]
         return Expected(rows_of_reads(reads, self._model.keys_of), prediction)
@@ -159,7 +160,10 @@ class PredictedKeys:
         """The predictor's account of `batch`."""
         if self._prepare is None:
             return "nothing is predicted yet: the way from batch to model is recorded in the first steps"
-        return self.predictor.explain(batch)
+        return self.predictor.explain(self._in_reach(batch))
+
+    def _in_reach(self, batch: Any) -> Any:
+        return on_host(batch) if not self._model.transfer.direct else batch
 
     def _call(self, model: nn.Module, batch: Any) -> Any:
         assert self._prepare is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any
@@ -15,6 +15,8 @@ from autoada.access.tables import find_tables
 from autoada.optimizers import Optimizers, RuleGroup, rule_groups
 
 BLOCK_LENGTHS = (1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
+DEVICES = ("cpu", "cuda")
+"""Where a model can be."""
 PADDING = 0.25
 """The longest block is used whose padding costs at most this share of the dense parameters."""
 
@@ -59,12 +61,15 @@ class Layout:
         All others.
     groups : list of RuleGroup
         The rules; `rules` gives the number of the group of each server table.
+    device : torch.device
+        Where the dense parameters are and rows are wanted.
     """
 
     tables: dict[str, nn.Parameter]
     dense: tuple[DenseLayout, ...]
     groups: list[RuleGroup]
     rules: dict[str, int]
+    device: torch.device
 
     def server_tables(self) -> list[adaps.Table]:
         """What the server has to be made with."""
@@ -93,21 +98,18 @@ def layout_of(
     Raises
     ------
     ValueError
-        If a parameter is not float32 or not on the CPU, or the optimizer leaves one out or has no rule in the
-        server.
+        If a parameter is not float32, parameters are not on one device, or the optimizer leaves one out or
+        has no rule in the server.
     """
     groups = rule_groups(optimizer)
     sparse = find_tables(model, tables)
+    device = _device_of(model, sparse)
     rules: dict[str, int] = {}
     members: list[dict[str, nn.Parameter]] = [{} for _ in groups]
     for name, parameter in model.named_parameters():
         if parameter.dtype is not torch.float32:
             raise ValueError(
                 f"the parameter {name!r} is {parameter.dtype}: the parameter server holds torch.float32"
-            )
-        if parameter.device.type != "cpu" and not (parameter.is_meta and name in sparse):
-            raise ValueError(
-                f"the parameter {name!r} is on {parameter.device}: AdaModel takes models on the CPU"
             )
         group = next((i for i, g in enumerate(groups) if g.holds(parameter)), None)
         if group is None and parameter.requires_grad:
@@ -120,7 +122,27 @@ def layout_of(
             members[group or 0][name] = parameter
     dense = tuple(_dense_layout(f"dense.{i}", group) for i, group in enumerate(members) if group)
     rules |= {f"dense.{i}": i for i, group in enumerate(members) if group}
-    return Layout(sparse, dense, groups, rules)
+    return Layout(sparse, dense, groups, rules, device)
+
+
+def _device_of(model: nn.Module, tables: Container[str]) -> torch.device:
+    """The one device of the dense parameters; a table may also be on the CPU or without memory."""
+    named = list(model.named_parameters())
+    dense = [(name, p.device) for name, p in named if name not in tables]
+    of_tables = [(name, p.device) for name, p in named if name in tables and not p.is_meta]
+    elsewhere = [(name, device) for name, device in of_tables if device.type != "cpu"]
+    first = next(iter([*dense, *elsewhere]), ("", torch.device("cpu")))
+    for name, device in [*dense, *elsewhere]:
+        if device.type not in DEVICES:
+            raise ValueError(
+                f"the parameter {name!r} is on {device}: AdaModel takes models on the CPU or a CUDA device"
+            )
+        if device != first[1]:
+            raise ValueError(
+                f"the parameter {first[0]!r} is on {first[1]} and {name!r} on {device}: AdaModel takes "
+                "models on one device"
+            )
+    return first[1]
 
 
 def _dense_layout(table: str, parameters: dict[str, nn.Parameter]) -> DenseLayout:

@@ -20,6 +20,7 @@ from autoada.optimizers import Optimizers, listed
 from autoada.parameter import TableParameter
 from autoada.rows import Expected
 from autoada.table import Read, RemoteTable
+from autoada.transfer import Transfer
 
 FOREVER = 2**40
 """A clock that no training reaches."""
@@ -37,7 +38,8 @@ class AdaModel(nn.Module):
     Parameters
     ----------
     model : nn.Module
-        With float32 parameters. Rank 0's weights are kept. The model itself is changed: it is now the
+        With float32 parameters, on the CPU or a CUDA device, where rows and dense parameters arrive;
+        tables may stay on the CPU. Rank 0's weights are kept. The model itself is changed: it is now the
         wrapped one.
     optimizer : torch.optim.Optimizer or sequence of them, optional
         SGD, Adagrad, Adam or SparseAdam without weight decay. Together they have all of the model's
@@ -55,7 +57,8 @@ class AdaModel(nn.Module):
     Raises
     ------
     ValueError
-        If a parameter is not float32, or the optimizer has no rule in the server.
+        If a parameter is not float32, parameters are on several devices, or the optimizer has no rule in
+        the server.
 
     Notes
     -----
@@ -78,6 +81,7 @@ class AdaModel(nn.Module):
         self.worker = self.node.worker(worker)
         self._leads = self.node.rank == 0 and worker == 0
         self._layout = layout
+        self.transfer = Transfer(layout.device)
         self._immediate = optimizer is None
         self.closed = False
         self._step = _Step()
@@ -129,9 +133,12 @@ class AdaModel(nn.Module):
         """Hand gradients over, all or one optimizer's; the next forward pass sees their effect."""
         self._step.push_queued = False
         self._follow_learning_rates()
-        for owner, part in self._parts:
-            if optimizer is None or owner is optimizer:
-                part.push()
+        parts = [part for owner, part in self._parts if optimizer is None or owner is optimizer]
+        for part in parts:
+            part.collect()
+        self.transfer.finish()
+        for part in parts:
+            part.push()
         self._step.stale = True
 
     @property
@@ -168,7 +175,10 @@ class AdaModel(nn.Module):
         return self._tables
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
-        """The wrapped model's own state, tables gathered from all nodes; it loads into the plain model."""
+        """The wrapped model's own state; it loads into the plain model.
+
+        Tables are gathered from all nodes, into host memory.
+        """
         self._refresh()
         state: dict[str, Any] = self.module.state_dict(*args, **kwargs)
         prefix = kwargs.get("prefix", "")
@@ -209,6 +219,16 @@ class AdaModel(nn.Module):
         self._refresh()
         return loaded
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AdaModel:
+        """What ``to()``, ``cuda()``, ``double()`` and their like do."""
+        here = torch.empty(0, device=self.transfer.device)
+        there = fn(here)
+        if (there.device, there.dtype) != (here.device, here.dtype):
+            raise RuntimeError(
+                f"a wrapped model stays {here.dtype} on {here.device}: move it before AdaModel wraps it"
+            )
+        return self
+
     def close(self) -> dict[str, float]:
         """Collective: end this worker's part, and the node if the model made it; the node's counters."""
         self.closed = True
@@ -221,7 +241,13 @@ class AdaModel(nn.Module):
     def _make_tables(self) -> dict[str, RemoteTable]:
         return {
             name: RemoteTable(
-                name, parameter.shape, self.worker, self.node.table(name), self.reads, self._gradient_arrived
+                name,
+                parameter.shape,
+                self.worker,
+                self.node.table(name),
+                self.transfer,
+                self.reads,
+                self._gradient_arrived,
             )
             for name, parameter in self._layout.tables.items()
         }
@@ -229,7 +255,9 @@ class AdaModel(nn.Module):
     def _make_dense(self, model: nn.Module) -> dict[str, DenseParameters]:
         parameters = dict(model.named_parameters())
         return {
-            dense.table: DenseParameters(dense, parameters, self.worker, self.node.table(dense.table))
+            dense.table: DenseParameters(
+                dense, parameters, self.worker, self.node.table(dense.table), self.transfer
+            )
             for dense in self._layout.dense
         }
 

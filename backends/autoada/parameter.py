@@ -198,7 +198,7 @@ def _write(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if not isinstance(target, TableParameter):
         return _with_whole_tables(func, args, kwargs)
     with torch.no_grad():
-        values = target.table.read()
+        values = target.table.read().to(target.table.device)
 
         def plain(value: Any) -> Any:
             return values if value is target else _whole(value)
@@ -246,7 +246,7 @@ _HANDLERS: dict[Kind, Handler] = {
     Kind.GET_ITEM: _get_item,
     Kind.ALIAS: _alias,
     Kind.MOVE: lambda func, args, kwargs: args[0],
-    Kind.DEVICE: lambda func, args, kwargs: torch.device("cpu"),
+    Kind.DEVICE: lambda func, args, kwargs: args[0].table.device,
     Kind.IGNORED: _assign,
     Kind.INPLACE: _write,
     Kind.SET_ITEM: _write,

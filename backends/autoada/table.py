@@ -11,6 +11,7 @@ from torch import Tensor
 
 import adaps
 from autoada.rows import Lookup, TableRows, unique_rows
+from autoada.transfer import Transfer
 
 Read = tuple[str, Tensor | None]
 """Table and ids of one read; None stands for the whole table."""
@@ -20,7 +21,8 @@ CHUNK_FLOATS = 1 << 22
 class Rows(NamedTuple):
     """Distinct rows of a table, and the position of each id of a read among them.
 
-    ``values[inverse]`` are the rows of the ids; each row of `values` gets its gradients summed.
+    ``values[inverse]`` are the rows of the ids; each row of `values` gets its gradients summed. `keys` are in
+    host memory, the others on the model's device.
     """
 
     values: Tensor
@@ -41,6 +43,8 @@ class RemoteTable:
         Whose calls are used.
     table : adaps.NodeTable
         The server's table.
+    transfer : Transfer
+        To the device where rows are wanted.
     reads : list
         Where reads in training mode are noted, as long as `noting` is true.
     on_gradient : callable
@@ -53,6 +57,7 @@ class RemoteTable:
         shape: torch.Size,
         worker: Any,
         table: Any,
+        transfer: Transfer,
         reads: list[Read],
         on_gradient: Callable[[], None],
     ) -> None:
@@ -62,6 +67,8 @@ class RemoteTable:
         self._reads = reads
         self._worker = worker
         self._table = table
+        self._transfer = transfer
+        self._pushed: list[tuple[Tensor, Tensor]] = []
         self._on_gradient = on_gradient
         self._expected: TableRows | None = None
         self._position = 0
@@ -72,6 +79,11 @@ class RemoteTable:
         self._read_whole_before = False
         self._gradients: list[tuple[Tensor, Tensor]] = []
         self._steps = 0
+
+    @property
+    def device(self) -> torch.device:
+        """Where rows arrive."""
+        return self._transfer.device
 
     def keys(self, ids: Tensor) -> Tensor:
         """The server's keys of row ids; IndexError for a row that does not exist."""
@@ -98,16 +110,16 @@ class RemoteTable:
         if self.noting and self.training:
             self._reads.append((self.name, ids if known is None else known.ids))
         if self._read_whole_before:
-            return Rows(self._whole_table(track), self._all_keys, ids.long())
+            return Rows(self._whole_table(track), self._all_keys, self._on_device(ids.long()))
         if known is not None:
             assert self._expected is not None
             keys = self._expected.keys
             if self._leaf is None or self._leaf.requires_grad != track:
                 self._leaf = self._pull(keys, track)
-            return Rows(self._leaf, keys, known.inverse.view(ids.shape))
+            return Rows(self._leaf, keys, self._on_device(known.inverse.view(ids.shape)))
         unique, (lookup,) = unique_rows([ids])
         keys = self._table.keys(unique)
-        return Rows(self._pull(keys, track), keys, lookup.inverse)
+        return Rows(self._pull(keys, track), keys, self._on_device(lookup.inverse))
 
     def whole(self, requires_grad: bool) -> Tensor:
         """All rows, with the table's own shape."""
@@ -129,22 +141,32 @@ class RemoteTable:
         """Forget what has not been pushed."""
         self._gradients.clear()
 
-    def push(self) -> None:
-        """Hand the gradients over, each row once, as torch's optimizers see coalesced sparse gradients."""
+    def collect(self) -> None:
+        """Take the gradients, to be pushed: each row once, as coalesced sparse gradients have it."""
         self._merge()
-        if self._gradients:
+        self._pushed = [
+            (keys, self._transfer.start_to_host(gradient.reshape(len(keys), -1)))
+            for keys, gradient in self._gradients
+        ]
+        self._gradients.clear()
+
+    def push(self) -> None:
+        """Hand over what was collected and has arrived in host memory."""
+        if self._pushed:
             self._steps += 1  # as torch.optim counts: a step without a gradient for the parameter is none
             self._table.set_step(self._steps)
-        for keys, gradient in self._gradients:
-            self._worker.push_gradients(keys, gradient.reshape(len(keys), -1))
-        self._gradients.clear()
+        for keys, gradient in self._pushed:
+            self._worker.push_gradients(keys, gradient)
+        self._pushed.clear()
         self.begin_forward()
 
     # Whole tables
 
     def read(self) -> Tensor:
-        """A copy of the whole table."""
-        return self._pull(self._all_keys, False)
+        """A copy of the whole table, in host memory."""
+        rows = torch.empty(self.shape)
+        self._worker.pull(self._all_keys, rows.view(len(rows), -1))
+        return rows
 
     def write(self, values: Tensor) -> None:
         """Overwrite the whole table."""
@@ -173,7 +195,7 @@ class RemoteTable:
             before = rows.values[long]
             after = before * scale.reshape(-1, *[1] * (before.dim() - 1))
             if self.training:
-                self._worker.push(rows.keys[long], (after - before).reshape(len(long), -1))
+                self._worker.push(rows.keys[long.cpu()], (after - before).reshape(len(long), -1).cpu())
             rows.values[long] = after
 
     # Helpers
@@ -186,11 +208,18 @@ class RemoteTable:
         if lookup.ids is ids:
             return lookup
         same_kind = lookup.ids.dtype is ids.dtype and lookup.ids.numel() == ids.numel()
-        return lookup if same_kind and torch.equal(lookup.ids.reshape(-1), ids.reshape(-1)) else None
+        if not same_kind:
+            return None
+        given = ids.reshape(-1).to(lookup.ids.device)
+        return lookup if torch.equal(lookup.ids.reshape(-1), given) else None
+
+    def _on_device(self, positions: Tensor) -> Tensor:
+        return positions.to(self.device, non_blocking=True)
 
     def _pull(self, keys: Tensor, track: bool) -> Tensor:
-        rows = torch.empty(len(keys), *self.shape[1:])
-        self._worker.pull(keys, rows.view(len(keys), -1))
+        host = self._transfer.host_array(len(keys), *self.shape[1:])
+        self._worker.pull(keys, host.view(len(keys), -1))
+        rows = self._transfer.to_device(host)
         return self._tracked(rows, keys) if track else rows
 
     def _tracked(self, rows: Tensor, keys: Tensor) -> Tensor:
@@ -220,5 +249,6 @@ class RemoteTable:
         keys = torch.cat([keys for keys, _ in self._gradients])
         gradients = torch.cat([gradient for _, gradient in self._gradients])
         unique, inverse = adaps.deduplicate(keys)
-        merged = torch.zeros(len(unique), *gradients.shape[1:]).index_add_(0, inverse, gradients)
+        merged = gradients.new_zeros(len(unique), *gradients.shape[1:])
+        merged.index_add_(0, self._on_device(inverse), gradients)
         self._gradients = [(unique, merged)]

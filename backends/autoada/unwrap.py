@@ -22,6 +22,8 @@ def unwrap(model: AdaModel) -> nn.Module:
     copies: dict[int, Any] = {}
     for name, parameter in model.module.named_parameters():
         if isinstance(parameter, TableParameter):
-            copies[id(parameter)] = nn.Parameter(state[name], requires_grad=parameter.requires_grad)
+            copies[id(parameter)] = nn.Parameter(
+                state[name].to(parameter.table.device), requires_grad=parameter.requires_grad
+            )
     plain: nn.Module = copy.deepcopy(model.module, copies)
     return plain

@@ -184,8 +184,18 @@ def test_other_dtypes_are_refused_by_name(net: Net) -> None:
 
 def test_other_devices_are_refused_by_name(net: Net) -> None:
     net.out.to("meta")
-    with pytest.raises(ValueError, match=r"'out\.weight' is on meta: AdaModel takes models on the CPU"):
+    with pytest.raises(
+        ValueError, match=r"'out\.weight' is on meta: AdaModel takes models on the CPU or a CUDA"
+    ):
         autoada.AdaModel(net)
+
+
+def test_moving_the_wrapped_model_says_when_to_move_it(model: autoada.AdaModel) -> None:
+    assert model.to("cpu") is model.float() is model
+    for move in (model.double, lambda: model.to("meta"), lambda: model.to(torch.bfloat16)):
+        with pytest.raises(RuntimeError, match=r"stays torch\.float32 on cpu: move it before AdaModel"):
+            move()
+    train(model)
 
 
 def test_rows_of_a_meta_table_are_drawn_by_the_server() -> None:

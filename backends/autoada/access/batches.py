@@ -50,6 +50,13 @@ def copied(batch: Any, leaf: Callable[[Tensor], Tensor] = lambda tensor: tensor)
     return _copy(batch, leaf, {})
 
 
+def on_host(batch: Any) -> Any:
+    """The batch itself if its tensors are in host memory, else a copy of which that is true."""
+    if all(leaf.is_cpu for _, leaf in leaves(batch) if isinstance(leaf, Tensor)):
+        return batch
+    return copied(batch, Tensor.cpu)
+
+
 def _copy(value: Any, leaf: Callable[[Tensor], Tensor], done: dict[int, Any]) -> Any:
     if isinstance(value, Tensor):
         return leaf(value)

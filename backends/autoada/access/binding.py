@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from autoada.access.batches import Path, read
-from autoada.access.operations import Kind, TorchFunction, kind_of
+from autoada.access.operations import Kind, TorchFunction, dtype_of_move, kind_of
 from autoada.access.program import NotRecorded, Program
 from autoada.access.tape import Tape
 
@@ -57,7 +57,11 @@ class Recording(TorchFunctionMode):
             self._tape.written(func, args, kwargs, args[0])
         elif kind is Kind.RANDOM:
             self._tape.foreign_write(func)  # draws of the loop itself cannot be foreseen
+        elif kind is Kind.MOVE:
+            self._moved(func, args, kwargs, output)
         elif kind not in (Kind.METADATA, Kind.DEVICE, Kind.IGNORED, Kind.TEXT):
+            if kwargs.get("device") is not None:
+                kwargs = {**kwargs, "device": _HOST}
             self._tape.operation(func, args, kwargs, output)
         return output
 
@@ -109,6 +113,18 @@ class Recording(TorchFunctionMode):
             raise NotRecorded(program.obstacle)
         return Binding(program, tuple(sources), structure)
 
+    def _moved(
+        self, func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
+    ) -> None:
+        """Row ids are found in host memory: only what a move does to the dtype is followed."""
+        if output is args[0]:
+            return
+        dtype = dtype_of_move(func, args, kwargs)
+        if dtype is None:
+            self._tape.operation(Tensor.clone, args[:1], {}, output)
+        else:
+            self._tape.operation(Tensor.to, (args[0], dtype), {"copy": True}, output)
+
 
 class _Source(NamedTuple):
     kind: str
@@ -155,4 +171,5 @@ def _items(batch: Any) -> Iterable[tuple[Any, Any]]:
     return enumerate(batch) if isinstance(batch, (list, tuple)) else ()
 
 
+_HOST = torch.device("cpu")
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device)

@@ -20,7 +20,15 @@ from autoada.access.accesses import Access, Draw, ForeignWrite, GhostEscape, use
 from autoada.access.draws import draw
 from autoada.access.ghosts import Ghosts, Recorder
 from autoada.access.meta import GhostKernels
-from autoada.access.operations import DATA_SHAPED, SHAPE_INPLACE, Kind, TorchFunction, kind_of, name_of
+from autoada.access.operations import (
+    DATA_SHAPED,
+    SHAPE_INPLACE,
+    Kind,
+    TorchFunction,
+    dtype_of_move,
+    kind_of,
+    name_of,
+)
 from autoada.access.shadow import Shadow
 from autoada.access.shapes import ghost
 
@@ -215,10 +223,7 @@ class GhostMode(TorchFunctionMode):
 
     def _move(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         source = args[0]
-        dtype = kwargs.get("dtype")
-        if dtype is None and func.__name__ in ("to", "type_as"):
-            given = next((a for a in args[1:] if isinstance(a, (torch.dtype, Tensor))), kwargs.get("other"))
-            dtype = given.dtype if isinstance(given, Tensor) else given
+        dtype = dtype_of_move(func, args, kwargs)
         if self._ghosts.is_ghost(source):
             if dtype is None or dtype == source.dtype:
                 return self._alias(func, args, kwargs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -51,6 +51,15 @@ def kind_of(function: TorchFunction) -> Kind:
 def name_of(function: TorchFunction) -> str:
     """What to call `function` in a message."""
     return getattr(function, "__name__", None) or str(function)
+
+
+def dtype_of_move(function: TorchFunction, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The dtype that a call of kind `MOVE` asks for, None if it only asks for a place."""
+    dtype = kwargs.get("dtype")
+    if dtype is None and name_of(function) in ("to", "type_as"):
+        given = next((a for a in args[1:] if isinstance(a, (torch.dtype, Tensor))), kwargs.get("other"))
+        dtype = given.dtype if isinstance(given, Tensor) else given
+    return dtype
 
 
 def functions(*names: str) -> set[TorchFunction]:

@@ -21,7 +21,8 @@ class Shadow:
     """Runs the forward of `model` without touching it.
 
     Modules are copied shallowly, containers up to three levels deep, parameters become meta tensors
-    memoised by identity (ties survive), buffers are shared. A table of any size costs nothing.
+    memoised by identity (ties survive), buffers are shared if they are in host memory, else copied there. A
+    table of any size costs nothing.
 
     Parameters
     ----------
@@ -73,7 +74,7 @@ class Shadow:
             if name == "_parameters":
                 attributes[name] = {key: self._parameter(p) for key, p in value.items()}
             elif name == "_buffers":
-                attributes[name] = dict(value)
+                attributes[name] = {key: _in_host_memory(buffer) for key, buffer in value.items()}
             elif name == "_modules":
                 attributes[name] = {key: None if m is None else self._module(m) for key, m in value.items()}
             elif name == "_compiled_call_impl":
@@ -112,6 +113,8 @@ class Shadow:
             return self._module(value)
         if isinstance(value, nn.Parameter):
             return self._parameter(value)
+        if isinstance(value, Tensor):
+            return _in_host_memory(value)
         if depth == _CONTAINER_DEPTH:
             return value
         if type(value) is list:
@@ -127,6 +130,11 @@ class Shadow:
         if inspect.ismethod(value) and isinstance(value.__self__, nn.Module):
             return value.__func__.__get__(self._module(value.__self__))
         return value
+
+
+def _in_host_memory(value: Any) -> Any:
+    """Where ids are computed; a table's meta parameter stays what it is."""
+    return value if not isinstance(value, Tensor) or value.is_cpu or value.is_meta else value.cpu()
 
 
 def _lies_at(value: Any, storage: int) -> bool:
