@@ -18,7 +18,7 @@ array([-0.5, -0.5, -0.5, -0.5], dtype=float32)
 from __future__ import annotations
 
 from adaps._core import NodeTable, TraceEvent, Worker, deduplicate
-from adaps.errors import AdapsError, PeerLost, RendezvousError
+from adaps.errors import AdapsError, CheckpointError, PeerLost, RendezvousError
 from adaps.initializers import Constant, Normal, Uniform
 from adaps.node import TECHNIQUES, Node
 from adaps.optimizers import SGD, Adagrad, Adam, RowAdagrad, SparseAdam
@@ -31,6 +31,7 @@ __all__ = [
     "Adagrad",
     "Adam",
     "AdapsError",
+    "CheckpointError",
     "Constant",
     "Node",
     "NodeTable",

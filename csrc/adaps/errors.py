@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["AdapsError", "PeerLost", "RendezvousError"]
+__all__ = ["AdapsError", "CheckpointError", "PeerLost", "RendezvousError"]
 
 
 class AdapsError(RuntimeError):
@@ -11,6 +11,10 @@ class AdapsError(RuntimeError):
 
 class RendezvousError(AdapsError):
     """The nodes of a cluster did not find each other."""
+
+
+class CheckpointError(AdapsError):
+    """A checkpoint cannot be written, or cannot be restored."""
 
 
 class PeerLost(AdapsError):

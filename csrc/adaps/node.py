@@ -6,8 +6,9 @@ import atexit
 import os
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -17,6 +18,7 @@ from adaps.tables import Table
 
 if TYPE_CHECKING:
     from adaps._typing import Int64Like
+    from adaps.checkpoint import Participant, Restored
 
 __all__ = ["TECHNIQUES", "Node", "NodeOptions", "open_node"]
 
@@ -75,7 +77,8 @@ class Node:
         network: str | None = None,
         listen: str | None = None,
     ) -> None:
-        specs = [_spec(table) for table in tables]
+        self._described = tuple(tables)
+        specs = [_spec(table) for table in self._described]
         self.workers = _checks.count("workers", workers)
         """Number of worker threads of this node."""
         technique = _core.Technique[_checks.one_of("technique", techniques, TECHNIQUES).upper()]
@@ -139,6 +142,45 @@ class Node:
         """Return the handle of worker thread `index`; IndexError beyond `workers`."""
         return self._core.worker(index)
 
+    def checkpoint(
+        self, directory: str | os.PathLike[str], *, worker: int = 0, extra: Mapping[str, Any] | None = None
+    ) -> None:
+        """Collective: write what all nodes hold, values and optimizer states, to files.
+
+        Every worker of every node calls it with its own number, and is in no other call. It holds what every
+        worker wrote before. A failure at any moment leaves the previous checkpoint of the directory as it is.
+
+        Parameters
+        ----------
+        directory : path
+            The same for all, on a file system that all nodes share; it is made if it does not exist. The
+            checkpoint that it holds is replaced. The format is safetensors: see `adaps.checkpoint`.
+        worker : int
+            The worker that calls.
+        extra : mapping of str to NumPy array or JSON value, optional
+            What `restore` gives back to this worker.
+
+        Raises
+        ------
+        CheckpointError
+            On every worker, if anything could not be written, for instance because the disk is full.
+        """
+        self._participant(worker).write(Path(directory), extra or {})
+
+    def restore(self, directory: str | os.PathLike[str], *, worker: int = 0) -> Restored:
+        """Collective: make what all nodes hold that of a checkpoint; the number of nodes may differ.
+
+        Every worker of every node calls it with its own number. Tables have to be those of the checkpoint;
+        learning rates may differ, and are restored as well. Clocks go on from those of the checkpoint.
+
+        Raises
+        ------
+        CheckpointError
+            On every worker, if there is no complete checkpoint in the directory, a file is damaged, or a
+            table differs. Nothing is changed then.
+        """
+        return self._participant(worker).restore(Path(directory))
+
     def stats(self) -> dict[str, float]:
         """Names and numbers of everything that this node counts; those of the end once it is closed."""
         return self._core.stats()
@@ -150,6 +192,11 @@ class Node:
     def trace_events(self) -> list[_core.TraceEvent]:
         """What was recorded of the traced keys, the oldest first."""
         return self._core.trace_events()
+
+    def _participant(self, worker: int) -> Participant:
+        from adaps.checkpoint import Participant  # loads NumPy, which nothing else needs
+
+        return Participant(self._core, self._described, self.rank, self.world_size, self.workers, worker)
 
     def close(self) -> None:
         """Collective: wait until every node is here and end this one; a second call does nothing.

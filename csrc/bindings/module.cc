@@ -10,5 +10,6 @@ PYBIND11_MODULE(_core, module) {
   adaps::bindings::register_trace_event(module);
   adaps::bindings::register_node(module);
   adaps::bindings::register_log(module);
+  adaps::bindings::register_snapshot(module);
   adaps::bindings::register_deduplicate(module);
 }

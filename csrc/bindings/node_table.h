@@ -26,6 +26,7 @@ class NodeTable {
 
   double learning_rate() const;
   void set_learning_rate(double lr);
+  std::uint64_t step() const;
   void set_step(std::uint64_t number);
 
  private:

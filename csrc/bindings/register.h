@@ -12,6 +12,7 @@ void register_worker(pybind11::module_& module);
 void register_trace_event(pybind11::module_& module);
 void register_node(pybind11::module_& module);
 void register_log(pybind11::module_& module);
+void register_snapshot(pybind11::module_& module);
 void register_deduplicate(pybind11::module_& module);
 
 }  // namespace adaps::bindings

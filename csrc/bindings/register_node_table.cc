@@ -43,6 +43,8 @@ void NodeTable::set_learning_rate(double lr) {
   node_->node().tables()[index_].set_learning_rate(static_cast<float>(lr));
 }
 
+std::uint64_t NodeTable::step() const { return node_->node().tables()[index_].step(); }
+
 void NodeTable::set_step(std::uint64_t number) { node_->node().tables()[index_].set_step(number); }
 
 void register_node_table(py::module_& module) {
@@ -56,6 +58,7 @@ void register_node_table(py::module_& module) {
       .def_property_readonly("learning_rate", &NodeTable::learning_rate, "The learning rate on this node.")
       .def("set_learning_rate", &NodeTable::set_learning_rate, py::arg("lr"),
            "Changes the learning rate of the gradients applied on this node: call it on every node.")
+      .def_property_readonly("step", &NodeTable::step, "The step that set_step told, else 0.")
       .def("set_step", &NodeTable::set_step, py::arg("number"),
            "Has Adam correct its bias for step `number` (from 1) where it applies gradients on this node; "
            "with "

@@ -33,6 +33,10 @@ void register_worker(py::module_& module) {
            "before the "
            "call is visible here.")
       .def("barrier", &WorkerHandle::barrier, "Collective: blocks until every worker of every node is here.")
+      .def("agree", &WorkerHandle::agree, py::arg("well"),
+           "Collective: a barrier that gives the rank of a node where a worker was not well, or None.")
+      .def("skip_to_clock", &WorkerHandle::skip_to_clock, py::arg("clock"),
+           "Goes on from a later clock, as after a restore; an earlier one changes nothing.")
       .def("begin_setup", &WorkerHandle::begin_setup, "Collective: before the first values are set.")
       .def("end_setup", &WorkerHandle::end_setup,
            "Collective: afterwards every worker sees what any worker wrote before it.")

@@ -51,6 +51,11 @@ void WorkerHandle::advance_clock() {
   worker_.advance_clock();
 }
 
+void WorkerHandle::skip_to_clock(Clock clock) {
+  const NodeHandle::Call call(*node_);
+  worker_.skip_to_clock(clock);
+}
+
 Clock WorkerHandle::current_clock() {
   const NodeHandle::Call call(*node_);
   return worker_.current_clock();
@@ -84,6 +89,10 @@ void WorkerHandle::wait_sync() {
 
 void WorkerHandle::barrier() {
   blocking([&] { worker_.barrier(); });
+}
+
+std::optional<NodeId> WorkerHandle::agree(bool well) {
+  return blocking([&] { return worker_.agree(well); });
 }
 
 void WorkerHandle::begin_setup() { barrier(); }

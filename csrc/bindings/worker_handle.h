@@ -25,6 +25,7 @@ class WorkerHandle {
   void intent(py::handle keys, Clock start, std::optional<Clock> end);
   void wait_intent(py::handle keys);
   void advance_clock();
+  void skip_to_clock(Clock clock);
   Clock current_clock();
 
   bool is_done(Ticket ticket);
@@ -32,6 +33,7 @@ class WorkerHandle {
   void waitall();
   void wait_sync();
   void barrier();
+  std::optional<NodeId> agree(bool well);
   void begin_setup();
   void end_setup();
   void finalize();

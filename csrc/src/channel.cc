@@ -24,8 +24,10 @@ class Driving {
   const Channel* before_;
 };
 
+// Numbers of barrier messages; one of a release of kFailed + n says that something failed on node n.
 constexpr std::uint32_t kAtBarrier = 0;
 constexpr std::uint32_t kForGood = 1;
+constexpr std::uint32_t kFailed = 2;
 
 }  // namespace
 
@@ -158,7 +160,9 @@ Micros Channel::on_tick() {
   finish_torn();
 #endif
   take_submissions();
-  if (permanent_cursor_ < node_.tables.num_keys()) start_permanent_interest();
+  const bool frozen = node_.frozen.load();
+  if (!frozen) catch_up();
+  if (!frozen && permanent_cursor_ < node_.tables.num_keys()) start_permanent_interest();
   if (round_requested_.load() && now_ >= last_round_ + round_distance_) run_round();
   if (now_ >= std::max(flush_wanted_, flush_allowed_)) flush_dirty(false);
   // A wait_sync does not wait for the next round.
@@ -166,7 +170,7 @@ Micros Channel::on_tick() {
   Micros next = kNever;
   if (round_requested_.load()) next = last_round_ + round_distance_;
   if (flush_wanted_ != kNever) next = std::min(next, std::max(flush_wanted_, flush_allowed_));
-  if (permanent_cursor_ < node_.tables.num_keys()) next = now_;
+  if (!frozen && permanent_cursor_ < node_.tables.num_keys()) next = now_;
   return next;
 }
 
@@ -178,12 +182,13 @@ void Channel::run_round() {
   const double distances = static_cast<double>(since) / static_cast<double>(round_distance_);
   for (std::size_t i = 0; i < interests_.size(); ++i) {
     Interest& interest = *interests_[i];
+    const Clock skipped = node_.workers[i]->skipped.exchange(0);
     const Clock clock = node_.workers[i]->clock.load();
-    interest.timer.observe(clock - interest.observed_clock, distances);
+    interest.timer.observe(std::max<Clock>(clock - interest.observed_clock - skipped, 0), distances);
     interest.observed_clock = clock;
     interest.window.store(interest.timer.window(), std::memory_order_relaxed);
   }
-  act_on_intents();
+  if (!node_.frozen.load()) act_on_intents();
   flush_wanted_ = now_;
   if (now_ >= flush_allowed_) flush_dirty(false);
 }
@@ -348,7 +353,8 @@ void Channel::on_echo(const NumberMessage& message) {
 // --- barriers and the end: counted by node 0 ---
 
 void Channel::on_gathered(bool for_good) {
-  const NumberMessage message{.type = MessageType::kBarrier, .number = for_good ? kForGood : kAtBarrier};
+  const std::uint32_t number = for_good ? kForGood : node_.gathering.failed() ? kFailed : kAtBarrier;
+  const NumberMessage message{.type = MessageType::kBarrier, .number = number};
   if (rank_ == 0) {
     on_barrier(0, message);
   } else {
@@ -358,6 +364,7 @@ void Channel::on_gathered(bool for_good) {
 
 void Channel::on_barrier(NodeId from, const NumberMessage& message) {
   (message.number == kForGood ? left_ : at_barrier_)[from] = true;
+  if (message.number == kFailed) failed_node_ = from;
   release_if_complete();
 }
 
@@ -370,13 +377,17 @@ void Channel::release_if_complete() {
   }
   if (!anyone && !all_left) return;
   std::fill(at_barrier_.begin(), at_barrier_.end(), false);
-  const NumberMessage message{.type = MessageType::kRelease, .number = all_left ? kForGood : kAtBarrier};
+  const std::uint32_t going_on = failed_node_ ? kFailed + *failed_node_ : kAtBarrier;
+  const NumberMessage message{.type = MessageType::kRelease, .number = all_left ? kForGood : going_on};
+  failed_node_.reset();
   for (NodeId peer = 1; peer < node_.settings.nodes; ++peer) outbox_.append(peer, message);
   on_release(message);
 }
 
 void Channel::on_release(const NumberMessage& message) {
-  for (Operation* operation : node_.gathering.take()) operation->finish();
+  std::optional<NodeId> failed_node;
+  if (message.number >= kFailed) failed_node = static_cast<NodeId>(message.number - kFailed);
+  for (Operation* operation : node_.gathering.take(failed_node)) operation->finish();
   if (message.number == kForGood) become_closed();
 }
 

@@ -103,6 +103,15 @@ void Channel::start_permanent_interest() {
   }
 }
 
+// What had to wait while keys were not to move.
+void Channel::catch_up() {
+  for (const IntentMessage& message : std::exchange(postponed_intents_, {})) on_intent(message);
+  for (const Key name : std::exchange(postponed_decisions_, {})) {
+    LockedKey key(node_.store, name);
+    if (key.state() == State::kOwner) reconsider(key);
+  }
+}
+
 void Channel::update_due(Interest& interest) {
   const std::lock_guard guard(inbox_mutex_);
   const auto due = [&](Clock start) {

@@ -80,6 +80,10 @@ void Channel::grant(LockedKey& key, NodeId to) {
 void Channel::reconsider(LockedKey& key) {
   const SlotHeader& header = key.header();
   if (technique_ != Technique::kAdaptive || header.intents > 0 || header.side == 0) return;
+  if (node_.frozen.load()) {
+    postponed_decisions_.push_back(key.key());
+    return;
+  }
   const Holders& holders = sides_.holders.at(header.side);
   if (holders.list.size() == 1) transfer(key, holders.list.front().node);
 }

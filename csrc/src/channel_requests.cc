@@ -264,6 +264,10 @@ void Channel::on_intent(IntentMessage message) {
     throw ProtocolError("an intent from rank " + std::to_string(message.origin));
   }
   LockedKey key(node_.store, message.key);
+  if (node_.frozen.load() && (key.state() == State::kOwner || key.untouched_here())) {
+    postponed_intents_.push_back(message);
+    return;
+  }
   key.materialize();
   if (key.state() != State::kOwner) {
     counters_.requests_forwarded.add();

@@ -225,6 +225,8 @@ Tables& Node::tables() { return impl_->state.tables; }
 
 const Settings& Node::settings() const { return impl_->state.settings; }
 
+NodeState& Node::state() { return impl_->state; }
+
 void Node::check() const { impl_->state.check(); }
 
 std::map<std::string, double> Node::stats() const {

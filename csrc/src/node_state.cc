@@ -67,8 +67,9 @@ std::vector<TraceEvent> Trace::events() const {
   return events_;
 }
 
-bool Gathering::arrive(Operation& operation) {
+bool Gathering::arrive(Operation& operation, bool failed) {
   const std::lock_guard guard(mutex_);
+  failed_ = failed_ || failed;
   waiting_.push_back(&operation);
   return static_cast<int>(waiting_.size()) == present_;
 }
@@ -79,9 +80,21 @@ bool Gathering::leave() {
   return present_ > 0 && static_cast<int>(waiting_.size()) == present_;
 }
 
-std::vector<Operation*> Gathering::take() {
+bool Gathering::failed() const {
   const std::lock_guard guard(mutex_);
+  return failed_;
+}
+
+std::vector<Operation*> Gathering::take(std::optional<NodeId> failed_node) {
+  const std::lock_guard guard(mutex_);
+  failed_ = false;
+  failed_node_ = failed_node;
   return std::exchange(waiting_, {});
+}
+
+std::optional<NodeId> Gathering::failed_node() const {
+  const std::lock_guard guard(mutex_);
+  return failed_node_;
 }
 
 NodeState::NodeState(std::vector<TableSpec> specs, const Settings& settings_in)

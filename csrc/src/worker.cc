@@ -184,6 +184,15 @@ void Worker::advance_clock() {
   for (const auto& channel : node_.channels) channel->on_clock(index_, clock);
 }
 
+void Worker::skip_to_clock(Clock clock) {
+  WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
+  const Clock now = state.clock.load(std::memory_order_relaxed);
+  if (clock <= now) return;
+  state.skipped.fetch_add(clock - now);
+  state.clock.store(clock);
+  for (const auto& channel : node_.channels) channel->on_clock(index_, clock);
+}
+
 Clock Worker::current_clock() const {
   return node_.workers[static_cast<std::size_t>(index_)]->clock.load(std::memory_order_relaxed);
 }
@@ -237,14 +246,17 @@ void Worker::wait_sync() {
   block(operation);
 }
 
-void Worker::barrier() {
+void Worker::barrier() { agree(true); }
+
+std::optional<NodeId> Worker::agree(bool well) {
   check_usable();
   WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
   const Stopwatch stopwatch(state.counters.barrier_micros);
   const auto operation = std::make_shared<Operation>(OperationKind::kBarrier, index_, state.completion);
   operation->left.store(1);
-  if (node_.gathering.arrive(*operation)) node_.channels[0]->submit_gathered(false);
+  if (node_.gathering.arrive(*operation, !well)) node_.channels[0]->submit_gathered(false);
   block(operation);
+  return node_.gathering.failed_node();
 }
 
 void Worker::finalize() {

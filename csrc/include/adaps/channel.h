@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -120,6 +121,7 @@ class Channel : public TransportEvents {
   void start_interest(Key key);
   void end_interest(Key key);
   void start_permanent_interest();
+  void catch_up();
   void update_due(Interest& interest);
 
   // channel_requests.cc: operations and routed requests
@@ -224,6 +226,10 @@ class Channel : public TransportEvents {
   std::vector<Torn> torn_;
 #endif
 
+  // what keys that must not move now wait for (see snapshot.h)
+  std::vector<IntentMessage> postponed_intents_;
+  std::vector<Key> postponed_decisions_;
+
   // units whose answer is awaited, by name
   std::vector<Unit*> awaiting_;
   std::vector<std::uint32_t> free_names_;
@@ -235,6 +241,7 @@ class Channel : public TransportEvents {
 
   // node 0, channel 0: nodes at the barrier, nodes that left
   std::vector<bool> at_barrier_, left_;
+  std::optional<NodeId> failed_node_;  // of those at the barrier
   std::vector<bool> said_goodbye_;
 };
 

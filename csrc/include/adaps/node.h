@@ -16,6 +16,8 @@
 
 namespace adaps {
 
+struct NodeState;
+
 struct ConnectOptions {
   std::string secret;
   LinkShape shape;
@@ -37,6 +39,8 @@ class Node {
   Worker& worker(int index);
   Tables& tables();
   const Settings& settings() const;
+  // For snapshots (snapshot.h).
+  NodeState& state();
 
   // Throws PeerLost if a peer is.
   void check() const;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@ class Channel;
 // What the node knows of one of its workers.
 struct WorkerState {
   std::atomic<Clock> clock{0};
+  std::atomic<Clock> skipped{0};  // clocks that were not lived through since a round last looked
   WorkerCounters counters;
   Completion completion;
 };
@@ -50,16 +52,22 @@ class Trace {
 class Gathering {
  public:
   Gathering(int workers) : present_(workers) {}
-  // A worker arrives; true if all that are left have.
-  bool arrive(Operation& operation);
+  // A worker arrives, maybe saying that something failed; true if all that are left have.
+  bool arrive(Operation& operation, bool failed = false);
   // A worker takes part no more; true if now all that are left have arrived (and there is one).
   bool leave();
-  // Those who wait, to be told to go on.
-  std::vector<Operation*> take();
+  // Whether one of those who wait said that something failed.
+  bool failed() const;
+  // Those who wait, to be told to go on; `failed_node` is one whose worker said so, if any.
+  std::vector<Operation*> take(std::optional<NodeId> failed_node);
+  // What the last take() was told; for a worker that went on since and is not yet back.
+  std::optional<NodeId> failed_node() const;
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   int present_;
+  bool failed_ = false;
+  std::optional<NodeId> failed_node_;
   std::vector<Operation*> waiting_;
 };
 
@@ -82,7 +90,8 @@ struct NodeState {
   std::vector<std::unique_ptr<Channel>> channels;
   Gathering gathering;
   Trace trace;
-  std::atomic<Micros> now{0};  // as the channels were last told
+  std::atomic<Micros> now{0};       // as the channels were last told
+  std::atomic<bool> frozen{false};  // no key moves; see snapshot.h
   std::function<Micros()> clock = [this] { return now.load(std::memory_order_relaxed); };
 
   std::mutex ending_mutex;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -47,6 +48,9 @@ class Worker {
   // others are in use.
   void wait_intent(std::span<const Key> keys);
   void advance_clock();
+  // Goes on from `clock`, if that is ahead: a restored training. The time in between counts as not lived
+  // through.
+  void skip_to_clock(Clock clock);
   Clock current_clock() const;
 
   bool is_done(Ticket ticket);
@@ -57,6 +61,8 @@ class Worker {
   void wait_sync();
   // Of all workers of all nodes.
   void barrier();
+  // A barrier that tells every worker whether all of them are well; if not, gives a node where one is not.
+  std::optional<NodeId> agree(bool well);
   // Takes part in no further collective call; implied by closing the node.
   void finalize();
 

@@ -1,0 +1,122 @@
+// What adaps.checkpoint needs of a node.
+#include <pybind11/stl.h>
+
+#include <string>
+#include <utility>
+
+#include "adaps/snapshot.h"
+#include "arrays.h"
+#include "node_handle.h"
+#include "register.h"
+
+namespace adaps::bindings {
+
+namespace {
+
+const Table& table_at(NodeHandle& node, std::size_t index) {
+  const Tables& tables = node.node().tables();
+  if (index >= tables.size()) throw py::index_error("table " + std::to_string(index) + " does not exist");
+  return tables[index];
+}
+
+std::size_t state_length(const Table& table) { return table.width() - table.length(); }
+
+void require_size(const Array& array, std::size_t floats, const char* name) {
+  if (array.size() != floats) {
+    throw py::value_error(std::string(name) + " holds " + std::to_string(array.size()) + " floats, not " +
+                          std::to_string(floats));
+  }
+}
+
+std::uint64_t count(NodeHandle& node, std::size_t index) {
+  const NodeHandle::Call call(node);
+  const Table& table = table_at(node, index);
+  const NodeState& state = node.node().state();
+  const py::gil_scoped_release release;
+  return count_owned(state, table);
+}
+
+std::pair<std::size_t, std::uint64_t> take(NodeHandle& node, std::size_t index, std::uint64_t first,
+                                           const py::object& rows, const py::object& values,
+                                           const py::object& states) {
+  const Array to_rows = Array::of_int64(rows, "rows", Access::kWrite);
+  const Array to_values = Array::of_float32(values, "values", Access::kWrite);
+  const Array to_states = Array::of_float32(states, "states", Access::kWrite);
+  const NodeHandle::Call call(node);
+  const Table& table = table_at(node, index);
+  require_size(to_values, to_rows.size() * table.length(), "values");
+  require_size(to_states, to_rows.size() * state_length(table), "states");
+  NodeState& state = node.node().state();
+  const py::gil_scoped_release release;
+  const Taken taken =
+      take_owned(state, table, first, to_rows.mutable_int64(), to_values.floats(), to_states.floats());
+  return {taken.rows, taken.next};
+}
+
+// A table's restore, together with the node that it works on.
+class RestoreHandle {
+ public:
+  RestoreHandle(std::shared_ptr<NodeHandle> node, std::size_t index)
+      : node_(std::move(node)),
+        table_(table_at(*node_, index)),
+        length_(table_.length()),
+        state_length_(adaps::bindings::state_length(table_)),
+        restore_(node_->node().state(), table_) {}
+
+  std::size_t put(const py::object& rows, const py::object& values, const py::object& states) {
+    const Array from_rows = Array::of_int64(rows, "rows");
+    const Array from_values = Array::of_float32(values, "values", Access::kRead);
+    const Array from_states = Array::of_float32(states, "states", Access::kRead);
+    require_size(from_values, from_rows.size() * length_, "values");
+    require_size(from_states, from_rows.size() * state_length_, "states");
+    const NodeHandle::Call call(*node_);
+    const py::gil_scoped_release release;
+    return restore_.put(from_rows.int64(), from_values.floats(), from_states.floats());
+  }
+
+  void finish() {
+    const NodeHandle::Call call(*node_);
+    const py::gil_scoped_release release;
+    restore_.finish();
+  }
+
+ private:
+  const std::shared_ptr<NodeHandle> node_;
+  const Table& table_;  // exists while a call does, as what restore_ refers to
+  const std::size_t length_, state_length_;
+  TableRestore restore_;
+};
+
+}  // namespace
+
+void register_snapshot(py::module_& module) {
+  module.def(
+      "freeze",
+      [](NodeHandle& node) {
+        const NodeHandle::Call call(node);
+        freeze(node.node().state());
+      },
+      py::arg("node"), "Has the node's keys stay where they are until thaw.");
+  module.def(
+      "thaw",
+      [](NodeHandle& node) {
+        const NodeHandle::Call call(node);
+        thaw(node.node().state());
+      },
+      py::arg("node"), "Lets keys move again.");
+  module.def(
+      "state_length", [](NodeHandle& node, std::size_t table) { return state_length(table_at(node, table)); },
+      py::arg("node"), py::arg("table"), "Floats of optimizer state of a row.");
+  module.def("count_owned", &count, py::arg("node"), py::arg("table"),
+             "Number of rows of a table that the node owns.");
+  module.def("take_owned", &take, py::arg("node"), py::arg("table"), py::arg("first"), py::arg("rows"),
+             py::arg("values"), py::arg("states"),
+             "Copies owned rows from row `first` on; gives their number and the row to go on from.");
+  py::class_<RestoreHandle>(module, "TableRestore", "Makes a table's content that of a checkpoint.")
+      .def(py::init<std::shared_ptr<NodeHandle>, std::size_t>(), py::arg("node"), py::arg("table"))
+      .def("put", &RestoreHandle::put, py::arg("rows"), py::arg("values"), py::arg("states"),
+           "Writes those of the rows that the node owns, and gives their number.")
+      .def("finish", &RestoreHandle::finish, "Gives owned rows that were not put their initial content.");
+}
+
+}  // namespace adaps::bindings

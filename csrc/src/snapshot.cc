@@ -1,0 +1,122 @@
+#include "adaps/snapshot.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+#include "adaps/channel.h"
+
+namespace adaps {
+
+namespace {
+
+// Keys whose slots are asked for ahead of their use.
+constexpr std::size_t kAhead = 16;
+constexpr std::size_t kLine = 64;
+
+// Only an owner's key may be set without a message.
+bool is_owned(std::uint32_t word) { return (word & word::kSlot) != 0 && (word & word::kSet) != 0; }
+
+void prefetch_slot(Store& store, const Table& table, std::uint32_t word) {
+  const auto* bytes = reinterpret_cast<const char*>(store.arena(table).value(word & word::kIndexMask));
+  const std::size_t size = std::min<std::size_t>(table.width() * sizeof(float), 8 * kLine);
+  for (std::size_t b = 0; b < size; b += kLine) __builtin_prefetch(bytes + b, 0);
+}
+
+void mark_changed(NodeState& node, LockedKey& key) {
+  key.header().version = next_version(key.header().version);
+  if (key.header().side == 0) return;
+  node.channels[static_cast<std::size_t>(node.directory.channel(key.key()))]->mark_dirty(key);
+}
+
+}  // namespace
+
+void freeze(NodeState& node) { node.frozen.store(true); }
+
+void thaw(NodeState& node) {
+  node.frozen.store(false);
+  for (const auto& channel : node.channels) channel->request_round();
+}
+
+std::uint64_t count_owned(const NodeState& node, const Table& table) {
+  std::uint64_t owned = 0;
+  for (Key key = table.first_key(); key < table.end_key(); ++key)
+    owned += is_owned(node.store.peek(key)) ? 1 : 0;
+  return owned;
+}
+
+Taken take_owned(NodeState& node, const Table& table, std::uint64_t first, std::span<std::int64_t> rows,
+                 float* values, float* states) {
+  Store& store = node.store;
+  const std::size_t length = table.length();
+  const std::size_t state_length = table.width() - length;
+  std::vector<Key> found;
+  found.reserve(rows.size());
+  Key key = table.first_key() + first;
+  for (; key < table.end_key() && found.size() < rows.size(); ++key) {
+    if (is_owned(store.peek(key))) found.push_back(key);
+  }
+  std::size_t taken = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (i + kAhead < found.size()) {
+      const std::uint32_t ahead = store.peek(found[i + kAhead]);
+      if (is_owned(ahead)) prefetch_slot(store, table, ahead);
+    }
+    const std::uint32_t word = store.lock_if(found[i], word::kSlot | word::kSet);
+    if (word == 0) continue;
+    const float* slot = store.arena(table).value(word & word::kIndexMask);
+    rows[taken] = static_cast<std::int64_t>(found[i] - table.first_key());
+    std::memcpy(values + taken * length, slot, length * sizeof(float));
+    if (state_length > 0)
+      std::memcpy(states + taken * state_length, slot + length, state_length * sizeof(float));
+    store.unlock(found[i], word);
+    ++taken;
+  }
+  return {taken, key - table.first_key()};
+}
+
+TableRestore::TableRestore(NodeState& node, const Table& table)
+    : node_(node), table_(table), seen_(table.spec().rows) {}
+
+std::size_t TableRestore::put(std::span<const std::int64_t> rows, const float* values, const float* states) {
+  const std::size_t length = table_.length();
+  const std::size_t state_length = table_.width() - length;
+  std::size_t written = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto row = static_cast<std::uint64_t>(rows[i]);
+    if (row >= seen_.size()) {
+      throw std::out_of_range("row " + std::to_string(rows[i]) + " does not exist in table '" +
+                              table_.spec().name + "': rows are 0 to " + std::to_string(seen_.size() - 1));
+    }
+    if (seen_[row]) {
+      throw std::invalid_argument("row " + std::to_string(row) + " of table '" + table_.spec().name +
+                                  "' is there twice");
+    }
+    seen_[row] = true;
+    if (i + kAhead < rows.size() && static_cast<std::uint64_t>(rows[i + kAhead]) < seen_.size())
+      node_.store.prefetch_word(table_.first_key() + static_cast<Key>(rows[i + kAhead]));
+    LockedKey key(node_.store, table_.first_key() + row);
+    key.materialize();
+    if (key.state() != State::kOwner) continue;
+    std::memcpy(key.value(), values + i * length, length * sizeof(float));
+    if (state_length > 0)
+      std::memcpy(key.value() + length, states + i * state_length, state_length * sizeof(float));
+    mark_changed(node_, key);
+    ++written;
+  }
+  return written;
+}
+
+void TableRestore::finish() {
+  for (std::uint64_t row = 0; row < seen_.size(); ++row) {
+    const Key name = table_.first_key() + row;
+    if (seen_[row] || !is_owned(node_.store.peek(name))) continue;
+    LockedKey key(node_.store, name);
+    if (key.state() != State::kOwner) continue;
+    table_.init(name, key.value());
+    mark_changed(node_, key);
+  }
+}
+
+}  // namespace adaps
