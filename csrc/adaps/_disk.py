@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 __all__ = [
     "create",
     "make_folder",
+    "naming",
     "remove_file",
     "remove_folder",
     "replace",
@@ -16,6 +19,17 @@ __all__ = [
     "sync_folder",
     "write_at",
 ]
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Have an OSError of the body name the file, which a call on a descriptor does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def create(path: Path) -> int:

@@ -178,8 +178,9 @@ def write(directory: Path, manifest: Manifest) -> None:
     new = directory / TEMPORARY
     descriptor = _disk.create(new)
     try:
-        _disk.write_at(descriptor, json.dumps(whole, indent=1).encode(), 0)
-        _disk.sync(descriptor)
+        with _disk.naming(new):
+            _disk.write_at(descriptor, json.dumps(whole, indent=1).encode(), 0)
+            _disk.sync(descriptor)
     finally:
         os.close(descriptor)
     _disk.replace(new, directory / NAME)

@@ -112,7 +112,8 @@ class Writer:
         self.checksums = {HEADER: zlib.crc32(head)} | dict.fromkeys(tensors, 0)
         self._descriptor = _disk.create(path)
         try:
-            _disk.write_at(self._descriptor, head, 0)
+            with _disk.naming(path):
+                _disk.write_at(self._descriptor, head, 0)
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -125,7 +126,8 @@ class Writer:
     ) -> None:
         try:
             if kind is None:
-                _disk.sync(self._descriptor)
+                with _disk.naming(self.path):
+                    _disk.sync(self._descriptor)
         finally:
             os.close(self._descriptor)
         if kind is None and self._places != self._ends:
@@ -135,7 +137,8 @@ class Writer:
         """Write the next bytes of a tensor: any C-contiguous buffer."""
         view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
         self.checksums[tensor] = zlib.crc32(view, self.checksums[tensor])
-        _disk.write_at(self._descriptor, view, self._places[tensor])
+        with _disk.naming(self.path):
+            _disk.write_at(self._descriptor, view, self._places[tensor])
         self._places[tensor] += len(view)
 
 

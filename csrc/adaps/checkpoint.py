@@ -126,7 +126,7 @@ class Participant:
 
     def _together(self, what: str, action: Callable[[], _T]) -> _T:
         """What `action` gives; if it fails for any worker, every one raises CheckpointError."""
-        failure: Exception | None = None
+        failure: CheckpointError | OSError | None = None
         try:
             result = action()
         except (CheckpointError, OSError) as error:
@@ -135,7 +135,9 @@ class Participant:
         if isinstance(failure, CheckpointError):
             raise failure
         if failure is not None:
-            raise CheckpointError(f"rank {self._rank} could not {what}: {failure}") from failure
+            reason = failure.strerror or str(failure)
+            where = "" if failure.filename is None else f"{failure.filename}: "
+            raise CheckpointError(f"rank {self._rank} could not {what}: {where}{reason}") from failure
         if failed_rank is not None:
             raise CheckpointError(f"rank {failed_rank} could not {what}: its own exception says why")
         return result
@@ -280,6 +282,7 @@ def _remove_leftovers(directory: Path) -> None:
 def _write_json(path: Path, content: Any) -> None:
     descriptor = _disk.create(path)
     try:
-        _disk.write_at(descriptor, json.dumps(content).encode(), 0)
+        with _disk.naming(path):
+            _disk.write_at(descriptor, json.dumps(content).encode(), 0)
     finally:
         os.close(descriptor)

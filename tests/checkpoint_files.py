@@ -1,0 +1,50 @@
+"""Reads a checkpoint without the project."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+DTYPES = {"I64": "<i8", "F32": "<f4", "U8": "u1", "F64": "<f8", "BOOL": "?"}
+
+
+class TableContent(NamedTuple):
+    """All rows of a table that a checkpoint holds, in rising order."""
+
+    rows: npt.NDArray[np.int64]
+    values: npt.NDArray[np.float32]
+    state: npt.NDArray[np.float32]
+
+
+def tensors(path: Path) -> dict[str, npt.NDArray[Any]]:
+    data = path.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    header.pop("__metadata__")
+    result = {}
+    for name, entry in header.items():
+        first, end = entry["data_offsets"]
+        array = np.frombuffer(data[start + first : start + end], DTYPES[entry["dtype"]])
+        result[name] = array.reshape(entry["shape"])
+    return result
+
+
+def manifest(directory: Path) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads((directory / "manifest.json").read_text())["checkpoint"]
+    return body
+
+
+def content(directory: Path, table: str) -> TableContent:
+    body = manifest(directory)
+    parts = [
+        tensors(directory / body["folder"] / file["name"]) for file in body["files"] if file["table"] == table
+    ]
+    rows, values, state = (
+        np.concatenate([part[name] for part in parts]) for name in ("rows", "values", "state")
+    )
+    order = np.argsort(rows)
+    return TableContent(rows[order], values[order], state[order])
