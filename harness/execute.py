@@ -17,13 +17,13 @@ from adabench.harness.one_run import execute_run
 from adabench.harness.open_session import open_session
 from adabench.harness.plan import cells_of, planned_runs
 from adabench.harness.progress import SessionProgress
-from adabench.harness.registry import load_usecase
+from adabench.harness.registry import load_usecase, unavailable
 from adabench.harness.scratch import sweep
 from adabench.harness.study import Study
 from adabench.results.record import PlannedRun, Run
 from adabench.results.store import SessionStore
 
-__all__ = ["Policy", "remaining", "run_session", "settled"]
+__all__ = ["Policy", "obstacle", "remaining", "run_session", "settled"]
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,10 @@ def run_session(study: Study, root: Path, policy: Policy, console: Console) -> t
                 planned, attempt = todo[0]
                 progress.start(planned)
                 cell = by_id[planned.cell]
-                run = execute_run(planned, cell, attempt, study, session, store, interruption, progress.watch)
+                skip = obstacle(planned, store.runs())
+                run = execute_run(
+                    planned, cell, attempt, skip, study, session, store, interruption, progress.watch
+                )
                 store.append(run)
                 progress.end(run)
     return store, interruption.requested
@@ -109,6 +112,12 @@ def remaining(
         ):
             todo.append((planned, before.attempt + 1))
     return todo
+
+
+def obstacle(planned: PlannedRun, recorded: Sequence[Run]) -> str | None:
+    """Why a run need not be tried: its backend cannot work here, or said so in an earlier block."""
+    said = [run.reason for run in recorded if run.cell == planned.cell and run.status == "skipped"]
+    return said[-1] if said else unavailable(planned.backend)
 
 
 def settled(runs: Sequence[Run], relative: float) -> bool:

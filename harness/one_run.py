@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from adabench.harness.cell import Cell
 from adabench.harness.environment import probe
 from adabench.harness.launch import Outcome, launch
-from adabench.harness.registry import load_usecase, unavailable
+from adabench.harness.registry import load_usecase
 from adabench.harness.spec import RankState, TrialSpec
 from adabench.harness.study import Study
 from adabench.results.record import Noise, PlannedRun, Run, Seconds, Session, Status, sum_counters
@@ -22,6 +22,7 @@ def execute_run(
     planned: PlannedRun,
     cell: Cell,
     attempt: int,
+    obstacle: str | None,
     study: Study,
     session: Session,
     store: SessionStore,
@@ -29,7 +30,7 @@ def execute_run(
     watch: Callable[[RankState], None],
 ) -> Run:
     """Run a cell as its own process group, with noise probes before and after; nothing is raised for a
-    failure.
+    failure. With an obstacle nothing is launched, and the run is recorded as skipped.
     """
     block = "w" if planned.phase == "warmup" else f"b{planned.block}"
     run_id = f"{cell.id[:6]}-{block}-a{attempt}-{secrets.token_hex(2)}"
@@ -50,10 +51,9 @@ def execute_run(
     load, seconds = probe()
     started_at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     out, err = (store.logs / f"{run_id}.{suffix}" for suffix in ("out", "err"))
-    reason = unavailable(cell.backend)
     outcome = (
-        Outcome("skipped", 0.0, reason=reason)
-        if reason is not None
+        Outcome("skipped", 0.0, reason=obstacle)
+        if obstacle is not None
         else launch(spec, out, err, study.timeout, stopped, watch)
     )
     load_after, seconds_after = probe()
@@ -94,6 +94,7 @@ def execute_run(
         seconds_to_target=to_target,
         counters=sum_counters([result.counters for result in outcome.results]) if first is not None else {},
         cpu_seconds=sum(result.cpu_seconds for result in outcome.results) if first is not None else None,
+        train_cpu_seconds=sum(r.train_cpu_seconds for r in outcome.results) if first is not None else None,
         peak_rss_mib=sum(result.peak_rss_mib for result in outcome.results) if first is not None else None,
         context_switches=sum(r.context_switches for r in outcome.results) if first is not None else None,
         noise=Noise(

@@ -115,7 +115,8 @@ def _with_backends(base: Cell, study: Study) -> list[Cell]:
                 replace(filled, nodes=nodes, workers=workers, network=network)
                 for nodes in study.nodes
                 for workers in study.workers
-                for network in study.network
+                # One node has no links: it is the same on every network.
+                for network in (study.network if nodes > 1 else ["loopback"])
             ]
     return cells
 

@@ -3,11 +3,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from adabench.harness.cell import Cell
-from adabench.harness.execute import Policy, remaining
-from adabench.harness.plan import order
+from adabench.harness.execute import Policy, obstacle, remaining
+from adabench.harness.plan import cells_of, order
+from adabench.harness.study import load_study
 from adabench.results.record import PlannedRun, Run, Seconds, Status
 
 
@@ -78,6 +80,29 @@ def test_a_block_has_one_seed_and_the_warm_up_one_epoch() -> None:
         (0, 10, 3),
         (1, 11, 3),
     }
+
+
+def test_what_has_no_links_is_one_cell_on_every_network() -> None:
+    overrides = {
+        "usecases": "ctr[rows=2000]",
+        "backends": "single,manual",
+        "nodes": "1,2",
+        "network": ["loopback", "lan"],
+    }
+    found = cells_of(load_study(None, "s", overrides))
+    assert [(cell.backend, cell.nodes, cell.network) for cell in found] == [
+        ("single", 1, "loopback"),
+        ("manual", 1, "loopback"),
+        ("manual", 2, "loopback"),
+        ("manual", 2, "lan"),
+    ]
+
+
+def test_a_cell_that_was_skipped_once_is_not_tried_again() -> None:
+    plan = order(cells(2), 2, 1, False)
+    first = msgspec.structs.replace(recorded(plan[0], "skipped"), reason="no links")
+    again = next(run for run in plan[2:] if run.cell == plan[0].cell)
+    assert obstacle(again, [first]) == "no links"
 
 
 def test_identity_covers_everything_that_defines_a_cell() -> None:
