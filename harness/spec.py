@@ -65,7 +65,10 @@ class RankError(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class RankResult(msgspec.Struct, kw_only=True, frozen=True):
-    """What a rank measured. Seconds, metrics and history are filled in by rank 0."""
+    """What a rank measured. Seconds, metrics and history are filled in by rank 0.
+
+    CPU seconds are those of all threads of the process, `cpu_seconds` also those of its children.
+    """
 
     rank: int
     counters: dict[str, float]
@@ -75,6 +78,7 @@ class RankResult(msgspec.Struct, kw_only=True, frozen=True):
     samples: int
     setup_seconds: float
     train_seconds: float
+    train_cpu_seconds: float
     eval_seconds: float
     epoch_seconds: list[float]
     data: str

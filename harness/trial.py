@@ -107,6 +107,7 @@ class Trial:
             samples=sum(worker.samples for worker in workers),
             setup_seconds=first.setup_seconds,
             train_seconds=sum(first.epoch_seconds),
+            train_cpu_seconds=first.train_cpu_seconds,
             eval_seconds=first.eval_seconds,
             epoch_seconds=first.epoch_seconds,
             data=usecase.fingerprint,
@@ -137,7 +138,7 @@ class _Worker:
             share=trial._shared,
         )
         self.epoch_seconds: list[float] = []
-        self.setup_seconds = self.eval_seconds = 0.0
+        self.setup_seconds = self.eval_seconds = self.train_cpu_seconds = 0.0
         self.samples = 0
         self.history: list[dict[str, float]] = []
         self.metrics: dict[str, float] = {}
@@ -153,12 +154,13 @@ class _Worker:
         self.setup_seconds = time.monotonic() - spec.launched_at
         for epoch in range(1, usecase.params.epochs + 1):
             self._enter("train", epoch)
-            start, before = time.monotonic(), session.counters()
+            start, cpu, before = time.monotonic(), time.process_time(), session.counters()
             for batch in session.batches(loaders.train):
                 session.step(usecase.loss(session.model, batch))
                 self.samples += usecase.samples(batch)
             session.synchronize()
             self.epoch_seconds.append(time.monotonic() - start)
+            self.train_cpu_seconds += time.process_time() - cpu
             self._count(before, session.counters())
             self._enter("eval", epoch)
             start = time.monotonic()

@@ -71,6 +71,7 @@ class Run(msgspec.Struct, kw_only=True, frozen=True):
 
     `metrics` are those of the test split at the best epoch by validation. `history` has an entry an epoch:
     the test split's metrics under their own names, the validation split's with the prefix ``valid_``.
+    `cpu_seconds` are those of all processes from start to end, `train_cpu_seconds` those of the epochs.
     """
 
     schema: int = SCHEMA
@@ -107,6 +108,7 @@ class Run(msgspec.Struct, kw_only=True, frozen=True):
     seconds_to_target: float | None = None
     counters: dict[str, float] = {}
     cpu_seconds: float | None = None
+    train_cpu_seconds: float | None = None
     peak_rss_mib: float | None = None
     context_switches: int | None = None
     noise: Noise | None = None

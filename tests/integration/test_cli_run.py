@@ -66,6 +66,8 @@ def test_a_study_is_run_recorded_continued_shown_and_drawn(
         assert run.target_met is any(reached)
         assert (run.status == "ok") is any(reached)
         assert run.cpu_seconds
+        assert run.train_cpu_seconds
+        assert run.train_cpu_seconds < run.cpu_seconds
         assert run.peak_rss_mib
     assert all(run.nodes == 1 for run in single)
     # Blocks have a seed of their own, the same for every backend.
@@ -101,7 +103,9 @@ def test_a_study_is_run_recorded_continued_shown_and_drawn(
     assert marked() == []
 
 
-def test_a_fresh_session_repeats_everything_and_a_target_out_of_reach_is_a_row(adabench: Any, tmp_path: Path) -> None:
+def test_a_fresh_session_repeats_everything_and_a_target_out_of_reach_is_a_row(
+    adabench: Any, tmp_path: Path
+) -> None:
     arguments = ("run", "-u", "fake-line[epochs=1]", "-b", "single", "-r", "1", "--target", "rmse=0")
     for options in ((), ("--fresh",)):
         assert adabench(*arguments, *options).returncode == 0
