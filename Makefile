@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: run test lint peers stress stress-ci stress-processes bench bench-baseline clean help
+.PHONY: run test lint peers stress stress-ci stress-processes bench bench-baseline record clean help
 
 PYTHON ?= python3
 ifeq ($(origin CXX),default)
@@ -19,6 +19,7 @@ SET_UP := $(VENV)/.installed
 NATIVE := CMakeLists.txt $(shell find csrc/include csrc/src csrc/bindings csrc/sampler)
 SANITIZERS := address undefined thread
 BASELINE := tests/perf/baseline.json
+STUDIES := default thesis matrix
 ROUNDS := --benchmark-min-rounds=25
 
 export PIP_CONSTRAINT := constraints.txt
@@ -66,6 +67,10 @@ bench: $(SET_UP)  ## measure speed against references in the same run, and again
 bench-baseline: $(SET_UP)  ## record the baseline of make bench, in five processes; best on a machine that does nothing else
 	@rm -f $(BASELINE)
 	@for process in {1..5}; do $(BIN)/pytest tests/perf --benchmark-only $(ROUNDS) --record-baseline=$(BASELINE); done
+
+record: $(SET_UP)  ## run the studies that the README shows, half an hour, and keep their sessions and figures
+	@for study in $(STUDIES); do $(BIN)/adabench run --fresh --study $$study; done
+	@$(BIN)/python results/reference/keep.py $(STUDIES)
 
 clean:  ## remove what builds and tools left behind; .venv and recorded sessions stay
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .benchmarks .hypothesis

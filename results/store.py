@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class SessionStore:
-    """The folder of one session: ``session.json``, ``runs.jsonl`` and ``logs/``.
+    """The folder of one session: ``session.json``, ``runs.jsonl``, ``logs/`` and ``traces/``.
 
     Parameters
     ----------
@@ -32,6 +32,7 @@ class SessionStore:
         self.runs_file = folder / "runs.jsonl"
         self.session_file = folder / "session.json"
         self.logs = folder / "logs"
+        self.traces = folder / "traces"
 
     def create(self, session: Session) -> None:
         """Make the folder and write ``session.json``.

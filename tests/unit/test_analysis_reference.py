@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from adabench.analysis.figures import draw_figures
+from adabench.results.record import RecordError
 from adabench.results.store import SessionStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,10 +45,36 @@ def test_the_figures_of_a_recorded_session_are_those_of_its_records(session: Pat
         assert drawn_data(file) == drawn_data(again[name]), name
 
 
-def test_the_readme_shows_figures_of_recorded_sessions() -> None:
+def test_the_readme_shows_the_recorded_sessions(keep: ModuleType) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    shown = re.findall(r"results/reference/[^\s()\"'<>]+\.(?:png|svg)", text)
-    assert bool(shown) == bool(SESSIONS)
-    for figure in shown:
-        assert (ROOT / figure).is_file(), figure
-        assert (ROOT / figure).parents[1] in SESSIONS
+    assert keep.readme_with_figures(text) == text
+    shown = re.findall(r"\]\((results/reference/[^\s()]+)\)", text)
+    assert {Path(file).parts[2] for file in shown} == {folder.name for folder in SESSIONS}
+    assert all((ROOT / file).is_file() for file in shown)
+
+
+def test_only_a_complete_session_is_kept(keep: ModuleType, tmp_path: Path) -> None:
+    sessions, reference = tmp_path / "sessions", tmp_path / "reference"
+    reference.mkdir()
+    with pytest.raises(RecordError, match=r"there is no session of 'default' in .*--study default"):
+        keep.keep("default", sessions, reference)
+    shutil.copytree(REFERENCE / "default", sessions / "default-1")
+    kept = keep.keep("default", sessions, reference)
+    for file in sorted((REFERENCE / "default").rglob("*")):
+        copy = kept.folder / file.relative_to(REFERENCE / "default")
+        assert copy.is_dir() if file.is_dir() else copy.stat().st_size == file.stat().st_size, file
+    runs = sessions / "default-1" / "runs.jsonl"
+    runs.write_bytes(b"".join(runs.read_bytes().splitlines(keepends=True)[:-1]))
+    with pytest.raises(RecordError, match="block 2, was not run"):
+        keep.keep("default", sessions, reference)
+
+
+@pytest.fixture(scope="module")
+def keep() -> ModuleType:
+    """The script beside the recorded sessions; it is no part of the package."""
+    spec = importlib.util.spec_from_file_location("keep", REFERENCE / "keep.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,109 @@
+"""Keeps sessions and shows their figures in the README: ``python results/reference/keep.py NAME…``.
+
+For each name, such as `thesis`, the newest session in `results/sessions` that is called so replaces
+`results/reference/NAME`: its records, traces and table as they are, and its figures drawn anew.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from adabench.analysis.figures import draw_figures
+from adabench.analysis.load import last_attempts
+from adabench.analysis.tables import write_table
+from adabench.results.record import RecordError, Session
+from adabench.results.store import SessionStore, list_sessions
+
+__all__ = ["keep", "readme_with_figures"]
+
+REFERENCE = Path(__file__).resolve().parent
+SESSIONS = REFERENCE.parent / "sessions"
+README = REFERENCE.parents[1] / "README.md"
+BEGIN = "<!-- recorded sessions: written by results/reference/keep.py -->"
+END = "<!-- end of recorded sessions -->"
+
+CAPTIONS = {
+    "default": "What `make run` shows: four strategies on two nodes",
+    "thesis": (
+        "The thesis's two figures, and its own bars beside ours as ratios to `prefetch` "
+        "(`adabench run --study thesis`)"
+    ),
+    "ctr": "Automatic intent against `prefetch` in more blocks",
+    "matrix": "Every strategy on one and two nodes, over fast and slow links (`adabench run --study matrix`)",
+    "peers": "Ours against what else there is (`adabench run --study peers`)",
+}
+
+
+def keep(name: str, sessions: Path = SESSIONS, reference: Path = REFERENCE) -> SessionStore:
+    """Copy the newest session of a study; returns the copy.
+
+    Raises
+    ------
+    RecordError
+        If there is none, or a planned run of it is missing or ended badly.
+    """
+    own = [store for store in list_sessions(sessions) if store.session().study["name"] == name]
+    if not own:
+        raise RecordError(f"there is no session of {name!r} in {sessions}: run `adabench run --study {name}`")
+    source = own[-1]
+    runs = {(run.cell, run.phase, run.block): run for run in last_attempts(source.runs())}
+    for planned in source.session().plan:
+        run = runs.get(planned.key)
+        if run is None or run.status not in ("ok", "skipped"):
+            what = "was not run" if run is None else f"ended as {run.status}: {run.reason}"
+            raise RecordError(f"{source.folder.name}: {planned.backend}, block {planned.block}, {what}")
+    target = SessionStore(reference / name)
+    shutil.rmtree(target.folder, ignore_errors=True)
+    target.folder.mkdir()
+    for file in (source.session_file, source.runs_file):
+        shutil.copy(file, target.folder)
+    if source.traces.is_dir():
+        shutil.copytree(source.traces, target.traces)
+    for figure in draw_figures(target):
+        if figure.suffix != ".svg":
+            figure.unlink()
+    write_table(target)
+    return target
+
+
+def readme_with_figures(text: str, reference: Path = REFERENCE) -> str:
+    """The README's text with the figures of all kept sessions between its two marks."""
+    before, rest = text.split(BEGIN)
+    after = rest.split(END)[1]
+    names = sorted(file.parent.name for file in reference.glob("*/session.json"))
+    names.sort(key=lambda name: list(CAPTIONS).index(name) if name in CAPTIONS else len(CAPTIONS))
+    shown = [_section(SessionStore(reference / name)) for name in names]
+    return before + "\n\n".join([BEGIN, *shown, END]) + after
+
+
+def main(names: list[str]) -> int:
+    try:
+        for name in names:
+            print(keep(name).folder.relative_to(REFERENCE.parents[1]))
+    except RecordError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    README.write_text(readme_with_figures(README.read_text(encoding="utf-8")), encoding="utf-8")
+    return 0
+
+
+def _section(store: SessionStore) -> str:
+    name, session = store.folder.name, store.session()
+    link = f"results/reference/{name}"
+    stems = sorted(file.stem for file in (store.folder / "figures").glob("*.svg"))
+    if name != "thesis":
+        stems = [stem for stem in stems if not stem.endswith("-thesis")]
+    facts = f"**{CAPTIONS.get(name, name)}.** {_facts(session)} ([table]({link}/table.md))."
+    images = [f"![{stem}: training time a strategy]({link}/figures/{stem}.svg)" for stem in stems]
+    return "\n".join([facts, "", *images])
+
+
+def _facts(session: Session) -> str:
+    commit = f", commit {session.git.commit[:12]}" if session.git is not None else ""
+    return f"{session.study['repeats']} runs each, {session.created_at[:10]}, {session.machine}{commit}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
