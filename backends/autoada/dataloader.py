@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import weakref
 from collections import deque
@@ -107,7 +108,7 @@ class AdaDataLoader:
         try:
             while (item := ahead.take()) is not None:
                 model.expect(item.expected)
-                source.hand_out(item.batch)
+                source.hand_out(item.batch, functools.partial(ahead.find_now, item))
                 with self.lookahead.watching(model.node):
                     yield item.batch
                 again = source.returned(item.expected)
@@ -180,10 +181,16 @@ class _Ahead:
         item = self._queue.popleft()
         while len(self._queue) < self._lookahead.batches and self._fetch(now + 1 + len(self._queue)):
             pass
-        if starting and item.announced is not None:
-            # Nobody could announce this batch earlier; the rows of the later ones come while it is in use.
-            self._worker.wait_intent(item.announced)
+        if starting:
+            self._wait(item)
         return item
+
+    def find_now(self, item: _Item) -> None:
+        """How rows are found has changed while `item` is in use."""
+        self._find(item)
+        self.ask_again()
+        self._wait(item)
+        self._model.expect(item.expected)
 
     def ask_again(self) -> None:
         """Find the rows of all batches in the queue again, in order, and announce them."""
@@ -212,6 +219,11 @@ class _Ahead:
         self._queue.append(item)
         self._find(item)
         return True
+
+    def _wait(self, item: _Item) -> None:
+        """Nobody could announce this batch earlier; the rows of the later ones come while it is in use."""
+        if item.announced is not None:
+            self._worker.wait_intent(item.announced)
 
     def _find(self, item: _Item) -> None:
         item.expected = self._source.expected(item.batch)

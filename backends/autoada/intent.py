@@ -10,18 +10,16 @@ from torch import Tensor, nn
 
 from autoada.access.accesses import Prediction, source_line
 from autoada.access.batches import on_host
-from autoada.access.binding import Binding, Prepare, Recording
+from autoada.access.binding import Prepare
 from autoada.access.operations import name_of
 from autoada.access.predictor import IntentPredictor
-from autoada.access.program import NotRecorded
+from autoada.loop import LoopRecorder, Way, call_all
 from autoada.model import AdaModel
 from autoada.rows import Expected, rows_of_reads
 
 KeyFunction = Callable[[Any], Any]
 Keys = KeyFunction | Mapping[Any, KeyFunction]
 
-RECORDED_CALLS = 3
-"""Batches whose way to the model is recorded; two of them have to agree."""
 SMALL_TABLE = 4096
 """A table of at most this many rows is announced in full where its rows cannot be predicted."""
 
@@ -29,6 +27,8 @@ _PREPARE = (
     "rows are pulled on demand: give AdaDataLoader a `prepare=` function that turns a batch into "
     "(args, kwargs) of the model's call"
 )
+
+_SEVERAL = "the model is called more than once a batch: only the {} rows are announced ({})"
 
 _log = logging.getLogger("autoada")
 
@@ -40,8 +40,11 @@ class KeySource(Protocol):
         """What the forward pass of `batch` will read; None while that is not known yet."""
         ...
 
-    def hand_out(self, batch: Any) -> None:
-        """The batch goes to the training loop."""
+    def hand_out(self, batch: Any, found: Callable[[], None]) -> None:
+        """The batch goes to the training loop; `found` is called if all batches have to be asked about again.
+
+        That may be while the model is called with the batch.
+        """
         ...
 
     def returned(self, expected: Expected | None) -> bool:
@@ -86,7 +89,7 @@ class HandWrittenKeys:
             )
         )
 
-    def hand_out(self, batch: Any) -> None:
+    def hand_out(self, batch: Any, found: Callable[[], None]) -> None:
         pass
 
     def returned(self, expected: Expected | None) -> bool:
@@ -112,45 +115,43 @@ class PredictedKeys:
 
     def __init__(self, model: AdaModel, prepare: Prepare | None = None) -> None:
         self._model = model
-        self._prepare = prepare
-        self._given = prepare is not None
-        self._bindings: list[Binding] = []
-        self._recording: Recording | None = None
-        self._recorded = 0
+        self._given: Way | None = None if prepare is None else (prepare,)
+        self._loop = LoopRecorder(model, self._changed)
+        self._found: Callable[[], None] = _nothing
         self._told: set[str] = set()
-        self.predictor = IntentPredictor(model.module, list(model.tables), self._call)
+        self.predictor = self._make_predictor()
 
     def expected(self, batch: Any) -> Expected | None:
-        if self._prepare is None:
+        way = self._way
+        if way is None:
             return None
         prediction = self.predictor.predict(self._in_reach(batch))
         self._report(prediction)
         reads = [(access.table, access.ids) for access in prediction.accesses if access.ids is not None]
-        return Expected(rows_of_reads(reads, self._model.keys_of), prediction)
+        return Expected(rows_of_reads(reads, self._model.keys_of), prediction, len(way))
 
-    def hand_out(self, batch: Any) -> None:
-        if self._prepare is None and self._recorded < RECORDED_CALLS:
-            self._recording = Recording(batch)
-            self._model.listen(self._called)
-            self._recording.start()
+    def hand_out(self, batch: Any, found: Callable[[], None]) -> None:
+        if self._given is None:
+            self._found = found
+            self._loop.hand_out(batch)
 
     def returned(self, expected: Expected | None) -> bool:
-        self._end_recording()
-        if expected is None or expected.prediction is None:
-            return self._prepare is not None  # it has just become known
-        if self._model.calls == 0:
-            return False
-        if self._model.calls > 1:
-            self._tell("the model is called more than once a batch: only the first call's rows are announced")
-        prediction = expected.prediction
-        exact = self.predictor.observe(prediction, self._model.reads)
-        return not exact and prediction.complete
+        calls = self._model.calls
+        if self._given is not None:
+            if calls > 1:
+                self._tell(_SEVERAL.format("first call's", "prepare= gives one call"))
+            return self._was_wrong(expected)
+        if self._loop.returned(calls):
+            self.predictor = self._make_predictor()  # what was learned belongs to the other way
+            return True
+        self._tell_obstacle(calls)
+        return self._was_wrong(expected)
 
     def abandon(self) -> None:
-        self._end_recording()
+        self._loop.abandon()
 
     def describe(self) -> str:
-        if self._prepare is None:
+        if self._way is None:
             return "rows pulled on demand"
         return "rows predicted" + (
             f" by simulation ({self.predictor.refused})" if self.predictor.refused else ""
@@ -158,39 +159,48 @@ class PredictedKeys:
 
     def explain(self, batch: Any) -> str:
         """The predictor's account of `batch`."""
-        if self._prepare is None:
-            return "nothing is predicted yet: the way from batch to model is recorded in the first steps"
-        return self.predictor.explain(self._in_reach(batch))
+        if self._way is None:
+            reason = self._loop.obstacle or "the way from batch to model is recorded in the first steps"
+            return f"nothing is predicted: {reason}"
+        return "\n  ".join([self.predictor.explain(self._in_reach(batch)), *sorted(self._told)])
+
+    @property
+    def _way(self) -> Way | None:
+        return self._given or self._loop.way
+
+    def _make_predictor(self) -> IntentPredictor:
+        return IntentPredictor(self._model.module, list(self._model.tables), self._call)
+
+    def _call(self, model: nn.Module, batch: Any) -> Any:
+        assert self._way is not None
+        call_all(self._way, model, batch)
+
+    def _changed(self) -> None:
+        self.predictor = self._make_predictor()
+        self._found()
+
+    def _was_wrong(self, expected: Expected | None) -> bool:
+        """Whether the batch read something else than was known for certain."""
+        if expected is None or expected.prediction is None or self._model.calls < expected.calls:
+            return False
+        exact = self.predictor.observe(expected.prediction, self._model.reads)
+        return not exact and expected.prediction.complete
 
     def _in_reach(self, batch: Any) -> Any:
         return on_host(batch) if not self._model.transfer.direct else batch
 
-    def _call(self, model: nn.Module, batch: Any) -> Any:
-        assert self._prepare is not None
-        args, kwargs = self._prepare(batch)
-        return model(*args, **kwargs)
-
-    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        recording = self._recording
-        assert recording is not None
-        self._end_recording()
-        self._recorded += 1
-        try:
-            binding = recording.arguments(args, kwargs)
-        except NotRecorded as reason:
-            self._tell(f"how a batch becomes the model's arguments cannot be recorded ({reason}); {_PREPARE}")
+    def _tell_obstacle(self, calls: int) -> None:
+        way = self._loop.way
+        if not self._loop.settled:
             return
-        self._bindings.append(binding)
-        if sum(other.key == binding.key for other in self._bindings) > 1:
-            self._prepare = binding
-        elif self._recorded == RECORDED_CALLS:
-            self._tell(f"every batch becomes the model's arguments in another way; {_PREPARE}")
-
-    def _end_recording(self) -> None:
-        if self._recording is not None:
-            self._recording.stop()
-            self._recording = None
-            self._model.listen(None)
+        if way is None:
+            self._tell(
+                "how a batch becomes the model's arguments cannot be recorded "
+                f"({self._loop.obstacle}); {_PREPARE}"
+            )
+        elif calls > len(way) and self._loop.obstacle is not None:
+            known = "first call's" if len(way) == 1 else f"first {len(way)} calls'"
+            self._tell(_SEVERAL.format(known, self._loop.obstacle))
 
     def _report(self, prediction: Prediction) -> None:
         for access in prediction.accesses:
@@ -212,6 +222,10 @@ class PredictedKeys:
         if message not in self._told:
             self._told.add(message)
             _log.warning(message)
+
+
+def _nothing() -> None:
+    pass
 
 
 def table_name(model: AdaModel, table: Any) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 import adaps
-from autoada.access.accesses import Prediction
 from autoada.access.draws import Replay
 from autoada.dense import DenseParameters
 from autoada.layout import layout_of
@@ -26,6 +26,19 @@ FOREVER = 2**40
 """A clock that no training reaches."""
 
 _made = threading.local()
+_NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+class CallListener(Protocol):
+    """Follows the calls of a model."""
+
+    def called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A forward pass is about to begin."""
+        ...
+
+    def left(self, output: Any) -> None:
+        """It is over."""
+        ...
 
 
 class AdaModel(nn.Module):
@@ -88,7 +101,7 @@ class AdaModel(nn.Module):
         self._kept: set[str] = set()
         self._rates = [float(group.options["lr"]) for group in layout.groups]
         self.reads: list[Read] = []
-        """What the first forward pass after `expect` read, in order."""
+        """What the expected forward passes read since `expect`, in order."""
         self._tables = self._make_tables()
         self._dense = self._make_dense(model)
         parts: dict[str, RemoteTable | DenseParameters] = {**self._tables, **self._dense}
@@ -105,21 +118,25 @@ class AdaModel(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The wrapped model's forward."""
         step = self._step
-        if self.training:
-            step.calls += 1
-            if step.on_call is not None:
-                step.on_call(args, kwargs)
+        if not self.training:
+            return self._evaluate(args, kwargs)
+        listener = step.listener
+        if listener is not None:
+            listener.called(args, kwargs)
+        step.calls += 1
+        expected = step.calls <= step.expected_calls
         for table in self._tables.values():
-            table.training = self.training
-            table.noting = step.calls == 1
-            table.begin_forward()
-        if step.stale or not self.training:
+            table.training = True
+            table.noting = expected
+            if step.calls == 1 or not expected:  # the rows of all expected calls were pulled by the first
+                table.forget_rows()
+        if step.stale:
             self._refresh()
-        prediction = step.prediction
-        if self.training and step.calls == 1 and prediction is not None and prediction.replay:
-            with Replay(prediction.draws):
-                return self.module(*args, **kwargs)
-        return self.module(*args, **kwargs)
+        with step.replay if expected else _NOTHING:
+            output = self.module(*args, **kwargs)
+        if listener is not None:
+            listener.left(output)
+        return output
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -146,14 +163,18 @@ class AdaModel(nn.Module):
         """Forward passes in training mode since `expect`."""
         return self._step.calls
 
-    def listen(self, on_call: Callable[[tuple[Any, ...], dict[str, Any]], None] | None) -> None:
-        """Have `on_call` told about the arguments of the calls in training mode that follow."""
-        self._step.on_call = on_call
+    def listen(self, listener: CallListener | None) -> None:
+        """Have `listener` told about the calls in training mode that follow."""
+        self._step.listener = listener
 
     def expect(self, expected: Expected | None) -> None:
-        """Say what the first forward pass in training mode that follows will read."""
-        self._step.prediction = None if expected is None else expected.prediction
-        self._step.calls = 0
+        """Say what the forward passes in training mode that follow will read."""
+        step = self._step
+        step.calls = 0
+        step.expected_calls = 1 if expected is None else expected.calls
+        prediction = None if expected is None else expected.prediction
+        replays = prediction is not None and prediction.replay
+        step.replay = Replay(prediction.draws) if prediction is not None and replays else _NOTHING
         self.reads.clear()
         for name, table in self._tables.items():
             table.expect(None if expected is None else expected.rows.get(name))
@@ -237,6 +258,13 @@ class AdaModel(nn.Module):
         if self._owns_node:
             self.node.close()
         return stats
+
+    def _evaluate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        for table in self._tables.values():
+            table.training = False
+            table.forget_rows()
+        self._refresh()
+        return self.module(*args, **kwargs)
 
     def _make_tables(self) -> dict[str, RemoteTable]:
         return {
@@ -326,9 +354,10 @@ class _Step:
 
     stale: bool = False
     calls: int = 0
+    expected_calls: int = 1
     push_queued: bool = False
-    prediction: Prediction | None = None
-    on_call: Callable[[tuple[Any, ...], dict[str, Any]], None] | None = None
+    replay: AbstractContextManager[Any] = _NOTHING
+    listener: CallListener | None = None
 
 
 def create_node(

@@ -27,10 +27,21 @@ class TableRows(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What a batch is expected to read: distinct rows by table, and the prediction that says so, if any."""
+    """What a batch is expected to read.
+
+    Attributes
+    ----------
+    rows : dict of str to TableRows
+        Distinct rows by table.
+    prediction : Prediction, optional
+        What says so.
+    calls : int
+        How many calls of the model read them.
+    """
 
     rows: dict[str, TableRows]
     prediction: Prediction | None = None
+    calls: int = 1
 
 
 def rows_of_reads(

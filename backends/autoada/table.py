@@ -93,15 +93,15 @@ class RemoteTable:
     # One step
 
     def expect(self, rows: TableRows | None) -> None:
-        """Rows that the next forward pass is predicted to read."""
+        """Rows that the forward passes of the next batch are predicted to read."""
         self._expected = rows
-        self.begin_forward()
-
-    def begin_forward(self) -> None:
-        """Forget the rows of the last forward pass."""
         self._position = 0
-        self._leaf = self._whole = None
         self._whole_noted = False
+        self.forget_rows()
+
+    def forget_rows(self) -> None:
+        """Pull rows anew when they are read again."""
+        self._leaf = self._whole = None
 
     def lookup(self, ids: Tensor, requires_grad: bool) -> Rows:
         """The rows of `ids`."""
@@ -158,7 +158,7 @@ class RemoteTable:
         for keys, gradient in self._pushed:
             self._worker.push_gradients(keys, gradient)
         self._pushed.clear()
-        self.begin_forward()
+        self.forget_rows()
 
     # Whole tables
 
@@ -175,7 +175,7 @@ class RemoteTable:
         for start in range(0, self.shape[0], rows):
             part = flat[start : start + rows].contiguous()
             self._worker.set(self._table.keys(torch.arange(start, start + len(part))), part)
-        self.begin_forward()
+        self.forget_rows()
 
     # Corners of nn.Embedding
 
@@ -204,14 +204,13 @@ class RemoteTable:
         if not self.training or self._expected is None or self._position >= len(self._expected.lookups):
             return None
         lookup = self._expected.lookups[self._position]
-        self._position += 1
-        if lookup.ids is ids:
-            return lookup
         same_kind = lookup.ids.dtype is ids.dtype and lookup.ids.numel() == ids.numel()
-        if not same_kind:
-            return None
-        given = ids.reshape(-1).to(lookup.ids.device)
-        return lookup if torch.equal(lookup.ids.reshape(-1), given) else None
+        if lookup.ids is not ids and not (
+            same_kind and torch.equal(lookup.ids.reshape(-1), ids.reshape(-1).to(lookup.ids.device))
+        ):
+            return None  # something unforeseen; what was foreseen may still come
+        self._position += 1
+        return lookup
 
     def _on_device(self, positions: Tensor) -> Tensor:
         return positions.to(self.device, non_blocking=True)

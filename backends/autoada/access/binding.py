@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+from torch.utils._device import DeviceContext
 
-from autoada.access.batches import Path, read
+from autoada.access.batches import Path, leaves, read
 from autoada.access.operations import Kind, TorchFunction, dtype_of_move, kind_of
 from autoada.access.program import NotRecorded, Program
 from autoada.access.tape import Tape
@@ -36,7 +37,8 @@ class Recording(TorchFunctionMode):
     def __init__(self, batch: Any) -> None:
         super().__init__()
         self._tape = Tape(batch)
-        self._active = True
+        self._active = False
+        self._lost: list[Tensor] | None = None
 
     def __torch_function__(
         self,
@@ -51,10 +53,10 @@ class Recording(TorchFunctionMode):
             return output
         kind = kind_of(func)
         if kind is Kind.VALUE:
-            if args and isinstance(args[0], Tensor) and self._tape.number(args[0]) is not None:
-                self._tape.value_read(func)
+            self._value_read(func, args)
         elif kind in (Kind.INPLACE, Kind.SET_ITEM):
-            self._tape.written(func, args, kwargs, args[0])
+            for target in args[0] if isinstance(args[0], (list, tuple)) else args[:1]:
+                self._written(func, args, kwargs, target)
         elif kind is Kind.RANDOM:
             self._tape.foreign_write(func)  # draws of the loop itself cannot be foreseen
         elif kind is Kind.MOVE:
@@ -66,20 +68,25 @@ class Recording(TorchFunctionMode):
         return output
 
     def start(self) -> None:
-        """Begin to listen."""
-        torch.overrides._push_mode(self)
+        """Begin to listen, or go on. Modes that the user's code has entered stay above."""
+        self._active = True
+        modes = _popped()
+        if modes and isinstance(modes[-1], DeviceContext):  # its exit looks for it at the bottom
+            torch.overrides._push_mode(modes.pop())
+        for mode in [self, *reversed(modes)]:
+            torch.overrides._push_mode(mode)
 
     def stop(self) -> None:
         """Stop to listen. Modes that the user's code entered in between stay."""
         self._active = False
-        above = []
-        while torch._C._len_torch_function_stack() > 0:
-            mode = torch.overrides._pop_mode()
-            if mode is self:
-                break
-            above.append(mode)
-        for mode in reversed(above):
-            torch.overrides._push_mode(mode)
+        for mode in reversed(_popped()):
+            if mode is not self:
+                torch.overrides._push_mode(mode)
+
+    def give_up(self, output: Any) -> None:
+        """The model gave `output`: arguments of a further call that depend on it cannot be foreseen."""
+        self._lost = self._lost or []
+        self._lost += [leaf for _, leaf in leaves(output) if isinstance(leaf, Tensor)]
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Binding:
         """The way from the batch to these arguments.
@@ -111,7 +118,27 @@ class Recording(TorchFunctionMode):
         program = Program(self._tape, tensors)
         if program.obstacle is not None:
             raise NotRecorded(program.obstacle)
+        if any(constant is lost for constant in program.constants for lost in self._lost or ()):
+            raise NotRecorded("an argument depends on what happened after an earlier call of the model")
         return Binding(program, tuple(sources), structure)
+
+    def _value_read(self, func: TorchFunction, args: tuple[Any, ...]) -> None:
+        # what requires a gradient is the model's doing, not the batch's
+        of_batch = args and isinstance(args[0], Tensor) and not args[0].requires_grad
+        if of_batch and self._tape.number(args[0]) is not None:
+            self._tape.value_read(func)
+
+    def _written(
+        self, func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any
+    ) -> None:
+        if not isinstance(target, Tensor):
+            return
+        if self._lost is not None and not self._tape.computed(target):  # a gradient, a running mean
+            self._lost.append(target)
+        elif target is args[0]:
+            self._tape.written(func, args, kwargs, target)
+        else:
+            self._tape.foreign_write(func)
 
     def _moved(
         self, func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
@@ -138,6 +165,8 @@ class Binding:
     ----------
     key : tuple
         Equal for bindings that do the same.
+    follows_batch : bool
+        Whether every tensor among the arguments is made from the batch.
     """
 
     def __init__(self, program: Program, sources: tuple[_Source, ...], structure: Any) -> None:
@@ -145,6 +174,7 @@ class Binding:
         self._sources = sources
         self._structure = structure
         self.key = (program.key, repr(sources), str(structure))
+        self.follows_batch = program.outputs_follow_batch
 
     def __call__(self, batch: Any) -> Arguments:
         """Positional and keyword arguments of the model for `batch`."""
@@ -163,6 +193,12 @@ class Binding:
             path: Path = source.value
             return read(batch, path)
         return source.value
+
+
+def _popped() -> list[TorchFunctionMode]:
+    """All active modes, the innermost first; they are not active any more."""
+    count = torch._C._len_torch_function_stack()
+    return [torch.overrides._pop_mode() for _ in range(count)]
 
 
 def _items(batch: Any) -> Iterable[tuple[Any, Any]]:

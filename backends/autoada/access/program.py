@@ -39,6 +39,10 @@ class Program:
         Equal for programs that do the same.
     source : str
         The program as Python.
+    constants : list of Tensor
+        Tensors that it uses beside those of the batch.
+    outputs_follow_batch : bool
+        Whether every output depends on the batch.
     draw_numbers : set of int
         The random draws that the outputs depend on.
     obstacle : str or None
@@ -54,8 +58,12 @@ class Program:
         numbers = [_number(tape, tensor) for tensor in outputs]
         self._needed = sorted(_slice(tape, numbers))
         self._names: dict[str, Any] = {}
-        self._constants: list[Tensor] = []
+        self.constants: list[Tensor] = []
         self.draw_numbers: set[int] = set()
+        self.outputs_follow_batch = all(
+            any(isinstance(tape.nodes[source], Leaf) for source in _slice(tape, [number]))
+            for number in numbers
+        )
         self.obstacle = tape.obstacle() or self._own_obstacle(tape)
         short = {number: i for i, number in enumerate(self._needed)}
         lines, keys = [], []
@@ -107,7 +115,7 @@ class Program:
         if isinstance(node, Leaf):
             return expression(node.path) + (".clone()" if clone else ""), node.path
         if isinstance(node, Constant):
-            self._constants.append(node.tensor)
+            self.constants.append(node.tensor)
             return self._named("c", number, node.tensor), ("constant", id(node.tensor))
         function = self._named("f", number, node.function)
         given = [self._text(value, number, short) for value in node.args]

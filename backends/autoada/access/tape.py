@@ -149,6 +149,11 @@ class Tape:
                 return i
         return None
 
+    def computed(self, tensor: Tensor) -> bool:
+        """Whether `tensor` is of the batch, or an operation gave it."""
+        number = self.number(tensor)
+        return number is not None and not isinstance(self.nodes[number], Constant)
+
     @property
     def reads_values(self) -> bool:
         """Whether Python was given a value, at any time."""
