@@ -66,8 +66,8 @@ def replace(source: Path, target: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those that it lies in; it may exist."""
-    path.mkdir(parents=True, exist_ok=True)
+    """Make a folder; it may exist."""
+    path.mkdir(exist_ok=True)
 
 
 def remove_file(path: Path) -> None:

@@ -169,6 +169,7 @@ class Participant:
             files.append(_contents.write_extra(folder, self._rank, self._worker, arrays, values))
         share = {"clock": self._kv.current_clock, "files": [dataclasses.asdict(file) for file in files]}
         _write_json(folder / _share_name(self._rank, self._worker), share)
+        _disk.sync_folder(folder)
 
     def _complete(self, folder: Path, sequence: int) -> None:
         files: list[File] = []
@@ -243,7 +244,9 @@ def _share_name(rank: int, worker: int) -> str:
 
 
 def _prepare(directory: Path, sequence: int) -> None:
-    _disk.make_folder(directory)
+    for path in reversed([path for path in (directory, *directory.parents) if not path.exists()]):
+        _disk.make_folder(path)
+        _disk.sync_folder(path.parent)
     _remove_leftovers(directory)
     _disk.make_folder(directory / f"{sequence:08d}-{secrets.token_hex(8)}")
     _disk.sync_folder(directory)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +16,7 @@ from ..checkpoint_files import content, manifest
 if TYPE_CHECKING:
     from tests.conftest import Launch
 
+ROOT = Path(__file__).resolve().parents[2]
 FOLDER = "tests.integration.checkpoints"
 TURNS = 12
 
@@ -50,3 +55,29 @@ def test_two_nodes_go_on_as_three_and_then_as_one(launch: Launch, tmp_path: Path
         assert nodes == 1 or sum(rank["relocations"] + rank["replicas"] for rank in ranks) > 0
     assert counts is not None
     assert sum(counts) == content(directory, "sums").values[:, 0].sum() == TURNS * (2 + 3 + 1) * 2 * 60
+
+
+@pytest.mark.parametrize(("nodes", "kills"), [(1, 25), (2, 8)])
+def test_a_kill_at_any_call_leaves_a_checkpoint_of_the_last_acknowledged_step(
+    tmp_path: Path, full: bool, nodes: int, kills: int
+) -> None:
+    """1,000 kills at the full size: half of one node, half of one or two. Losses of power are imitated."""
+    given: dict[str, Any] = {
+        "kills": 500 if full else kills,
+        "seed": 3 * nodes,
+        "nodes": nodes,
+        "folder": str(tmp_path),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", f"{FOLDER}.kills", json.dumps(given)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=3600 if full else 240,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    result = json.loads(done.stdout)
+    assert result["kills"] == given["kills"]
+    assert result["acknowledged"] > given["kills"] // 4
+    assert list(tmp_path.iterdir()) == []
