@@ -5,9 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +17,7 @@ from autoada.layout import layout_of
 from autoada.optimizers import Optimizers, listed
 from autoada.parameter import TableParameter
 from autoada.rows import Expected
+from autoada.step import NO_REPLAY, CallListener, Step, push_at_step
 from autoada.table import Read, RemoteTable
 from autoada.transfer import Transfer
 
@@ -26,19 +25,6 @@ FOREVER = 2**40
 """A clock that no training reaches."""
 
 _made = threading.local()
-_NOTHING: AbstractContextManager[None] = nullcontext()
-
-
-class CallListener(Protocol):
-    """Follows the calls of a model."""
-
-    def called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A forward pass is about to begin."""
-        ...
-
-    def left(self, output: Any) -> None:
-        """It is over."""
-        ...
 
 
 class AdaModel(nn.Module):
@@ -97,7 +83,7 @@ class AdaModel(nn.Module):
         self.transfer = Transfer(layout.device)
         self._immediate = optimizer is None
         self.closed = False
-        self._step = _Step()
+        self._step = Step()
         self._kept: set[str] = set()
         self._rates = [float(group.options["lr"]) for group in layout.groups]
         self.reads: list[Read] = []
@@ -112,7 +98,7 @@ class AdaModel(nn.Module):
         if optimizer is None:
             self._push_after_backward(model)
         for each in listed(optimizer):
-            _push_at_step(each, replacements, self.push)
+            push_at_step(each, replacements, self.push)
         _made.model = weakref.ref(self)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -132,7 +118,7 @@ class AdaModel(nn.Module):
                 table.forget_rows()
         if step.stale:
             self._refresh()
-        with step.replay if expected else _NOTHING:
+        with step.replay if expected else NO_REPLAY:
             output = self.module(*args, **kwargs)
         if listener is not None:
             listener.left(output)
@@ -174,7 +160,7 @@ class AdaModel(nn.Module):
         step.expected_calls = 1 if expected is None else expected.calls
         prediction = None if expected is None else expected.prediction
         replays = prediction is not None and prediction.replay
-        step.replay = Replay(prediction.draws) if prediction is not None and replays else _NOTHING
+        step.replay = Replay(prediction.draws) if prediction is not None and replays else NO_REPLAY
         self.reads.clear()
         for name, table in self._tables.items():
             table.expect(None if expected is None else expected.rows.get(name))
@@ -207,9 +193,7 @@ class AdaModel(nn.Module):
             if isinstance(parameter, TableParameter) and prefix + name in state:
                 state[prefix + name] = parameter.table.read()
             elif prefix + name in state:
-                state[prefix + name] = state[
-                    prefix + name
-                ].clone()  # a view of a buffer that goes on changing
+                state[prefix + name] = state[prefix + name].clone()  # it is a view that goes on changing
         return state
 
     def load_state_dict(
@@ -250,14 +234,12 @@ class AdaModel(nn.Module):
             )
         return self
 
-    def close(self) -> dict[str, float]:
-        """Collective: end this worker's part, and the node if the model made it; the node's counters."""
+    def close(self) -> None:
+        """Collective: end this worker's part, and the node if the model made it."""
         self.closed = True
         self.worker.finalize()
-        stats: dict[str, float] = self.node.stats()
         if self._owns_node:
             self.node.close()
-        return stats
 
     def _evaluate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for table in self._tables.values():
@@ -348,18 +330,6 @@ class AdaModel(nn.Module):
                         self.node.table(name).set_learning_rate(rate)
 
 
-@dataclass
-class _Step:
-    """What changes from step to step; apart, because an nn.Module is slow at setting attributes."""
-
-    stale: bool = False
-    calls: int = 0
-    expected_calls: int = 1
-    push_queued: bool = False
-    replay: AbstractContextManager[Any] = _NOTHING
-    listener: CallListener | None = None
-
-
 def create_node(
     model: nn.Module,
     optimizer: Optimizers | None = None,
@@ -383,24 +353,3 @@ def current_model() -> AdaModel | None:
     """The `AdaModel` that this thread made last, if it still exists."""
     reference: Callable[[], AdaModel | None] = getattr(_made, "model", lambda: None)
     return reference()
-
-
-def _push_at_step(
-    optimizer: torch.optim.Optimizer,
-    replacements: Mapping[int, TableParameter],
-    push: Callable[[torch.optim.Optimizer], None],
-) -> None:
-    """Let ``optimizer.step()`` push; torch's own step then finds no gradient and does nothing."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            optimizer.state.pop(parameter, None)  # the state is the server's now
-        group["params"] = [replacements.get(id(parameter), parameter) for parameter in group["params"]]
-
-    def before_step(_: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if len(args) > 1 or kwargs.get("closure") is not None:  # the first one is the optimizer
-            raise ValueError(
-                "optimizer.step() takes no closure on the parameter server: call it after loss.backward()"
-            )
-        push(optimizer)
-
-    optimizer.register_step_pre_hook(before_step)

@@ -1,0 +1,76 @@
+"""One training step of a wrapped model, and the optimizer's part in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from autoada.parameter import TableParameter
+
+NO_REPLAY: AbstractContextManager[None] = nullcontext()
+
+
+class CallListener(Protocol):
+    """Follows the calls of a model in training mode."""
+
+    def called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A forward pass is about to begin."""
+        ...
+
+    def left(self, output: Any) -> None:
+        """It is over."""
+        ...
+
+
+@dataclass
+class Step:
+    """What changes from step to step; apart, because an nn.Module is slow at setting attributes.
+
+    Attributes
+    ----------
+    stale : bool
+        Whether gradients were pushed since the dense parameters were pulled.
+    calls, expected_calls : int
+        Forward passes so far, and those that the batch was expected to need.
+    push_queued : bool
+        Whether the end of the backward pass will push.
+    replay : context manager
+        Gives the expected forward passes the draws that were foretold.
+    listener : CallListener or None
+        Who is told about calls.
+    """
+
+    stale: bool = False
+    calls: int = 0
+    expected_calls: int = 1
+    push_queued: bool = False
+    replay: AbstractContextManager[Any] = NO_REPLAY
+    listener: CallListener | None = None
+
+
+def push_at_step(
+    optimizer: torch.optim.Optimizer,
+    replacements: Mapping[int, TableParameter],
+    push: Callable[[torch.optim.Optimizer], None],
+) -> None:
+    """Let ``optimizer.step()`` push; torch's own step then finds no gradient and does nothing.
+
+    `replacements` are the parameters that stand for tables, by ``id()`` of those that stood there before.
+    """
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            optimizer.state.pop(parameter, None)  # the state is the server's now
+        group["params"] = [replacements.get(id(parameter), parameter) for parameter in group["params"]]
+
+    def before_step(_: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if len(args) > 1 or kwargs.get("closure") is not None:  # the first one is the optimizer
+            raise ValueError(
+                "optimizer.step() takes no closure on the parameter server: call it after loss.backward()"
+            )
+        push(optimizer)
+
+    optimizer.register_step_pre_hook(before_step)
