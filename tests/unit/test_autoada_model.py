@@ -115,6 +115,31 @@ def test_the_table_takes_no_memory(model: autoada.AdaModel) -> None:
     assert "in the parameter server" in repr(weight)
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize("flat", [False, True])
+def test_gradients_of_bags_are_scaled_by_how_often_each_row_occurs(mode: str, flat: bool) -> None:
+    """By the definition, on `nn.Embedding`: PyTorch's bags on the CPU take another row's count."""
+    ids = torch.tensor([[1, 2, 2], [3, 1, 2], [5, 5, 7]])
+    rows = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
+    reference = nn.Embedding(8, 3, padding_idx=0, scale_grad_by_freq=True)
+    bags = nn.EmbeddingBag(8, 3, mode=mode, padding_idx=0, scale_grad_by_freq=True)
+    for weight in (reference.weight, bags.weight):
+        weight.data.copy_(rows)
+    expected = getattr(reference(ids), mode)(1)
+    expected.square().sum().backward()
+
+    optimizer = torch.optim.SGD(bags.parameters(), lr=1.0)
+    model = autoada.AdaModel(bags, optimizer)
+    padded = torch.cat([ids, torch.zeros(3, 2, dtype=torch.int64)], 1)
+    output = model(padded.flatten(), torch.tensor([0, 5, 10])) if flat else model(padded)
+    torch.testing.assert_close(output, expected)
+    output.square().sum().backward()
+    optimizer.step()
+    assert reference.weight.grad is not None
+    torch.testing.assert_close(rows - model.state_dict()["weight"], reference.weight.grad)
+    model.close()
+
+
 def test_initialising_a_table_in_place_writes_to_the_server(model: autoada.AdaModel) -> None:
     nn.init.constant_(model.items.weight, 7.0)
     assert torch.equal(model.state_dict()["items.weight"], torch.full((20, 3), 7.0))
