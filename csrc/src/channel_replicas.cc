@@ -1,6 +1,5 @@
 // Who owns a key, who holds a replica of it, and how their changes meet (protocol.md, section 4).
 
-#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -35,11 +34,6 @@ void read_value(LockedKey& key, Payload payload, Reader& reader) {
   throw ProtocolError("a value of unknown kind " + std::to_string(static_cast<int>(payload)));
 }
 
-bool anyone_behind(const Holders& holders, Version version) {
-  return std::any_of(holders.list.begin(), holders.list.end(),
-                     [version](const Holder& holder) { return holder.sent != version; });
-}
-
 }  // namespace
 
 // --- asking for a key, and giving it away ---
@@ -64,10 +58,9 @@ void Channel::grant(LockedKey& key, NodeId to) {
     transfer(key, to);
     return;
   }
-  if (header.side == 0) header.side = sides_.holders.allocate();
-  Holders& holders = sides_.holders.at(header.side);
+  Holders holders(sides_, header.side);
   ADAPS_INVARIANT(holders.find(to) == nullptr, "a holder asks for what it holds");
-  if (!ADAPS_MUTANT(setup_not_registered)) holders.list.push_back({to, header.version});
+  if (!ADAPS_MUTANT(setup_not_registered)) holders.add(to, header.version);
   SetupMessage message;
   message.key = key.key();
   message.rc = header.rc;
@@ -78,30 +71,30 @@ void Channel::grant(LockedKey& key, NodeId to) {
 
 // Without intent of its own the owner gives the key to the only node that is interested.
 void Channel::reconsider(LockedKey& key) {
-  const SlotHeader& header = key.header();
+  SlotHeader& header = key.header();
   if (technique_ != Technique::kAdaptive || header.intents > 0 || header.side == 0) return;
   if (node_.frozen.load()) {
     postponed_decisions_.push_back(key.key());
     return;
   }
-  const Holders& holders = sides_.holders.at(header.side);
-  if (holders.list.size() == 1) transfer(key, holders.list.front().node);
+  const Holder* only = Holders(sides_, header.side).only();
+  if (only != nullptr) transfer(key, only->node);
 }
 
 // OWNER -> NONE. A holder that is up to date needs no value.
 void Channel::transfer(LockedKey& key, NodeId to) {
-  const SlotHeader& header = key.header();
+  SlotHeader& header = key.header();
   TransferMessage message;
   message.key = key.key();
   message.rc = next_relocation(header.rc);
   message.version = header.version;
   message.payload = payload_of(header);
   if (header.side != 0) {
-    const Holder* holder = sides_.holders.at(header.side).find(to);
-    ADAPS_INVARIANT(holder != nullptr && sides_.holders.at(header.side).list.size() == 1,
-                    "a key moves while another node holds it");
+    Holders holders(sides_, header.side);
+    const Holder* holder = holders.only();
+    ADAPS_INVARIANT(holder != nullptr && holder->node == to, "a key moves while another node holds it");
     if (holder->sent == header.version || ADAPS_MUTANT(light_always)) message.payload = Payload::kNone;
-    sides_.holders.release(header.side);
+    holders.remove(to);
   }
   append_with_value(key, to, message);
   trace(key.key(), TraceKind::kRelocatedAway);
@@ -296,7 +289,7 @@ void Channel::flush(LockedKey& key) {
   SlotHeader& header = key.header();
   if (header.side == 0) return;
   if (key.state() == State::kOwner) {
-    for (Holder& holder : sides_.holders.at(header.side).list) refresh(key, holder);
+    Holders(sides_, header.side).for_each([&](Holder& holder) { refresh(key, holder); });
     return;
   }
   if (key.state() != State::kReplica) return;
@@ -339,7 +332,7 @@ void Channel::add_delta(LockedKey& key, std::span<const float> delta) {
 Holder* Channel::find_holder(LockedKey& key, NodeId from, RelocationCount rc) {
   if (key.state() != State::kOwner || key.header().side == 0) return nullptr;
   if (rc != key.header().rc && !ADAPS_MUTANT(no_rc_check)) return nullptr;
-  return sides_.holders.at(key.header().side).find(from);
+  return Holders(sides_, key.header().side).find(from);
 }
 
 void Channel::on_delta(NodeId from, const DeltaMessage& message, Reader& reader) {
@@ -352,11 +345,10 @@ void Channel::on_delta(NodeId from, const DeltaMessage& message, Reader& reader)
     return;
   }
   SlotHeader& header = key.header();
-  const Holders& holders = sides_.holders.at(header.side);
   const bool exact = holder->sent == header.version;
   add_delta(key, delta);
   if (exact || ADAPS_MUTANT(ack_always_exact)) holder->sent = header.version;
-  if (anyone_behind(holders, header.version)) mark_dirty(key);
+  if (Holders(sides_, header.side).any_behind(header.version)) mark_dirty(key);
   AckMessage answer;
   answer.key = message.key;
   answer.exact = exact || ADAPS_MUTANT(ack_always_exact) ? 1 : 0;
@@ -393,18 +385,12 @@ void Channel::on_drop(NodeId from, const DeltaMessage& message, Reader& reader) 
   check_key(message.key);
   LockedKey key(node_.store, message.key);
   const std::span<const float> delta = reader.floats(message.has_delta != 0 ? key.width() : 0);
-  const Holder* holder = find_holder(key, from, message.rc);
-  if (holder == nullptr) return;
+  if (find_holder(key, from, message.rc) == nullptr) return;
   SlotHeader& header = key.header();
-  Holders& holders = sides_.holders.at(header.side);
+  Holders holders(sides_, header.side);
   if (!delta.empty()) add_delta(key, delta);
-  holders.list.erase(holders.list.begin() + (holder - holders.list.data()));
-  if (holders.list.empty()) {
-    sides_.holders.release(header.side);
-    header.side = 0;
-  } else if (anyone_behind(holders, header.version)) {
-    mark_dirty(key);
-  }
+  holders.remove(from);
+  if (holders.any_behind(header.version)) mark_dirty(key);
   AckMessage answer;
   answer.type = MessageType::kDropAck;
   answer.key = message.key;

@@ -248,7 +248,7 @@ void Channel::apply_request(LockedKey& key, const RequestMessage& message, std::
   if (header.side != 0) {
     if (kind != OperationKind::kPull) mark_dirty(key);
     // A holder must not be told that its operation is done while its replica still shows the older value.
-    Holder* holder = sides_.holders.at(header.side).find(message.origin);
+    Holder* holder = Holders(sides_, header.side).find(message.origin);
     if (holder != nullptr && !ADAPS_MUTANT(no_refresh_before_answer)) refresh(key, *holder);
   }
   if (kind == OperationKind::kPull) {

@@ -39,7 +39,7 @@ void UpdateRule::init_state(float* state, std::size_t length) const {
 }
 
 void UpdateRule::apply(float* value, const float* gradient, std::size_t length, float* delta,
-                       const Step& now) const {
+                       const UpdateStep& now) const {
   const float learning_rate = now.learning_rate;
   float* state = value + length;
   float* state_delta = at(delta, length);
@@ -84,7 +84,7 @@ void UpdateRule::apply(float* value, const float* gradient, std::size_t length, 
 // Kingma, Ba (2015), algorithm 1 (kAdam), or with the order of computation that section 2 gives
 // (kSparseAdam).
 void UpdateRule::adam(float* value, const float* gradient, std::size_t length, float* delta,
-                      const Step& now) const {
+                      const UpdateStep& now) const {
   float* first = value + length;
   float* second = first + length;
   float* gradients = second + length;

@@ -24,27 +24,66 @@ struct Unapplied {
   Delta in_flight;
 };
 
+// A node that has a replica, chained to the next one of the same key.
 struct Holder {
-  NodeId node = 0;
   Version sent = 0;  // the version that it has, or will have when its link is drained
+  std::uint32_t next = 0;
+  NodeId node = 0;
 };
-
-// Of an owner; exists only while there is one.
-struct Holders {
-  std::vector<Holder> list;
-
-  Holder* find(NodeId node) {
-    for (Holder& holder : list) {
-      if (holder.node == node) return &holder;
-    }
-    return nullptr;
-  }
-};
+static_assert(sizeof(Holder) == 12);
 
 // One per channel. Entries belong to a key and are touched under its lock only.
 struct SideTables {
   StablePool<Unapplied> unapplied;
-  StablePool<Holders> holders;
+  StablePool<Holder> holders;
+};
+
+// The holders of an owner's key: a chain whose beginning the key's header names.
+class Holders {
+ public:
+  Holders(SideTables& sides, std::uint32_t& first) : pool_(sides.holders), first_(first) {}
+
+  bool empty() const { return first_ == 0; }
+  // The only one, if there is just one.
+  Holder* only() const {
+    if (empty()) return nullptr;
+    Holder& holder = pool_.at(first_);
+    return holder.next == 0 ? &holder : nullptr;
+  }
+  Holder* find(NodeId node) const {
+    for (std::uint32_t i = first_; i != 0; i = pool_.at(i).next) {
+      if (pool_.at(i).node == node) return &pool_.at(i);
+    }
+    return nullptr;
+  }
+  bool any_behind(Version version) const {
+    for (std::uint32_t i = first_; i != 0; i = pool_.at(i).next) {
+      if (pool_.at(i).sent != version) return true;
+    }
+    return false;
+  }
+  template <typename Function>
+  void for_each(Function function) const {
+    for (std::uint32_t i = first_; i != 0; i = pool_.at(i).next) function(pool_.at(i));
+  }
+  void add(NodeId node, Version sent) {
+    const std::uint32_t name = pool_.allocate();
+    pool_.at(name) = {.sent = sent, .next = first_, .node = node};
+    first_ = name;
+  }
+  void remove(NodeId node) {
+    for (std::uint32_t* link = &first_; *link != 0; link = &pool_.at(*link).next) {
+      const std::uint32_t name = *link;
+      if (pool_.at(name).node != node) continue;
+      *link = pool_.at(name).next;
+      pool_.release(name);
+      return;
+    }
+  }
+
+ private:
+  StablePool<Holder>& pool_;
+  std::uint32_t& first_;
 };
 
 class DirtyList {

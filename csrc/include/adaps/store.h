@@ -36,10 +36,9 @@ enum class State : std::uint8_t { kNone, kPending, kReplica, kDropping, kOwner }
 
 // 20 bytes; with the key word a slot costs 24 bytes beyond value and optimizer state.
 struct SlotHeader {
-  Version version = 0;     // owner: of the value; replica: that it is built on; pending: time sent
-  RelocationCount rc = 0;  // owner, replica: count of this tenure; else of the location entry
-  std::uint32_t side =
-      0;  // owner: its holders, if any; replica: what is not yet applied at the owner, if anything
+  Version version = 0;        // owner: of the value; replica: that it is built on; pending: time sent
+  RelocationCount rc = 0;     // owner, replica: count of this tenure; else of the location entry
+  std::uint32_t side = 0;     // owner: its first holder, if any; replica: what its owner lacks, if anything
   std::uint32_t intents = 0;  // signals that are acted on and have not ended
   NodeId location = 0;        // replica, dropping: the owner; pending, none: location entry
   State state = State::kNone;

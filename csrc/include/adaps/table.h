@@ -50,7 +50,7 @@ class Table {
 
   float learning_rate() const { return learning_rate_.load(std::memory_order_relaxed); }
   void set_learning_rate(float lr) { learning_rate_.store(lr, std::memory_order_relaxed); }
-  // Of gradients applied from now on; see Step.
+  // Of gradients applied from now on; see UpdateStep.
   std::uint64_t step() const { return step_.load(std::memory_order_relaxed); }
   void set_step(std::uint64_t number) { step_.store(number, std::memory_order_relaxed); }
 

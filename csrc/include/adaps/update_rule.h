@@ -9,7 +9,7 @@ namespace adaps {
 enum class RuleKind : std::uint8_t { kSgd, kMomentum, kAdagrad, kRowAdagrad, kAdam, kSparseAdam };
 
 // What a gradient is applied with, beside the rule: it changes while training goes on.
-struct Step {
+struct UpdateStep {
   float learning_rate = 0.0F;
   // For Adam's bias correction: how many steps the optimizer has made with this one. 0: every row counts the
   // gradients that it got.
@@ -35,10 +35,12 @@ struct UpdateRule {
   // Applies one gradient to value[length] and the state behind it (value[length, length + state)). If `delta`
   // is given, the change of value and state is added to it as well: it is formed directly, not as a
   // difference of two large numbers.
-  void apply(float* value, const float* gradient, std::size_t length, float* delta, const Step& step) const;
+  void apply(float* value, const float* gradient, std::size_t length, float* delta,
+             const UpdateStep& step) const;
 
  private:
-  void adam(float* value, const float* gradient, std::size_t length, float* delta, const Step& step) const;
+  void adam(float* value, const float* gradient, std::size_t length, float* delta,
+            const UpdateStep& step) const;
 };
 
 }  // namespace adaps
