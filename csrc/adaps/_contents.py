@@ -120,8 +120,13 @@ def write_extra(
 def read_extra(path: Path) -> dict[str, Any]:
     """What `write_extra` wrote."""
     with _safetensors.Reader(path) as reader:
-        extra: dict[str, Any] = json.loads(reader.header.metadata.get("values", "{}"))
+        try:
+            extra = dict(json.loads(reader.header.metadata["values"]))
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise CheckpointError(f"{path} has damaged metadata: {error}") from error
         for name, tensor in reader.header.tensors.items():
+            if tensor.dtype not in _DTYPES:
+                raise CheckpointError(f"{path}: the tensor {name!r} is of the unknown dtype {tensor.dtype}")
             array: npt.NDArray[Any] = np.empty(tensor.shape, _DTYPES[tensor.dtype])
             reader.read_into(name, 0, array.reshape(-1).view(np.uint8))
             extra[name] = array

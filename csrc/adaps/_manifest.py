@@ -9,7 +9,9 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from adaps import _disk
 from adaps.errors import CheckpointError
@@ -32,25 +34,24 @@ NAME = "manifest.json"
 TEMPORARY = f"{NAME}.new"
 FORMAT = "adaps checkpoint, version 1"
 
-_FOLDER = re.compile(r"\d{8}-[0-9a-f]{16}")
-_FILE = re.compile(r"[a-z0-9-]+\.safetensors")
+FOLDER = r"^[0-9]{8,}-[0-9a-f]{16}$"
+
+
+Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Positive = Annotated[int, msgspec.Meta(gt=0, le=2**63 - 1)]
 
 
 @dataclasses.dataclass(frozen=True)
 class File:
     """A file of a checkpoint: rows of a table, or what a worker wanted to be kept."""
 
-    name: str
-    bytes: int
-    checksums: dict[str, int]
-    rank: int
+    name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]+\.safetensors$")]
+    bytes: Natural
+    checksums: dict[str, Natural]
+    rank: Natural
     table: str | None = None
-    rows: int = 0
-    worker: int | None = None
-
-    def __post_init__(self) -> None:
-        if not _FILE.fullmatch(self.name):
-            raise ValueError(f"{self.name!r} is no file's name")
+    rows: Natural = 0
+    worker: Natural | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,13 +59,13 @@ class TableEntry:
     """A table as it was."""
 
     name: str
-    rows: int
-    length: int
-    state_length: int
+    rows: Positive
+    length: Positive
+    state_length: Natural
     optimizer: dict[str, Any]
     init: dict[str, Any]
-    learning_rate: float
-    step: int
+    learning_rate: Annotated[float, msgspec.Meta(ge=0)]
+    step: Natural
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,22 +84,22 @@ class Manifest:
         Of each node's workers.
     """
 
-    sequence: int
-    folder: str
-    world_size: int
-    workers: int
-    clocks: list[list[int]]
+    sequence: Positive
+    folder: Annotated[str, msgspec.Meta(pattern=FOLDER)]
+    world_size: Positive
+    workers: Positive
+    clocks: list[list[Natural]]
     tables: list[TableEntry]
     files: list[File]
 
     def __post_init__(self) -> None:
-        if not _FOLDER.fullmatch(self.folder):
-            raise ValueError(f"{self.folder!r} is no folder's name")
+        if [len(clocks) for clocks in self.clocks] != [self.workers] * self.world_size:
+            raise ValueError(f"there are no clocks of {self.world_size} nodes of {self.workers} workers")
 
 
 def is_folder_name(name: str) -> bool:
     """Whether a folder of that name was made for a checkpoint."""
-    return _FOLDER.fullmatch(name) is not None
+    return re.match(FOLDER, name) is not None
 
 
 def entry_of(table: Table, state_length: int, learning_rate: float, step: int) -> TableEntry:
@@ -164,10 +165,8 @@ def read(directory: Path) -> Manifest | None:
     if zlib.crc32(_canonical(body)) != checksum:
         raise CheckpointError(f"{path} is damaged: its checksum is not {checksum}")
     try:
-        tables = [TableEntry(**entry) for entry in body.pop("tables")]
-        files = [File(**entry) for entry in body.pop("files")]
-        return Manifest(**body, tables=tables, files=files)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return msgspec.convert(body, Manifest)
+    except msgspec.ValidationError as error:
         raise CheckpointError(f"{path} is not the manifest of a checkpoint: {error}") from error
 
 

@@ -85,7 +85,16 @@ with adaps.Node([adaps.Table("emb", 10, 4)], workers=2) as node:
 def test_the_stub_says_what_the_module_has(tmp_path: Path) -> None:
     allowed = tmp_path / "allowed"
     # pybind11's classes have a metaclass of its own, and its enumerations a capsule.
-    names = ["Initializer", "Node", "NodeTable", "TableSpec", "TraceEvent", "UpdateRule", "Worker"]
+    names = [
+        "Initializer",
+        "Node",
+        "NodeTable",
+        "TableRestore",
+        "TableSpec",
+        "TraceEvent",
+        "UpdateRule",
+        "Worker",
+    ]
     made_by_nodes = [f"{name}\\.__init__" for name in ("NodeTable", "TraceEvent", "Worker")]
     exceptions = [*names, *made_by_nodes, r"\w+\.__pybind11_native_enum__"]
     allowed.write_text("".join(rf"adaps\._core\.{name}" + "\n" for name in exceptions))

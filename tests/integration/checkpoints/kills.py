@@ -82,6 +82,8 @@ def live(directory: Path, acknowledged: int, report: int, nodes: int, fault: tup
             if not np.allclose(out, expected(step), rtol=1e-5, atol=1e-6):
                 raise AssertionError(f"the content is not that of step {step}")
             kv.barrier()
+            if node.rank == 0:
+                say(step)  # what was restored once must not be lost later
             if fault is not None:
                 FaultyDisk(*fault, say)
             for number in range(step + 1, step + 1 + MOST_STEPS):
