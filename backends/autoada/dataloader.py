@@ -111,10 +111,6 @@ class AdaDataLoader:
                 source.hand_out(item.batch, functools.partial(ahead.find_now, item))
                 with self.lookahead.watching(model.node):
                     yield item.batch
-                again = source.returned(item.expected)
-                model.worker.advance_clock()
-                if again:
-                    ahead.ask_again()
         finally:
             source.abandon()
             model.expect(None)
@@ -170,6 +166,39 @@ class _Ahead:
         self._lookahead = lookahead
         self._queue: deque[_Item] = deque()
         self._announced_until = 0
+
+class _Turn:
+    """The use of one batch: until the loop comes for another one, of this loader or of another."""
+
+    def __init__(self, model: AdaModel, source: KeySource, ahead: _Ahead, item: _Item) -> None:
+        self._model = model
+        self._source = source
+        self._ahead = ahead
+        self._item = item
+        self._over = False
+        model.turn(self._end)
+        model.expect(item.expected)
+        source.hand_out(item.batch, functools.partial(ahead.find_now, item))
+
+    def abandon(self) -> None:
+        """The loop has ended, maybe in the middle of it."""
+        if self._over:
+            return
+        self._over = True
+        self._source.abandon()
+        self._model.expect(None)
+        self._model.turn(None)
+
+    def _end(self) -> None:
+        if self._over:
+            return
+        self._over = True
+        again = self._source.returned(self._item.expected)
+        self._model.expect(None)
+        self._model.worker.advance_clock()
+        if again:
+            self._ahead.ask_again()
+
 
     def take(self) -> _Item | None:
         """The next batch, after the queue behind it was filled; None at the end."""

@@ -119,6 +119,7 @@ class PredictedKeys:
         self._loop = LoopRecorder(model, self._changed)
         self._found: Callable[[], None] = _nothing
         self._told: set[str] = set()
+        self._on_demand: list[str] = []
         self.predictor = self._make_predictor()
 
     def expected(self, batch: Any) -> Expected | None:
@@ -153,9 +154,8 @@ class PredictedKeys:
     def describe(self) -> str:
         if self._way is None:
             return "rows pulled on demand"
-        return "rows predicted" + (
-            f" by simulation ({self.predictor.refused})" if self.predictor.refused else ""
-        )
+        demanded = f"; pulled on demand: {'; '.join(self._on_demand)}" if self._on_demand else ""
+        return f"rows predicted {self.predictor.describe()}{demanded}"
 
     def explain(self, batch: Any) -> str:
         """The predictor's account of `batch`."""
@@ -214,14 +214,22 @@ class PredictedKeys:
                 self._model.keep(access.table)
                 self._tell(f"rows of {access.table!r} depend on parameters, at {where}: all are kept near")
             else:
-                self._tell(f"rows of {access.table!r} depend on parameters, at {where}: pulled on demand")
+                self._tell(
+                    f"rows of {access.table!r} depend on parameters, at {where}: pulled on demand",
+                    f"{access.table!r} depends on parameters, at {where}",
+                )
         if prediction.stopped is not None:
-            self._tell(f"prediction could not go on, later rows are pulled on demand: {prediction.stopped}")
+            self._tell(
+                f"prediction could not go on, later rows are pulled on demand: {prediction.stopped}",
+                prediction.stopped,
+            )
 
-    def _tell(self, message: str) -> None:
+    def _tell(self, message: str, on_demand: str | None = None) -> None:
         if message not in self._told:
             self._told.add(message)
             _log.warning(message)
+            if on_demand is not None:
+                self._on_demand.append(on_demand)
 
 
 def _nothing() -> None:

@@ -159,6 +159,17 @@ class AdaModel(nn.Module):
         step.calls = 0
         step.expected_calls = 1 if expected is None else expected.calls
         prediction = None if expected is None else expected.prediction
+    def turn(self, end: Callable[[], None] | None) -> None:
+        """Another batch is about to be used, if `end` is given, which ends its use; the one before is done.
+
+        Loaders that alternate end each other's batches.
+        """
+        step = self._step
+        before, step.end_turn = step.end_turn, None
+        if before is not None:
+            before()
+        step.end_turn = end
+
         replays = prediction is not None and prediction.replay
         step.replay = Replay(prediction.draws) if prediction is not None and replays else NO_REPLAY
         self.reads.clear()

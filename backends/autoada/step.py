@@ -42,6 +42,8 @@ class Step:
         Gives the expected forward passes the draws that were foretold.
     listener : CallListener or None
         Who is told about calls.
+    end_turn : callable or None
+        Ends the use of the batch that a loader handed out last.
     """
 
     stale: bool = False
@@ -50,6 +52,7 @@ class Step:
     push_queued: bool = False
     replay: AbstractContextManager[Any] = NO_REPLAY
     listener: CallListener | None = None
+    end_turn: Callable[[], None] | None = None
 
 
 def push_at_step(

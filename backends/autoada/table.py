@@ -78,7 +78,8 @@ class RemoteTable:
         self.noting = True
         self._read_whole_before = False
         self._gradients: list[tuple[Tensor, Tensor]] = []
-        self._steps = 0
+        self.steps = 0
+        """Pushes with a gradient so far, of this worker."""
 
     @property
     def device(self) -> torch.device:
@@ -153,8 +154,8 @@ class RemoteTable:
     def push(self) -> None:
         """Hand over what was collected and has arrived in host memory."""
         if self._pushed:
-            self._steps += 1  # as torch.optim counts: a step without a gradient for the parameter is none
-            self._table.set_step(self._steps)
+            self.steps += 1  # as torch.optim counts: a step without a gradient for the parameter is none
+            self._table.set_step(self.steps)
         for keys, gradient in self._pushed:
             self._worker.push_gradients(keys, gradient)
         self._pushed.clear()

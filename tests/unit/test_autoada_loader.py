@@ -398,16 +398,15 @@ def test_of_several_calls_prepare_gives_one(
     assert announced.calls[-1][1:] == (expected_keys(model, given[-1]), 3)
 
 
-def test_rows_that_depend_on_parameters_are_told_and_kept_near(caplog: pytest.LogCaptureFixture) -> None:
-    class Routed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.items = nn.Embedding(ROWS, 4)
-            self.experts = nn.Embedding(4, 4)
+class Routed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = nn.Embedding(ROWS, 4)
+        self.experts = nn.Embedding(4, 4)
 
-        def forward(self, ids: Tensor) -> Any:
-            x = self.items(ids)
-            return (x * self.experts(x.argmax(-1))).sum()
+    def forward(self, ids: Tensor) -> Any:
+        x = self.items(ids)
+        return (x * self.experts(x.argmax(-1))).sum()
 
     model = autoada.AdaModel(Routed())
     announced = Announcements(model)
@@ -429,7 +428,9 @@ def test_the_first_epoch_ends_with_a_summary(
         train(model, loader)
         train(model, loader)
     assert [r.message for r in caplog.records] == [
-        "2 tables, rows predicted, 100.0% of rows were local, lookahead 2"
+
+def test_rows_that_depend_on_parameters_are_told_and_kept_near(caplog: pytest.LogCaptureFixture) -> None:
+        "2 tables, rows predicted by access program, 100.0% of rows were local, lookahead 2"
     ]
     assert "users.weight: 6 rows at" in loader.explain(batches(1)[0])
 
@@ -462,3 +463,4 @@ def test_a_loader_without_a_model_says_so() -> None:
     thread.start()
     thread.join()
     assert errors == ["there is no AdaModel to announce rows for: make AdaModel(model) before iterating"]
+    assert "access program in use for batches of this shape" in loader.explain(batches(1)[0])

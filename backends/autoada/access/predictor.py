@@ -112,12 +112,21 @@ class IntentPredictor:
         """For each access of `batch`: table, rows, and where in the user's source it is."""
         outcome = self._simulate(batch, explain=True)
         text = str(Prediction(outcome.accesses, stopped=outcome.stopped, draws=outcome.draws))
-        return f"{text}\n  {self._tier()}"
+        return f"{text}\n  {self._program_for(batch)}"
 
-    def _tier(self) -> str:
+    def describe(self) -> str:
+        """The tier in use, in a few words."""
+        if self._programs.refused is None:
+            return "by access program" if self._programs.used else "by simulation"
+        tier = "by early exit" if self._stop_after else "by simulation"
+        return f"{tier} ({self._programs.refused})"
+
+    def _program_for(self, batch: Any) -> str:
         if self._programs.refused is not None:
             return f"no access program: {self._programs.refused}"
-        return "access program in use" if self._programs.general else "access program not yet learned"
+        if self._programs.find(batch) is not None:
+            return "access program in use for batches of this shape"
+        return "access program not yet learned for batches of this shape"
 
     def _by_program(self, recording: Recording, batch: Any) -> Prediction:
         computed, draws = recording.program(batch, self._simulation.generator)

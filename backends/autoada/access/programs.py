@@ -37,6 +37,8 @@ class Programs:
     ----------
     refused : str or None
         Why no program is used any more, or at all.
+    used : int
+        For how many batches a program was found.
     """
 
     def __init__(self) -> None:
@@ -46,12 +48,7 @@ class Programs:
         self._by_signature: OrderedDict[Any, tuple[Recording, int]] = OrderedDict()
         self._history: list[tuple[Any, Recording]] = []
         self._recorded = 0
-        self._used = 0
-
-    @property
-    def general(self) -> bool:
-        """Whether there is a program for batches of other shapes than those recorded."""
-        return self._general is not None
+        self.used = 0
 
     def find(self, batch: Any) -> Recording | None:
         """The program for `batch`, if there is one."""
@@ -62,7 +59,7 @@ class Programs:
             if known is not None and known[1] >= CONFIRMED:
                 found = known[0]
                 self._recent = (Guard([shape]), found)  # faster than to make the next batch's signature
-        self._used += found is not None
+        self.used += found is not None
         return found
 
     def learn(self, batch: Any, recording: Recording) -> None:
@@ -82,7 +79,7 @@ class Programs:
         if all(shape != other for other, _ in self._history):
             self._history = [*self._history, (shape, recording)][-2 * GIVE_UP :]
         self._generalize(recording)
-        if self._general is None and self._recorded > GIVE_UP and self._used < self._recorded:
+        if self._general is None and self._recorded > GIVE_UP and self.used < self._recorded:
             self.refuse("the way from batch to ids changes with every shape")
 
     def refuse(self, reason: str) -> None:
@@ -97,7 +94,7 @@ class Programs:
         self._general = self._recent = None
         self._by_signature.clear()
         self._history.clear()
-        self._recorded = self._used = 0
+        self._recorded = self.used = 0
 
     @staticmethod
     def _guarded(candidate: tuple[Guard, Recording] | None, batch: Any) -> Recording | None:
