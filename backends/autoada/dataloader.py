@@ -105,15 +105,19 @@ class AdaDataLoader:
     def _run(self, model: AdaModel) -> Generator[Any, None, None]:
         source = self._key_source(model)
         ahead = _Ahead(model, source, iter(self.loader), self.lookahead)
+        turn: _Turn | None = None
         try:
-            while (item := ahead.take()) is not None:
-                model.expect(item.expected)
-                source.hand_out(item.batch, functools.partial(ahead.find_now, item))
+            while True:
+                model.turn(None)
+                item = ahead.take()
+                if item is None:
+                    break
+                turn = _Turn(model, source, ahead, item)
                 with self.lookahead.watching(model.node):
                     yield item.batch
         finally:
-            source.abandon()
-            model.expect(None)
+            if turn is not None:
+                turn.abandon()
             ahead.withdraw()
         if not self._summarised:
             self._summarised = True
@@ -153,20 +157,6 @@ class _Item:
     announced: Tensor | None = None
 
 
-class _Ahead:
-    """The batches that are fetched but not used yet, each announced for the clock of its use."""
-
-    def __init__(
-        self, model: AdaModel, source: KeySource, batches: Iterator[Any], lookahead: Lookahead
-    ) -> None:
-        self._model = model
-        self._worker = model.worker
-        self._source = source
-        self._batches = batches
-        self._lookahead = lookahead
-        self._queue: deque[_Item] = deque()
-        self._announced_until = 0
-
 class _Turn:
     """The use of one batch: until the loop comes for another one, of this loader or of another."""
 
@@ -199,6 +189,20 @@ class _Turn:
         if again:
             self._ahead.ask_again()
 
+
+class _Ahead:
+    """The batches that are fetched but not used yet, each announced for the clock of its use."""
+
+    def __init__(
+        self, model: AdaModel, source: KeySource, batches: Iterator[Any], lookahead: Lookahead
+    ) -> None:
+        self._model = model
+        self._worker = model.worker
+        self._source = source
+        self._batches = batches
+        self._lookahead = lookahead
+        self._queue: deque[_Item] = deque()
+        self._announced_until = 0
 
     def take(self) -> _Item | None:
         """The next batch, after the queue behind it was filled; None at the end."""
