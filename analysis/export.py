@@ -46,6 +46,8 @@ def export_runs(store: SessionStore, form: str) -> Path:
         write_atomically(file, frame.to_csv(index=False).encode())
         return file
     if importlib.util.find_spec("pyarrow") is None:
-        raise RecordError("parquet needs pyarrow: say `pip install pyarrow`, or export csv or json")
+        raise RecordError(
+            "parquet needs pyarrow: say `pip install 'adabench[parquet]'`, or export csv or json"
+        )
     frame.to_parquet(file, index=False)
     return file

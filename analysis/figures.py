@@ -11,7 +11,8 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from adabench.analysis.load import SUCCESS, cell_labels, last_attempts
+from adabench.analysis.life_of_keys import draw_life_of_run
+from adabench.analysis.load import SUCCESS, cell_labels, last_attempts, traced_runs
 from adabench.analysis.style import INK, SVG, palette, styled
 from adabench.analysis.thesis import draw_thesis
 from adabench.results.record import RecordError, Run
@@ -24,7 +25,8 @@ _BARS_IN_A_ROW = 6
 
 
 def draw_figures(store: SessionStore) -> list[Path]:
-    """Draw a session: a PNG and an SVG a use case in its folder ``figures``, and ratios beside the thesis's.
+    """Draw a session into its folder ``figures``, each as PNG and SVG: bars a use case, ratios beside the
+    thesis's, and the life of keys where it was traced.
 
     Raises
     ------
@@ -37,9 +39,14 @@ def draw_figures(store: SessionStore) -> list[Path]:
     folder = store.folder / "figures"
     folder.mkdir(exist_ok=True)
     files = []
+    traced = traced_runs(store)
     for usecase in dict.fromkeys(run.usecase for run in counted if run.status in SUCCESS):
         own = [run for run in counted if run.usecase == usecase]
-        figures = {usecase: draw_bars(own), f"{usecase}-thesis": draw_thesis(own)}
+        figures = {
+            usecase: draw_bars(own),
+            f"{usecase}-thesis": draw_thesis(own),
+            f"{usecase}-life": draw_life_of_run(store, traced[usecase]) if usecase in traced else None,
+        }
         for name, figure in figures.items():
             if figure is not None:
                 files += _save(figure, folder / name)

@@ -13,7 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-__all__ = ["Life", "Span", "draw_life_of_keys", "lives", "save_life_of_keys"]
+from adabench.results.record import Run
+from adabench.results.store import SessionStore
+
+__all__ = ["Life", "Span", "draw_life_of_keys", "draw_life_of_run", "lives", "save_life_of_keys"]
 
 # The span that each event begins or ends on the node where it happens.
 _BEGINS = {"alloc": "owned", "relocated_here": "owned", "replica_set_up": "replica", "intent_start": "intent"}
@@ -109,6 +112,12 @@ def draw_life_of_keys(frames: Sequence[pd.DataFrame]) -> Figure:
         )
         sns.despine(figure, left=True)
     return figure
+
+
+def draw_life_of_run(store: SessionStore, run: Run) -> Figure:
+    """Draw the trace that was recorded of a run; see `traced_runs`."""
+    events = pd.read_csv(store.trace_file(run.run_id))
+    return draw_life_of_keys([events[events["node"] == node] for node in range(run.nodes)])
 
 
 def save_life_of_keys(frames: Sequence[pd.DataFrame], file: Path) -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 from adabench.results.record import PlannedRun, Run
 from adabench.results.store import SessionStore
 
-__all__ = ["SUCCESS", "cell_labels", "last_attempts", "load_frame", "measured"]
+__all__ = ["SUCCESS", "cell_labels", "last_attempts", "load_frame", "measured", "traced_runs"]
 
 SUCCESS = ("ok", "not_converged")
 """Statuses of runs that were trained to their end and hence have times and quality."""
@@ -32,6 +32,13 @@ def load_frame(store: SessionStore) -> pd.DataFrame:
 def measured(runs: Iterable[Run]) -> list[Run]:
     """The last attempt of every measured run that was trained to its end."""
     return [run for run in last_attempts(runs) if run.phase == "measured" and run.status in SUCCESS]
+
+
+def traced_runs(store: SessionStore) -> dict[str, Run]:
+    """Use case -> a run whose rows' life was written down, of automatic intent where there is one."""
+    runs = [run for run in last_attempts(store.runs()) if store.trace_file(run.run_id).is_file()]
+    runs.sort(key=lambda run: (run.nodes > 1, run.backend == "autoada-automatic"))
+    return {run.usecase: run for run in runs}
 
 
 def last_attempts(runs: Iterable[Run]) -> list[Run]:

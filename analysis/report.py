@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import html
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from matplotlib.figure import Figure
 
 from adabench.analysis.compare import EQUIVALENCE, Comparison, compare
 from adabench.analysis.figures import draw_bars
-from adabench.analysis.load import SUCCESS, last_attempts
+from adabench.analysis.life_of_keys import draw_life_of_run
+from adabench.analysis.load import SUCCESS, last_attempts, traced_runs
 from adabench.analysis.panels import draw_forest, draw_phases, draw_quality, draw_server
 from adabench.analysis.style import adaptive_svg
 from adabench.analysis.tables import comparison_rows, usecase_rows
@@ -39,12 +42,18 @@ def write_report(store: SessionStore, baseline: str | None = None) -> Path:
         If nothing was finished, or there is no such baseline.
     """
     file = store.folder / "report.html"
-    write_atomically(file, report_html(store.session(), store.runs(), baseline).encode())
+    lives = {usecase: draw_life_of_run(store, run) for usecase, run in traced_runs(store).items()}
+    write_atomically(file, report_html(store.session(), store.runs(), baseline, lives).encode())
     return file
 
 
-def report_html(session: Session, runs: Sequence[Run], baseline: str | None = None) -> str:
-    """The page as text; errors as in `write_report`."""
+def report_html(
+    session: Session,
+    runs: Sequence[Run],
+    baseline: str | None = None,
+    lives: Mapping[str, Figure] | None = None,
+) -> str:
+    """The page as text, with the life of keys of some use cases; errors as in `write_report`."""
     counted = [run for run in last_attempts(runs) if run.phase == "measured"]
     finished = [run for run in counted if run.status in SUCCESS]
     if not finished:
@@ -52,7 +61,8 @@ def report_html(session: Session, runs: Sequence[Run], baseline: str | None = No
     sections = []
     for usecase in dict.fromkeys(run.usecase for run in finished):
         own = [run for run in counted if run.usecase == usecase]
-        sections.append(_usecase_section(usecase, own, _comparisons(own, baseline)))
+        life = (lives or {}).get(usecase)
+        sections.append(_usecase_section(usecase, own, _comparisons(own, baseline), life))
     body = "\n".join([_head(session, counted), *sections, _not_ok(runs), _environment(session)])
     return _PAGE.format(
         title=html.escape(session.session), style=_STYLESHEET.read_text(encoding="utf-8"), body=body
@@ -98,7 +108,9 @@ def _head(session: Session, counted: Sequence[Run]) -> str:
     )
 
 
-def _usecase_section(usecase: str, runs: Sequence[Run], comparisons: Sequence[Comparison]) -> str:
+def _usecase_section(
+    usecase: str, runs: Sequence[Run], comparisons: Sequence[Comparison], life: Figure | None
+) -> str:
     parts = [f"<section><h2>{html.escape(usecase)}</h2>", _figure(adaptive_svg(draw_bars(runs)), _BARS)]
     parts.append(_table(*usecase_rows(runs)))
     beside = draw_thesis(runs)
@@ -114,6 +126,8 @@ def _usecase_section(usecase: str, runs: Sequence[Run], comparisons: Sequence[Co
     server = draw_server(runs)
     if server is not None:
         parts += ["<h3>The parameter server</h3>", _figure(adaptive_svg(server), _SERVER)]
+    if life is not None:
+        parts += ["<h3>The life of keys</h3>", _figure(adaptive_svg(life), _LIFE)]
     return "\n".join([*parts, "</section>"])
 
 
@@ -137,6 +151,10 @@ _QUALITY = (
 )
 _PHASES = "Setup is the start of processes, imports and reading data."
 _SERVER = "Sums over all nodes of a run; bars are means, dots single runs."
+_LIFE = (
+    "Five rows in an epoch of the warm-up, from often to rarely used ones: which node owned each, where "
+    "there were replicas, and when the nodes had intent for it."
+)
 
 
 def _comparisons(runs: Sequence[Run], baseline: str | None) -> list[Comparison]:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 import adaps
 import autoada
 from adabench.backends.protocol import Cluster, ServerOptions
 from adabench.usecases.protocol import Placed, UseCase
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class ServerSession:
@@ -74,6 +78,13 @@ class ServerSession:
 
     def counters(self) -> dict[str, float]:
         return self.model.node.stats()
+
+    def trace(self, rows: Mapping[str, Tensor]) -> None:
+        node = self.model.node
+        node.trace(torch.cat([node.table(table).keys(ids) for table, ids in rows.items()]))
+
+    def traced(self) -> pd.DataFrame:
+        return adaps.trace_frame(self.model.node)
 
     def close(self) -> None:
         self.model.close()

@@ -8,14 +8,17 @@ The loop is the same for every pair of backend and use case::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 from torch import Tensor, nn
 
 from adabench.usecases.protocol import UseCase
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 T = TypeVar("T")
 Technique = Literal["adaptive", "replication", "relocation", "static", "full_replication"]
@@ -89,6 +92,19 @@ class Session(Protocol):
 
     def close(self) -> None:
         """Collective: ends the session."""
+        ...
+
+
+@runtime_checkable
+class Traceable(Protocol):
+    """A session that can write down the life of rows: where they are held, and which nodes want them."""
+
+    def trace(self, rows: Mapping[str, Tensor]) -> None:
+        """From now on, write down what happens on this node to rows: table name -> int64 row ids."""
+        ...
+
+    def traced(self) -> pd.DataFrame:
+        """What has happened, as `adaps.trace_frame` says it."""
         ...
 
 

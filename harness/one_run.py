@@ -47,6 +47,8 @@ def execute_run(
         seed=planned.seed,
         folder="",
         launched_at=0.0,
+        # Warm-ups are no measurements, so they may be watched.
+        trace=planned.phase == "warmup",
     )
     load, seconds = probe()
     started_at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
@@ -57,6 +59,9 @@ def execute_run(
         else launch(spec, out, err, study.timeout, stopped, watch)
     )
     load_after, seconds_after = probe()
+    events = [event for result in outcome.results for event in result.trace]
+    if events:
+        store.write_trace(run_id, events)
     first = outcome.results[0] if outcome.results else None
     target = study.targets.get(cell.usecase) if planned.phase == "measured" else None
     status, to_target = _judge(outcome, cell.usecase, target)

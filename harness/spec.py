@@ -27,7 +27,10 @@ GROUP_VARIABLE = "ADABENCH_GROUP"
 
 
 class TrialSpec(msgspec.Struct, kw_only=True, frozen=True):
-    """One run: what to train with what. `launched_at` is on the machine's monotonic clock."""
+    """One run: what to train with what. `launched_at` is on the machine's monotonic clock.
+
+    With `trace` the life of a few rows is written down in the first epoch.
+    """
 
     usecase: str
     params: dict[str, Any]
@@ -40,6 +43,7 @@ class TrialSpec(msgspec.Struct, kw_only=True, frozen=True):
     seed: int
     folder: str
     launched_at: float
+    trace: bool = False
 
 
 class RankState(msgspec.Struct, kw_only=True, frozen=True):
@@ -85,6 +89,7 @@ class RankResult(msgspec.Struct, kw_only=True, frozen=True):
     metrics: dict[str, float] = {}
     history: list[dict[str, float]] = []
     best_epoch: int | None = None
+    trace: list[dict[str, Any]] = []
 
 
 def state_file(folder: Path, rank: int) -> Path:

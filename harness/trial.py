@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import torch
 
-from adabench.backends.protocol import Backend, Cluster, Unavailable
+from adabench.backends.protocol import Backend, Cluster, Traceable, Unavailable
 from adabench.harness.registry import load_backend, load_usecase
 from adabench.harness.spec import (
     RankError,
@@ -27,6 +27,7 @@ from adabench.harness.spec import (
     result_file,
     state_file,
 )
+from adabench.harness.tracing import begin_trace
 from adabench.results.store import write_atomically
 from adabench.usecases.protocol import UseCase
 
@@ -114,6 +115,7 @@ class Trial:
             metrics=first.metrics,
             history=first.history,
             best_epoch=first.best_epoch,
+            trace=first.trace,
         )
 
     def _enter(self, phase: str, epoch: int = 0) -> None:
@@ -144,6 +146,7 @@ class _Worker:
         self.metrics: dict[str, float] = {}
         self.best_epoch: int | None = None
         self.counters: dict[str, float] = {}
+        self.trace: list[dict[str, Any]] = []
 
     def run(self) -> None:
         spec, usecase, cluster = self.trial.spec, self.usecase, self.cluster
@@ -151,6 +154,8 @@ class _Worker:
         options = msgspec.convert(spec.options, self.backend.Options)
         session = self.backend.open(usecase, cluster, options)
         session.synchronize()
+        if spec.trace:
+            begin_trace(session, usecase, cluster, self.trial.folder)
         self.setup_seconds = time.monotonic() - spec.launched_at
         for epoch in range(1, usecase.params.epochs + 1):
             self._enter("train", epoch)
@@ -162,6 +167,9 @@ class _Worker:
             self.epoch_seconds.append(time.monotonic() - start)
             self.train_cpu_seconds += time.process_time() - cpu
             self._count(before, session.counters())
+            if spec.trace and epoch == 1 and cluster.worker == 0 and isinstance(session, Traceable):
+                events = session.traced().to_dict("records")
+                self.trace = [{str(name): value for name, value in event.items()} for event in events]
             self._enter("eval", epoch)
             start = time.monotonic()
             if cluster.index == 0:

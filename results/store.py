@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -83,6 +84,18 @@ class SessionStore:
             file.write(msgspec.json.encode(run) + b"\n")
             file.flush()
             os.fsync(file.fileno())
+
+    def trace_file(self, run_id: str) -> Path:
+        """Where the trace of a run is, if it has one."""
+        return self.traces / f"{run_id}.csv"
+
+    def write_trace(self, run_id: str, events: Sequence[Mapping[str, object]]) -> None:
+        """Write what happened to a run's traced rows: a table with a row an event, of all nodes."""
+        self.traces.mkdir(exist_ok=True)
+        with self.trace_file(run_id).open("w", newline="", encoding="utf-8") as file:
+            table = csv.DictWriter(file, list(events[0]), lineterminator="\n")
+            table.writeheader()
+            table.writerows(events)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from adabench.analysis.figures import draw_figures
-from adabench.analysis.load import last_attempts
+from adabench.analysis.load import last_attempts, traced_runs
 from adabench.analysis.tables import write_table
 from adabench.results.record import RecordError, Session
 from adabench.results.store import SessionStore, list_sessions
@@ -34,6 +34,9 @@ CAPTIONS = {
     "matrix": "Every strategy on one and two nodes, over fast and slow links (`adabench run --study matrix`)",
     "peers": "Ours against what else there is (`adabench run --study peers`)",
 }
+
+ONLY = {"thesis": "thesis", "life": "default"}
+"""Figures that the README shows of one session only."""
 
 
 def keep(name: str, sessions: Path = SESSIONS, reference: Path = REFERENCE) -> SessionStore:
@@ -59,8 +62,9 @@ def keep(name: str, sessions: Path = SESSIONS, reference: Path = REFERENCE) -> S
     target.folder.mkdir()
     for file in (source.session_file, source.runs_file):
         shutil.copy(file, target.folder)
-    if source.traces.is_dir():
-        shutil.copytree(source.traces, target.traces)
+    for run in traced_runs(source).values():
+        target.traces.mkdir(exist_ok=True)
+        shutil.copy(source.trace_file(run.run_id), target.traces)
     for figure in draw_figures(target):
         if figure.suffix != ".svg":
             figure.unlink()
@@ -93,8 +97,8 @@ def _section(store: SessionStore) -> str:
     name, session = store.folder.name, store.session()
     link = f"results/reference/{name}"
     stems = sorted(file.stem for file in (store.folder / "figures").glob("*.svg"))
-    if name != "thesis":
-        stems = [stem for stem in stems if not stem.endswith("-thesis")]
+    special = [f"-{one}" for one, kept_by in ONLY.items() if kept_by != name]
+    stems = [stem for stem in stems if not stem.endswith(tuple(special))]
     facts = f"**{CAPTIONS.get(name, name)}.** {_facts(session)} ([table]({link}/table.md))."
     images = [f"![{stem}: training time a strategy]({link}/figures/{stem}.svg)" for stem in stems]
     return "\n".join([facts, "", *images])

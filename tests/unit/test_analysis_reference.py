@@ -38,6 +38,8 @@ def test_the_figures_of_a_recorded_session_are_those_of_its_records(session: Pat
     copy.mkdir()
     for name in ("session.json", "runs.jsonl"):
         shutil.copy(session / name, copy / name)
+    if (session / "traces").is_dir():
+        shutil.copytree(session / "traces", copy / "traces")
     again = {file.name: file for file in draw_figures(SessionStore(copy)) if file.suffix == ".svg"}
     recorded = {file.name: file for file in (session / "figures").glob("*.svg")}
     assert set(recorded) == set(again)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 import re
 import xml.etree.ElementTree as ElementTree
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 
 from adabench.analysis.export import export_runs
+from adabench.analysis.figures import draw_figures
 from adabench.analysis.report import report_html, write_report
 from adabench.results.record import Git, PlannedRun, RecordError, Run, Seconds, Session
 from adabench.results.store import SessionStore
@@ -39,7 +41,10 @@ def a_run(backend: str, block: int, seconds: float) -> Run:
         epoch_seconds=[seconds / 2] * 2,
         metrics={"auc": 0.74},
         history=[{"epoch": 1, "auc": 0.70}, {"epoch": 2, "auc": 0.74}],
-        counters={"pulled_local": 90, "pulled_remote": 10, "bytes_sent": 5e6},
+        counters={
+            **{"pulled_local": 90, "pulled_remote": 10, "bytes_sent": 5e6},
+            **{"staleness_micros": 6000, "staleness_reads": 4},
+        },
         environment="e",
     )
 
@@ -111,6 +116,7 @@ def test_every_figure_of_a_report_is_a_sound_svg_in_the_colour_of_the_page(
 ) -> None:
     figures = re.findall(r"<svg.*?</svg>", report_html(session, runs), re.DOTALL)
     assert len(figures) == 6  # bars, thesis, ratios, quality, phases, parameter server
+    assert "age of the values that replicas gave, mean (ms)" in figures[-1]
     for figure in figures:
         ElementTree.fromstring(figure)
         assert "currentColor" in figure
@@ -154,12 +160,31 @@ def test_export_to_parquet(store: SessionStore) -> None:
     assert frame["params.hidden"][0] == "[8,4]"
 
 
+def test_parquet_without_pyarrow_says_what_to_do(
+    store: SessionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(RecordError, match=r"parquet needs pyarrow: .*pip install 'adabench\[parquet\]'"):
+        export_runs(store, "parquet")
+
+
 def test_nothing_recorded_cannot_be_exported(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="has no runs to export"):
         export_runs(SessionStore(tmp_path), "csv")
 
 
-def test_a_report_is_written_beside_the_records(store: SessionStore) -> None:
+def test_a_report_is_written_beside_the_records(store: SessionStore, runs: list[Run]) -> None:
     file = write_report(store)
     assert file == store.folder / "report.html"
     assert file.read_text().startswith("<!doctype html>")
+    assert "The life of keys" not in file.read_text()
+    events = [("relocated_away", 0), ("relocated_here", 1), ("replica_set_up", 0), ("replica_dropped", 0)]
+    traced = [
+        {"time": time, "node": node, "table": "deep.weight", "row": 3, "key": 7, "event": event}
+        for time, (event, node) in enumerate(events)
+    ]
+    store.write_trace(runs[0].run_id, traced)
+    page = write_report(store).read_text()
+    assert "The life of keys" in page
+    assert "key 7: deep.weight[3]" in page
+    assert [file.name for file in draw_figures(store)][-2:] == ["ctr-life.png", "ctr-life.svg"]
