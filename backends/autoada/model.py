@@ -153,12 +153,6 @@ class AdaModel(nn.Module):
         """Have `listener` told about the calls in training mode that follow."""
         self._step.listener = listener
 
-    def expect(self, expected: Expected | None) -> None:
-        """Say what the forward passes in training mode that follow will read."""
-        step = self._step
-        step.calls = 0
-        step.expected_calls = 1 if expected is None else expected.calls
-        prediction = None if expected is None else expected.prediction
     def turn(self, end: Callable[[], None] | None) -> None:
         """Another batch is about to be used, if `end` is given, which ends its use; the one before is done.
 
@@ -170,6 +164,12 @@ class AdaModel(nn.Module):
             before()
         step.end_turn = end
 
+    def expect(self, expected: Expected | None) -> None:
+        """Say what the forward passes in training mode that follow will read."""
+        step = self._step
+        step.calls = 0
+        step.expected_calls = 1 if expected is None else expected.calls
+        prediction = None if expected is None else expected.prediction
         replays = prediction is not None and prediction.replay
         step.replay = Replay(prediction.draws) if prediction is not None and replays else NO_REPLAY
         self.reads.clear()
