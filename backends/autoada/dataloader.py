@@ -17,6 +17,7 @@ from autoada.access.binding import Prepare
 from autoada.intent import HandWrittenKeys, Keys, KeySource, PredictedKeys
 from autoada.lookahead import Lookahead
 from autoada.model import AdaModel, current_model
+from autoada.position import Position
 from autoada.rows import Expected
 
 _log = logging.getLogger("autoada")
@@ -74,6 +75,8 @@ class AdaDataLoader:
         self._source: KeySource | None = None
         self._running: weakref.ref[Generator[Any, None, None]] | None = None
         self._summarised = False
+        self.position = Position()
+        """Where the training is; `AdaModel.checkpoint` keeps it."""
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
@@ -93,6 +96,11 @@ class AdaDataLoader:
         self._running = weakref.ref(run)
         return run
 
+    @property
+    def epoch(self) -> int:
+        """Passes in training mode that have ended, those before a restore included."""
+        return self.position.epoch
+
     def explain(self, batch: Any) -> str:
         """For each table that `batch` will read: tier of prediction, rows, and where in the source."""
         source = self._key_source(self._find_model())
@@ -104,7 +112,8 @@ class AdaDataLoader:
 
     def _run(self, model: AdaModel) -> Generator[Any, None, None]:
         source = self._key_source(model)
-        ahead = _Ahead(model, source, iter(self.loader), self.lookahead)
+        batches = self.position.begin(self.loader)
+        ahead = _Ahead(model, source, batches, self.lookahead)
         turn: _Turn | None = None
         try:
             while True:
@@ -113,9 +122,11 @@ class AdaDataLoader:
                 if item is None:
                     break
                 turn = _Turn(model, source, ahead, item)
+                batches.hand_out()
                 with self.lookahead.watching(model.node):
                     yield item.batch
         finally:
+            batches.end()
             if turn is not None:
                 turn.abandon()
             ahead.withdraw()

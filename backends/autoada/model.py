@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 import adaps
 from autoada.access.draws import Replay
+from autoada.checkpoint import WorkerState
 from autoada.dense import DenseParameters
 from autoada.layout import layout_of
 from autoada.optimizers import Optimizers, listed
@@ -20,6 +22,9 @@ from autoada.rows import Expected
 from autoada.step import NO_REPLAY, CallListener, Step, push_at_step
 from autoada.table import Read, RemoteTable
 from autoada.transfer import Transfer
+
+if TYPE_CHECKING:
+    from autoada.dataloader import AdaDataLoader
 
 FOREVER = 2**40
 """A clock that no training reaches."""
@@ -78,6 +83,7 @@ class AdaModel(nn.Module):
         self._owns_node = node is None
         self.node = adaps.Node(layout.server_tables()) if node is None else node
         self.worker = self.node.worker(worker)
+        self._number = worker
         self._leads = self.node.rank == 0 and worker == 0
         self._layout = layout
         self.transfer = Transfer(layout.device)
@@ -234,6 +240,63 @@ class AdaModel(nn.Module):
         self.worker.end_setup()
         self._refresh()
         return loaded
+
+    def checkpoint(
+        self,
+        directory: str | os.PathLike[str],
+        loader: AdaDataLoader | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Collective: write to files all that `restore` needs to go on with the training.
+
+        That is: all parameters and the optimizers' states, of all nodes; of each worker its buffers, learning
+        rates and random generators, where it is in its data, and what it adds. Call it between two steps. A
+        failure at any moment leaves the previous checkpoint of the directory as it is.
+
+        Parameters
+        ----------
+        directory : path
+            On a file system that all nodes share; see `adaps.Node.checkpoint`.
+        loader : AdaDataLoader, optional
+            Whose position is kept: batches that the loop got, the present one included, are not used again.
+        extra : mapping of str to NumPy array or JSON value, optional
+            What `restore` gives back to this worker, for instance a scheduler's state.
+
+        Raises
+        ------
+        adaps.CheckpointError
+            On every worker, if anything could not be written.
+        """
+        kept = self._own_state().take(loader, extra)
+        self.node.checkpoint(directory, worker=self._number, extra=kept)
+
+    def restore(
+        self, directory: str | os.PathLike[str], loader: AdaDataLoader | None = None
+    ) -> dict[str, Any]:
+        """Collective: go on from a checkpoint of this model; gives the `extra` of this worker.
+
+        The number of nodes and workers may be another one. Then buffers and `extra` are those of the first
+        worker, each loader skips the same share of its pass, and random generators stay as they are.
+
+        A loader skips batches by fetching them; the generators are set so that it makes the same ones. What
+        a data set draws from the global generators for each item, in the process of the training, is not
+        made anew.
+
+        Raises
+        ------
+        adaps.CheckpointError
+            On every worker, if there is no complete checkpoint or it does not fit; nothing is changed then.
+        """
+        restored = self.node.restore(directory, worker=self._number)
+        extra = self._own_state().put(restored, loader, self.node.world_size * self.node.workers)
+        self._rates = [float(group.options["lr"]) for group in self._layout.groups]
+        for table in self._tables.values():
+            table.forget_rows()
+        self._refresh()
+        return extra
+
+    def _own_state(self) -> WorkerState:
+        return WorkerState(self.module, self._layout.groups, self._tables.values(), self.transfer)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AdaModel:
         """What ``to()``, ``cuda()``, ``double()`` and their like do."""

@@ -1,0 +1,179 @@
+"""A wrapped model goes on from a checkpoint as if nothing had happened."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import adaps
+import autoada as aa
+
+ROWS, FIELDS, BATCH = 50, 3, 8
+BATCHES = 7
+
+
+class Clicks(nn.Module):
+    """With everything that has a state of its own: rows, dense parameters, buffers, random draws."""
+
+    calls: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(ROWS, 4)
+        self.norm = nn.BatchNorm1d(FIELDS * 4)
+        self.drop = nn.Dropout(0.3)
+        self.out = nn.Linear(FIELDS * 4, 1)
+        self.register_buffer("calls", torch.zeros(2, 3, dtype=torch.bfloat16))
+
+    def forward(self, ids: Tensor) -> Any:
+        self.calls += 1
+        return self.out(self.drop(self.norm(self.rows(ids).flatten(1))))
+
+
+def data() -> DataLoader[Any]:
+    generator = torch.Generator().manual_seed(2)
+    ids = torch.randint(0, ROWS, (BATCH * BATCHES, FIELDS), generator=generator)
+    return DataLoader(TensorDataset(ids, (ids.sum(1, keepdim=True) % 2).float()), BATCH, shuffle=True)
+
+
+Optimizer = Callable[[nn.Module], Any]
+OPTIMIZERS: dict[str, Optimizer] = {
+    "immediate Adagrad": lambda model: None,
+    "SGD with momentum": lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+    "Adam": lambda model: torch.optim.Adam(model.parameters(), lr=0.01),
+}
+
+
+class Training:
+    """A training that can be left and taken up between any two steps."""
+
+    def __init__(self, optimizer: Optimizer, seed: int) -> None:
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002 - the legacy generator is kept, too
+        plain = Clicks()
+        self.optimizer = optimizer(plain)
+        self.model = aa.AdaModel(plain, self.optimizer)
+        self.loader = aa.AdaDataLoader(data(), lookahead=2, model=self.model)
+        self.scheduler = None
+        if self.optimizer is not None:
+            self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=5, gamma=0.5)
+        self.steps = self._steps()
+
+    def _steps(self) -> Iterator[float]:
+        while True:
+            for ids, label in self.loader:
+                loss = nn.functional.binary_cross_entropy_with_logits(self.model(ids), label)
+                loss = loss * (1 + random.random() + np.random.rand())  # noqa: NPY002
+                loss.backward()
+                if self.scheduler is not None:
+                    self.optimizer.step()
+                    self.scheduler.step()
+                yield loss.item()
+
+    def losses(self, count: int) -> list[float]:
+        return list(islice(self.steps, count))
+
+    def save(self, directory: Path) -> None:
+        extra = {} if self.scheduler is None else {"scheduler": self.scheduler.state_dict()}
+        self.model.checkpoint(directory, self.loader, extra)
+
+    def restore(self, directory: Path) -> None:
+        extra = self.model.restore(directory, self.loader)
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(extra["scheduler"])
+
+    def end(self) -> None:
+        self.steps.close()  # type: ignore[attr-defined]
+        self.model.close()
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
+@pytest.mark.parametrize("steps", [3, BATCHES, 2 * BATCHES + 4], ids=["amid", "at the end", "in the third"])
+def test_losses_are_bitwise_those_of_an_uninterrupted_training(
+    tmp_path: Path, optimizer: Optimizer, steps: int
+) -> None:
+    whole = Training(optimizer, seed=1)
+    whole.losses(steps)
+    whole.save(tmp_path)
+    expected = whole.losses(12)
+    state = whole.model.state_dict()
+    whole.end()
+
+    other = Training(optimizer, seed=8)
+    other.restore(tmp_path)
+    assert other.loader.epoch == (steps - 1) // BATCHES
+    assert other.losses(12) == expected
+    for name, value in other.model.state_dict().items():
+        assert torch.equal(value, state[name]), name
+    other.end()
+
+
+def test_a_checkpoint_before_the_first_batch_holds_the_beginning(tmp_path: Path) -> None:
+    whole = Training(OPTIMIZERS["Adam"], seed=1)
+    whole.save(tmp_path)
+    expected = whole.losses(5)
+    whole.end()
+    other = Training(OPTIMIZERS["Adam"], seed=8)
+    other.restore(tmp_path)
+    assert other.losses(5) == expected
+    other.end()
+
+
+def test_a_model_can_go_back_to_its_own_checkpoint(tmp_path: Path) -> None:
+    training = Training(OPTIMIZERS["Adam"], seed=1)
+    training.losses(3)
+    training.save(tmp_path)
+    expected = training.losses(9)
+    training.restore(tmp_path)
+    training.steps.close()  # type: ignore[attr-defined] # the pass that is given up does not count any more
+    training.steps = training._steps()
+    assert training.losses(9) == expected
+    training.end()
+
+
+def test_another_number_of_workers_skips_the_same_share_of_the_pass(tmp_path: Path) -> None:
+    training = Training(OPTIMIZERS["Adam"], seed=1)
+    training.losses(4)
+    training.save(tmp_path)
+    training.end()
+    plain = Clicks()
+    node = aa.create_node(plain, OPTIMIZERS["Adam"](plain), workers=1)
+    with node:
+        model = aa.AdaModel(plain, OPTIMIZERS["Adam"](plain), node=node)
+        loader = aa.AdaDataLoader([(torch.zeros(2, FIELDS, dtype=torch.int64), i) for i in range(7)])
+        model.restore(tmp_path, loader)
+        loader.position.resume({"epoch": 3, "batches": 4, "fetched": 6}, None, share=0.5)
+        assert [number for _, number in loader] == [2, 3, 4, 5, 6]
+        assert loader.epoch == 4
+        assert [number for _, number in loader] == list(range(7))
+        model.close()
+
+
+def test_a_shorter_loader_than_before_is_at_its_end(tmp_path: Path) -> None:
+    with aa.create_node(Clicks()) as node:
+        model = aa.AdaModel(Clicks(), node=node)
+        loader = aa.AdaDataLoader([(torch.zeros(2, FIELDS, dtype=torch.int64), i) for i in range(3)])
+        loader.position.resume({"epoch": 0, "batches": 5, "fetched": 6}, None)
+        assert list(loader) == []
+        assert (loader.epoch, len(list(loader))) == (1, 3)
+        model.close()
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    training = Training(OPTIMIZERS["Adam"], seed=1)
+    training.save(tmp_path)
+    training.end()
+    other = Training(OPTIMIZERS["SGD with momentum"], seed=1)
+    with pytest.raises(adaps.CheckpointError, match=r"'rows.weight' has optimizer Adam\(.*but SGD\("):
+        other.restore(tmp_path)
+    other.end()
