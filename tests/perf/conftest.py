@@ -20,6 +20,9 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from adabench.harness.environment import capture, machine_name
 
 from .gate import FEWEST_ROUNDS, Baseline, Rounds, regression
+from .goals import ROWS, goal, table, write_rows
+
+__all__ = ["Ratio", "goal"]
 
 RATIOS = pytest.StashKey[list[str]]()
 BEFORE = pytest.StashKey[Baseline]()
@@ -33,6 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("performance gate")
     group.addoption("--baseline", type=Path, help="fail what has become slower than in this file")
     group.addoption("--record-baseline", type=Path, help="add this run's ratios to this file")
+    group.addoption(
+        "--record-goals", type=Path, help="write the measured figures and their goals to this file"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -114,6 +120,9 @@ def ratio(benchmark: BenchmarkFixture, request: pytest.FixtureRequest, no_collec
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if RECORDED in session.config.stash:
         session.config.stash[RECORDED].write(session.config.getoption("--record-baseline"))
+    goals = session.config.getoption("--record-goals", None)
+    if goals is not None:
+        write_rows(goals, session.config.stash.get(ROWS, []))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -122,6 +131,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         if lines:
             terminalreporter.section(title)
         for line in lines:
+            terminalreporter.write_line(line)
+    if ROWS in config.stash:
+        terminalreporter.section("goals")
+        for line in table(config.stash[ROWS]):
             terminalreporter.write_line(line)
     if BEFORE in config.stash and (was := config.stash[BEFORE].machine) != machine_name(capture()):
         terminalreporter.write_line(f"the baseline is of another machine: {was}")

@@ -13,6 +13,7 @@ import adaps
 
 if TYPE_CHECKING:
     from tests.perf.conftest import Ratio
+    from tests.perf.goals import Goal
 
 ROWS = 1_000_000
 LENGTH = 32
@@ -49,7 +50,7 @@ def batches(size: int) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("size", [1_000, 10_000, 100_000])
-def test_pull(store: Store, ratio: Ratio, size: int) -> None:
+def test_pull(store: Store, ratio: Ratio, goal: Goal, size: int) -> None:
     ids = batches(size)
     ours, theirs = torch.empty(size, LENGTH), torch.empty(size, LENGTH)
 
@@ -62,12 +63,13 @@ def test_pull(store: Store, ratio: Ratio, size: int) -> None:
             torch.index_select(store.table, 0, keys, out=theirs)
 
     speed = ratio(pull, index_select)
+    goal(f"pull of {size:,} of 32 floats", speed, at_least=1.1, unit="× torch.index_select")
     assert torch.equal(ours, theirs)
     assert speed >= 0.7
 
 
 @pytest.mark.parametrize("size", [1_000, 10_000, 100_000])
-def test_push(store: Store, ratio: Ratio, size: int) -> None:
+def test_push(store: Store, ratio: Ratio, goal: Goal, size: int) -> None:
     ids = batches(size)
     deltas = binary_fractions(size, seed=2)
 
@@ -80,6 +82,7 @@ def test_push(store: Store, ratio: Ratio, size: int) -> None:
             store.table.index_add_(0, keys, deltas)
 
     speed = ratio(push, index_add)
+    goal(f"push of {size:,} of 32 floats", speed, at_least=2, unit="× index_add_")
     rows = torch.empty_like(deltas)
     store.worker.pull(ids[0], rows)
     assert torch.equal(rows, store.table[ids[0]])

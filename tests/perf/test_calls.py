@@ -1,0 +1,35 @@
+"""What calls cost: intent against a sort of its keys, a pull from another node against its bytes alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Launch
+    from tests.perf.goals import Goal
+
+KEYS = 10_000
+
+
+def test_intent_costs_less_than_a_sort_of_its_keys(launch: Launch, goal: Goal) -> None:
+    """What the calling thread pays; on two nodes, because a node alone needs no intent."""
+    ranks = launch("tests.perf.server.intent_calls", 2, keys=KEYS, calls=60)
+    print(ranks)
+    assert all(rank["intents"] >= rank["distinct"] for rank in ranks)
+    ratio = max(rank["ratio"] for rank in ranks)
+    goal(f"intent calls of {KEYS:,} keys", ratio, at_most=0.5, unit="× the time of torch.unique")
+    assert ratio <= 1.2
+
+
+@pytest.mark.parametrize(("keys", "bound", "floor"), [(1, 1.5, 10.0), (1_000, 1.3, 10.0)])
+def test_pull_from_another_node_against_a_raw_socket(
+    launch: Launch, goal: Goal, keys: int, bound: float, floor: float
+) -> None:
+    ours, _ = launch("tests.perf.server.round_trips", 2, keys=keys, length=16, rounds=15, trips=60)
+    print(ours)
+    # What is exchanged raw is what the pull sent and received, to the byte.
+    assert ours["received"] >= keys * 16 * 4
+    goal(f"pull of {keys:,} from another node", ours["ratio"], at_most=bound, unit="× a socket's round trip")
+    assert ours["ratio"] <= floor
