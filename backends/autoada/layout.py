@@ -13,6 +13,7 @@ from torch import nn
 import adaps
 from autoada.access.tables import find_tables
 from autoada.optimizers import Optimizers, RuleGroup, rule_groups
+from autoada.parameter import TableParameter
 
 BLOCK_LENGTHS = (1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
 DEVICES = ("cpu", "cuda")
@@ -98,9 +99,12 @@ def layout_of(
     Raises
     ------
     ValueError
-        If a parameter is not float32, parameters are not on one device, or the optimizer leaves one out or
-        has no rule in the server.
+        If the model is wrapped already, a parameter is not float32, parameters are not on one device, or the
+        optimizer leaves one out or has no rule in the server.
     """
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, TableParameter):
+            raise ValueError(f"the model is wrapped already: {name!r} is in a parameter server")
     groups = rule_groups(optimizer)
     sparse = find_tables(model, tables)
     device = _device_of(model, sparse)

@@ -107,6 +107,7 @@ class AdaModel(nn.Module):
             push_at_step(each, replacements, self.push)
         _made.model = weakref.ref(self)
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # rows come from outside of any graph
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The wrapped model's forward."""
         step = self._step

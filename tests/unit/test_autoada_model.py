@@ -202,6 +202,38 @@ def test_a_step_with_a_closure_is_refused(net: Net) -> None:
     model.close()
 
 
+def test_a_model_is_wrapped_once(net: Net, model: autoada.AdaModel) -> None:
+    for again in (net, model):
+        with pytest.raises(
+            ValueError, match=r"wrapped already: '(module\.)?items\.weight' is in a parameter"
+        ):
+            autoada.AdaModel(again)
+
+
+def test_a_compiled_wrapped_model_trains_and_is_predicted(net: Net, caplog: pytest.LogCaptureFixture) -> None:
+    def losses(model: Any, optimizer: torch.optim.Optimizer, loader: Any) -> list[float]:
+        result = []
+        for ids in loader:
+            loss = model(ids).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            result.append(loss.item())
+        return result
+
+    given = [torch.randint(0, 20, (8,), generator=torch.Generator().manual_seed(i)) for i in range(8)]
+    plain = copy.deepcopy(net)
+    expected = losses(plain, torch.optim.SGD(plain.parameters(), lr=0.1), given)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    model = autoada.AdaModel(net, optimizer)
+    loader = autoada.AdaDataLoader(given, 2)
+    compiled = torch.compile(model, backend="eager")
+    assert losses(compiled, optimizer, loader) == pytest.approx(expected, abs=1e-5)
+    assert "rows predicted by access program" in loader.summary()
+    assert [record for record in caplog.records if record.name == "autoada"] == []
+    model.close()
+
+
 def test_other_dtypes_are_refused_by_name(net: Net) -> None:
     with pytest.raises(ValueError, match=r"'items\.weight' is torch\.float64"):
         autoada.AdaModel(net.double())
