@@ -148,7 +148,8 @@ def _title(usecase: str, runs: Sequence[Run]) -> str:
     }
     parts = [f"{usecase}: training time"]
     if len(epochs) == 1:
-        parts.append(f"{epochs.pop()} epochs")
+        count = epochs.pop()
+        parts.append(f"{count} epoch{'s' * (count != 1)}")
     if len(shapes) == 1:
         nodes, workers, network = shapes.pop()
         parts.append(f"{nodes} node{'s' * (nodes > 1)} × {workers} worker{'s' * (workers > 1)}, {network}")
@@ -157,4 +158,4 @@ def _title(usecase: str, runs: Sequence[Run]) -> str:
 
 def _statement(counts: Sequence[int]) -> str:
     n = str(counts[0]) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
-    return f"bar: mean of n = {n} runs   whiskers: min and max   dots: single runs"
+    return f"bar: mean of n = {n} runs; whiskers: min and max; dots: single runs"

@@ -30,7 +30,7 @@ def palette(count: int) -> list[Colour]:
 
 def adaptive_svg(figure: Figure) -> str:
     """An SVG element for a page: no background, text in the page's colour, grid lines faint in light and
-    dark.
+    dark; about as wide as the figure is, on a small page down to two thirds of it.
     """
     buffer = io.StringIO()
     with mpl.rc_context(SVG):
@@ -43,5 +43,10 @@ def adaptive_svg(figure: Figure) -> str:
         )
     # Matplotlib writes no fill for black text.
     return element.replace(f"stroke: {GRID}", "stroke: currentColor; stroke-opacity: 0.2").replace(
-        "<svg ", '<svg fill="currentColor" role="img" ', 1
+        "<svg ", f'<svg fill="currentColor" role="img" style="{_widths(figure)}" ', 1
     )
+
+
+def _widths(figure: Figure) -> str:
+    pixels = 96 * figure.get_figwidth()
+    return f"max-width: {1.1 * pixels:.0f}px; min-width: {0.65 * pixels:.0f}px"

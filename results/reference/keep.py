@@ -1,7 +1,8 @@
-"""Keeps sessions and shows their figures in the README: ``python results/reference/keep.py NAME…``.
+"""Keeps sessions and shows their figures in the README: ``python results/reference/keep.py [NAME…]``.
 
 For each name, such as `thesis`, the newest session in `results/sessions` that is called so replaces
-`results/reference/NAME`: its records, traces and table as they are, and its figures drawn anew.
+`results/reference/NAME`: its records, and the traces that are drawn. Then the figures and tables of all kept
+sessions are drawn anew.
 """
 
 from __future__ import annotations
@@ -65,11 +66,17 @@ def keep(name: str, sessions: Path = SESSIONS, reference: Path = REFERENCE) -> S
     for run in traced_runs(source).values():
         target.traces.mkdir(exist_ok=True)
         shutil.copy(source.trace_file(run.run_id), target.traces)
-    for figure in draw_figures(target):
+    draw(target)
+    return target
+
+
+def draw(store: SessionStore) -> None:
+    """Write a kept session's figures, as SVG only, and its table."""
+    shutil.rmtree(store.folder / "figures", ignore_errors=True)
+    for figure in draw_figures(store):
         if figure.suffix != ".svg":
             figure.unlink()
-    write_table(target)
-    return target
+    write_table(store)
 
 
 def readme_with_figures(text: str, reference: Path = REFERENCE) -> str:
@@ -89,6 +96,8 @@ def main(names: list[str]) -> int:
     except RecordError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    for store in list_sessions(REFERENCE):
+        draw(store)
     README.write_text(readme_with_figures(README.read_text(encoding="utf-8")), encoding="utf-8")
     return 0
 
