@@ -19,6 +19,7 @@ SET_UP := $(VENV)/.installed
 NATIVE := CMakeLists.txt $(shell find csrc/include csrc/src csrc/bindings csrc/sampler)
 SANITIZERS := address undefined thread
 BASELINE := tests/perf/baseline.json
+FIGURES := results/reference/bench.json
 STUDIES := default thesis matrix
 ROUNDS := --benchmark-min-rounds=25
 
@@ -61,8 +62,9 @@ stress-%: $(SET_UP)
 stress-processes: $(SET_UP)
 	@$(BIN)/pytest --full tests/integration/test_guarantees_*.py tests/perf/test_server_perf.py
 
-bench: $(SET_UP)  ## measure speed against references in the same run, and against the recorded baseline
-	@$(BIN)/pytest tests/perf $(ROUNDS) --baseline=$(BASELINE)
+bench: $(SET_UP)  ## measure speed against references in the same run, against the recorded baseline, and against the goals
+	@$(BIN)/adabench run --study peers
+	@$(BIN)/pytest tests/perf $(ROUNDS) --baseline=$(BASELINE) --record-goals=$(FIGURES)
 
 bench-baseline: $(SET_UP)  ## record the baseline of make bench, in five processes; best on a machine that does nothing else
 	@rm -f $(BASELINE)

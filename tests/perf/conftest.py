@@ -20,9 +20,12 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from adabench.harness.environment import capture, machine_name
 
 from .gate import FEWEST_ROUNDS, Baseline, Rounds, regression
-from .goals import ROWS, goal, table, write_rows
+from .goals import ROWS, goal, table, write_record
+from .peers import costs, newest_runs, rows_against_peers
 
 __all__ = ["Ratio", "goal"]
+
+SESSIONS = Path(__file__).resolve().parents[2] / "results" / "sessions"
 
 RATIOS = pytest.StashKey[list[str]]()
 BEFORE = pytest.StashKey[Baseline]()
@@ -122,7 +125,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.config.stash[RECORDED].write(session.config.getoption("--record-baseline"))
     goals = session.config.getoption("--record-goals", None)
     if goals is not None:
-        write_rows(goals, session.config.stash.get(ROWS, []))
+        runs = newest_runs(SESSIONS)
+        rows = [*session.config.stash.get(ROWS, []), *rows_against_peers(runs)]
+        session.config.stash[ROWS] = rows
+        write_record(goals, machine_name(capture()), rows, costs(runs))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

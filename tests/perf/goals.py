@@ -7,12 +7,13 @@ in a table at the end of the run, and written to a file with ``--record-goals``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 
 import msgspec
 import pytest
 
-__all__ = ["ROWS", "Goal", "Row", "goal", "read_rows", "table", "write_rows"]
+__all__ = ["ROWS", "Goal", "Row", "goal", "table", "write_record"]
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -60,10 +61,12 @@ def table(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def write_rows(file: Path, rows: Sequence[Row]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(list(rows)), indent=1) + b"\n")
-
-
-def read_rows(file: Path) -> list[Row]:
-    return msgspec.json.decode(file.read_bytes(), type=list[Row])
+def write_record(file: Path, machine: str, rows: Sequence[Row], peers: Sequence[msgspec.Struct]) -> None:
+    """Write all figures as JSON: `rows` with their goals, `peers` a line a backend."""
+    record = {
+        "measured_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "machine": machine,
+        "rows": [{**msgspec.to_builtins(row), "verdict": row.verdict} for row in rows],
+        "peers": peers,
+    }
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
