@@ -37,7 +37,8 @@ class AdaModel(nn.Module):
 
     Embedding weights become tables of the server, of which a forward pass pulls the rows that it reads; all
     other parameters become views of one flat buffer. Buffers, such as BatchNorm's statistics, stay on each
-    worker. In evaluation mode rows are pulled on demand and nothing is pushed.
+    worker, as in DistributedDataParallel with ``broadcast_buffers=False``. In evaluation mode rows are
+    pulled on demand and nothing is pushed.
 
     Parameters
     ----------

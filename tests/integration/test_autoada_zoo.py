@@ -14,7 +14,7 @@ from autoada.access import Prediction
 
 from ..unit.access_zoo import ZOO, Specimen
 
-STEPS = 25
+STEPS = 40
 LOOKAHEAD = 4
 
 
@@ -34,21 +34,25 @@ def test_losses_stay_and_every_prediction_is_right(
         return exact
 
     monkeypatch.setattr(autoada.IntentPredictor, "observe", counted)
-    plain = train(specimen, wrapped=False)
+    plain, _ = train(specimen, wrapped=False, ahead=False)
+    unannounced, stream = train(specimen, wrapped=True, ahead=False)
     assert verdicts == {}
-    losses = train(specimen, wrapped=True)
-    assert verdicts[False] == 0
-    assert verdicts[True] == STEPS
+    losses, stream_then = train(specimen, wrapped=True, ahead=True)
+    assert verdicts == {True: STEPS}
+    assert unannounced == pytest.approx(plain, abs=1e-5)
     if not specimen.draws:  # those draw from AutoAda's own generator
-        assert losses == pytest.approx(plain, abs=1e-5)
+        assert losses == unannounced
+        assert torch.equal(stream, stream_then)
 
 
-def train(specimen: Specimen, *, wrapped: bool) -> list[float]:
+def train(specimen: Specimen, *, wrapped: bool, ahead: bool) -> tuple[list[float], Tensor]:
+    """Losses of all steps, and the state of the random stream after them."""
     model: Any = specimen.build()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     loader: Any = specimen.batches(STEPS)
     if wrapped:
         model = autoada.AdaModel(model, optimizer, tables=specimen.tables)
+    if ahead:
         loader = autoada.AdaDataLoader(loader, LOOKAHEAD)
     torch.manual_seed(3)
     losses = []
@@ -58,6 +62,7 @@ def train(specimen: Specimen, *, wrapped: bool) -> list[float]:
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
+    stream = torch.get_rng_state()
     if wrapped:
         model.close()
-    return losses
+    return losses, stream
