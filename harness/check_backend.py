@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 
 from adabench.backends.protocol import Backend, Options
 from adabench.harness.findings import Finding
-from adabench.harness.launch import Outcome, launch
+from adabench.harness.launch import Outcome, launch_unrecorded
 from adabench.harness.registry import load_backend, load_usecase, unavailable
 from adabench.harness.spec import TrialSpec
 
@@ -98,12 +96,5 @@ def _train(backend: str, options: dict[str, object], nodes: int, workers: int) -
         options=options,
         nodes=nodes,
         workers=workers,
-        network="loopback",
-        data=None,
-        seed=1,
-        folder="",
-        launched_at=0.0,
     )
-    with tempfile.TemporaryDirectory() as folder:
-        logs = Path(folder)
-        return launch(spec, logs / "out", logs / "err", SECONDS, lambda: False, lambda state: None)
+    return launch_unrecorded(spec, SECONDS)

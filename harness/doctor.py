@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 import os
 import statistics
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 
 from adabench.analysis.statistics import median_interval
 from adabench.harness.environment import capture, machine_name, probe
 from adabench.harness.errors import UsageError
-from adabench.harness.launch import launch
+from adabench.harness.launch import launch_unrecorded
 from adabench.harness.registry import load_usecase
 from adabench.harness.scratch import sweep
 from adabench.harness.spec import TrialSpec
@@ -99,22 +97,8 @@ def noise_floor(say: Callable[[str], None]) -> str:
 
 def _train(seed: int) -> float:
     params = msgspec.to_builtins(load_usecase("ctr").Params(epochs=1))
-    spec = TrialSpec(
-        usecase="ctr",
-        params=params,
-        backend="single",
-        options={},
-        nodes=1,
-        workers=1,
-        network="loopback",
-        data=None,
-        seed=seed,
-        folder="",
-        launched_at=0.0,
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        logs = Path(folder)
-        outcome = launch(spec, logs / "out", logs / "err", 300, lambda: False, lambda state: None)
+    spec = TrialSpec(usecase="ctr", params=params, backend="single", options={}, seed=seed)
+    outcome = launch_unrecorded(spec, 300)
     if outcome.status != "ok":
         raise UsageError(f"the noise floor cannot be measured, because a run ended badly: {outcome.reason}")
     return outcome.results[0].train_seconds

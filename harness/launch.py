@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -30,7 +31,7 @@ from adabench.harness.spec import (
 )
 from adabench.results.record import Status
 
-__all__ = ["Outcome", "launch"]
+__all__ = ["Outcome", "launch", "launch_unrecorded"]
 
 T = TypeVar("T")
 
@@ -72,7 +73,6 @@ def launch(
     Parameters
     ----------
     spec : TrialSpec
-        Its `folder` and `launched_at` are set here.
     out, err : Path
         Where all ranks' output goes; appended.
     timeout : float
@@ -111,6 +111,13 @@ def launch(
         if outcome.reason is not None:
             err_file.write(f"[adabench] {outcome.status}: {outcome.reason}\n".encode())
     return outcome
+
+
+def launch_unrecorded(spec: TrialSpec, timeout: float) -> Outcome:
+    """Run one cell once, for its outcome only: its output is thrown away."""
+    with tempfile.TemporaryDirectory() as folder:
+        logs = Path(folder)
+        return launch(spec, logs / "out", logs / "err", timeout, lambda: False, lambda state: None)
 
 
 @dataclass(frozen=True)

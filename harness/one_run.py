@@ -45,8 +45,6 @@ def execute_run(
         network=cell.network,
         data=cell.data_path,
         seed=planned.seed,
-        folder="",
-        launched_at=0.0,
         # Warm-ups are no measurements, so they may be watched.
         trace=planned.phase == "warmup",
     )

@@ -27,23 +27,24 @@ GROUP_VARIABLE = "ADABENCH_GROUP"
 
 
 class TrialSpec(msgspec.Struct, kw_only=True, frozen=True):
-    """One run: what to train with what. `launched_at` is on the machine's monotonic clock.
+    """One run: what to train with what.
 
-    With `trace` the life of a few rows is written down in the first epoch.
+    `folder` and `launched_at`, on the machine's monotonic clock, are set by the launch. With `trace` the life
+    of a few rows is written down in the first epoch.
     """
 
     usecase: str
     params: dict[str, Any]
     backend: str
     options: dict[str, Any]
-    nodes: int
-    workers: int
-    network: str
-    data: str | None
-    seed: int
-    folder: str
-    launched_at: float
+    nodes: int = 1
+    workers: int = 1
+    network: str = "loopback"
+    data: str | None = None
+    seed: int = 1
     trace: bool = False
+    folder: str = ""
+    launched_at: float = 0.0
 
 
 class RankState(msgspec.Struct, kw_only=True, frozen=True):

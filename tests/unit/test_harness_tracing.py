@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from adabench.analysis.life_of_keys import lives
-from adabench.harness.launch import launch
+from adabench.harness.launch import launch_unrecorded
 from adabench.harness.registry import load_usecase
 from adabench.harness.spec import TrialSpec
 from adabench.harness.tracing import rows_to_trace
@@ -30,23 +29,10 @@ def test_rows_from_the_most_to_the_least_used_are_traced() -> None:
     assert rows_to_trace(usecase, range(2)) == {"large": [0, 1]}
 
 
-def test_a_traced_run_tells_the_life_of_its_rows(tmp_path: Path) -> None:
+def test_a_traced_run_tells_the_life_of_its_rows() -> None:
     params = msgspec.to_builtins(msgspec.convert({"rows": 8192, "epochs": 1}, load_usecase("ctr").Params))
-    spec = TrialSpec(
-        usecase="ctr",
-        params=params,
-        backend="manual",
-        options={},
-        nodes=2,
-        workers=1,
-        network="loopback",
-        data=None,
-        seed=1,
-        folder="",
-        launched_at=0.0,
-        trace=True,
-    )
-    outcome = launch(spec, tmp_path / "out", tmp_path / "err", 120, lambda: False, lambda state: None)
+    spec = TrialSpec(usecase="ctr", params=params, backend="manual", options={}, nodes=2, trace=True)
+    outcome = launch_unrecorded(spec, 120)
     assert outcome.status == "ok", outcome.reason
     frames = [pd.DataFrame(result.trace) for result in outcome.results]
     found = lives(frames)
