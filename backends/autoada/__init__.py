@@ -17,7 +17,8 @@ if __name__ != "autoada":
 
 from autoada.access import Access, IntentPredictor, Prediction
 from autoada.dataloader import AdaDataLoader
-from autoada.model import AdaModel, create_node
+from autoada.layout import create_node
+from autoada.model import AdaModel
 from autoada.unwrap import unwrap
 
 __all__ = ["Access", "AdaDataLoader", "AdaModel", "IntentPredictor", "Prediction", "create_node", "unwrap"]

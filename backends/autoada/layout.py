@@ -129,6 +129,25 @@ def layout_of(
     return Layout(sparse, dense, groups, rules, device)
 
 
+def create_node(
+    model: nn.Module,
+    optimizer: Optimizers | None = None,
+    *,
+    tables: Iterable[str] | None = None,
+    **options: Any,
+) -> adaps.Node:
+    """The node for `AdaModel`s of `model`, shared by this process's worker threads.
+
+    Parameters
+    ----------
+    model, optimizer, tables
+        As for `AdaModel`. Only shapes and rules are taken; the model is not changed.
+    **options
+        Further arguments of `adaps.Node`, such as ``workers``.
+    """
+    return adaps.Node(layout_of(model, optimizer, tables).server_tables(), **options)
+
+
 def _device_of(model: nn.Module, tables: Container[str]) -> torch.device:
     """The one device of the dense parameters; a table may also be on the CPU or without memory."""
     named = list(model.named_parameters())

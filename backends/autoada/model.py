@@ -17,8 +17,9 @@ from autoada.checkpoint import WorkerState
 from autoada.dense import DenseParameters
 from autoada.layout import layout_of
 from autoada.optimizers import Optimizers, listed
-from autoada.parameter import TableParameter
+from autoada.parameter import TableParameter, replace_parameters
 from autoada.rows import Expected
+from autoada.state import load_all_but_tables, state_of
 from autoada.step import NO_REPLAY, CallListener, Step, push_at_step
 from autoada.table import Read, RemoteTable
 from autoada.transfer import Transfer
@@ -100,7 +101,7 @@ class AdaModel(nn.Module):
         parts: dict[str, RemoteTable | DenseParameters] = {**self._tables, **self._dense}
         self._parts = [(layout.groups[layout.rules[name]].optimizer, part) for name, part in parts.items()]
         self._initialise()
-        replacements = self._replace_parameters(model)
+        replacements = replace_parameters(model, layout.tables, self._tables)
         self.module = model
         if optimizer is None:
             self._push_after_backward(model)
@@ -206,37 +207,18 @@ class AdaModel(nn.Module):
         Tables are gathered from all nodes, into host memory.
         """
         self._refresh()
-        state: dict[str, Any] = self.module.state_dict(*args, **kwargs)
-        prefix = kwargs.get("prefix", "")
-        for name, parameter in self.module.named_parameters(remove_duplicate=False):
-            if isinstance(parameter, TableParameter) and prefix + name in state:
-                state[prefix + name] = parameter.table.read()
-            elif prefix + name in state:
-                state[prefix + name] = state[prefix + name].clone()  # it is a view that goes on changing
-        return state
+        return state_of(self.module, *args, **kwargs)
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
         """Load the state of a plain or a wrapped model. Collective; the state of rank 0 counts."""
         del assign  # the parameters' memory is the server's
-        named = dict(self.module.named_parameters(remove_duplicate=False))
-        tables = {name: p for name, p in named.items() if isinstance(p, TableParameter)}
-        rest = {name: value for name, value in state_dict.items() if name not in tables}
-        loaded = self.module.load_state_dict(rest, strict=False)
-        missing = [name for name in loaded.missing_keys if name not in state_dict]
-        if strict and (missing or loaded.unexpected_keys):
-            raise RuntimeError(f"the state has no {missing} and a superfluous {loaded.unexpected_keys}")
-        for name, parameter in tables.items():
-            if name in state_dict and state_dict[name].shape != parameter.shape:
-                raise RuntimeError(
-                    f"{name!r} has the shape {tuple(state_dict[name].shape)}; "
-                    f"the model's is {tuple(parameter.shape)}"
-                )
+        loaded, tables = load_all_but_tables(self.module, state_dict, strict)
         self.worker.begin_setup()
         if self._leads:
-            for name in tables.keys() & state_dict.keys():
-                tables[name].table.write(state_dict[name])
+            for table, values in tables:
+                table.write(values)
             for dense in self._dense.values():
                 dense.initialise()
         self.worker.end_setup()
@@ -361,18 +343,6 @@ class AdaModel(nn.Module):
             self.worker.intent(dense.keys, self.worker.current_clock, FOREVER)
         self._refresh()
 
-    def _replace_parameters(self, model: nn.Module) -> dict[int, TableParameter]:
-        """Put `TableParameter`s where the tables' parameters were, ties included."""
-        replacements = {
-            id(parameter): TableParameter.of(self._tables[name], parameter.requires_grad)
-            for name, parameter in self._layout.tables.items()
-        }
-        for module in model.modules():
-            for name, parameter in module._parameters.items():
-                if id(parameter) in replacements:
-                    module._parameters[name] = replacements[id(parameter)]
-        return replacements
-
     def _refresh(self) -> None:
         for dense in self._dense.values():
             dense.pull()
@@ -404,25 +374,6 @@ class AdaModel(nn.Module):
                 for name, number in self._layout.rules.items():
                     if number == i:
                         self.node.table(name).set_learning_rate(rate)
-
-
-def create_node(
-    model: nn.Module,
-    optimizer: Optimizers | None = None,
-    *,
-    tables: Iterable[str] | None = None,
-    **options: Any,
-) -> adaps.Node:
-    """The node for `AdaModel`s of `model`, shared by this process's worker threads.
-
-    Parameters
-    ----------
-    model, optimizer, tables
-        As for `AdaModel`. Only shapes and rules are taken; the model is not changed.
-    **options
-        Further arguments of `adaps.Node`, such as ``workers``.
-    """
-    return adaps.Node(layout_of(model, optimizer, tables).server_tables(), **options)
 
 
 def current_model() -> AdaModel | None:

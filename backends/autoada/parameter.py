@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -76,6 +76,21 @@ class TableParameter(nn.Parameter):
                 return func(*args, **kwargs)
             handler: Handler = _HANDLERS.get(kind, _with_whole_tables)
             return handler(func, args, kwargs)
+
+
+def replace_parameters(
+    model: nn.Module, parameters: Mapping[str, nn.Parameter], tables: Mapping[str, RemoteTable]
+) -> dict[int, TableParameter]:
+    """Put `TableParameter`s in the place of `parameters`, ties included; by ``id()`` of the old ones."""
+    replacements = {
+        id(parameter): TableParameter.of(tables[name], parameter.requires_grad)
+        for name, parameter in parameters.items()
+    }
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if id(parameter) in replacements:
+                module._parameters[name] = replacements[id(parameter)]
+    return replacements
 
 
 def _embedding(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
