@@ -79,7 +79,14 @@ class Servers:
         self._rpc = cluster.world_size > 1
         Blocks.serving = blocks
         if self._rpc:
-            rpc.init_rpc(_name(cluster.rank), rank=cluster.rank, world_size=cluster.world_size)
+            # Sockets: the default between processes of one host, shared memory, is polled without a pause.
+            options = rpc.TensorPipeRpcBackendOptions(_transports=["uv"], _channels=["basic"])
+            rpc.init_rpc(
+                _name(cluster.rank),
+                rank=cluster.rank,
+                world_size=cluster.world_size,
+                rpc_backend_options=options,
+            )
 
     def close(self) -> None:
         if self._rpc:
