@@ -12,7 +12,7 @@ from autoada.access.accesses import Prediction, source_line
 from autoada.access.batches import on_host
 from autoada.access.binding import Prepare
 from autoada.access.operations import name_of
-from autoada.access.predictor import IntentPredictor
+from autoada.access.predictor import STRIKES, IntentPredictor
 from autoada.loop import LoopRecorder, Way, call_all
 from autoada.model import AdaModel
 from autoada.rows import Expected, rows_of_reads
@@ -184,6 +184,11 @@ class PredictedKeys:
         if expected is None or expected.prediction is None or self._model.calls < expected.calls:
             return False
         exact = self.predictor.observe(expected.prediction, self._model.reads)
+        if self._loop.numbers_vary and self.predictor.strikes == STRIKES:
+            self._loop.give_up(
+                "rows depend on a number that is not in the batch and differs from call to call"
+            )
+            self._tell_obstacle(self._model.calls)
         return not exact and expected.prediction.complete
 
     def _in_reach(self, batch: Any) -> Any:

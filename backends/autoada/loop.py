@@ -44,6 +44,8 @@ class LoopRecorder:
         The calls that are known.
     settled : bool
         Whether no further batch is recorded.
+    numbers_vary : bool
+        Whether arguments hold numbers that differ from batch to batch; those of one batch stand for all.
     obstacle : str or None
         Why calls are not known.
     """
@@ -54,6 +56,7 @@ class LoopRecorder:
         self.way: tuple[Binding, ...] | None = None
         self.obstacle: str | None = None
         self.settled = False
+        self.numbers_vary = False
         self._all_calls = False
         self._seen: list[tuple[Binding, ...]] = []
         self._recording: Recording | None = None
@@ -99,6 +102,10 @@ class LoopRecorder:
             self._seen.clear()
         return False
 
+    def give_up(self, obstacle: str) -> None:
+        """Know no way any more."""
+        self.way, self.settled, self.obstacle = None, True, obstacle
+
     def abandon(self) -> None:
         """The loop has ended, maybe in the middle of a batch."""
         self._end_recording()
@@ -111,6 +118,7 @@ class LoopRecorder:
         self._seen.append(calls)
         if agreeing and calls:
             self.way, self.settled = agreeing[0], True
+            self.numbers_vary = _numbers(agreeing[0]) != _numbers(calls)
         elif calls and (len(self._seen) == 1 or self._all_calls) and all(c.follows_batch for c in calls):
             self.way = calls
         elif not self._all_calls:
@@ -126,6 +134,10 @@ class LoopRecorder:
             self._recording.stop()
             self._recording = None
             self._model.listen(None)
+
+
+def _numbers(way: Sequence[Binding]) -> list[tuple[float, ...]]:
+    return [binding.numbers for binding in way]
 
 
 def _key(way: Sequence[Binding] | None) -> Any:

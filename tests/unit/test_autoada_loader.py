@@ -319,6 +319,37 @@ def test_a_first_batch_that_is_used_in_another_way_misleads_nobody(
     assert caplog.records == []
 
 
+@pytest.mark.parametrize("rows_depend", [False, True])
+def test_a_number_that_the_loop_counts_is_only_in_the_way_if_rows_depend_on_it(
+    caplog: pytest.LogCaptureFixture, rows_depend: bool
+) -> None:
+    class Annealed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(ROWS, 2)
+
+        def forward(self, ids: Tensor, step: int, rate: float) -> Any:
+            return self.table((ids + step * rows_depend) % ROWS).sum() * rate
+
+    model = autoada.AdaModel(Annealed())
+    announced = Announcements(model)
+    given = [batch[0] for batch in batches(12)]
+    loader = autoada.AdaDataLoader(given, 2)
+    for step, ids in enumerate(loader):
+        model(ids, step, 1 / (step + 1)).backward()
+    if rows_depend:
+        assert caplog.records[-1].message.startswith(
+            "how a batch becomes the model's arguments cannot be recorded (rows depend on a number that is "
+            "not in the batch and differs from call to call); rows are pulled on demand: give AdaDataLoader"
+        )
+        assert announced.calls[-1][2] < 11
+        assert "rows depend on a number" in loader.explain(given[0])
+    else:
+        assert caplog.records == []
+        assert [start for _, _, start in announced.calls] == list(range(12))
+    model.close()
+
+
 def test_all_calls_for_a_batch_are_announced(
     model: autoada.AdaModel, caplog: pytest.LogCaptureFixture
 ) -> None:

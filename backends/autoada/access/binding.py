@@ -157,6 +157,10 @@ class _Source(NamedTuple):
     kind: str
     value: Any
 
+    @property
+    def is_number(self) -> bool:
+        return self.kind == "constant" and type(self.value) in (int, float)
+
 
 class Binding:
     """Turns a batch into the model's arguments as the user's loop does.
@@ -164,7 +168,9 @@ class Binding:
     Attributes
     ----------
     key : tuple
-        Equal for bindings that do the same.
+        Equal for bindings that do the same, numbers left aside.
+    numbers : tuple of int and float
+        Those among the arguments that do not come from the batch, such as that of a step.
     follows_batch : bool
         Whether every tensor among the arguments is made from the batch.
     """
@@ -173,7 +179,9 @@ class Binding:
         self._program = program
         self._sources = sources
         self._structure = structure
-        self.key = (program.key, repr(sources), str(structure))
+        self.numbers = tuple(source.value for source in sources if source.is_number)
+        kinds = [source._replace(value=None) if source.is_number else source for source in sources]
+        self.key = (program.key, repr(kinds), str(structure))
         self.follows_batch = program.outputs_follow_batch
 
     def __call__(self, batch: Any) -> Arguments:

@@ -184,9 +184,12 @@ class IntentPredictor:
         self._simulation.renew()
         if self._strikes == STRIKES:
             self._programs.refuse(f"{STRIKES} predictions were wrong")
-        _log.warning(
-            "a prediction of accesses was wrong (%d); missing rows are pulled on demand", self._strikes
-        )
+        if self._strikes <= STRIKES:
+            _log.warning(
+                "a prediction of accesses was wrong (%d%s); missing rows are pulled on demand",
+                self._strikes,
+                ", not told any more" if self._strikes == STRIKES else "",
+            )
 
 
 def _call_with_batch(model: nn.Module, batch: Any) -> Any:
