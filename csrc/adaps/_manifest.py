@@ -123,6 +123,8 @@ def check_tables(manifest: Manifest, path: Path, present: Sequence[TableEntry]) 
         raise CheckpointError(f"{path} has the table {min(superfluous)!r}, which this node does not have")
     written: dict[str | None, int] = {}
     for file in manifest.files:
+        if file.table is not None and file.table not in saved:
+            raise CheckpointError(f"{path} tells of rows of {file.table!r}, which is no table of it")
         written[file.table] = written.get(file.table, 0) + file.rows
     for entry in present:
         if entry.name not in saved:
