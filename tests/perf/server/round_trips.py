@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def remote_keys(node: adaps.Node, kv: adaps.Worker, rows: int, keys: int) -> Ids:
-    """Keys that a pull finds on the other node."""
+    """Keys of table t that a pull finds on the other node."""
     one = np.empty((1, node.table("t").length), dtype=np.float32)
     found: list[int] = []
     candidates = iter(np.random.default_rng(1).permutation(rows))
