@@ -203,7 +203,7 @@ def _text(value: Any) -> str:
     if not isinstance(value, Mapping):
         return str(value)
     arguments = ", ".join(f"{name}={given}" for name, given in value.items() if name != "kind")
-    return f"{value['kind']}({arguments})"
+    return f"{value.get('kind')}({arguments})"
 
 
 def _canonical(body: Any) -> bytes:

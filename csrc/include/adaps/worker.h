@@ -16,7 +16,7 @@
 
 namespace adaps {
 
-class NodeState;
+struct NodeState;
 
 // Identifies an asynchronous call; kDone for one that was complete when the call returned.
 using Ticket = std::int64_t;

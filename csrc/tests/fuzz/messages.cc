@@ -1,0 +1,160 @@
+// A channel with keys in every state, to which two peers send whatever the input says.
+#include <array>
+#include <cstring>
+#include <memory>
+
+#include "adaps/channel.h"
+#include "adaps/message.h"
+#include "adaps/node_state.h"
+#include "adaps/worker.h"
+#include "target.h"
+
+namespace adaps::fuzz {
+
+namespace {
+
+constexpr NodeId kNodes = 3;
+constexpr std::uint64_t kRows = 12;
+constexpr std::size_t kLength = 2;
+constexpr std::size_t kWidth = 2 * kLength;
+
+std::vector<TableSpec> tables() {
+  TableSpec table;
+  table.name = std::string("t");
+  table.rows = kRows;
+  table.length = kLength;
+  table.rule.kind = RuleKind::kAdagrad;
+  return {table};
+}
+
+// An input: rank and technique, then again and again a sender, a length in units of four bytes, and a frame.
+struct Script {
+  Bytes bytes;
+
+  Script(std::uint8_t rank, std::uint8_t technique)
+      : bytes{static_cast<std::byte>(rank), static_cast<std::byte>(technique)} {}
+
+  template <typename Message>
+  Script& send(std::uint8_t from, const Message& message, std::size_t floats = 0) {
+    bytes.push_back(static_cast<std::byte>(from));
+    bytes.push_back(static_cast<std::byte>(sizeof(Message) / 4 + floats));
+    const auto raw = std::as_bytes(std::span(&message, 1));
+    bytes.insert(bytes.end(), raw.begin(), raw.end());
+    for (std::size_t i = 0; i < floats; ++i) {
+      const float x = 0.5F * static_cast<float>(i);
+      const auto piece = std::as_bytes(std::span(&x, 1));
+      bytes.insert(bytes.end(), piece.begin(), piece.end());
+    }
+    return *this;
+  }
+};
+
+RequestMessage request(NodeId origin, Key key, OperationKind kind, std::uint16_t count = 1) {
+  RequestMessage message;
+  message.origin = origin;
+  message.key = key;
+  message.kind = static_cast<std::uint64_t>(kind);
+  message.count = count;
+  return message;
+}
+
+IntentMessage intent(NodeId origin, Key key) {
+  IntentMessage message;
+  message.origin = origin;
+  message.key = key;
+  return message;
+}
+
+template <typename Message>
+Message keyed(MessageType type, Key key) {
+  Message message;
+  message.type = type;
+  message.key = key;
+  return message;
+}
+
+}  // namespace
+
+std::vector<Bytes> examples() {
+  std::vector<Bytes> all;
+  for (std::uint8_t rank = 0; rank < 2; ++rank) {
+    for (std::uint8_t technique = 0; technique < 4; ++technique) {
+      Script script(rank, technique);
+      for (Key key = 0; key < kRows; ++key) {
+        script.send(0, request(1, key, OperationKind::kPull))
+            .send(0, request(2, key, OperationKind::kPush), kLength)
+            .send(1, request(2, key, OperationKind::kPushGradients, 2), 2 * kLength)
+            .send(1, request(2, key, OperationKind::kSet), kLength)
+            .send(1, intent(2, key))
+            .send(0, keyed<SetupMessage>(MessageType::kSetup, key), kWidth)
+            .send(0, keyed<TransferMessage>(MessageType::kTransfer, key), kWidth)
+            .send(1, keyed<DeltaMessage>(MessageType::kDelta, key), kWidth)
+            .send(1, keyed<DeltaMessage>(MessageType::kDrop, key), kWidth)
+            .send(1, keyed<NewsMessage>(MessageType::kNews, key))
+            .send(0, keyed<AckMessage>(MessageType::kDropAck, key));
+        all.push_back(script.bytes);
+        script.bytes.resize(2);
+      }
+      for (const Key key : {Key{1}, Key{5}}) {
+        RefreshMessage refresh = keyed<RefreshMessage>(MessageType::kRefresh, key);
+        refresh.version = 9;
+        all.push_back(script.send(0, keyed<SetupMessage>(MessageType::kSetup, key), kWidth)
+                          .send(0, refresh, kWidth)
+                          .send(0, keyed<AckMessage>(MessageType::kAck, key))
+                          .send(0, AnswerMessage{.has_value = 1}, kLength)
+                          .bytes);
+        script.bytes.resize(2);
+      }
+      for (const MessageType type : {MessageType::kMark, MessageType::kEcho, MessageType::kBarrier,
+                                     MessageType::kRelease, MessageType::kGoodbye}) {
+        for (std::uint32_t number = 0; number < 4; ++number)
+          script.send(number % 2, NumberMessage{.type = type, .number = number});
+      }
+      all.push_back(script.bytes);
+    }
+  }
+  return all;
+}
+
+void run(std::span<const std::byte> input) {
+  Source source(input);
+  Settings settings;
+  settings.nodes = kNodes;
+  settings.rank = source.byte() % kNodes;
+  settings.technique = static_cast<Technique>(source.byte() % 5);
+  settings.timing = false;
+  NodeState node(tables(), settings);
+  Channel& channel = *node.channels[0];
+  channel.set_waker([] {});
+  Worker worker(node, 0);
+
+  // Some keys are wanted, some are waited for, some were written.
+  const std::array<Key, 6> wanted = {0, 1, 2, 3, 4, 5};
+  const std::array<Key, 6> used = {1, 3, 5, 7, 9, 11};
+  std::array<float, used.size() * kLength> values{};
+  Micros now = 1'000'000;
+  try {
+    channel.set_now(now);
+    worker.intent(wanted, 0, 100);
+    worker.push(used, values.data(), values.size(), true);
+    worker.pull(used, values.data(), values.size(), true);
+    channel.on_tick();
+    while (!source.empty()) {
+      const auto from = static_cast<NodeId>((settings.rank + 1 + source.byte() % (kNodes - 1)) % kNodes);
+      const auto bytes = source.take(std::size_t{4} * source.byte());
+      const Bytes frame(bytes.begin(), bytes.end());  // aligned, as the receive buffer has it
+      channel.set_now(now += 5'000);
+      channel.on_frame(from, frame);
+      worker.push(wanted, values.data(), wanted.size() * kLength, true);
+      channel.on_tick();
+      channel.outbox().drain([&](NodeId to, const Frame&) {
+        if (to >= kNodes || to == settings.rank) broken("what is sent has a receiver");
+      });
+    }
+  } catch (const ProtocolError&) {
+    // The connection would be closed, and the node fail: a peer is lost.
+  }
+  node.fail(0, "the end");
+}
+
+}  // namespace adaps::fuzz
