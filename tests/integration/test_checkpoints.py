@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ..checkpoint_files import content, manifest
+from ..conftest import free_port
 
 if TYPE_CHECKING:
     from tests.conftest import Launch
@@ -81,3 +82,23 @@ def test_a_kill_at_any_call_leaves_a_checkpoint_of_the_last_acknowledged_step(
     assert result["kills"] == given["kills"]
     assert result["acknowledged"] > given["kills"] // 4
     assert list(tmp_path.iterdir()) == []
+
+
+def test_torchrun_restarts_a_job_whose_rank_died_from_its_last_checkpoint(tmp_path: Path) -> None:
+    directory = tmp_path / "saved"
+    torchrun = [sys.executable, "-m", "torch.distributed.run"]
+    options = ["--nproc-per-node=2", "--max-restarts=1", f"--rdzv-endpoint=127.0.0.1:{free_port()}"]
+    done = subprocess.run(
+        [*torchrun, *options, "-m", f"{FOLDER}.restarts", str(directory)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    results = [json.loads((directory / f"result-{rank}.json").read_text()) for rank in range(2)]
+    for result in results:
+        # killed at step 20, before its checkpoint was complete; three epochs of 12 batches
+        assert (result["restored"], result["steps"]) == (15, 36)
+        assert result["loss"] < 0.63  # a third of the labels is 1: without the features it is 0.636
