@@ -20,7 +20,7 @@ from adabench.results.record import Git
 
 __all__ = ["capture", "environment_id", "git_state", "machine_name", "probe", "short_differences"]
 
-_PACKAGES = ("adabench", "torch", "torch-geometric", "numpy", "scipy", "msgspec", "pymetis")
+_PACKAGES = ("adabench", "torch", "torch-geometric", "torchrec", "numpy", "scipy", "msgspec", "pymetis")
 _CPU = Path("/sys/devices/system/cpu/cpu0")
 
 # What changes measured times; load and free memory vary from run to run and are no part of the identity.
