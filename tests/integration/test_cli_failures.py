@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import signal
 import subprocess
 import sys
@@ -16,6 +15,8 @@ import psutil
 import pytest
 
 from adabench.results.store import SessionStore, list_sessions
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -170,23 +171,47 @@ def test_an_interrupted_session_is_usable_and_leaves_nothing(
     assert marked() == []
 
 
-def test_a_harness_killed_at_random_moments_resumes(
+def test_a_killed_harness_leaves_no_process_and_resumes(
     start: Any, tmp_path: Path, marked: Any, wait_until: Any
 ) -> None:
-    arguments = ("run", "-u", "fake-line", "-b", "single", "-r", "3")
-    generator = random.Random(2)
-    for _ in range(3):
-        harness = start(*arguments)
-        harness_ended = wait_until(lambda: harness.poll() is not None, 4 + generator.random() * 6)  # noqa: B023
-        if harness_ended:
-            break
-        harness.kill()
-        harness.wait()
-        # The death of the harness ends its run: nothing goes on unrecorded.
-        assert wait_until(lambda: marked() == [], 10)
-    assert start(*arguments).wait(120) == 0
+    arguments = ("run", "-u", "fake-line", "-b", "single", "-r", "2")
+    harness = start(*arguments)
+    assert wait_until(lambda: "adabench.harness.rank" in running(marked()), 60)
+    harness.kill()
+    harness.wait()
+    # The death of the harness ends its run: nothing goes on unrecorded.
+    assert wait_until(lambda: marked() == [], 10)
+    assert start(*arguments).wait(240) == 0
     store = session(tmp_path)
     runs = store.runs()
-    recorded = [(run.cell, run.phase, run.block) for run in runs]
-    assert recorded == [planned.key for planned in store.session().plan]
+    assert [(run.cell, run.phase, run.block) for run in runs] == [run.key for run in store.session().plan]
     assert {run.status for run in runs} == {"ok"}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_harness_killed_at_random_moments_neither_repeats_nor_loses_a_run(
+    tmp_path: Path, seed: int
+) -> None:
+    """Kills from the first moment of a start up to its eighth run, until the 62 runs are done."""
+    command = [sys.executable, "-m", "tests.integration.harness.killed", str(tmp_path), str(seed)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 5
+    (store,) = list_sessions(tmp_path / "sessions")
+    runs = store.runs()
+    assert [(run.cell, run.phase, run.block) for run in runs] == [run.key for run in store.session().plan]
+    # A kill between recording and announcing leaves a run that is recorded only.
+    announced = (tmp_path / "finished").read_text().split()
+    assert len(set(announced)) == len(announced)
+    assert set(announced) <= {run.run_id for run in runs}
+    assert len(runs) - len(announced) <= int(done.stdout)
+
+
+def running(pids: list[int]) -> str:
+    commands = []
+    for pid in pids:
+        try:
+            commands += psutil.Process(pid).cmdline()
+        except psutil.NoSuchProcess:
+            continue
+    return " ".join(commands)

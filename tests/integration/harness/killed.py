@@ -1,0 +1,94 @@
+"""Runs a session with made-up runs again and again, and kills it at random moments, until it is complete.
+
+``python -m tests.integration.harness.killed FOLDER SEED`` prints how often it was killed. Every run whose
+recording returned is named in FOLDER/finished, in a file that the session knows nothing of.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from adabench.harness import execute, open_session
+from adabench.harness.environment import capture
+from adabench.harness.execute import Policy, run_session
+from adabench.harness.plan import cells_of
+from adabench.harness.study import load_study
+from adabench.results.record import PlannedRun, Run, Seconds
+from adabench.results.store import SessionStore
+
+SECONDS_OF_A_RUN = 0.002
+ID_BYTES = 8
+LINE = 2 * ID_BYTES + 1
+MOST_RUNS_OF_A_LIFE = 8
+
+
+def main(folder: Path, seed: int) -> None:
+    overrides = {"usecases": "ctr[rows=2000]", "backends": "single,manual", "repeats": "30", "nodes": "1"}
+    study = load_study(None, "s", overrides)
+    environment = capture()
+    cells_of(study)  # what it imports, the children need not
+    finished = folder / "finished"
+    finished.touch()
+    setattr(open_session, "capture", lambda: environment)  # noqa: B010
+    setattr(execute, "execute_run", made_up)  # noqa: B010
+    announce_what_is_recorded(finished)
+    generator, kills = random.Random(seed), 0
+    while True:
+        process = os.fork()
+        if process == 0:
+            run_session(study, folder / "sessions", Policy(), Console(file=io.StringIO()))
+            os._exit(0)
+        enough = finished.stat().st_size + generator.randint(0, MOST_RUNS_OF_A_LIFE) * LINE
+        status = 0
+        while process and finished.stat().st_size < enough:
+            ended, status = os.waitpid(process, os.WNOHANG)
+            process = 0 if ended else process
+            time.sleep(SECONDS_OF_A_RUN / 4)
+        if process:
+            time.sleep(generator.uniform(0, 3 * SECONDS_OF_A_RUN))
+            os.kill(process, signal.SIGKILL)
+            _, status = os.waitpid(process, 0)
+        if not os.WIFSIGNALED(status):
+            break
+        kills += 1
+    print(kills)
+    sys.exit(os.waitstatus_to_exitcode(status))
+
+
+def made_up(planned: PlannedRun, *rest: Any) -> Run:
+    time.sleep(SECONDS_OF_A_RUN)
+    fields = {name: getattr(planned, name) for name in PlannedRun.__struct_fields__}
+    return Run(
+        **fields,
+        run_id=os.urandom(ID_BYTES).hex(),
+        session="s",
+        data=None,
+        attempt=1,
+        status="ok",
+        started_at="",
+        seconds=Seconds(train=1.0, total=1.0),
+    )
+
+
+def announce_what_is_recorded(file: Path) -> None:
+    append = SessionStore.append
+
+    def announced(store: SessionStore, run: Run) -> None:
+        append(store, run)
+        with file.open("a") as finished:
+            finished.write(f"{run.run_id}\n")
+
+    setattr(SessionStore, "append", announced)  # noqa: B010
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
