@@ -1,8 +1,8 @@
-"""Keeps sessions and shows their figures in the README: ``python results/reference/keep.py [NAME…]``.
+"""Keeps sessions and shows their figures in the README.
 
-For each name, such as `thesis`, the newest session in `results/sessions` that is called so replaces
-`results/reference/NAME`: its records, and the traces that are drawn. Then the figures and tables of all kept
-sessions are drawn anew.
+``python results/reference/keep.py [NAME[=SESSION]…]``: for each name, such as `thesis`, the newest session in
+`results/sessions` that is called so, or the one after the equals sign, replaces `results/reference/NAME`: its
+records, and the traces that are drawn. Then the figures and tables of all kept sessions are drawn anew.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ CAPTIONS = {
         "The thesis's two figures, and its own bars beside ours as ratios to `prefetch` "
         "(`adabench run --study thesis`)"
     ),
-    "ctr": "Automatic intent against `prefetch` in more blocks",
+    "ctr": "Automatic intent against `prefetch`, twelve blocks",
+    "gcn-facebook": "The same on MUSAE Facebook (`adabench run -u 'gcn[graph=facebook]' …`)",
+    "gcn-arxiv_like": "The same on a graph of the size of ogbn-arxiv with generated edges",
+    "gcn-techniques": "What each technique sends, four nodes, the same graph",
     "matrix": "Every strategy on one and two nodes, over fast and slow links (`adabench run --study matrix`)",
     "peers": "Ours against what else there is (`adabench run --study peers`)",
 }
@@ -40,18 +43,28 @@ ONLY = {"thesis": "thesis", "life": "default"}
 """Figures that the README shows of one session only."""
 
 
-def keep(name: str, sessions: Path = SESSIONS, reference: Path = REFERENCE) -> SessionStore:
-    """Copy the newest session of a study; returns the copy.
+def keep(
+    name: str, sessions: Path = SESSIONS, reference: Path = REFERENCE, *, session: str | None = None
+) -> SessionStore:
+    """Copy a session, by default the newest of the study called like the copy; returns the copy.
 
     Raises
     ------
     RecordError
         If there is none, or a planned run of it is missing or ended badly.
     """
-    own = [store for store in list_sessions(sessions) if store.session().study["name"] == name]
-    if not own:
-        raise RecordError(f"there is no session of {name!r} in {sessions}: run `adabench run --study {name}`")
-    source = own[-1]
+    known = list_sessions(sessions)
+    if session is not None:
+        known = [store for store in known if store.folder.name == session]
+        if not known:
+            raise RecordError(f"there is no session {session} in {sessions}")
+    else:
+        known = [store for store in known if store.session().study["name"] == name]
+        if not known:
+            raise RecordError(
+                f"there is no session of {name!r} in {sessions}: run `adabench run --study {name}`"
+            )
+    source = known[-1]
     runs = {(run.cell, run.phase, run.block): run for run in last_attempts(source.runs())}
     for planned in source.session().plan:
         run = runs.get(planned.key)
@@ -91,8 +104,9 @@ def readme_with_figures(text: str, reference: Path = REFERENCE) -> str:
 
 def main(names: list[str]) -> int:
     try:
-        for name in names:
-            print(keep(name).folder.relative_to(REFERENCE.parents[1]))
+        for argument in names:
+            name, _, session = argument.partition("=")
+            print(keep(name, session=session or None).folder.relative_to(REFERENCE.parents[1]))
     except RecordError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

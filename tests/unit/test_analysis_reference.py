@@ -65,6 +65,9 @@ def test_only_a_complete_session_is_kept(keep: ModuleType, tmp_path: Path) -> No
     for file in sorted((REFERENCE / "default").rglob("*")):
         copy = kept.folder / file.relative_to(REFERENCE / "default")
         assert copy.is_dir() if file.is_dir() else copy.stat().st_size == file.stat().st_size, file
+    assert keep.keep("other", sessions, reference, session="default-1").folder == reference / "other"
+    with pytest.raises(RecordError, match=r"there is no session default-2 in "):
+        keep.keep("other", sessions, reference, session="default-2")
     runs = sessions / "default-1" / "runs.jsonl"
     runs.write_bytes(b"".join(runs.read_bytes().splitlines(keepends=True)[:-1]))
     with pytest.raises(RecordError, match="block 2, was not run"):
