@@ -186,7 +186,11 @@ class Node:
         return self._core.stats()
 
     def trace(self, keys: Int64Like) -> None:
-        """Record from now on what happens to these keys on this node."""
+        """Record from now on what happens to these keys on this node.
+
+        What is here already is told first: a key that is owned as ``alloc``, a replica and intent as if they
+        began now.
+        """
         self._core.trace(keys)
 
     def trace_events(self) -> list[_core.TraceEvent]:

@@ -67,7 +67,7 @@ void Channel::act(Interest& interest, const Signal& signal, Clock clock) {
 
 void Channel::start_interest(Key name) {
   LockedKey key(node_.store, name);
-  key.materialize();
+  materialize(key);
   if (!key.has_slot()) key.allocate(State::kNone);
   if (key.header().intents++ == 0) trace(name, TraceKind::kIntentStart);
   if (key.state() == State::kNone || (ADAPS_MUTANT(intent_while_dropping) && key.state() == State::kDropping))

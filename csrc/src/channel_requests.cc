@@ -39,7 +39,7 @@ std::size_t payload_floats(const RequestMessage& message, std::size_t length) {
 void Channel::try_operation(Unit& unit) {
   {
     LockedKey key(node_.store, unit.key);
-    key.materialize();
+    materialize(key);
     if (!serve(key, unit) && defer(key, unit)) return;
   }
   complete(unit);
@@ -206,7 +206,7 @@ void Channel::on_request(RequestMessage message, Reader& reader) {
   Unit* mine = nullptr;
   {
     LockedKey key(node_.store, message.key);
-    key.materialize();
+    materialize(key);
     const std::span<const float> payload = reader.floats(payload_floats(message, key.length()));
     if (key.state() != State::kOwner) {
       counters_.requests_forwarded.add();
@@ -268,7 +268,7 @@ void Channel::on_intent(IntentMessage message) {
     postponed_intents_.push_back(message);
     return;
   }
-  key.materialize();
+  materialize(key);
   if (key.state() != State::kOwner) {
     counters_.requests_forwarded.add();
     const NodeId to = next_hop(key, message.route);

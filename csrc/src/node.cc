@@ -281,7 +281,18 @@ std::map<std::string, double> Node::stats() const {
   return sums;
 }
 
-void Node::trace(std::span<const Key> keys) { impl_->state.trace.choose(keys); }
+void Node::trace(std::span<const Key> keys) {
+  NodeState& state = impl_->state;
+  state.trace.choose(keys);
+  for (const Key name : keys) {
+    LockedKey key(state.store, name);
+    if (!key.has_slot()) continue;
+    const Micros now = state.clock();
+    if (key.state() == State::kOwner) state.trace.add(now, name, TraceKind::kAlloc);
+    if (key.state() == State::kReplica) state.trace.add(now, name, TraceKind::kReplicaSetUp);
+    if (key.header().intents > 0) state.trace.add(now, name, TraceKind::kIntentStart);
+  }
+}
 
 std::vector<TraceEvent> Node::trace_events() const { return impl_->state.trace.events(); }
 

@@ -29,6 +29,14 @@ def test_the_first_access_of_a_traced_key_is_recorded() -> None:
     assert rows[["node", "table", "row", "key"]].to_numpy().tolist() == [[0, "emb", 3, 3], [0, "wide", 2, 12]]
 
 
+def test_a_key_that_is_here_already_is_told_at_once() -> None:
+    with adaps.Node([adaps.Table("emb", 10, 4)]) as node:
+        node.worker(0).push([3], np.ones(4, dtype=np.float32))
+        node.trace([3, 4])
+        frame = adaps.trace_frame(node)
+    assert frame[["key", "event"]].to_numpy().tolist() == [[3, "alloc"]]
+
+
 def test_an_empty_trace_has_the_same_columns() -> None:
     with adaps.Node([adaps.Table("emb", 10, 4)]) as node:
         frame = adaps.trace_frame(node)

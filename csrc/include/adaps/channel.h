@@ -175,6 +175,12 @@ class Channel : public TransportEvents {
   void trace(Key key, TraceKind kind) {
     if (node_.trace.wants(key)) node_.trace.add(now_, key, kind);
   }
+  // Gives the home node's key that nobody touched yet its initial value.
+  void materialize(LockedKey& key) {
+    if (!key.untouched_here()) return;
+    key.materialize();
+    trace(key.key(), TraceKind::kAlloc);
+  }
   void check_key(Key key) const;
 
   NodeState& node_;

@@ -47,6 +47,7 @@ class Node {
 
   // Names and numbers of everything that is counted; see stats.h.
   std::map<std::string, double> stats() const;
+  // What the keys are now is told as events of now.
   void trace(std::span<const Key> keys);
   std::vector<TraceEvent> trace_events() const;
 
