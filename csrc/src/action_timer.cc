@@ -29,10 +29,17 @@ Clock poisson_quantile(double mean) {
   return k;
 }
 
-void ActionTimer::observe(Clock ticks, double rounds) {
-  const double observed = static_cast<double>(ticks) / std::max(rounds, 1.0);
-  rate_ = std::max((1.0 - kSmoothing) * rate_ + kSmoothing * observed, observed);
-  window_ = poisson_quantile(2.0 * rate_);
+void ActionTimer::observe(Clock ticks, Micros elapsed, Micros two_rounds) {
+  if (since_tick_ != kNever) since_tick_ += elapsed;
+  if (ticks == 0) return;
+  if (since_tick_ == kNever) {
+    since_tick_ = 0;
+    return;
+  }
+  const double observed = static_cast<double>(ticks) / static_cast<double>(std::max<Micros>(since_tick_, 1));
+  since_tick_ = 0;
+  pace_ = std::max((1.0 - kSmoothing) * pace_ + kSmoothing * observed, observed);
+  window_ = std::max<Clock>(poisson_quantile(pace_ * static_cast<double>(two_rounds)), 1);
 }
 
 }  // namespace adaps

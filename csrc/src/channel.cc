@@ -179,12 +179,12 @@ void Channel::run_round() {
   const Micros since = now_ - last_round_;
   last_round_ = now_;
   counters_.rounds.add();
-  const double distances = static_cast<double>(since) / static_cast<double>(round_distance_);
   for (std::size_t i = 0; i < interests_.size(); ++i) {
     Interest& interest = *interests_[i];
     const Clock skipped = node_.workers[i]->skipped.exchange(0);
     const Clock clock = node_.workers[i]->clock.load();
-    interest.timer.observe(std::max<Clock>(clock - interest.observed_clock - skipped, 0), distances);
+    interest.timer.observe(std::max<Clock>(clock - interest.observed_clock - skipped, 0), since,
+                           2 * round_distance_);
     interest.observed_clock = clock;
     interest.window.store(interest.timer.window(), std::memory_order_relaxed);
   }
@@ -216,7 +216,7 @@ void Channel::flush_dirty(bool everything) {
     if (deferred_[i].empty()) continue;
     if (!table_due_[i]) {
       flush_deferred_ = true;
-      flush_wanted_ = std::min(flush_wanted_, cadence_.latest(i));
+      flush_wanted_ = std::min(flush_wanted_, cadence_.latest(i, clock));
       continue;
     }
     for (const Key name : deferred_[i]) flush_key(name);

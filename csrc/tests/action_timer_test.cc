@@ -22,12 +22,13 @@ Clock quantile_by_definition(double mean) {
 
 TEST(windows_are_those_of_the_specification) {
   const struct {
-    double rate;
+    Clock ticks;  // a round
     Clock window;
   } expected[] = {{1, 9}, {5, 24}, {10, 39}, {50, 139}, {100, 255}, {1000, 2168}};
-  for (const auto& [rate, window] : expected) {
+  for (const auto& [ticks, window] : expected) {
     ActionTimer timer;
-    timer.observe(static_cast<Clock>(rate), 1.0);
+    timer.observe(1, 0, 2000);  // the first tick tells no pace
+    timer.observe(ticks, 1000, 2000);
     CHECK_EQ(timer.window(), window);
   }
 }
@@ -39,22 +40,33 @@ TEST(quantiles_are_right_on_both_sides_of_the_expansion) {
   }
 }
 
-TEST(the_rate_rises_at_once_and_falls_slowly) {
+TEST(the_pace_rises_at_once_and_falls_slowly) {
   ActionTimer timer;
-  CHECK_EQ(timer.window(), Clock{9});  // of a rate of 1
-  timer.observe(100, 1.0);
-  CHECK_EQ(timer.rate(), 100.0);
-  timer.observe(0, 1.0);
-  CHECK_EQ(timer.rate(), 90.0);
-  timer.observe(0, 1.0);
-  CHECK_EQ(timer.rate(), 81.0);
+  CHECK_EQ(timer.window(), Clock{9});  // until a pace is known
+  timer.observe(1, 1'000'000, 2000);
+  CHECK_EQ(timer.window(), Clock{9});
+  timer.observe(100, 1000, 2000);
+  CHECK_EQ(timer.pace(), 0.1);
+  timer.observe(1, 1000, 2000);
+  CHECK(std::abs(timer.pace() - 0.0901) < 1e-12);
 }
 
-TEST(ticks_count_per_shortest_round_distance) {
+TEST(the_pace_is_that_between_two_ticks) {
   ActionTimer timer;
-  timer.observe(100, 50.0);
-  CHECK_EQ(timer.rate(), 2.0);
-  ActionTimer early;
-  early.observe(3, 0.1);  // a round cannot be shorter than the shortest distance
-  CHECK_EQ(early.rate(), 3.0);
+  timer.observe(1, 0, 2000);
+  for (int i = 0; i < 49; ++i) timer.observe(0, 2000, 2000);
+  timer.observe(1, 2000, 2000);
+  CHECK_EQ(timer.pace(), 1e-5);
+  CHECK_EQ(timer.window(), Clock{2});
+}
+
+TEST(the_slower_the_rounds_the_earlier) {
+  ActionTimer timer;
+  timer.observe(1, 0, 2000);
+  timer.observe(1, 1000, 2000);
+  ActionTimer slow;
+  slow.observe(1, 0, 100'000);
+  slow.observe(1, 1000, 100'000);
+  CHECK_EQ(timer.window(), Clock{9});
+  CHECK_EQ(slow.window(), poisson_quantile(100.0));
 }

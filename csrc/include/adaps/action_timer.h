@@ -8,20 +8,24 @@ namespace adaps {
 // Smallest k with P[X <= k] >= 0.9999 for X ~ Poisson(mean).
 Clock poisson_quantile(double mean);
 
-// One worker's estimate of its clocks per round, and the window that follows from it: an intent is acted on
-// when start <= clock + window. Exponential smoothing (0.1) of the observed ticks, never below the last
-// round's; the window is the 0.9999 quantile of a Poisson distribution with twice that rate (Renz-Wieland et
+// One worker's estimate of how many of its clocks pass in two rounds, and the window that follows from it: an
+// intent is acted on when start <= clock + window. The pace of the clock is smoothed exponentially (0.1) and
+// never below the last one seen; the window is the 0.9999 quantile of a Poisson distribution (Renz-Wieland et
 // al., "Good Intentions: Adaptive Parameter Management via Intent Signaling", 2023). Rounds here happen only
-// when there is work, so ticks are scaled to the shortest distance of two rounds.
+// when there is work, and a tick of the clock makes work: so the pace is that between two ticks, not that
+// within the round of one.
 class ActionTimer {
  public:
-  // `rounds` is how many shortest round distances went by since the last observation, at least 1.
-  void observe(Clock ticks, double rounds);
+  // The clock has advanced by `ticks` in the `elapsed` microseconds since this was last called; two rounds
+  // take `two_rounds`. Without a tick the time goes on to count.
+  void observe(Clock ticks, Micros elapsed, Micros two_rounds);
   Clock window() const { return window_; }
-  double rate() const { return rate_; }
+  // Clocks per microsecond.
+  double pace() const { return pace_; }
 
  private:
-  double rate_ = 1.0;
+  double pace_ = 0.0;
+  Micros since_tick_ = kNever;  // before the first tick nothing is known
   Clock window_ = 9;
 };
 

@@ -19,17 +19,23 @@ class FlushCadence {
   // Whether a round at this time takes the table's changes along.
   bool due(std::size_t table, Micros now, Clock clock) const {
     const Last& last = last_[table];
-    return last.interval == 1 || clock - last.clock >= last.interval || now >= last.time + kLongest;
+    return last.interval == 1 || clock - last.clock >= last.interval || now >= latest(table, clock);
   }
   void flushed(std::size_t table, Micros now, Clock clock) {
     last_[table].time = now;
     last_[table].clock = clock;
   }
-  // When the table's changes are due at the latest, if no clock advances.
-  Micros latest(std::size_t table) const { return last_[table].time + kLongest; }
+  // When the table's changes are due at the latest, if no clock advances. While clocks are slow there is
+  // little new to exchange: time alone is a reason only after some of them, or after a long time.
+  Micros latest(std::size_t table, Clock clock) const {
+    const Last& last = last_[table];
+    return last.time + (clock - last.clock < kSomeClocks ? kLongestPause : kLongest);
+  }
 
  private:
+  static constexpr Clock kSomeClocks = 2;
   static constexpr Micros kLongest = 50'000;
+  static constexpr Micros kLongestPause = 200'000;
 
   struct Last {
     Clock interval = 1;  // clocks between two exchanges
