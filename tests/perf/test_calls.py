@@ -23,13 +23,17 @@ def test_intent_costs_less_than_a_sort_of_its_keys(launch: Launch, goal: Goal) -
     assert ratio <= 1.2
 
 
-@pytest.mark.parametrize(("keys", "bound", "floor"), [(1, 1.5, 10.0), (1_000, 1.3, 10.0)])
+# A round trip is wall time, which swings fourfold beside other work: beyond this something broke down.
+CEILING = 40.0
+
+
+@pytest.mark.parametrize(("keys", "bound"), [(1, 1.5), (1_000, 1.3)])
 def test_pull_from_another_node_against_a_raw_socket(
-    launch: Launch, goal: Goal, keys: int, bound: float, floor: float
+    launch: Launch, goal: Goal, keys: int, bound: float
 ) -> None:
     ours, _ = launch("tests.perf.server.round_trips", 2, keys=keys, length=16, rounds=15, trips=60)
     print(ours)
     # What is exchanged raw is what the pull sent and received, to the byte.
     assert ours["received"] >= keys * 16 * 4
     goal(f"pull of {keys:,} from another node", ours["ratio"], at_most=bound, unit="× a socket's round trip")
-    assert ours["ratio"] <= floor
+    assert ours["ratio"] <= CEILING
