@@ -34,7 +34,7 @@ CAPTIONS = {
     "ctr": "Automatic intent against `prefetch`, twelve blocks",
     "gcn-facebook": "The same on MUSAE Facebook (`adabench run -u 'gcn[graph=facebook]' …`)",
     "gcn-arxiv_like": "The same on a graph of the size of ogbn-arxiv with generated edges",
-    "gcn-techniques": "What each technique sends, four nodes, the same graph",
+    "gcn-techniques": "Each technique on a graph of the size of ogbn-arxiv with generated edges, four nodes",
     "matrix": "Every strategy on one and two nodes, over fast and slow links (`adabench run --study matrix`)",
     "peers": "Ours against what else there is (`adabench run --study peers`)",
 }
@@ -74,8 +74,11 @@ def keep(
     target = SessionStore(reference / name)
     shutil.rmtree(target.folder, ignore_errors=True)
     target.folder.mkdir()
-    for file in (source.session_file, source.runs_file):
-        shutil.copy(file, target.folder)
+    shutil.copy(source.runs_file, target.folder)
+    session_text = source.session_file.read_text(encoding="utf-8")
+    for folder in source.session().study["data"].values():  # where the data lay is this machine's business
+        session_text = session_text.replace(folder, Path(folder).name)
+    target.session_file.write_text(session_text, encoding="utf-8")
     for run in traced_runs(source).values():
         target.traces.mkdir(exist_ok=True)
         shutil.copy(source.trace_file(run.run_id), target.traces)
