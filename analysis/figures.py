@@ -79,9 +79,10 @@ def draw_bars(runs: Sequence[Run]) -> Figure:
             axes.set_xticks(range(len(cells)), [_caption(labels[cell], done[cell], runs) for cell in cells])
             axes.tick_params(axis="x", labelsize=9)
             axes.set_xlim(-0.6, widest - 0.4)
-            axes.set_ylim(bottom=0)
             axes.grid(visible=False, axis="x")
             axes.set_ylabel("training time of a run (seconds)")
+        # Once all bars are there: it fixes the upper end of every panel, too.
+        panels[0].set_ylim(bottom=0)
         title = _title(runs[0].usecase, [run for found in done.values() for run in found])
         panels[0].set_title(title, fontsize=11)
         figure.supxlabel(_statement([len(values) for values in seconds.values()]), fontsize=8.5)

@@ -93,7 +93,7 @@ def test_bars_are_means_whiskers_the_extremes_and_every_run_a_dot(runs: list[Run
 def test_many_cells_have_a_row_a_topology_and_a_colour_a_backend() -> None:
     names = ("manual", "prefetch", "autoada-manual", "autoada-automatic")
     runs = [
-        msgspec.structs.replace(a_run(name, 0, 10.0), nodes=nodes, cell=f"{name} {nodes}")
+        msgspec.structs.replace(a_run(name, 0, 10.0 * nodes), nodes=nodes, cell=f"{name} {nodes}")
         for nodes in (1, 2)
         for name in names
     ]
@@ -104,6 +104,7 @@ def test_many_cells_have_a_row_a_topology_and_a_colour_a_backend() -> None:
     assert colours[0] == colours[1]
     assert len(set(colours[0])) == len(names)
     assert "node" not in figure.axes[0].get_title()
+    assert all(axes.get_ylim()[0] == 0.0 and axes.get_ylim()[1] > 20.0 for axes in figure.axes)
 
 
 def test_a_figure_states_n_units_and_failures(store: SessionStore) -> None:
