@@ -7,6 +7,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import subprocess
 import time
@@ -50,7 +51,7 @@ def capture() -> dict[str, Any]:
         "torch": {
             "version": str(torch.__version__),
             "parallel": torch.__config__.parallel_info().splitlines()[:4],
-            "build": [line.strip(" -") for line in torch.__config__.show().splitlines()[1:] if line.strip()],
+            "build": _without_places(torch.__config__.show()),
         },
         "load": list(os.getloadavg()),
     }
@@ -131,6 +132,12 @@ def _compiler() -> str | None:
             text = _output([name, "--version"])
             return text.splitlines()[0] if text else None
     return None
+
+
+def _without_places(build: str) -> list[str]:
+    """Torch's build settings, without the place of the compiler on the machine where it was built."""
+    lines = [line.strip(" -") for line in build.splitlines()[1:] if line.strip()]
+    return [re.sub(r"CXX_COMPILER=[^,]*, ", "", line) for line in lines]
 
 
 def _version(package: str) -> str | None:

@@ -36,6 +36,8 @@ def test_an_environment_tells_what_decides_times(environment: dict[str, Any]) ->
     )
     assert environment["cpu"] in machine_name(environment)
     assert len(environment["load"]) == 3
+    assert any("TORCH_VERSION=" in line for line in environment["torch"]["build"])
+    assert not any("CXX_COMPILER=" in line for line in environment["torch"]["build"])
 
 
 def test_an_environment_is_the_same_until_something_that_matters_changes(environment: dict[str, Any]) -> None:
