@@ -298,6 +298,9 @@ void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
         // Only a node that knows that every node takes part no more says goodbye.
         become_closed();
         break;
+      case MessageType::kLost:
+        on_lost(from, reader.read<NumberMessage>());
+        break;
       default:
         throw ProtocolError("unknown message type " + std::to_string(static_cast<int>(reader.peek_type())));
     }
@@ -305,7 +308,33 @@ void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
 }
 
 void Channel::on_peer_down(NodeId peer, const std::string& reason) {
-  if (!said_goodbye_[peer] && !closed()) node_.fail(peer, reason);
+  if (said_goodbye_[peer] || closed() || lost_peer_ || node_.failed.load()) return;
+  lost_peer_ = {peer, reason};
+  announce_loss(peer);
+}
+
+void Channel::fail_for_lost_peer() {
+  if (lost_peer_) node_.fail(lost_peer_->rank, lost_peer_->reason);
+  lost_peer_.reset();
+}
+
+void Channel::announce_loss(NodeId lost) {
+  for (NodeId peer = 0; peer < node_.settings.nodes; ++peer) {
+    if (peer != rank_ && peer != lost)
+      outbox_.append(peer, NumberMessage{.type = MessageType::kLost, .number = lost});
+  }
+}
+
+void Channel::on_lost(NodeId from, const NumberMessage& message) {
+  if (message.number >= node_.settings.nodes)
+    throw ProtocolError("a message names rank " + std::to_string(message.number));
+  if (closed()) return;
+  const auto lost = static_cast<NodeId>(message.number);
+  if (lost == rank_) {
+    node_.fail(from, "it has lost its connection to this node");
+  } else {
+    node_.fail(lost, "node " + std::to_string(from) + " has lost its connection to it");
+  }
 }
 
 void Channel::check_key(Key key) const {

@@ -69,7 +69,13 @@ class SocketDriver : public Driver, public TransportEvents {
   SocketDriver(std::unique_ptr<SocketTransport> transport, Channel& channel)
       : transport_(std::move(transport)), channel_(channel) {}
 
-  void wait(Micros timeout) override { transport_->poll(timeout, *this); }
+  void wait(Micros timeout) override {
+    transport_->poll(timeout, *this);
+    if (!channel_.has_lost_peer()) return;
+    channel_.outbox().drain([this](NodeId to, Frame frame) { send(to, std::move(frame)); });
+    transport_->poll(0, *this);
+    channel_.fail_for_lost_peer();
+  }
   void wake() override { transport_->wake(); }
   void send(NodeId to, Frame frame) override {
     channel_.counters().frames_sent.add();
@@ -126,6 +132,10 @@ class Node::Impl {
         const Micros next = channel.on_tick();
         channel.outbox().drain([&](NodeId to, Frame frame) { driver.send(to, std::move(frame)); });
         driver.wait(next == kNever ? kNever : std::max<Micros>(next - now, 0));
+      }
+      if (const auto lost = state.lost_peer()) {
+        channel.announce_loss(*lost);
+        channel.outbox().drain([&](NodeId to, Frame frame) { driver.send(to, std::move(frame)); });
       }
       driver.close();
     } catch (const std::exception& error) {

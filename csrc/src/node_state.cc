@@ -115,6 +115,12 @@ void NodeState::check() const {
   throw PeerLost(failed_peer, failure_reason);
 }
 
+std::optional<NodeId> NodeState::lost_peer() const {
+  if (!failed.load(std::memory_order_acquire)) return std::nullopt;
+  const std::lock_guard guard(failure_mutex);
+  return failed_peer;
+}
+
 void NodeState::fail(NodeId peer, const std::string& reason) {
   {
     const std::lock_guard guard(failure_mutex);

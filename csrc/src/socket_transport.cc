@@ -260,7 +260,9 @@ void EpollTransport::look_after_peers(Micros now, TransportEvents& events) {
     const auto peer = static_cast<NodeId>(i);
     Link& link = links_[peer];
     if (!link.open() || link.peer_ended) continue;
-    const Micros patient_until = std::max(link.last_heard + peer_timeout_, last_absence_ + peer_timeout_ / 2);
+    // So that whoever waits for the peer knows within the timeout: looking at it takes a while, too.
+    const Micros patience = peer_timeout_ - peer_timeout_ / 8;
+    const Micros patient_until = std::max(link.last_heard + patience, last_absence_ + peer_timeout_ / 2);
     if (now >= patient_until && !link.readable()) {
       down(peer, "nothing was heard of it for " + std::to_string((now - link.last_heard) / 1000) + " ms",
            events);

@@ -58,6 +58,8 @@ const char* name_of(MessageType type) {
       return "release";
     case MessageType::kGoodbye:
       return "goodbye";
+    case MessageType::kLost:
+      return "lost";
   }
   return "unknown";
 }

@@ -44,7 +44,13 @@ class Channel : public TransportEvents {
     node_.now.store(now, std::memory_order_relaxed);
   }
   void on_frame(NodeId from, std::span<const std::byte> payload) override;
+  // A loss that is no surprise to the node is noted, and a message to all others lies in the outbox. The node
+  // fails with fail_for_lost_peer(): the message has to be on its way then, or the others take this node's
+  // end for the cause of their own.
   void on_peer_down(NodeId peer, const std::string& reason) override;
+  bool has_lost_peer() const { return lost_peer_.has_value(); }
+  void fail_for_lost_peer();
+  void announce_loss(NodeId lost);
   // Does what is due and says when there will be more without a submission or a frame.
   Micros on_tick();
   Outbox& outbox() { return outbox_; }
@@ -114,6 +120,7 @@ class Channel : public TransportEvents {
   void on_release(const NumberMessage& message);
   void release_if_complete();
   void become_closed();
+  void on_lost(NodeId from, const NumberMessage& message);
 
   // channel_intents.cc
   void act_on_intents();
@@ -249,6 +256,11 @@ class Channel : public TransportEvents {
   std::vector<bool> at_barrier_, left_;
   std::optional<NodeId> failed_node_;  // of those at the barrier
   std::vector<bool> said_goodbye_;
+  struct LostPeer {
+    NodeId rank;
+    std::string reason;
+  };
+  std::optional<LostPeer> lost_peer_;
 };
 
 }  // namespace adaps

@@ -31,8 +31,9 @@ enum class MessageType : std::uint8_t {
   kBarrier,      // any -> node 0
   kRelease,      // node 0 -> any
   kGoodbye,      // any -> any
+  kLost,         // any -> any
 };
-inline constexpr std::size_t kMessageTypes = static_cast<std::size_t>(MessageType::kGoodbye) + 1;
+inline constexpr std::size_t kMessageTypes = static_cast<std::size_t>(MessageType::kLost) + 1;
 const char* name_of(MessageType type);
 
 // Route of a request: hops so far (saturating), and whether it was sent by way of the home node already.
@@ -112,6 +113,7 @@ struct NewsMessage {
 };
 // kMark, kEcho: names a wait_sync. kBarrier: 0 the node is at a barrier, 1 it takes part no more. kRelease: 0
 // go on, 1 every node takes part no more. kGoodbye: the sender closes its connection next.
+// kLost: the sender has lost the node of this rank and will end.
 struct NumberMessage {
   MessageType type = MessageType::kMark;
   std::uint8_t unused[3] = {};

@@ -77,6 +77,7 @@ struct NodeState {
 
   // Throws PeerLost if a peer is.
   void check() const;
+  std::optional<NodeId> lost_peer() const;
   void fail(NodeId peer, const std::string& reason);
   // Something that a closing node waits for may have happened.
   void announce_ending();

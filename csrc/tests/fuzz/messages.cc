@@ -106,7 +106,7 @@ std::vector<Bytes> examples() {
         script.bytes.resize(2);
       }
       for (const MessageType type : {MessageType::kMark, MessageType::kEcho, MessageType::kBarrier,
-                                     MessageType::kRelease, MessageType::kGoodbye}) {
+                                     MessageType::kRelease, MessageType::kGoodbye, MessageType::kLost}) {
         for (std::uint32_t number = 0; number < 4; ++number)
           script.send(number % 2, NumberMessage{.type = type, .number = number});
       }
@@ -153,6 +153,8 @@ void run(std::span<const std::byte> input) {
     }
   } catch (const ProtocolError&) {
     // The connection would be closed, and the node fail: a peer is lost.
+  } catch (const PeerLost&) {
+    // So a peer said.
   }
   node.fail(0, "the end");
 }
