@@ -18,6 +18,10 @@ PLUGINS = Path(__file__).parent / "plugins"
 Adabench = Callable[..., subprocess.CompletedProcess[str]]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record-faults", type=Path, help="write what the matrix of faults found to this file")
+
+
 @pytest.fixture
 def plugin_environment() -> dict[str, str]:
     path = os.pathsep.join([str(PLUGINS), *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -1,0 +1,313 @@
+"""One cell of the matrix: a cluster of processes, one of which meets a fault while all are in a phase."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import psutil
+
+import adaps
+from tests.conftest import free_port
+from tests.integration.faults.network import Cable
+from tests.integration.faults.rank import LATE, PEER_TIMEOUT, PHASES, Orders, live, table, value_at
+
+__all__ = ["FAULTS", "Cell", "Outcome", "run"]
+
+FAULTS = {
+    "SIGKILL": "killed by SIGKILL",
+    "SIGSTOP": "stopped by SIGSTOP, continued when the others have ended",
+    "link down": "its cable is cut, between two network namespaces",
+    "link slow": "its cable lets 8 Mbit/s through",
+    "exception": "an exception in its worker's code",
+    "out of memory": "no memory any more, by RLIMIT_AS",
+}
+
+_PATIENCE = 60.0
+"""Seconds for what has no limit of its own: a hang must end, but a busy machine is none."""
+
+_END = 5.0
+"""Seconds that a process may take to end after the last call."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A fault of one rank, in a phase of a cluster of so many nodes."""
+
+    fault: str
+    phase: str
+    nodes: int
+
+    @property
+    def victim(self) -> int:
+        """The rank that meets the fault; every one has its turn."""
+        return (list(FAULTS).index(self.fault) + PHASES.index(self.phase)) % self.nodes
+
+    @property
+    def needs_cable(self) -> bool:
+        """Whether the nodes have to be in two network namespaces."""
+        return self.fault.startswith("link")
+
+
+@dataclass
+class Outcome:
+    """What came of it.
+
+    Attributes
+    ----------
+    outcome : str
+        What every survivor met.
+    seconds : float
+        From the fault until the last survivor met that.
+    problems : list of str
+        What is not as promised.
+    """
+
+    fault: str
+    phase: str
+    nodes: int
+    victim: int
+    outcome: str = ""
+    seconds: float = 0.0
+    problems: list[str] = field(default_factory=list)
+
+
+def run(cell: Cell, cable: Cable | None) -> Outcome:
+    """Run a cell; `cable` joins the victim with all others."""
+    outcome = Outcome(cell.fault, cell.phase, cell.nodes, cell.victim)
+    with tempfile.TemporaryDirectory(prefix="adaps-fault-") as name:
+        folder = Path(name)
+        (folder / "tmp").mkdir()
+        cluster = _Cluster(cell, cable, folder)
+        try:
+            cluster.start()
+            cluster.await_all(range(cell.nodes), "ready", _PATIENCE)
+            cluster.hit()
+            if cell.fault == "link slow":
+                _check_completion(cluster, outcome)
+            else:
+                _check_loss(cluster, outcome)
+        except TimeoutError as error:
+            outcome.outcome = outcome.outcome or "hangs"
+            outcome.problems.append(str(error))
+        finally:
+            cluster.end()
+        outcome.problems += _left_behind(folder)
+        outcome.problems += _unrestorable(cell, folder / "saved", cluster.newest_step())
+    return outcome
+
+
+class _Cluster:
+    """The processes of a cell, and what they say."""
+
+    def __init__(self, cell: Cell, cable: Cable | None, folder: Path) -> None:
+        self.cell = cell
+        self.cable = cable
+        self.folder = folder
+        self.processes: list[int] = []
+        self.said: list[dict[str, Any]] = [{} for _ in range(cell.nodes)]
+        self.ended: dict[int, int] = {}
+        self.hit_at = 0.0
+        self._unread = [b""] * cell.nodes
+        self._reports: list[int] = []
+        self._selector = selectors.DefaultSelector()
+        self._told: int | None = None
+
+    @property
+    def survivors(self) -> list[int]:
+        return [rank for rank in range(self.cell.nodes) if rank != self.cell.victim]
+
+    def start(self) -> None:
+        cell, port = self.cell, free_port()
+        told, self._told = os.pipe()
+        for rank in range(cell.nodes):
+            reader, writer = os.pipe()
+            ends = ["far" if other == cell.victim else "near" for other in (rank, 0)]
+            cable = self.cable
+            orders = Orders(
+                phase=cell.phase,
+                rank=rank,
+                nodes=cell.nodes,
+                channels=1 + cell.nodes // 4,
+                port=port,
+                directory=self.folder / "saved",
+                report=writer,
+                told=told,
+                victim=rank == cell.victim,
+                goes_on=cell.fault == "link slow",
+                raises=_raised(cell.fault) if rank == cell.victim else None,
+                namespace=None if cable is None else cable.names[ends[0]],
+                listen=None if cable is None else cable.addresses[ends[0]],
+                master="127.0.0.1" if cable is None else cable.addresses[ends[1]],
+            )
+            process = os.fork()
+            if process == 0:
+                os.close(self._told)
+                for other in (reader, *self._reports):
+                    os.close(other)
+                tempfile.tempdir = os.environ["TMPDIR"] = str(self.folder / "tmp")
+                live(orders)
+            os.close(writer)
+            self.processes.append(process)
+            self._reports.append(reader)
+            self._selector.register(reader, selectors.EVENT_READ, rank)
+        os.close(told)
+
+    def hit(self) -> None:
+        victim = self.processes[self.cell.victim]
+        self.hit_at = time.monotonic()
+        if self.cell.fault == "SIGKILL":
+            os.kill(victim, signal.SIGKILL)
+        elif self.cell.fault == "SIGSTOP":
+            os.kill(victim, signal.SIGSTOP)
+        elif self.cell.fault in ("exception", "out of memory"):
+            os.kill(victim, signal.SIGUSR1)
+        else:
+            assert self.cable is not None
+            if self.cell.fault == "link down":
+                self.cable.cut()
+            else:
+                self.cable.slow()
+                self.tell()
+
+    def tell(self) -> None:
+        if self._told is not None:
+            os.close(self._told)
+        self._told = None
+
+    def await_all(self, ranks: list[int] | range, word: str, patience: float) -> None:
+        """Read until all these ranks have said something with this word; TimeoutError if one does not."""
+        self._read_until(ranks, word, lambda rank: word in self.said[rank], patience)
+
+    def await_ends(self, ranks: list[int] | range, patience: float) -> None:
+        """Wait until these processes have ended, all by themselves."""
+        self._read_until(ranks, "the end", lambda rank: rank in self.ended, patience)
+
+    def newest_step(self) -> int:
+        """The newest checkpoint that a rank knows to be complete."""
+        steps = [said.get("step", 0) for said in self.said]
+        return max(steps) if self.cell.phase == "checkpoint" else 0
+
+    def end(self) -> None:
+        self.tell()
+        for rank, process in enumerate(self.processes):
+            if rank not in self.ended:
+                os.kill(process, signal.SIGKILL)
+                os.waitpid(process, 0)
+        for reader in self._reports:
+            os.close(reader)
+        self._selector.close()
+
+    def _read_until(self, ranks: list[int] | range, what: str, done: Any, patience: float) -> None:
+        deadline = time.monotonic() + patience
+        while missing := [rank for rank in ranks if not done(rank)]:
+            ready = self._selector.select(max(deadline - time.monotonic(), 0.0))
+            if not ready:
+                raise TimeoutError(f"ranks {missing}: no {what} within {patience} s")
+            for key, _ in ready:
+                self._read(key.data)
+            if stuck := [rank for rank in missing if rank in self.ended and not done(rank)]:
+                raise TimeoutError(f"ranks {stuck} ended without {what}: {self.ended}, {self.said}")
+
+    def _read(self, rank: int) -> None:
+        data = os.read(self._reports[rank], 1 << 16)
+        if not data:  # the process ends
+            self._selector.unregister(self._reports[rank])
+            self.ended[rank] = os.waitstatus_to_exitcode(os.waitpid(self.processes[rank], 0)[1])
+        *lines, self._unread[rank] = (self._unread[rank] + data).split(b"\n")
+        for line in lines:
+            self.said[rank].update(json.loads(line))
+
+
+def _check_completion(cluster: _Cluster, outcome: Outcome) -> None:
+    everybody = range(cluster.cell.nodes)
+    cluster.await_ends(everybody, _PATIENCE)
+    outcome.outcome = "all complete, right sums"
+    for rank in everybody:
+        if cluster.ended[rank] != 0 or cluster.said[rank].get("outcome") != "done":
+            outcome.outcome = "fails"
+            outcome.problems.append(f"rank {rank}: exit code {cluster.ended[rank]}, {cluster.said[rank]}")
+    outcome.seconds = max(said.get("seconds", 0.0) for said in cluster.said)
+
+
+def _check_loss(cluster: _Cluster, outcome: Outcome) -> None:
+    cell = cluster.cell
+    cluster.await_all(cluster.survivors, "outcome", _PATIENCE)
+    said = cluster.said
+    named = {f"{said[rank]['outcome']}({said[rank].get('rank')})" for rank in cluster.survivors}
+    outcome.outcome = " and ".join(sorted(named))
+    outcome.seconds = max(said[rank].get("at", 0.0) - cluster.hit_at for rank in cluster.survivors)
+    for rank in cluster.survivors:
+        if (said[rank]["outcome"], said[rank].get("rank")) != ("PeerLost", cell.victim):
+            outcome.problems.append(f"rank {rank} was told: {said[rank].get('reason', said[rank])}")
+        if silent := said[rank].get("silent"):
+            outcome.problems.append(f"rank {rank}: {', '.join(silent)} did not raise PeerLost({cell.victim})")
+    if outcome.seconds > PEER_TIMEOUT + LATE:
+        outcome.problems.append(f"it was told after {outcome.seconds:.2f} s; the limit is {PEER_TIMEOUT} s")
+    if cell.fault == "SIGSTOP":
+        os.kill(cluster.processes[cell.victim], signal.SIGCONT)
+    cluster.tell()
+    if cell.fault == "link down":
+        cluster.await_all([cell.victim], "outcome", _END)
+        if said[cell.victim]["outcome"] != "PeerLost" or said[cell.victim]["rank"] == cell.victim:
+            outcome.problems.append(f"the rank beyond the cable was told {said[cell.victim]}")
+    cluster.await_ends(range(cell.nodes), _END)
+    codes = {rank: code for rank, code in cluster.ended.items() if rank != cell.victim and code != 3}
+    if codes:
+        outcome.problems.append(f"exit codes of ranks {codes}; 3 is due")
+    expected = {"SIGKILL": [-signal.SIGKILL], "SIGSTOP": [3], "link down": [3]}.get(cell.fault, [1])
+    if cluster.ended[cell.victim] not in expected:
+        outcome.problems.append(f"the victim's exit code is {cluster.ended[cell.victim]}, not {expected}")
+
+
+def _left_behind(folder: Path) -> list[str]:
+    """Processes and files that the cell's processes left."""
+    found = [f"process {process.pid} is left" for process in psutil.Process().children(recursive=True)]
+    found += [f"{path} is left" for path in (folder / "tmp").iterdir()]
+    with contextlib.suppress(FileNotFoundError):
+        found += [f"{path} is left" for path in Path("/dev/shm").iterdir() if "adaps" in path.name]
+    return found
+
+
+def _unrestorable(cell: Cell, directory: Path, newest: int) -> list[str]:
+    """What a new process finds wrong with the checkpoint: it is restored by a cluster of one."""
+    reader, writer = os.pipe()
+    process = os.fork()
+    if process == 0:
+        os.close(reader)
+        _restore(cell, directory, newest, writer)
+    os.close(writer)
+    with open(reader, "rb") as pipe:
+        text = pipe.read().decode()
+    os.waitpid(process, 0)
+    return [] if text == "restored" else [f"the checkpoint: {text or 'its reader died'}"]
+
+
+def _restore(cell: Cell, directory: Path, newest: int, report: int) -> NoReturn:
+    try:
+        with adaps.Node([table()]) as node:
+            step = int(node.restore(directory).extra["step"])
+            keys = np.arange(node.num_keys)
+            out = np.empty((len(keys), node.table("emb").length), np.float32)
+            node.worker(0).pull(keys, out)
+            if step < newest:
+                raise AssertionError(f"step {newest} was complete; step {step} was restored")
+            if not (out == value_at(step, cell.nodes)).all():
+                raise AssertionError(f"rows hold {set(out.ravel())} in step {step}")
+        os.write(report, b"restored")
+    except BaseException as error:
+        os.write(report, f"{type(error).__name__}: {error}".encode())
+    os._exit(0)
+
+
+def _raised(fault: str) -> type[Exception] | None:
+    return {"exception": ZeroDivisionError, "out of memory": MemoryError}.get(fault)

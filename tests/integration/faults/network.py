@@ -1,0 +1,87 @@
+"""Two network namespaces joined by a cable that can be cut or made slow; needs root and iproute2."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+from types import TracebackType
+
+__all__ = ["Cable", "enter", "reason_without"]
+
+RATE = "8mbit"
+"""Of a slow cable, in each direction."""
+
+_CLONE_NEWNET = 0x40000000
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Cable:
+    """Two namespaces, "near" and "far", and the cable between them; a context manager that removes them.
+
+    Attributes
+    ----------
+    names : dict of str to str
+        The namespaces by their end of the cable.
+    addresses : dict of str to str
+        What a node listens on at each end.
+    """
+
+    def __init__(self) -> None:
+        self.names = {end: f"adaps-{os.getpid()}-{end}" for end in ("near", "far")}
+        self.addresses = {"near": "10.77.0.1", "far": "10.77.0.2"}
+
+    def __enter__(self) -> Cable:
+        for name in self.names.values():
+            _run("ip", "netns", "add", name)
+        near, far = self.names.values()
+        _run("ip", "-n", near, "link", "add", "cable", "type", "veth", "peer", "cable", "netns", far)
+        for end, name in self.names.items():
+            _run("ip", "-n", name, "address", "add", f"{self.addresses[end]}/24", "dev", "cable")
+            _run("ip", "-n", name, "link", "set", "lo", "up")
+            _run("ip", "-n", name, "link", "set", "cable", "up")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for name in self.names.values():
+            _run("ip", "netns", "delete", name)
+
+    def cut(self) -> None:
+        """Nothing comes through any more, and nobody is told."""
+        _run("ip", "-n", self.names["far"], "link", "set", "cable", "down")
+
+    def slow(self) -> None:
+        """Everything comes through, at `RATE`."""
+        for name in self.names.values():
+            shape = ["rate", RATE, "burst", "16kb", "latency", "30s"]
+            _run("tc", "-n", name, "qdisc", "add", "dev", "cable", "root", "tbf", *shape)
+
+
+def enter(namespace: str) -> None:
+    """Move the calling process, which must have one thread, to a network namespace."""
+    descriptor = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
+    if _libc.setns(descriptor, _CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {namespace}")
+    os.close(descriptor)
+
+
+def reason_without() -> str | None:
+    """Why there can be no namespaces here; None if there can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
+    if missing:
+        return f"network namespaces need {' and '.join(missing)} of iproute2"
+    try:
+        with Cable() as cable:
+            cable.slow()
+    except subprocess.CalledProcessError as error:
+        return f"no network namespaces here: {error.stderr.strip()}"
+    return None
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True)

@@ -1,0 +1,256 @@
+"""What a rank of a faulty cluster does: setup, a checkpoint, and one phase again and again until it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+import adaps
+from tests.integration.faults import network
+
+__all__ = ["LATE", "PEER_TIMEOUT", "PHASES", "TURNS", "Orders", "live", "table", "value_at"]
+
+PHASES = ("setup", "pull", "push", "wait_sync", "barrier", "checkpoint", "finalize")
+PEER_TIMEOUT = 1.5
+LATE = 0.5
+"""Seconds that a call may raise later than that, for the machine has other things to do."""
+
+TURNS = 5
+"""Of a rank whose cluster is to go on in spite of the fault."""
+
+ROWS, LENGTH = 1000, 16
+
+_PEER_LOST, _FAILED = 3, 1
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What a rank is told before it lives.
+
+    `told` closes when those are to go on that wait: all, in a cluster that is to go on with the fault; the
+    victim, which has not come to the end when all others have.
+    """
+
+    phase: str
+    rank: int
+    nodes: int
+    channels: int
+    port: int
+    directory: Path
+    report: int
+    told: int
+    victim: bool
+    goes_on: bool
+    raises: type[Exception] | None
+    namespace: str | None
+    listen: str | None
+    master: str
+
+
+def table() -> adaps.Table:
+    return adaps.Table("emb", ROWS, LENGTH)
+
+
+def value_at(step: int, nodes: int) -> float:
+    """What every row holds after so many turns in which each rank pushed 1."""
+    return float(nodes * (1 + step))
+
+
+def live(orders: Orders) -> NoReturn:
+    """Run the rank and end the process: 0 all went well, 3 a peer was lost, 1 anything else."""
+    code = _FAILED
+    try:
+        if orders.victim:
+            signal.signal(signal.SIGUSR1, lambda number, frame: _break(orders))
+        if orders.namespace is not None:
+            network.enter(orders.namespace)
+        os.environ.update(
+            RANK=str(orders.rank),
+            WORLD_SIZE=str(orders.nodes),
+            MASTER_ADDR=orders.master,
+            MASTER_PORT=str(orders.port),
+        )
+        code = _work(orders)
+    except BaseException as error:
+        if orders.raises is not None and isinstance(error, orders.raises):
+            _say(orders, outcome=type(error).__name__)
+        else:
+            traceback.print_exc()
+            sys.stderr.flush()
+    os._exit(code)
+
+
+def _work(orders: Orders) -> int:
+    rank = _Rank(orders)
+    try:
+        with adaps.Node(
+            [table()],
+            channels=orders.channels,
+            techniques="static",
+            peer_timeout=PEER_TIMEOUT,
+            listen=orders.listen,
+        ) as node:
+            rank.begin(node)
+            try:
+                rank.run()
+            except adaps.PeerLost as lost:
+                told = time.monotonic()
+                _say(
+                    orders,
+                    outcome="PeerLost",
+                    rank=lost.rank,
+                    at=told,
+                    step=rank.step,
+                    reason=str(lost),
+                    silent=rank.silent_calls(lost.rank),
+                )
+                raise
+    except adaps.PeerLost:
+        return _PEER_LOST
+    _say(orders, outcome="done", step=rank.step, seconds=rank.seconds)
+    return 0
+
+
+class _Rank:
+    """A rank at work in one phase."""
+
+    def __init__(self, orders: Orders) -> None:
+        self.orders = orders
+        self.step = 0
+        self.seconds = 0.0
+        self.keys = np.arange(ROWS)
+        self.own = self.keys[orders.rank :: orders.nodes].copy()
+        self.ones = np.ones((ROWS, LENGTH), np.float32)
+        self.out = np.empty((ROWS, LENGTH), np.float32)
+
+    def begin(self, node: adaps.Node) -> None:
+        self.node, self.kv = node, node.worker(0)
+        self.kv.push(self.keys, self.ones)
+        node.checkpoint(self.orders.directory, extra={"step": 0})
+
+    def run(self) -> None:
+        turn: Callable[[], None] = getattr(self, f"_{self.orders.phase}")
+        if self.orders.phase != "finalize":
+            self._take(turn, 2)
+        _say(self.orders, ready=True)
+        if self.orders.goes_on:
+            os.read(self.orders.told, 1)
+            self._go_on(turn)
+        elif self.orders.phase != "finalize":
+            while True:
+                self._take(turn, 1)
+        elif self.orders.victim:
+            os.read(self.orders.told, 1)  # the others are in close()
+            self.node.close()
+        else:
+            self.node.close()
+
+    def silent_calls(self, rank: int) -> list[str]:
+        """Calls that do not raise `PeerLost` naming the rank at once, now that it was raised."""
+        kv = self.kv
+        calls: dict[str, Callable[[], Any]] = {
+            "pull": lambda: kv.pull(self.keys, self.out),
+            "push": lambda: kv.push(self.keys, self.ones),
+            "set": lambda: kv.set(self.keys, self.ones),
+            "intent": lambda: kv.intent(self.keys, kv.current_clock + 1),
+            "wait_sync": kv.wait_sync,
+            "barrier": kv.barrier,
+            "begin_setup": kv.begin_setup,
+            "end_setup": kv.end_setup,
+            "checkpoint": lambda: self.node.checkpoint(self.orders.directory),
+            "close": self.node.close,
+        }
+        if self.orders.phase == "finalize":
+            return []  # the node is closed
+        return [name for name, call in calls.items() if not _raises_at_once(call, rank)]
+
+    def _take(self, turn: Callable[[], None], count: int) -> None:
+        for _ in range(count):
+            turn()
+            self.step += 1
+
+    def _go_on(self, turn: Callable[[], None]) -> None:
+        start = time.monotonic()
+        if self.orders.phase == "finalize":
+            self._push()
+            self.step = 1
+        else:
+            self._take(turn, TURNS)
+        self.kv.end_setup()
+        pushes = self.step if self.orders.phase in ("push", "wait_sync", "checkpoint", "finalize") else 0
+        expected = float(self.step) if self.orders.phase == "setup" else value_at(pushes, self.orders.nodes)
+        self.kv.pull(self.keys, self.out)
+        if not (self.out == expected).all():
+            raise AssertionError(f"rows hold {set(self.out.ravel())} after {self.step} turns, not {expected}")
+        self.node.close()
+        self.seconds = time.monotonic() - start
+
+    # One turn of each phase
+
+    def _setup(self) -> None:
+        self.kv.begin_setup()
+        self.kv.set(self.own, np.full((len(self.own), LENGTH), self.step + 1, np.float32))
+        self.kv.end_setup()
+
+    def _pull(self) -> None:
+        self.kv.pull(self.keys, self.out)
+
+    def _push(self) -> None:
+        self.kv.push(self.keys, self.ones)
+
+    def _wait_sync(self) -> None:
+        self.kv.push(self.keys, self.ones, asynchronous=True)
+        self.kv.wait_sync()
+
+    def _barrier(self) -> None:
+        self.kv.barrier()
+
+    def _checkpoint(self) -> None:
+        self.kv.push(self.keys, self.ones)
+        self.node.checkpoint(self.orders.directory, extra={"step": self.step + 1})
+
+    def _finalize(self) -> None:
+        self.node.close()
+
+
+_hoard: list[bytearray] = []
+
+
+def _break(orders: Orders) -> NoReturn:
+    """In the middle of whatever the rank does: the exception, or no memory any more, until it ends."""
+    if orders.raises is not None and orders.raises is not MemoryError:
+        raise orders.raises("the rank's own mistake")
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + (4 << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    for size in (1 << 20, 1 << 14, 1 << 10):
+        try:
+            while True:
+                _hoard.append(bytearray(size))
+        except MemoryError:
+            continue
+    raise MemoryError
+
+
+def _raises_at_once(call: Callable[[], Any], rank: int) -> bool:
+    start = time.monotonic()
+    try:
+        call()
+    except adaps.PeerLost as lost:
+        return lost.rank == rank and time.monotonic() - start < LATE
+    return False
+
+
+def _say(orders: Orders, **message: Any) -> None:
+    os.write(orders.report, (json.dumps(message) + "\n").encode())

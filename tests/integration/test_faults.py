@@ -1,0 +1,50 @@
+"""The matrix of faults: what happens to the others when a node fails, in every phase of a job."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .faults.cell import FAULTS
+from .faults.rank import PHASES, TURNS
+from .faults.report import markdown
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_fault_in_every_phase(full: bool, request: pytest.FixtureRequest) -> None:
+    """Of two nodes; at the full size of four as well. Without root the cables stay whole."""
+    nodes = [2, 4] if full else [2]
+    result = matrix(nodes=nodes, runners=2)
+    outcomes = result["outcomes"]
+    faults = len(FAULTS) if result["without"] is None else sum(not name.startswith("link") for name in FAULTS)
+    assert len(outcomes) == faults * len(PHASES) * len(nodes)
+    print(f"{len(outcomes)} cells in {result['seconds']:.0f} s")
+    record = request.config.getoption("--record-faults", None)
+    if record is not None:
+        command = "pytest --full --record-faults tests/integration/test_faults.py"
+        record.write_text(markdown(outcomes, command if full else command.replace(" --full", ""), TURNS))
+    broken = [one for one in outcomes if one["problems"]]
+    assert not broken, json.dumps(broken, indent=1)
+    if result["without"] is not None:
+        pytest.skip(f"without the cables: {result['without']}; the other {len(outcomes)} cells are right")
+
+
+def matrix(**given: Any) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.integration.faults.matrix", json.dumps(given)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
