@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: run test lint peers stress stress-ci stress-processes bench bench-baseline record clean help
+.PHONY: run test lint peers stress stress-ci stress-processes stress-faults stress-mixed bench bench-baseline record clean help
 
 PYTHON ?= python3
 ifeq ($(origin CXX),default)
@@ -16,7 +16,7 @@ export CXX
 VENV := .venv
 BIN := $(VENV)/bin
 SET_UP := $(VENV)/.installed
-NATIVE := CMakeLists.txt $(shell find csrc/include csrc/src csrc/bindings csrc/sampler)
+NATIVE := CMakeLists.txt $(shell find csrc/include csrc/src csrc/bindings csrc/sampler csrc/relay)
 SANITIZERS := address undefined thread
 BASELINE := tests/perf/baseline.json
 FIGURES := results/reference/bench.json
@@ -46,7 +46,7 @@ peers: $(SET_UP)  ## install TorchRec, which the backend torchrec compares with
 	@$(PIP) install --no-deps torchrec==1.8.0 fbgemm-gpu-cpu==1.8.0 tensordict torchmetrics==1.0.3 pyre-extensions iopath tqdm cloudpickle lightning-utilities mypy_extensions packaging portalocker pyvers typing-inspect
 
 stress: CTEST_SHARE :=
-stress: $(addprefix stress-,release $(SANITIZERS)) stress-processes  ## run all C++ tests, optimised and under every sanitizer, and the server's Python tests at full size
+stress: $(addprefix stress-,release $(SANITIZERS)) stress-processes stress-faults stress-mixed  ## run all C++ tests, optimised and under every sanitizer, and the server's Python tests at full size
 
 stress-ci: CTEST_SHARE := -LE long
 stress-ci: $(addprefix stress-,$(SANITIZERS))  ## the same without the optimised build and the tests labelled long
@@ -61,6 +61,12 @@ stress-%: $(SET_UP)
 
 stress-processes: $(SET_UP)
 	@$(BIN)/pytest --full tests/integration/test_guarantees_*.py tests/perf/test_server_perf.py
+
+stress-faults: $(SET_UP)  ## let nodes fail in every way and phase, and keep the table of what the others met; some of it needs root
+	@$(BIN)/pytest --full tests/integration/test_faults.py --record-faults=results/reference/faults.md
+
+stress-mixed: $(SET_UP)  ## half an hour of work on four nodes of which one fails again and again
+	@$(BIN)/pytest --full -s tests/integration/test_mixed_load.py
 
 bench: $(SET_UP)  ## measure speed against references in the same run, against the recorded baseline, and against the goals
 	@$(BIN)/adabench run --study peers

@@ -28,8 +28,7 @@ def test_every_fault_in_every_phase(full: bool, request: pytest.FixtureRequest) 
     print(f"{len(outcomes)} cells in {result['seconds']:.0f} s")
     record = request.config.getoption("--record-faults", None)
     if record is not None:
-        command = "pytest --full --record-faults tests/integration/test_faults.py"
-        record.write_text(markdown(outcomes, command if full else command.replace(" --full", ""), TURNS))
+        record.write_text(markdown(outcomes, TURNS))
     broken = [one for one in outcomes if one["problems"]]
     assert not broken, json.dumps(broken, indent=1)
     if result["without"] is not None:

@@ -14,7 +14,7 @@ __all__ = ["markdown"]
 
 _TEXT = """# What happens when a node fails
 
-Recorded by `{command}` on {date}, on {machine}.
+Recorded by `make stress-faults` on {date}, on {machine}.
 
 Each cell is a cluster of processes; one of them meets the fault while all of them are in the phase. In
 `finalize` the others are in `close()`, and the victim is not yet. With `PeerLost(rank)`, the blocked call of
@@ -27,11 +27,10 @@ fault and of the end, and every sum is exact.
 """
 
 
-def markdown(outcomes: list[dict[str, Any]], command: str, turns: int) -> str:
+def markdown(outcomes: list[dict[str, Any]], turns: int) -> str:
     """A page with a table for each number of nodes."""
     lines = [
         _TEXT.format(
-            command=command,
             date=datetime.date.today(),
             machine=machine_name(capture()),
             peer_timeout=PEER_TIMEOUT,

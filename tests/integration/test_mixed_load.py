@@ -1,0 +1,52 @@
+"""Mixed load on four nodes of which one fails again and again: sums are exact and nothing leaks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+MINUTES = 30
+GROWTH = 1.03
+"""Of the memory of a process from the middle third of its nodes to the last third."""
+
+
+def test_sums_are_exact_and_nothing_leaks(full: bool) -> None:
+    """Sums are compared after every checkpoint; half an hour at the full size."""
+    result = mixed(seconds=MINUTES * 60 if full else 10, longest_life=6.0 if full else 1.0, seed=8)
+    resources = result.pop("resources")
+    print(result)
+    assert sum(result["faults"].values()) == result["lives"] - 1 >= 2
+    assert result["checkpoints"] >= 1
+    for rank in (0, 1):
+        nodes = [one for one in resources if one["rank"] == rank]
+        assert [one["measured"] for one in nodes] == list(range(result["lives"]))
+        # The first life brings what stays: the connection to the rendezvous store, and what is loaded late.
+        assert {one["threads"] for one in nodes} == {1}
+        assert len({one["descriptors"] for one in nodes[1:]}) == 1
+        if full:
+            assert growth([one["megabytes"] for one in nodes]) <= GROWTH
+
+
+def growth(megabytes: list[float]) -> float:
+    third = len(megabytes) // 3
+    return median(megabytes[-third:]) / median(megabytes[third : 2 * third])
+
+
+def mixed(**given: Any) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.integration.faults.mixed", json.dumps(given)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"},
+        capture_output=True,
+        text=True,
+        timeout=given["seconds"] + 240,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
