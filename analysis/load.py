@@ -63,7 +63,7 @@ def cell_labels(planned: Sequence[PlannedRun] | Sequence[Run]) -> dict[str, str]
         extra = [f"{name}={_short(value)}" for name, value in run.params.items() if _varies(name, alike)]
         extra += [
             f"{name}={getattr(run, name)}"
-            for name in ("nodes", "workers", "network")
+            for name in ("nodes", "workers", "network", "pinned")
             if len({getattr(other, name) for other in alike}) > 1
         ]
         labels[identifier] = run.backend + (f" ({', '.join(extra)})" if extra else "")

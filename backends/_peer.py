@@ -28,7 +28,7 @@ def require_plain_cluster(name: str, cluster: Cluster) -> None:
     if cluster.world_size > 1 and cluster.network != "loopback":
         raise Unavailable(
             f"{name} has sockets of its own, which the network {cluster.network!r} does not slow down: "
-            "say --network loopback"
+            f"say --network loopback, or namespaces:{cluster.network}"
         )
 
 

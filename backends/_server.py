@@ -32,6 +32,7 @@ class ServerSession:
                 channels=options.channels,
                 techniques=options.techniques,
                 timing=options.timing,
+                listen=cluster.host,
             )
 
         self.usecase = usecase

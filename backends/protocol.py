@@ -50,6 +50,8 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Cluster:
     """Where one worker stands: thread `worker` of `workers` in node process `rank` of `world_size`.
 
+    `network` is what the parameter server is to make of its links. `host` is where this node listens for the
+    others if they do not share one loopback device.
     `share` gives all worker threads of a node process one object: the first caller makes it, and the owner of
     the cluster closes it (``close()``) after every session of the process is closed.
     """
@@ -61,6 +63,7 @@ class Cluster:
     seed: int
     network: str
     share: Callable[[Callable[[], Any]], Any]
+    host: str | None = None
 
     @property
     def index(self) -> int:

@@ -35,6 +35,7 @@ class Cell:
     data_path: str | None
     data: str | None = None
     source: str | None = None
+    pinned: bool = False
 
     @property
     def id(self) -> str:
@@ -44,7 +45,7 @@ class Cell:
             "backend": self.backend,
             "params": self.params,
             "options": self.options,
-            "topology": [self.nodes, self.workers, self.network],
+            "topology": [self.nodes, self.workers, self.network, self.pinned],
             "data": self.data,
             "source": self.source,
         }

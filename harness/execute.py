@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,8 +116,15 @@ def remaining(
 
 
 def obstacle(planned: PlannedRun, recorded: Sequence[Run]) -> str | None:
-    """Why a run need not be tried: its backend cannot work here, or said so in an earlier block."""
+    """Why a run need not be tried: its backend cannot work here, or said so in an earlier block, or there are
+    too few cores.
+    """
     said = [run.reason for run in recorded if run.cell == planned.cell and run.status == "skipped"]
+    cores = len(os.sched_getaffinity(0))
+    if planned.pinned and planned.nodes > cores:
+        return (
+            f"{planned.nodes} nodes with a core each need {planned.nodes} cores: this process may use {cores}"
+        )
     return said[-1] if said else unavailable(planned.backend)
 
 

@@ -17,6 +17,8 @@ import msgspec
 import psutil
 
 from adabench.harness.group import Failure, failures_file, leftovers_file
+from adabench.harness.link_probe import probe_link
+from adabench.harness.namespaces import NamespacesUnavailable, NodeLinks, link_of
 from adabench.harness.process import kill_tree
 from adabench.harness.scratch import scratch_folder
 from adabench.harness.spec import (
@@ -29,7 +31,7 @@ from adabench.harness.spec import (
     result_file,
     state_file,
 )
-from adabench.results.record import Status
+from adabench.results.record import Link, Status
 
 __all__ = ["Outcome", "launch", "launch_unrecorded"]
 
@@ -58,6 +60,7 @@ class Outcome:
     signal: str | None = None
     results: list[RankResult] = field(default_factory=list)
     left: tuple[str, ...] = ()
+    link: Link | None = None
 
 
 def launch(
@@ -82,6 +85,38 @@ def launch(
     watch : callable
         Told rank 0's state whenever it is read.
     """
+    link = link_of(spec.network)
+    if link is None:
+        return _launch(spec, out, err, timeout, stopped, watch)
+    try:
+        links = NodeLinks(link, spec.nodes)
+    except NamespacesUnavailable as error:
+        return Outcome("skipped", 0.0, reason=str(error))
+    with links:
+        probe = probe_link(links.namespaces)
+        before = links.cpu_seconds()
+        placed = msgspec.structs.replace(spec, namespaces=links.namespaces)
+        outcome = _launch(placed, out, err, timeout, stopped, watch)
+        if links.failure is not None:
+            return replace(outcome, status="failed", phase="launch", reason=links.failure, results=[])
+        return replace(outcome, link=Link(**probe._asdict(), relay_cpu_seconds=links.cpu_seconds() - before))
+
+
+def launch_unrecorded(spec: TrialSpec, timeout: float) -> Outcome:
+    """Run one cell once, for its outcome only: its output is thrown away."""
+    with tempfile.TemporaryDirectory() as folder:
+        logs = Path(folder)
+        return launch(spec, logs / "out", logs / "err", timeout, lambda: False, lambda state: None)
+
+
+def _launch(
+    spec: TrialSpec,
+    out: Path,
+    err: Path,
+    timeout: float,
+    stopped: Callable[[], bool],
+    watch: Callable[[RankState], None],
+) -> Outcome:
     with scratch_folder() as folder, out.open("ab") as out_file, err.open("ab") as err_file:
         (folder / "tmp").mkdir()
         launched_at = time.monotonic()
@@ -113,13 +148,6 @@ def launch(
     return outcome
 
 
-def launch_unrecorded(spec: TrialSpec, timeout: float) -> Outcome:
-    """Run one cell once, for its outcome only: its output is thrown away."""
-    with tempfile.TemporaryDirectory() as folder:
-        logs = Path(folder)
-        return launch(spec, logs / "out", logs / "err", timeout, lambda: False, lambda state: None)
-
-
 @dataclass(frozen=True)
 class _Ended:
     """Why the watching stopped, and which ranks had vanished by then without a word."""
@@ -149,7 +177,8 @@ def _environment(spec: TrialSpec, folder: Path) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "TMPDIR": str(folder / "tmp"),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "torchinductor"),
-        NETWORK_VARIABLE: spec.network,
+        # Links between namespaces slow down the transport like any other socket.
+        NETWORK_VARIABLE: "loopback" if spec.namespaces else spec.network,
     }
 
 

@@ -43,6 +43,7 @@ def execute_run(
         nodes=cell.nodes,
         workers=cell.workers,
         network=cell.network,
+        pinned=cell.pinned,
         data=cell.data_path,
         seed=planned.seed,
         # Warm-ups are no measurements, so they may be watched.
@@ -73,6 +74,7 @@ def execute_run(
         nodes=cell.nodes,
         workers=cell.workers,
         network=cell.network,
+        pinned=cell.pinned,
         data=first.data if first is not None else cell.data,
         block=planned.block,
         position=planned.position,
@@ -103,6 +105,7 @@ def execute_run(
         noise=Noise(
             load1=load, probe_seconds=seconds, load1_after=load_after, probe_seconds_after=seconds_after
         ),
+        link=outcome.link,
         environment=session.environment_id,
     )
 

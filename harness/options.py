@@ -26,7 +26,10 @@ Backends = Annotated[
 Repeats = Annotated[str | None, typer.Option("--repeats", "-r", help="Measured runs a cell.")]
 Nodes = Annotated[str | None, typer.Option(help="Node processes; several values are several cells.")]
 Workers = Annotated[str | None, typer.Option(help="Worker threads a node.")]
-Network = Annotated[str | None, typer.Option(help="loopback, lan, slow, or such as 0.5ms,2gbit.")]
+Network = Annotated[
+    str | None,
+    typer.Option(help="loopback, lan, slow, or such as 0.5ms,2gbit; namespaces:lan slows down all sockets."),
+]
 Timeout = Annotated[str | None, typer.Option(help="Of one run, such as 20m.")]
 Seed = Annotated[str | None, typer.Option(help="Of the first block; each block has the next.")]
 Data = Annotated[str | None, typer.Option(help="Folder or file of the data.")]

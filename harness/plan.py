@@ -36,7 +36,17 @@ def cells_of(study: Study) -> list[Cell]:
         for params in combinations(selected.values):
             checked = convert_params(usecase.Params, params, f"use case {selected.name!r}")
             path = study.data.get(selected.name)
-            cell = Cell(selected.name, "", msgspec.to_builtins(checked), {}, 1, 1, "loopback", path)
+            cell = Cell(
+                selected.name,
+                "",
+                msgspec.to_builtins(checked),
+                {},
+                1,
+                1,
+                "loopback",
+                path,
+                pinned=study.pinned,
+            )
             cells += [found for found in _with_backends(cell, study) if found not in cells]
     return with_identity(cells, study.seed)
 
@@ -141,6 +151,7 @@ def _planned(cell: Cell, block: int, position: int, seed: int) -> PlannedRun:
         nodes=cell.nodes,
         workers=cell.workers,
         network=cell.network,
+        pinned=cell.pinned,
         block=block,
         position=position,
         seed=seed + max(block, 0),

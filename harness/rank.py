@@ -9,15 +9,29 @@ import os
 import sys
 from pathlib import Path
 
+import msgspec
+
+from adabench.harness.namespaces import enter, environment
 from adabench.harness.process import die_with_parent
-from adabench.harness.spec import GROUP_VARIABLE
+from adabench.harness.spec import GROUP_VARIABLE, TrialSpec
 
 
 def main() -> int:
     die_with_parent(int(os.environ[GROUP_VARIABLE]))
+    spec_file = Path(sys.argv[1])
+    _take_place(msgspec.json.decode(spec_file.read_bytes(), type=TrialSpec), int(os.environ["RANK"]))
     from adabench.harness.trial import run_trial
 
-    return run_trial(Path(sys.argv[1]))
+    return run_trial(spec_file)
+
+
+def _take_place(spec: TrialSpec, rank: int) -> None:
+    """Go to this rank's core and namespace, while there is only this thread: those to come inherit both."""
+    if spec.pinned:
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
+    if spec.namespaces:
+        enter(spec.namespaces[rank])
+        os.environ.update(environment())
 
 
 if __name__ == "__main__":

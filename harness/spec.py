@@ -29,8 +29,8 @@ GROUP_VARIABLE = "ADABENCH_GROUP"
 class TrialSpec(msgspec.Struct, kw_only=True, frozen=True):
     """One run: what to train with what.
 
-    `folder` and `launched_at`, on the machine's monotonic clock, are set by the launch. With `trace` the life
-    of a few rows is written down in the first epoch.
+    `folder`, `namespaces`, one a node if the network has any, and `launched_at`, on the machine's monotonic
+    clock, are set by the launch. With `trace` the life of a few rows is written down in the first epoch.
     """
 
     usecase: str
@@ -40,10 +40,12 @@ class TrialSpec(msgspec.Struct, kw_only=True, frozen=True):
     nodes: int = 1
     workers: int = 1
     network: str = "loopback"
+    pinned: bool = False
     data: str | None = None
     seed: int = 1
     trace: bool = False
     folder: str = ""
+    namespaces: list[str] = []
     launched_at: float = 0.0
 
 

@@ -34,6 +34,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         Names with the values to try a parameter.
     nodes, workers, network : lists
         Topologies; every combination is a cell.
+    pinned : bool
+        Whether each node process gets one core of its own for all its threads.
     repeats : int
         Blocks, hence measured runs a cell.
     seed : int
@@ -54,6 +56,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     nodes: list[int]
     workers: list[int]
     network: list[str]
+    pinned: bool
     repeats: int
     seed: int
     timeout: float
@@ -68,6 +71,7 @@ _DEFAULTS: dict[str, Any] = {
     "nodes": 2,
     "workers": 1,
     "network": "loopback",
+    "pinned": False,
     "repeats": 6,
     "seed": 1,
     "timeout": "20m",
@@ -141,10 +145,10 @@ def load_study(file: Path | None, name: str, overrides: Mapping[str, Any]) -> St
         seed = _at_least(0, values["seed"])
     with located("timeout"):
         timeout = parse_duration(str(values["timeout"]))
+    with located("pinned"):
+        pinned = _switch(values["pinned"])
     with located("warmup"):
-        warmup = values["warmup"]
-        if not isinstance(warmup, bool):
-            raise UsageError(f"{warmup!r} is neither true nor false")
+        warmup = _switch(values["warmup"])
     with located("data"):
         data = _data(values["data"], usecases, None if origin["data"] == "option" or file is None else file)
     with located("targets"):
@@ -156,6 +160,7 @@ def load_study(file: Path | None, name: str, overrides: Mapping[str, Any]) -> St
         nodes=nodes,
         workers=workers,
         network=network,
+        pinned=pinned,
         repeats=repeats,
         seed=seed,
         timeout=timeout,
@@ -264,6 +269,12 @@ def _several(value: Any) -> list[Any]:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise UsageError(f"{value!r} is not a text")
+    return value
+
+
+def _switch(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise UsageError(f"{value!r} is neither true nor false")
     return value
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from adabench.harness.errors import UsageError, unknown
+from adabench.harness.namespaces import PREFIX, link_of
 
 __all__ = [
     "Selection",
@@ -109,12 +110,16 @@ def parse_duration(text: str) -> float:
 
 
 def parse_network(text: str) -> str:
-    """Check a network: ``loopback``, ``lan``, ``slow``, or latency and bandwidth as ``0.5ms,2gbit``."""
+    """Check a network: ``loopback``, ``lan``, ``slow``, or latency and bandwidth as ``0.5ms,2gbit``; after
+    ``namespaces:`` the same of links between network namespaces.
+    """
     text = text.strip().lower()
-    if text in _NETWORKS or _LINK.fullmatch(text):
+    link = text if link_of(text) is None else link_of(text)
+    if link in _NETWORKS or _LINK.fullmatch(link or ""):
         return text
     raise UsageError(
-        f"unknown network {text!r}: there is {', '.join(_NETWORKS)}, or latency and bandwidth as 0.5ms,2gbit"
+        f"unknown network {text!r}: there is {', '.join(_NETWORKS)}, or such as 0.5ms,2gbit; "
+        f"between network namespaces, {PREFIX}lan and so on"
     )
 
 

@@ -17,6 +17,7 @@ import msgspec
 import torch
 
 from adabench.backends.protocol import Backend, Cluster, Traceable, Unavailable
+from adabench.harness.namespaces import address
 from adabench.harness.registry import load_backend, load_usecase
 from adabench.harness.spec import (
     RankError,
@@ -136,7 +137,8 @@ class _Worker:
             worker=worker,
             workers=spec.workers,
             seed=spec.seed,
-            network=spec.network,
+            network="loopback" if spec.namespaces else spec.network,
+            host=address(trial.rank) if spec.namespaces else None,
             share=trial._shared,
         )
         self.epoch_seconds: list[float] = []

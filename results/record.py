@@ -13,6 +13,7 @@ __all__ = [
     "SCHEMA",
     "STATUSES",
     "Git",
+    "Link",
     "Noise",
     "Phase",
     "PlannedRun",
@@ -66,12 +67,25 @@ class Noise(msgspec.Struct, kw_only=True, frozen=True):
     probe_seconds_after: float | None = None
 
 
+class Link(msgspec.Struct, kw_only=True, frozen=True):
+    """What the links between network namespaces were measured to be right before a run, and their price.
+
+    The round trip is that of a byte, the rate that of one TCP connection. The relay that carries the packets
+    is no part of the run's CPU seconds.
+    """
+
+    round_trip_ms: float
+    gbit_per_second: float
+    relay_cpu_seconds: float
+
+
 class Run(msgspec.Struct, kw_only=True, frozen=True):
     """One cell, executed once: a line of ``runs.jsonl``.
 
     `metrics` are those of the test split at the best epoch by validation. `history` has an entry an epoch:
     the test split's metrics under their own names, the validation split's with the prefix ``valid_``.
     `cpu_seconds` are those of all processes from start to end, `train_cpu_seconds` those of the epochs.
+    If it was `pinned`, each node process had one core of its own for all its threads.
     """
 
     schema: int = SCHEMA
@@ -84,6 +98,7 @@ class Run(msgspec.Struct, kw_only=True, frozen=True):
     nodes: int
     workers: int
     network: str
+    pinned: bool = False
     data: str | None
     block: int
     position: int
@@ -112,6 +127,7 @@ class Run(msgspec.Struct, kw_only=True, frozen=True):
     peak_rss_mib: float | None = None
     context_switches: int | None = None
     noise: Noise | None = None
+    link: Link | None = None
     environment: str | None = None
 
 
@@ -125,6 +141,7 @@ class PlannedRun(msgspec.Struct, kw_only=True, frozen=True):
     nodes: int
     workers: int
     network: str
+    pinned: bool = False
     block: int
     position: int
     seed: int

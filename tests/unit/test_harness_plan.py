@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import replace
 
@@ -105,6 +106,17 @@ def test_a_cell_that_was_skipped_once_is_not_tried_again() -> None:
     assert obstacle(again, [first]) == "no links"
 
 
+def test_more_pinned_nodes_than_cores_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3})
+    overrides = {"usecases": "ctr[rows=2000]", "backends": "manual", "nodes": "1,2", "pinned": True}
+    one, two = cells_of(load_study(None, "s", overrides))
+    reasons = {run.nodes: obstacle(run, []) for run in order([one, two], 1, 1, False)}
+    assert reasons == {
+        1: None,
+        2: "2 nodes with a core each need 2 cores: this process may use 1",
+    }
+
+
 def test_identity_covers_everything_that_defines_a_cell() -> None:
     (base,) = cells(1)
     changed = [
@@ -115,6 +127,7 @@ def test_identity_covers_everything_that_defines_a_cell() -> None:
         replace(base, nodes=3),
         replace(base, workers=2),
         replace(base, network="lan"),
+        replace(base, pinned=True),
         replace(base, data="sha256:1"),
         replace(base, source="abc"),
     ]

@@ -82,11 +82,8 @@ def test_durations() -> None:
 
 
 def test_networks() -> None:
-    assert [parse_network(text) for text in ("loopback", "LAN", "0.5ms,2gbit")] == [
-        "loopback",
-        "lan",
-        "0.5ms,2gbit",
-    ]
-    for text in ("wan", "5ms", "5,2gbit", ""):
+    known = ["loopback", "lan", "0.5ms,2gbit", "namespaces:slow", "namespaces:0.5ms,2gbit"]
+    assert [parse_network(text.upper()) for text in known] == known
+    for text in ("wan", "5ms", "5,2gbit", "", "namespaces:", "namespaces:wan", "lan:namespaces"):
         with pytest.raises(UsageError, match="unknown network"):
             parse_network(text)

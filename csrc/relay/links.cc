@@ -1,0 +1,103 @@
+#include "links.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <ctime>
+#include <system_error>
+#include <utility>
+
+namespace relay {
+namespace {
+
+constexpr std::size_t kHeader = 10;                 // the kernel's virtio_net_hdr, whose file is not C++
+constexpr std::size_t kDestination = kHeader + 16;  // of the last 4 bytes of an IPv4 header without options
+// So that what is due does not wait for what arrives.
+constexpr int kPacketsAtOnce = 32;
+constexpr Nanos kLongestWaking = 200'000;
+
+}  // namespace
+
+Nanos now() {
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return Nanos{1'000'000'000} * time.tv_sec + time.tv_nsec;
+}
+
+Links::Links(std::vector<End> ends, adaps::LinkShape shape)
+    : ends_(std::move(ends)),
+      latency_(std::llround(1e9 * shape.latency_seconds)),
+      nanos_per_byte_(shape.bits_per_second > 0.0 ? 8e9 / shape.bits_per_second : 0.0) {}
+
+void Links::run(int stop) {
+  std::vector<pollfd> watched;
+  for (const End& end : ends_) watched.push_back({end.device.get(), POLLIN, 0});
+  watched.push_back({stop, POLLIN, 0});
+  while (true) {
+    const short wanted = in_use_ < kBuffers ? POLLIN : 0;
+    for (std::size_t node = 0; node < ends_.size(); ++node) watched[node].events = wanted;
+    const Nanos asleep = now();
+    const Nanos left = held_.empty() ? 0 : std::max<Nanos>(held_.top().due - waking_ - asleep, 0);
+    const timespec timeout{static_cast<time_t>(left / 1'000'000'000),
+                           static_cast<long>(left % 1'000'000'000)};
+    const int ready = ppoll(watched.data(), watched.size(), held_.empty() ? nullptr : &timeout, nullptr);
+    if (ready < 0 && errno != EINTR) throw std::system_error(errno, std::generic_category(), "ppoll");
+    if (watched.back().revents != 0) return;
+    if (ready == 0 && left > 0) waking_ += (std::min(now() - asleep - left, kLongestWaking) - waking_) / 16;
+    for (std::size_t node = 0; ready > 0 && node < ends_.size(); ++node) {
+      if (watched[node].revents != 0) take_in(node);
+    }
+    hand_out();
+  }
+}
+
+void Links::take_in(std::size_t from) {
+  for (int count = 0; count < kPacketsAtOnce && in_use_ < kBuffers; ++count) {
+    auto bytes = buffer();
+    const ssize_t size = read(ends_[from].device.get(), bytes.get(), kBytes);
+    const auto length = static_cast<std::size_t>(std::max<ssize_t>(size, 0));
+    std::size_t to = ends_.size();
+    // What else a kernel sends on its own, such as IPv6's search for routers, goes nowhere.
+    if (length >= kDestination + 4 && std::to_integer<int>(bytes[kHeader]) >> 4 == 4) {
+      to = std::to_integer<std::size_t>(bytes[kDestination + 3]) - 1;
+    }
+    if (to >= ends_.size() || to == from) {
+      spare_.push_back(std::move(bytes));
+      if (size < 0 && errno != EAGAIN) throw std::system_error(errno, std::generic_category(), "read");
+      if (size < 0) return;
+      continue;
+    }
+    double& free_at = free_at_[{from, to}];
+    free_at = std::max(free_at, static_cast<double>(now())) +
+              nanos_per_byte_ * static_cast<double>(length - kHeader);
+    held_.push({static_cast<Nanos>(free_at) + latency_, packets_++, to, length, std::move(bytes)});
+    ++in_use_;
+  }
+}
+
+void Links::hand_out() {
+  while (!held_.empty() && held_.top().due <= now()) {
+    // The order does not look at the bytes, so they may be taken out of the top.
+    auto& packet = const_cast<Packet&>(held_.top());
+    // The kernel refuses a packet only to a device that is down: its node is gone, and so is the packet.
+    if (write(ends_[packet.to].device.get(), packet.bytes.get(), packet.size) < 0 && errno != EIO) {
+      throw std::system_error(errno, std::generic_category(), "write");
+    }
+    spare_.push_back(std::move(packet.bytes));
+    held_.pop();
+    --in_use_;
+  }
+}
+
+std::unique_ptr<std::byte[]> Links::buffer() {
+  if (spare_.empty()) return std::unique_ptr<std::byte[]>(new std::byte[kBytes]);
+  auto bytes = std::move(spare_.back());
+  spare_.pop_back();
+  return bytes;
+}
+
+}  // namespace relay

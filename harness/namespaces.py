@@ -1,0 +1,149 @@
+"""Nodes in network namespaces of their own, joined by links that delay packets and limit their rate.
+
+A transport can only shape its own sockets; other systems bring theirs. So the network ``namespaces:lan`` (any
+latency and bandwidth that the transport knows, too) puts each node's process in a namespace whose only way
+out is a TUN device, and a relay of ours carries packets from device to device: one after the other at the
+link's rate, each held for the latency. Whatever talks over sockets is slowed down alike.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+__all__ = ["PREFIX", "NamespacesUnavailable", "NodeLinks", "address", "enter", "environment", "link_of"]
+
+PREFIX = "namespaces:"
+"""What the name of such a network begins with; the rest says what its links are like."""
+
+# As in csrc/relay/links.h.
+_DEVICE = "link0"
+_SUBNET = "10.210.0"
+# Nobody else is in a namespace, so any port is free.
+_PORT = 29500
+_CLONE_NEWNET = 0x40000000
+_RELAY = Path(sysconfig.get_path("scripts")) / "adabench-relay"
+_END_SECONDS = 10.0
+
+
+class NamespacesUnavailable(RuntimeError):
+    """This process may not make network namespaces; one sentence that becomes a run's reason."""
+
+
+class NodeLinks:
+    """Namespaces and the relay between them, as long as the context lasts.
+
+    Parameters
+    ----------
+    link : str
+        Latency and bandwidth of each directed pair of nodes: ``lan``, ``slow`` or such as ``0.5ms,2gbit``.
+    nodes : int
+
+    Raises
+    ------
+    NamespacesUnavailable
+        If they cannot be made: that needs root.
+    """
+
+    def __init__(self, link: str, nodes: int) -> None:
+        try:
+            self._relay = subprocess.Popen(
+                [str(_RELAY), str(nodes), link],
+                stdin=subprocess.PIPE,  # it ends when this closes, also by the death of this process
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise NamespacesUnavailable(
+                f"the relay between network namespaces, {_RELAY}, cannot be started: {error.strerror}"
+            ) from error
+        self._said = ""
+        assert self._relay.stdout is not None
+        self.namespaces = self._relay.stdout.readline().split()
+        """A file a node, which `enter` opens."""
+        if len(self.namespaces) != nodes:
+            self._end()
+            raise NamespacesUnavailable(f"network namespaces need root and TUN devices: {self._said}")
+        self._process = psutil.Process(self._relay.pid)
+
+    def __enter__(self) -> NodeLinks:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def cpu_seconds(self) -> float:
+        """What the relay has spent so far, the kernel's work on its packets included."""
+        if self._relay.poll() is not None:
+            return 0.0
+        spent = self._process.cpu_times()
+        return float(spent.user + spent.system)
+
+    @property
+    def failure(self) -> str | None:
+        """Why the relay ended before it was told to, if it did."""
+        code = self._relay.poll()
+        if code is None:
+            return None
+        self._end()
+        return f"the relay between the namespaces ended with exit code {code}: {self._said or 'no message'}"
+
+    def _end(self) -> None:
+        if self._relay.stdin is None or self._relay.stdin.closed:
+            return
+        try:
+            _, said = self._relay.communicate(timeout=_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._relay.kill()
+            _, said = self._relay.communicate()
+        self._said = " ".join(said.split())
+
+
+def link_of(network: str) -> str | None:
+    """``lan`` of ``namespaces:lan``; None for a network that the transport shapes, or nobody."""
+    return network.removeprefix(PREFIX) if network.startswith(PREFIX) else None
+
+
+def address(node: int) -> str:
+    """The address of a node in its namespace."""
+    return f"{_SUBNET}.{node + 1}"
+
+
+def environment() -> Mapping[str, str]:
+    """What tells torch's libraries in a namespace where to meet and which device to use.
+
+    Torchrun's own store is outside, so node 0 holds one inside.
+    """
+    return {
+        "MASTER_ADDR": address(0),
+        "MASTER_PORT": str(_PORT),
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "GLOO_SOCKET_IFNAME": _DEVICE,
+        "TP_SOCKET_IFNAME": _DEVICE,
+    }
+
+
+def enter(namespace: str) -> None:
+    """Move the calling thread, and all that it starts from now on, to a network namespace.
+
+    Parameters
+    ----------
+    namespace : str
+        One of `NodeLinks.namespaces`.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(namespace, "rb") as file:
+        if libc.setns(file.fileno(), _CLONE_NEWNET) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), namespace)
