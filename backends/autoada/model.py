@@ -21,7 +21,7 @@ from autoada.parameter import TableParameter, replace_parameters
 from autoada.rows import Expected
 from autoada.state import load_all_but_tables, state_of
 from autoada.step import NO_REPLAY, CallListener, Step, push_at_step
-from autoada.table import Read, RemoteTable
+from autoada.table import Read, RemoteTable, Steps
 from autoada.transfer import Transfer
 
 if TYPE_CHECKING:
@@ -50,8 +50,9 @@ class AdaModel(nn.Module):
     optimizer : torch.optim.Optimizer or sequence of them, optional
         SGD, Adagrad, Adam or SparseAdam without weight decay. Together they have all of the model's
         parameters. A ``step()`` pushes the gradients of its optimizer's parameters and the server applies
-        the rule. Rows of a table that have no gradient do not change, as with `torch.optim.SparseAdam`;
-        in PyTorch, momentum and Adam go on moving them. Without an optimizer, Adagrad with learning rate
+        the rule. With Adam, rows of a table that have no gradient do not change, as with
+        `torch.optim.SparseAdam`, and with momentum neither if there are several workers; a single one
+        does as `torch.optim.SGD`, which goes on moving them. Without an optimizer, Adagrad with learning rate
         0.01 is applied at the end of every backward pass.
     node : adaps.Node, optional
         The node, if several worker threads share one (`create_node`); by default the model makes its own.
@@ -251,6 +252,8 @@ class AdaModel(nn.Module):
         adaps.CheckpointError
             On every worker, if anything could not be written.
         """
+        for table in self._tables.values():
+            table.catch_up()
         kept = self._own_state().take(loader, extra)
         self.node.checkpoint(directory, worker=self._number, extra=kept)
 
@@ -272,12 +275,17 @@ class AdaModel(nn.Module):
             On every worker, if there is no complete checkpoint or it does not fit; nothing is changed then.
         """
         restored = self.node.restore(directory, worker=self._number)
-        extra = self._own_state().put(restored, loader, self.node.world_size * self.node.workers)
+        extra = self._own_state().put(restored, loader, self._shares)
         self._rates = [float(group.options["lr"]) for group in self._layout.groups]
         for table in self._tables.values():
             table.forget_rows()
         self._refresh()
         return extra
+
+    @property
+    def _shares(self) -> int:
+        """How many workers train together."""
+        return self.node.world_size * self.node.workers
 
     def _own_state(self) -> WorkerState:
         return WorkerState(self.module, self._layout.groups, self._tables.values(), self.transfer)
@@ -316,6 +324,7 @@ class AdaModel(nn.Module):
                 self.transfer,
                 self.reads,
                 self._gradient_arrived,
+                Steps.of(self._layout.groups[self._layout.rules[name]].rule, self._shares),
             )
             for name, parameter in self._layout.tables.items()
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum, auto
 from math import prod
 from typing import Any, NamedTuple
 
@@ -30,6 +31,26 @@ class Rows(NamedTuple):
     inverse: Tensor
 
 
+class Steps(Enum):
+    """What the server's rule of a table makes of the number of a step.
+
+    With momentum, `torch.optim.SGD` moves rows also in steps in which they have no gradient. The server does
+    so when they are next used. Of several workers each would do it; there, rows without a gradient stay as
+    they are.
+    """
+
+    COUNTED = auto()
+    CAUGHT_UP = auto()
+    IGNORED = auto()
+
+    @classmethod
+    def of(cls, rule: adaps.Optimizer, workers: int) -> Steps:
+        """For the rule of a table that so many workers use."""
+        if not (isinstance(rule, adaps.SGD) and rule.momentum):
+            return cls.COUNTED
+        return cls.CAUGHT_UP if workers == 1 else cls.IGNORED
+
+
 class RemoteTable:
     """Rows of one table, pulled when forward reads them, and their gradients, kept until they are pushed.
 
@@ -49,6 +70,8 @@ class RemoteTable:
         Where reads in training mode are noted, as long as `noting` is true.
     on_gradient : callable
         Called during the backward pass when a gradient of some rows has arrived.
+    steps : Steps
+        What the server's rule makes of the number of a step.
     """
 
     def __init__(
@@ -60,6 +83,7 @@ class RemoteTable:
         transfer: Transfer,
         reads: list[Read],
         on_gradient: Callable[[], None],
+        steps: Steps,
     ) -> None:
         self.name = name
         self.shape = shape
@@ -70,6 +94,7 @@ class RemoteTable:
         self._transfer = transfer
         self._pushed: list[tuple[Tensor, Tensor]] = []
         self._on_gradient = on_gradient
+        self._steps = steps
         self._expected: TableRows | None = None
         self._position = 0
         self._leaf: Tensor | None = None
@@ -155,7 +180,8 @@ class RemoteTable:
         """Hand over what was collected and has arrived in host memory."""
         if self._pushed:
             self.steps += 1  # as torch.optim counts: a step without a gradient for the parameter is none
-            self._table.set_step(self.steps)
+            if self._steps is not Steps.IGNORED:
+                self._table.set_step(self.steps)
         for keys, gradient in self._pushed:
             self._worker.push_gradients(keys, gradient)
         self._pushed.clear()
@@ -165,18 +191,25 @@ class RemoteTable:
 
     def read(self) -> Tensor:
         """A copy of the whole table, in host memory."""
+        self.catch_up()
         rows = torch.empty(self.shape)
         self._worker.pull(self._all_keys, rows.view(len(rows), -1))
         return rows
 
     def write(self, values: Tensor) -> None:
         """Overwrite the whole table."""
+        self.catch_up()  # what was to come of the values before is not to change these
         rows = max(1, CHUNK_FLOATS // max(1, prod(self.shape[1:])))
         flat = values.detach().to("cpu", torch.float32).reshape(self.shape[0], -1)
         for start in range(0, self.shape[0], rows):
             part = flat[start : start + rows].contiguous()
             self._worker.set(self._table.keys(torch.arange(start, start + len(part))), part)
         self.forget_rows()
+
+    def catch_up(self, keys: Tensor | None = None) -> None:
+        """Have rows, or all of them, make up for the steps in which they had no gradient."""
+        if self._steps is Steps.CAUGHT_UP:
+            self._table.catch_up(keys)
 
     # Corners of nn.Embedding
 
@@ -217,6 +250,7 @@ class RemoteTable:
         return positions.to(self.device, non_blocking=True)
 
     def _pull(self, keys: Tensor, track: bool) -> Tensor:
+        self.catch_up(keys)
         host = self._transfer.host_array(len(keys), *self.shape[1:])
         self._worker.pull(keys, host.view(len(keys), -1))
         rows = self._transfer.to_device(host)

@@ -27,6 +27,7 @@ import numpy.typing as npt
 from adaps import _contents, _core, _disk, _manifest
 from adaps._manifest import File, Manifest, TableEntry
 from adaps.errors import CheckpointError
+from adaps.optimizers import SGD
 from adaps.tables import Table
 
 __all__ = ["Participant", "Restored"]
@@ -226,7 +227,8 @@ class Participant:
                 _contents.load_table(self._core, index, table, folder, files)
                 entry = saved[table.name]
                 placed.set_learning_rate(entry.learning_rate)
-                if entry.step:
+                moves_on = isinstance(table.optimizer, SGD) and table.optimizer.momentum
+                if entry.step and not (moves_on and self._world_size > 1):
                     placed.set_step(entry.step)
         same = (manifest.world_size, manifest.workers) == (self._world_size, self._workers)
         place = (self._rank, self._worker) if same else (0, 0)

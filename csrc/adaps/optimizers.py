@@ -11,7 +11,12 @@ __all__ = ["SGD", "Adagrad", "Adam", "Optimizer", "RowAdagrad", "SparseAdam"]
 
 @dataclass(frozen=True)
 class SGD:
-    """Stochastic gradient descent, with (dense) momentum if it is not 0; as `torch.optim.SGD`."""
+    """Stochastic gradient descent, with momentum if it is not 0.
+
+    A row that has a gradient changes as in `torch.optim.SGD`. That one goes on moving rows without a gradient by
+    their momentum, and so does this on a single node once ``node.table(name).set_step(number)`` numbers the
+    steps; ``catch_up()`` makes up for those that rows have missed.
+    """
 
     lr: float = 0.01
     momentum: float = 0.0

@@ -27,7 +27,10 @@ class NodeTable {
   double learning_rate() const;
   void set_learning_rate(double lr);
   std::uint64_t step() const;
+  // Throws ValueError if nodes would each make up for the same steps.
   void set_step(std::uint64_t number);
+  // All rows if there are no keys. Throws IndexError naming the first key that is not the table's.
+  void catch_up(const py::object& keys);
 
  private:
   const std::shared_ptr<NodeHandle> node_;

@@ -1,12 +1,20 @@
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "adaps/local.h"
 #include "arrays.h"
 #include "node_table.h"
 #include "register.h"
 
 namespace adaps::bindings {
+
+namespace {
+constexpr std::size_t kAtOnce = 4096;
+}
 
 NodeTable::NodeTable(std::shared_ptr<NodeHandle> node, std::size_t index)
     : node_(std::move(node)), index_(index) {
@@ -45,7 +53,41 @@ void NodeTable::set_learning_rate(double lr) {
 
 std::uint64_t NodeTable::step() const { return node_->node().tables()[index_].step(); }
 
-void NodeTable::set_step(std::uint64_t number) { node_->node().tables()[index_].set_step(number); }
+void NodeTable::set_step(std::uint64_t number) {
+  Node& node = node_->node();
+  Table& table = node.tables()[index_];
+  if (number != 0 && table.spec().rule.kind == RuleKind::kMomentum && node.settings().nodes > 1) {
+    throw py::value_error("step " + std::to_string(number) + " of table '" + name_ +
+                          "': with momentum, steps are numbered on one node only, and there are " +
+                          std::to_string(node.settings().nodes));
+  }
+  table.set_step(number);
+}
+
+void NodeTable::catch_up(const py::object& keys) {
+  Node& node = node_->node();
+  const Table& table = node.tables()[index_];
+  if (!keys.is_none()) {
+    const Array array = Array::of_int64(keys, "keys");
+    for (const Key key : array.keys()) {
+      if (!table.contains(key)) {
+        throw py::index_error("key " + std::to_string(static_cast<std::int64_t>(key)) +
+                              " is not one of table '" + name_ + "': its keys are " +
+                              std::to_string(first_key_) + " to " + std::to_string(table.end_key() - 1));
+      }
+    }
+    const py::gil_scoped_release release;
+    adaps::catch_up(node.state(), table, array.keys());
+    return;
+  }
+  const py::gil_scoped_release release;
+  std::vector<Key> some(kAtOnce);
+  for (Key first = table.first_key(); first < table.end_key(); first += some.size()) {
+    some.resize(std::min<Key>(kAtOnce, table.end_key() - first));
+    std::iota(some.begin(), some.end(), first);
+    adaps::catch_up(node.state(), table, some);
+  }
+}
 
 void register_node_table(py::module_& module) {
   py::class_<NodeTable>(module, "NodeTable", "A table in its place among the tables of a node.")
@@ -60,9 +102,13 @@ void register_node_table(py::module_& module) {
            "Changes the learning rate of the gradients applied on this node: call it on every node.")
       .def_property_readonly("step", &NodeTable::step, "The step that set_step told, else 0.")
       .def("set_step", &NodeTable::set_step, py::arg("number"),
-           "Has Adam correct its bias for step `number` (from 1) where it applies gradients on this node; "
-           "with "
-           "0, as at first, each row counts its own gradients.");
+           "Gradients applied on this node from now on belong to step `number` (from 1): Adam corrects its "
+           "bias for it, and with momentum a row makes up for the steps that it missed (on one node only). "
+           "With 0, as at first, each row counts its own gradients.")
+      .def(
+          "catch_up", &NodeTable::catch_up, py::arg("keys") = py::none(),
+          "With momentum and numbered steps: has rows make up for the steps that they missed, so that a pull "
+          "gives what torch.optim.SGD would have; all rows if no keys are given.");
 }
 
 }  // namespace adaps::bindings

@@ -297,6 +297,19 @@ void start(NodeState& node, Operation& operation, std::span<const Key> keys) {
   if (operation.units.empty()) operation.done.store(true, std::memory_order_release);
 }
 
+void catch_up(NodeState& node, const Table& table, std::span<const Key> keys) {
+  const std::vector<float> nothing(table.length(), 0.0F);
+  Store& store = node.store;
+  for (std::size_t i = 0; i < std::min(kBlock, keys.size()); ++i) store.prefetch_word(keys[i]);
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (i % kBlock == 0) prefetch_block(store, keys, i, &table, true);
+    if ((store.peek(keys[i]) & word::kSlot) == 0) continue;
+    LockedKey key(store, keys[i]);
+    if (allowed(OperationKind::kPushGradients, key))
+      serve(node, key, OperationKind::kPushGradients, nullptr, nothing.data());
+  }
+}
+
 void submit_units(NodeState& node, Operation& operation) {
   std::vector<std::vector<Unit*>> by_channel(node.channels.size());
   for (Unit& unit : operation.units) {

@@ -56,7 +56,13 @@ Table::Table(Table&& other) noexcept
       arena_(other.arena_),
       width_(other.width_),
       learning_rate_(other.learning_rate()),
-      step_(other.step_.load(std::memory_order_relaxed)) {}
+      step_(other.step_.load(std::memory_order_relaxed)),
+      sizes_(std::move(other.sizes_)) {}
+
+void Table::set_step(std::uint64_t number) {
+  if (number != 0) sizes_->note(number, learning_rate());
+  step_.store(number, std::memory_order_relaxed);
+}
 
 void Table::init(Key key, float* out) const {
   spec_.init.fill(key - first_key_, out, spec_.length);
@@ -65,7 +71,7 @@ void Table::init(Key key, float* out) const {
 
 void Table::apply_gradient(float* value, const float* gradient, float* delta) const {
   spec_.rule.apply(value, gradient, spec_.length, delta,
-                   {learning_rate(), step_.load(std::memory_order_relaxed)});
+                   {learning_rate(), step_.load(std::memory_order_relaxed), sizes_.get()});
 }
 
 Tables::Tables(std::vector<TableSpec> specs) {

@@ -13,6 +13,16 @@ inline void change(float* x, float* delta, float by) {
   if (delta != nullptr) *delta += by;
 }
 
+// Step numbers as floats: exact up to here, after which they begin anew.
+constexpr std::uint64_t kStepNumbers = std::uint64_t{1} << 24;
+float step_stamp(std::uint64_t number) { return static_cast<float>(1 + (number - 1) % kStepNumbers); }
+// 0 if `number` is before the stamp.
+std::uint64_t steps_since(float stamp, std::uint64_t number) {
+  const auto then = static_cast<std::uint64_t>(stamp);
+  const auto steps = (static_cast<std::uint64_t>(step_stamp(number)) + kStepNumbers - then) % kStepNumbers;
+  return steps < kStepNumbers / 2 ? steps : 0;
+}
+
 inline float* at(float* base, std::size_t i) { return base == nullptr ? nullptr : base + i; }
 
 }  // namespace
@@ -22,6 +32,7 @@ std::size_t UpdateRule::state_length(std::size_t length) const {
     case RuleKind::kSgd:
       return 0;
     case RuleKind::kMomentum:
+      return length + 1;  // buffer, step of the last change
     case RuleKind::kAdagrad:
       return length;
     case RuleKind::kRowAdagrad:
@@ -47,11 +58,8 @@ void UpdateRule::apply(float* value, const float* gradient, std::size_t length, 
     case RuleKind::kSgd:
       for (std::size_t i = 0; i < length; ++i) change(value + i, at(delta, i), -learning_rate * gradient[i]);
       return;
-    case RuleKind::kMomentum:  // buffer <- momentum * buffer + gradient
-      for (std::size_t i = 0; i < length; ++i) {
-        change(state + i, at(state_delta, i), (momentum - 1.0F) * state[i] + gradient[i]);
-        change(value + i, at(delta, i), -learning_rate * state[i]);
-      }
+    case RuleKind::kMomentum:
+      sgd_momentum(value, gradient, length, delta, now);
       return;
     case RuleKind::kAdagrad:  // Duchi, Hazan, Singer (2011)
       if (delta == nullptr) {
@@ -78,6 +86,31 @@ void UpdateRule::apply(float* value, const float* gradient, std::size_t length, 
     case RuleKind::kSparseAdam:
       adam(value, gradient, length, delta, now);
       return;
+  }
+}
+
+// buffer <- momentum * buffer + gradient, value <- value - learning rate * buffer; and the same with gradient
+// 0 for each step that was missed. A second gradient of the same step is added to the first.
+void UpdateRule::sgd_momentum(float* value, const float* gradient, std::size_t length, float* delta,
+                              const UpdateStep& now) const {
+  float* buffer = value + length;
+  float* stamp = buffer + length;
+  float* buffer_delta = at(delta, length);
+  float kept = momentum;
+  float drift = now.learning_rate * momentum;
+  if (now.number != 0) {
+    if (*stamp != 0.0F) {
+      const std::uint64_t steps = steps_since(*stamp, now.number);
+      kept = static_cast<float>(std::pow(static_cast<double>(momentum), static_cast<double>(steps)));
+      if (steps != 1)
+        drift = static_cast<float>(
+            now.sizes->drift(now.number - steps, now.number, static_cast<double>(momentum)));
+    }
+    change(stamp, at(delta, 2 * length), step_stamp(now.number) - *stamp);
+  }
+  for (std::size_t i = 0; i < length; ++i) {
+    change(value + i, at(delta, i), -drift * buffer[i] - now.learning_rate * gradient[i]);
+    change(buffer + i, at(buffer_delta, i), (kept - 1.0F) * buffer[i] + gradient[i]);
   }
 }
 

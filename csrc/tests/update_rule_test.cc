@@ -68,6 +68,38 @@ TEST(momentum) {
   });
 }
 
+// With numbered steps a row that has no gradient for a while, or is only caught up, is where a row is that
+// got a gradient of 0 in each step, whatever the learning rates were.
+TEST(momentum_makes_up_for_missed_steps) {
+  const UpdateRule& rule = kRules[1];
+  for (const std::uint64_t first : {1, 16'777'200}) {  // the number of steps that a float can tell
+    Row row(rule);
+    std::vector<double> value(row.floats.begin(), row.floats.begin() + kLength);
+    std::vector<double> buffer(kLength);
+    StepSizes sizes;
+    for (std::uint64_t step = first; step < first + 400; ++step) {
+      const float lr = step % 7 == 0 ? 0.05F : 0.1F;
+      sizes.note(step, lr);
+      const std::uint64_t phase = step - first;
+      const bool used = phase < 3 || phase % 50 == 0 || phase % 50 == 13;
+      const auto t = static_cast<int>(phase);
+      for (std::size_t i = 0; i < kLength; ++i) {
+        const double both = 2.0 * static_cast<double>(gradient(t, i));  // two gradients, one after the other
+        buffer[i] = static_cast<double>(rule.momentum) * buffer[i] + (used ? both : 0.0);
+        value[i] -= static_cast<double>(lr) * buffer[i];
+      }
+      if (!used && phase % 50 != 20) continue;
+      std::vector<float> g(kLength, 0.0F);
+      if (used) {
+        for (std::size_t i = 0; i < kLength; ++i) g[i] = gradient(t, i);
+      }
+      for (int i = 0; i < 2; ++i)
+        rule.apply(row.floats.data(), g.data(), kLength, nullptr, {lr, step, &sizes});
+      for (std::size_t i = 0; i < kLength; ++i) CHECK(std::abs(row.floats[i] - value[i]) < 2e-5);
+    }
+  }
+}
+
 TEST(adagrad) {
   std::vector<double> sum(kLength, 0.1);
   compare(kRules[2], [&](int step, std::size_t i, double value) {

@@ -19,23 +19,6 @@ Optimizers = Sequence[torch.optim.Optimizer]
 Make = Callable[[nn.Module], Optimizers]
 
 
-class LazyMomentum(torch.optim.SGD):
-    """SGD whose sparse gradients leave the rows that they do not name alone, momentum included."""
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None and parameter.grad.is_sparse:
-                    gradient = parameter.grad.coalesce()
-                    rows = gradient.indices()[0]
-                    memory = self.state[parameter].setdefault("memory", torch.zeros_like(parameter))
-                    memory[rows] = group["momentum"] * memory[rows] + gradient.values()
-                    parameter[rows] -= group["lr"] * memory[rows]
-                    parameter.grad = None
-        return super().step(closure)
-
-
 class Clicks(nn.Module):
     """Duplicates within a batch, two tables on the same ids, a padding row."""
 
@@ -143,10 +126,6 @@ def momentum(model: nn.Module) -> Optimizers:
     return [torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)]
 
 
-def lazy_momentum(model: nn.Module) -> Optimizers:
-    return [LazyMomentum(model.parameters(), lr=0.02, momentum=0.9)]
-
-
 def adam(model: nn.Module) -> Optimizers:
     return [torch.optim.Adam(model.parameters(), lr=0.01)]
 
@@ -159,18 +138,15 @@ def sparse_adam(model: nn.Module) -> Optimizers:
     return [*optimizers, torch.optim.Adam(rest, lr=0.01)] if rest else optimizers
 
 
-@pytest.mark.parametrize("make", [sgd, adagrad])
+@pytest.mark.parametrize("make", [sgd, momentum, adagrad])
 @pytest.mark.parametrize("kind", [Clicks, Graph, Bags, Words, Tied, Repeated])
 def test_losses_equal_those_of_plain_pytorch(kind: type[nn.Module], make: Make) -> None:
     assert_same(kind, make, make)
 
 
-@pytest.mark.parametrize("make", [momentum, adam])
 @pytest.mark.parametrize("kind", [Tied, EveryRow])
-def test_optimizers_with_memory_are_pytorchs_where_every_row_has_a_gradient(
-    kind: type[nn.Module], make: Make
-) -> None:
-    assert_same(kind, make, make)
+def test_adam_is_pytorchs_where_every_row_has_a_gradient(kind: type[nn.Module]) -> None:
+    assert_same(kind, adam, adam)
 
 
 @pytest.mark.parametrize("kind", [Clicks, Graph, Bags, Words])
@@ -179,8 +155,8 @@ def test_sparse_adam_on_tables_and_adam_on_the_rest_are_pytorchs(kind: type[nn.M
 
 
 @pytest.mark.parametrize("kind", [Clicks, Graph, Bags, Words])
-def test_momentum_moves_the_rows_that_have_a_gradient_and_no_other(kind: type[nn.Module]) -> None:
-    assert_same(kind, lazy_momentum, momentum, sparse=True)
+def test_momentum_is_pytorchs_on_sparse_gradients(kind: type[nn.Module]) -> None:
+    assert_same(kind, momentum, momentum, sparse=True)
 
 
 def assert_same(kind: type[nn.Module], plainly: Make, make: Make, **options: Any) -> None:
@@ -231,6 +207,13 @@ def test_a_scheduler_and_gradient_clipping_work() -> None:
     unclipped, _ = train(Clicks, sgd)
     assert losses == pytest.approx(plain, abs=1e-5, rel=0)
     assert losses != pytest.approx(unclipped, abs=1e-3)
+
+
+def test_rows_at_rest_follow_a_scheduler_with_momentum() -> None:
+    plain, _ = train(Clicks, momentum, around=ClipAndDecay)
+    losses, model = train(Clicks, momentum, autoada.AdaModel, around=ClipAndDecay)
+    model.close()
+    assert losses == pytest.approx(plain, abs=1e-5, rel=0)
 
 
 def test_gradients_accumulate_until_the_step() -> None:

@@ -217,6 +217,45 @@ def test_adam_counts_the_gradients_of_a_row_until_it_is_told_the_step() -> None:
     assert abs(told[1, 0] + 0.1) > 0.01  # what a first step would have done
 
 
+def sgd_on_three_rows(steps: int, told: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """One row a step has a gradient, and the learning rate falls: our rows, torch's."""
+    parameter = torch.nn.Parameter(torch.zeros(3, 2))
+    optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
+    generator = torch.Generator().manual_seed(0)
+    table = adaps.Table("emb", 3, 2, optimizer=adaps.SGD(lr=0.1, momentum=0.9), init=adaps.Constant(0.0))
+    rows = torch.empty(3, 2)
+    with adaps.Node([table]) as node:
+        kv, placed = node.worker(0), node.table("emb")
+        for step in range(1, steps + 1):
+            gradient = torch.randn(2, generator=generator)
+            row = 0 if step % 20 else 1
+            parameter.grad = torch.zeros(3, 2)
+            parameter.grad[row] = gradient
+            optimizer.param_groups[0]["lr"] = 0.1 / step**0.5
+            optimizer.step()
+            placed.set_learning_rate(0.1 / step**0.5)
+            if told:
+                placed.set_step(step)
+            kv.push_gradients([row], gradient)
+        placed.catch_up([1])
+        placed.catch_up()
+        kv.pull([0, 1, 2], rows)
+    return rows, parameter.detach()
+
+
+def test_with_numbered_steps_momentum_goes_on_moving_rows_without_a_gradient_as_torch_does() -> None:
+    ours, torchs = sgd_on_three_rows(190, told=True)
+    torch.testing.assert_close(ours, torchs, rtol=1e-5, atol=1e-6)
+    lazy, _ = sgd_on_three_rows(190, told=False)
+    assert (lazy[1] - torchs[1]).abs().max() > 0.01
+
+
+def test_keys_of_another_table_cannot_be_caught_up() -> None:
+    tables = [adaps.Table(name, 3, 2, optimizer=adaps.SGD(momentum=0.9)) for name in ("a", "b")]
+    with adaps.Node(tables) as node, pytest.raises(IndexError, match="key 3 is not one of table 'a'"):
+        node.table("a").catch_up([2, 3])
+
+
 def test_row_adagrad_divides_by_the_root_of_the_summed_mean_squares() -> None:
     with adaps.Node([adaps.Table("emb", 1, 2, optimizer=adaps.RowAdagrad(lr=1.0, eps=0.0))]) as node:
         kv = node.worker(0)

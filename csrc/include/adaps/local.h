@@ -17,6 +17,9 @@ struct NodeState;
 // complete.
 void start(NodeState& node, Operation& operation, std::span<const Key> keys);
 
+// Applies what rows that are here have missed of their table's steps (UpdateRule); the others are left alone.
+void catch_up(NodeState& node, const Table& table, std::span<const Key> keys);
+
 // Counts the writes among the units for wait_sync and hands all to their channels.
 void submit_units(NodeState& node, Operation& operation);
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "adaps/step_sizes.h"
 #include "adaps/types.h"
 #include "adaps/update_rule.h"
 
@@ -52,7 +53,7 @@ class Table {
   void set_learning_rate(float lr) { learning_rate_.store(lr, std::memory_order_relaxed); }
   // Of gradients applied from now on; see UpdateStep.
   std::uint64_t step() const { return step_.load(std::memory_order_relaxed); }
-  void set_step(std::uint64_t number) { step_.store(number, std::memory_order_relaxed); }
+  void set_step(std::uint64_t number);
 
   // Writes the initial value and optimizer state of a key to out[width()].
   void init(Key key, float* out) const;
@@ -65,6 +66,7 @@ class Table {
   std::size_t width_;
   std::atomic<float> learning_rate_;
   std::atomic<std::uint64_t> step_{0};
+  std::unique_ptr<StepSizes> sizes_ = std::make_unique<StepSizes>();
 };
 
 // All tables of a node; fixed for its life. Tables of equal width share an arena of the store.

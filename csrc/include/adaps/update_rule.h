@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "adaps/step_sizes.h"
+
 namespace adaps {
 
 enum class RuleKind : std::uint8_t { kSgd, kMomentum, kAdagrad, kRowAdagrad, kAdam, kSparseAdam };
@@ -11,14 +13,17 @@ enum class RuleKind : std::uint8_t { kSgd, kMomentum, kAdagrad, kRowAdagrad, kAd
 // What a gradient is applied with, beside the rule: it changes while training goes on.
 struct UpdateStep {
   float learning_rate = 0.0F;
-  // For Adam's bias correction: how many steps the optimizer has made with this one. 0: every row counts the
-  // gradients that it got.
+  // How many steps the optimizer has made with this one. Adam corrects its bias by it; with momentum, a row
+  // makes up for the steps that it missed. 0: every row counts the gradients that it got.
   std::uint64_t number = 0;
+  // Of all steps, if `number` is not 0.
+  const StepSizes* sizes = nullptr;
 };
 
-// Hyperparameters in the notation of torch.optim. Momentum and Adam are lazy: only rows with a gradient
-// change, state included. The two Adams differ in where eps is added, as torch.optim.Adam and SparseAdam do:
-// to the root of the second moment after, or before its bias is corrected.
+// Hyperparameters in the notation of torch.optim. Adam is lazy: only rows with a gradient change, state
+// included. So is momentum, unless steps are numbered: then a gradient of 0 makes up for what was missed, and
+// does nothing if nothing was. The two Adams differ in where eps is added, as torch.optim.Adam and SparseAdam
+// do: to the root of the second moment after, or before its bias is corrected.
 struct UpdateRule {
   RuleKind kind = RuleKind::kSgd;
   float lr = 0.01F;
@@ -39,6 +44,8 @@ struct UpdateRule {
              const UpdateStep& step) const;
 
  private:
+  void sgd_momentum(float* value, const float* gradient, std::size_t length, float* delta,
+                    const UpdateStep& step) const;
   void adam(float* value, const float* gradient, std::size_t length, float* delta,
             const UpdateStep& step) const;
 };
