@@ -44,7 +44,7 @@ class Steps(Enum):
     IGNORED = auto()
 
     @classmethod
-    def of(cls, rule: adaps.Optimizer, workers: int) -> Steps:
+    def of(cls, rule: object, workers: int) -> Steps:
         """For the rule of a table that so many workers use."""
         if not (isinstance(rule, adaps.SGD) and rule.momentum):
             return cls.COUNTED

@@ -13,9 +13,9 @@ __all__ = ["SGD", "Adagrad", "Adam", "Optimizer", "RowAdagrad", "SparseAdam"]
 class SGD:
     """Stochastic gradient descent, with momentum if it is not 0.
 
-    A row that has a gradient changes as in `torch.optim.SGD`. That one goes on moving rows without a gradient by
-    their momentum, and so does this on a single node once ``node.table(name).set_step(number)`` numbers the
-    steps; ``catch_up()`` makes up for those that rows have missed.
+    A row that has a gradient changes as in `torch.optim.SGD`. That one goes on moving rows without a gradient
+    by their momentum, and so does this on a single node once ``node.table(name).set_step(number)`` numbers
+    the steps; ``catch_up()`` makes up for those that rows have missed.
     """
 
     lr: float = 0.01
