@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "adaps/lookahead.h"
 #include "adaps/mutant.h"
 
 namespace adaps {
@@ -201,7 +202,7 @@ void Channel::flush_dirty(bool everything) {
   dirty_.take(round_keys_);
   const std::size_t before = outbox_.size_bytes();
   const Table* hint = nullptr;
-  for (const Key name : round_keys_) {
+  for_each_prefetched(node_.store, round_keys_, [&](Key name) {
     const auto table = static_cast<std::size_t>(&tables.find(name, hint) - &tables[0]);
     if (table_due_[table]) {
       flush_key(name);
@@ -209,7 +210,7 @@ void Channel::flush_dirty(bool everything) {
     } else {
       deferred_[table].push_back(name);
     }
-  }
+  });
   flush_deferred_ = false;
   flush_wanted_ = kNever;
   for (std::size_t i = 0; i < tables.size(); ++i) {
@@ -219,7 +220,7 @@ void Channel::flush_dirty(bool everything) {
       flush_wanted_ = std::min(flush_wanted_, cadence_.latest(i, clock));
       continue;
     }
-    for (const Key name : deferred_[i]) flush_key(name);
+    for_each_prefetched(node_.store, deferred_[i], [this](Key name) { flush_key(name); });
     deferred_[i].clear();
     cadence_.flushed(i, now_, clock);
   }
@@ -229,7 +230,7 @@ void Channel::flush_dirty(bool everything) {
 }
 
 void Channel::flush_key(Key name) {
-  LockedKey key(node_.store, name);
+  LockedKey key = lock(name);
   if (!key.has_slot()) return;
   key.header().flags &= static_cast<std::uint8_t>(~kOnDirtyList);
   flush(key);
@@ -245,7 +246,9 @@ Clock Channel::newest_clock() const {
 void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
   const Driving driving(this);
   Reader reader(payload);
+  Lookahead lookahead(node_.store, awaiting_, payload);
   while (!reader.at_end()) {
+    lookahead.step();
     switch (reader.peek_type()) {
       case MessageType::kRequest:
         on_request(reader.read<RequestMessage>(), reader);

@@ -6,6 +6,7 @@
 
 #include "adaps/channel.h"
 #include "adaps/invariant.h"
+#include "adaps/lookahead.h"
 #include "adaps/mutant.h"
 
 namespace adaps {
@@ -13,19 +14,6 @@ namespace adaps {
 namespace {
 // How many keys a tick takes up for full replication, so that a frame stays of moderate size.
 constexpr Key kPermanentBatch = 8192;
-constexpr std::size_t kPrefetchAhead = 16;
-
-// Touches each key's word and header, asked for ahead of their use: first the word, then the header that it
-// names.
-template <typename Function>
-void for_each_prefetched(Store& store, std::span<const Key> keys, Function function) {
-  const Table* hint = nullptr;
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (i + 2 * kPrefetchAhead < keys.size()) store.prefetch_word(keys[i + 2 * kPrefetchAhead]);
-    if (i + kPrefetchAhead < keys.size()) store.prefetch_header(keys[i + kPrefetchAhead], hint);
-    function(keys[i]);
-  }
-}
 
 }  // namespace
 
@@ -66,7 +54,7 @@ void Channel::act(Interest& interest, const Signal& signal, Clock clock) {
 }
 
 void Channel::start_interest(Key name) {
-  LockedKey key(node_.store, name);
+  LockedKey key = lock(name);
   materialize(key);
   if (!key.has_slot()) key.allocate(State::kNone);
   if (key.header().intents++ == 0) trace(name, TraceKind::kIntentStart);
@@ -76,7 +64,7 @@ void Channel::start_interest(Key name) {
 
 // The last intent of this node for the key may have ended: then it gives up what it holds only for that.
 void Channel::end_interest(Key name) {
-  LockedKey key(node_.store, name);
+  LockedKey key = lock(name);
   ADAPS_INVARIANT(key.has_slot() && key.header().intents > 0, "an intent ends that is not counted");
   if (--key.header().intents > 0) return;
   trace(name, TraceKind::kIntentStop);
@@ -107,7 +95,7 @@ void Channel::start_permanent_interest() {
 void Channel::catch_up() {
   for (const IntentMessage& message : std::exchange(postponed_intents_, {})) on_intent(message);
   for (const Key name : std::exchange(postponed_decisions_, {})) {
-    LockedKey key(node_.store, name);
+    LockedKey key = lock(name);
     if (key.state() == State::kOwner) reconsider(key);
   }
 }

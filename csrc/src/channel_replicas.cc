@@ -111,7 +111,7 @@ void Channel::transfer(LockedKey& key, NodeId to) {
 #ifdef ADAPS_SIMULATION
 void Channel::finish_torn() {
   for (const Torn& torn : torn_) {
-    LockedKey key(node_.store, torn.key);
+    LockedKey key = lock(torn.key);
     if (key.state() == State::kOwner) become_none(key, torn.to, torn.rc);
   }
   torn_.clear();
@@ -131,7 +131,7 @@ void Channel::become_none(LockedKey& key, NodeId owner, RelocationCount rc) {
 void Channel::on_transfer(NodeId from, const TransferMessage& message, Reader& reader) {
   check_key(message.key);
   {
-    LockedKey key(node_.store, message.key);
+    LockedKey key = lock(message.key);
     const State state = key.state();
     ADAPS_INVARIANT(state == State::kPending || state == State::kReplica || state == State::kDropping,
                     "a key is transferred to a node that neither asked for it nor holds it");
@@ -180,7 +180,7 @@ void Channel::on_transfer(NodeId from, const TransferMessage& message, Reader& r
 
 void Channel::on_news(NodeId from, const NewsMessage& message) {
   check_key(message.key);
-  LockedKey key(node_.store, message.key);
+  LockedKey key = lock(message.key);
   const State state = key.state();
   if (state == State::kOwner || state == State::kReplica) return;
   if (newer_entry(message.rc, key.location_count()) || ADAPS_MUTANT(news_unordered)) {
@@ -194,7 +194,7 @@ void Channel::on_news(NodeId from, const NewsMessage& message) {
 void Channel::on_setup(NodeId from, const SetupMessage& message, Reader& reader) {
   check_key(message.key);
   {
-    LockedKey key(node_.store, message.key);
+    LockedKey key = lock(message.key);
     ADAPS_INVARIANT(key.state() == State::kPending, "a replica is set up that nobody asked for");
     if (message.payload == Payload::kNone) throw ProtocolError("a replica is set up without a value");
     SlotHeader& header = key.header();
@@ -210,13 +210,13 @@ void Channel::on_setup(NodeId from, const SetupMessage& message, Reader& reader)
     trace(message.key, TraceKind::kReplicaSetUp);
   }
   retry_parked(message.key);
-  LockedKey key(node_.store, message.key);
+  LockedKey key = lock(message.key);
   if (!ADAPS_MUTANT(setup_ignores_end)) try_drop(key);  // the intent may have ended meanwhile
 }
 
 void Channel::on_refresh(const RefreshMessage& message, Reader& reader) {
   check_key(message.key);
-  LockedKey key(node_.store, message.key);
+  LockedKey key = lock(message.key);
   const std::span<const float> value = reader.floats(key.width());
   ADAPS_INVARIANT(key.state() == State::kReplica || key.state() == State::kDropping,
                   "a refresh for a key without replica");
@@ -264,7 +264,7 @@ bool Channel::try_drop(LockedKey& key) {
 void Channel::on_drop_ack(const AckMessage& message) {
   check_key(message.key);
   {
-    LockedKey key(node_.store, message.key);
+    LockedKey key = lock(message.key);
     if (key.state() != State::kDropping) return;
     finish_drop(key);
     if (key.has_slot()) want(key);
@@ -337,7 +337,7 @@ Holder* Channel::find_holder(LockedKey& key, NodeId from, RelocationCount rc) {
 
 void Channel::on_delta(NodeId from, const DeltaMessage& message, Reader& reader) {
   check_key(message.key);
-  LockedKey key(node_.store, message.key);
+  LockedKey key = lock(message.key);
   const std::span<const float> delta = reader.floats(key.width());
   Holder* holder = find_holder(key, from, message.rc);
   if (holder == nullptr) {
@@ -358,7 +358,7 @@ void Channel::on_delta(NodeId from, const DeltaMessage& message, Reader& reader)
 void Channel::on_ack(const AckMessage& message) {
   check_key(message.key);
   {
-    LockedKey key(node_.store, message.key);
+    LockedKey key = lock(message.key);
     ADAPS_INVARIANT(key.state() == State::kReplica && key.header().side != 0 &&
                         sides_.unapplied.at(key.header().side).in_flight,
                     "an acknowledgement of a delta that was not sent");
@@ -377,13 +377,13 @@ void Channel::on_ack(const AckMessage& message) {
     }
   }
   retry_parked(message.key);
-  LockedKey key(node_.store, message.key);
+  LockedKey key = lock(message.key);
   if (key.has_slot()) try_drop(key);
 }
 
 void Channel::on_drop(NodeId from, const DeltaMessage& message, Reader& reader) {
   check_key(message.key);
-  LockedKey key(node_.store, message.key);
+  LockedKey key = lock(message.key);
   const std::span<const float> delta = reader.floats(message.has_delta != 0 ? key.width() : 0);
   if (find_holder(key, from, message.rc) == nullptr) return;
   SlotHeader& header = key.header();

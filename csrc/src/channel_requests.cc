@@ -10,6 +10,7 @@
 #include "adaps/channel.h"
 #include "adaps/invariant.h"
 #include "adaps/local.h"
+#include "adaps/lookahead.h"
 #include "adaps/mutant.h"
 
 namespace adaps {
@@ -18,18 +19,11 @@ namespace {
 
 constexpr std::uint8_t kMaxHops = 127;
 
-std::size_t payload_floats(const RequestMessage& message, std::size_t length) {
-  switch (static_cast<OperationKind>(message.kind)) {
-    case OperationKind::kPull:
-      return 0;
-    case OperationKind::kPush:
-    case OperationKind::kSet:
-      return length;
-    case OperationKind::kPushGradients:
-      return message.count * length;
-    default:
-      throw ProtocolError("unknown kind of request " + std::to_string(static_cast<int>(message.kind)));
-  }
+std::size_t known_floats(const RequestMessage& message, std::size_t length) {
+  const std::optional<std::size_t> floats = payload_floats(message, length);
+  if (!floats)
+    throw ProtocolError("unknown kind of request " + std::to_string(static_cast<int>(message.kind)));
+  return *floats;
 }
 
 }  // namespace
@@ -38,7 +32,7 @@ std::size_t payload_floats(const RequestMessage& message, std::size_t length) {
 
 void Channel::try_operation(Unit& unit) {
   {
-    LockedKey key(node_.store, unit.key);
+    LockedKey key = lock(unit.key);
     materialize(key);
     if (!serve(key, unit) && defer(key, unit)) return;
   }
@@ -102,7 +96,7 @@ void Channel::send_request(LockedKey& key, Unit& unit) {
     return;
   }
   if (operation.abandoned) {  // whether it takes effect is open to the worker, but the message must be whole
-    scratch_.assign(payload_floats(message, length), 0.0F);
+    scratch_.assign(known_floats(message, length), 0.0F);
     message.kind = static_cast<std::uint64_t>(OperationKind::kPush);
     message.count = 1;
     outbox_.append(key.location(), message, {std::span<const float>(scratch_).first(length)});
@@ -143,7 +137,7 @@ void Channel::on_answer(NodeId from, const AnswerMessage& message, Reader& reade
   Unit& unit = take_awaiting(message.unit);
   Operation& operation = *unit.operation;
   {
-    LockedKey key(node_.store, unit.key);
+    LockedKey key = lock(unit.key);
     const State state = key.state();
     const bool elsewhere = state == State::kNone || state == State::kPending || state == State::kDropping;
     if (state == State::kReplica || state == State::kDropping) {
@@ -205,9 +199,9 @@ void Channel::on_request(RequestMessage message, Reader& reader) {
   }
   Unit* mine = nullptr;
   {
-    LockedKey key(node_.store, message.key);
+    LockedKey key = lock(message.key);
     materialize(key);
-    const std::span<const float> payload = reader.floats(payload_floats(message, key.length()));
+    const std::span<const float> payload = reader.floats(known_floats(message, key.length()));
     if (key.state() != State::kOwner) {
       counters_.requests_forwarded.add();
       const NodeId to = next_hop(key, message.route);
@@ -263,7 +257,7 @@ void Channel::on_intent(IntentMessage message) {
   if (message.origin >= node_.settings.nodes) {
     throw ProtocolError("an intent from rank " + std::to_string(message.origin));
   }
-  LockedKey key(node_.store, message.key);
+  LockedKey key = lock(message.key);
   if (node_.frozen.load() && (key.state() == State::kOwner || key.untouched_here())) {
     postponed_intents_.push_back(message);
     return;

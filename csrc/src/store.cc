@@ -121,8 +121,8 @@ std::uint64_t Store::slots_in_use() const {
   return slots;
 }
 
-LockedKey::LockedKey(Store& store, Key key, std::uint32_t word)
-    : store_(store), key_(key), table_(store.tables().find(key)), word_(word) {
+LockedKey::LockedKey(Store& store, Key key, const Table& table, std::uint32_t word)
+    : store_(store), key_(key), table_(table), word_(word) {
   if ((word_ & word::kSlot) != 0) attach(word_ & word::kIndexMask);
 }
 

@@ -189,6 +189,7 @@ class Channel : public TransportEvents {
     trace(key.key(), TraceKind::kAlloc);
   }
   void check_key(Key key) const;
+  LockedKey lock(Key key) { return {node_.store, key, table_hint_}; }
 
   NodeState& node_;
   const int index_;
@@ -248,6 +249,7 @@ class Channel : public TransportEvents {
   std::vector<std::uint32_t> free_names_;
   std::unordered_map<Key, std::deque<Unit*>> parked_;
   std::vector<float> scratch_;
+  const Table* table_hint_ = nullptr;
 
   std::vector<Sync> syncs_;
   std::uint32_t next_mark_ = 0;

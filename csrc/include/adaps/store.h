@@ -8,6 +8,7 @@
 // work for a table, and a key that was never touched costs no value memory.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -92,11 +93,16 @@ class Store {
   std::uint32_t peek(Key key) const { return words_[key].load(std::memory_order_relaxed); }
   void prefetch_word(Key key) const { __builtin_prefetch(&words_[key], 1); }
 
-  // The header of the key's slot, if its word (asked for earlier) says that it has one.
-  void prefetch_header(Key key, const Table*& hint) {
+  // Header and value of the key's slot, if its word (asked for earlier) says that it has one.
+  void prefetch_slot(Key key, const Table*& hint) {
     const std::uint32_t seen = peek(key);
     if ((seen & word::kSlot) == 0) return;
-    __builtin_prefetch(&arena(tables_.find(key, hint)).header(seen & word::kIndexMask), 1);
+    Arena& slots = arena(tables_.find(key, hint));
+    const std::uint32_t index = seen & word::kIndexMask;
+    __builtin_prefetch(&slots.header(index), 1);
+    const auto* value = reinterpret_cast<const char*>(slots.value(index));
+    const std::size_t bytes = std::min(slots.width() * sizeof(float), kPrefetchedBytes);
+    for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(value + at, 0);
   }
 
   // Locks the key if its word has all bits of `needed` (which includes kSlot); returns the word or 0.
@@ -123,6 +129,9 @@ class Store {
   std::uint64_t slots_in_use() const;
 
  private:
+  static constexpr std::size_t kLine = 64;
+  static constexpr std::size_t kPrefetchedBytes = 8 * kLine;
+
   static void pause(int spins);
 
   Tables& tables_;
@@ -137,8 +146,12 @@ class Store {
 class LockedKey {
  public:
   LockedKey(Store& store, Key key) : LockedKey(store, key, store.lock(key)) {}
+  // `hint`: as for Tables::find.
+  LockedKey(Store& store, Key key, const Table*& hint)
+      : LockedKey(store, key, store.tables().find(key, hint), store.lock(key)) {}
   // Takes over a lock that is held; `word` is what taking it returned.
-  LockedKey(Store& store, Key key, std::uint32_t word);
+  LockedKey(Store& store, Key key, std::uint32_t word)
+      : LockedKey(store, key, store.tables().find(key), word) {}
   ~LockedKey() { store_.unlock(key_, final_word()); }
   LockedKey(const LockedKey&) = delete;
   LockedKey& operator=(const LockedKey&) = delete;
@@ -168,6 +181,7 @@ class LockedKey {
   void release(NodeId owner, RelocationCount rc);
 
  private:
+  LockedKey(Store& store, Key key, const Table& table, std::uint32_t word);
   void attach(std::uint32_t index);
   std::uint32_t final_word() const;
 
