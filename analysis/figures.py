@@ -11,6 +11,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from adabench.analysis.costs import draw_costs
 from adabench.analysis.life_of_keys import draw_life_of_run
 from adabench.analysis.load import SUCCESS, cell_labels, last_attempts, traced_runs
 from adabench.analysis.style import INK, SVG, palette, styled
@@ -25,8 +26,8 @@ _BARS_IN_A_ROW = 6
 
 
 def draw_figures(store: SessionStore) -> list[Path]:
-    """Draw a session into its folder ``figures``, each as PNG and SVG: bars a use case, ratios beside the
-    thesis's, and the life of keys where it was traced.
+    """Draw a session into its folder ``figures``, each as PNG and SVG: bars a use case, costs
+    beside other systems', ratios beside the thesis's, and the life of keys where it was traced.
 
     Raises
     ------
@@ -44,6 +45,7 @@ def draw_figures(store: SessionStore) -> list[Path]:
         own = [run for run in counted if run.usecase == usecase]
         figures = {
             usecase: draw_bars(own),
+            f"{usecase}-costs": draw_costs(own),
             f"{usecase}-thesis": draw_thesis(own),
             f"{usecase}-life": draw_life_of_run(store, traced[usecase]) if usecase in traced else None,
         }

@@ -9,6 +9,7 @@ import pytest
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.patches import Rectangle
 
+from adabench.analysis.costs import draw_costs
 from adabench.analysis.figures import draw_bars, draw_figures
 from adabench.analysis.load import cell_labels, load_frame, measured
 from adabench.analysis.tables import markdown, session_table
@@ -132,6 +133,27 @@ def test_the_thesis_stands_beside_as_ratios_to_prefetch(runs: list[Run], store: 
     assert heights == pytest.approx([1, 5630 / 5520, 1, 11 / 13])
     assert draw_thesis([run for run in runs if run.backend != "prefetch"]) is None
     assert draw_thesis([msgspec.structs.replace(run, usecase="mf") for run in runs]) is None
+
+
+def test_costs_stand_beside_those_of_other_systems_and_nowhere_else() -> None:
+    runs = [
+        msgspec.structs.replace(
+            a_run(name, block, 0.0),
+            samples=1_000_000,
+            train_cpu_seconds=cpu + block,
+            epoch_seconds=[2.0, 3.0],
+            counters=counters,
+        )
+        for name, cpu, counters in (("ddp", 30.0, {}), ("manual", 20.0, {"bytes_sent": 1.0}))
+        for block in range(3)
+    ]
+    figure = draw_costs(runs)
+    assert figure is not None
+    cpu, speed = figure.axes
+    assert [label.get_text() for label in cpu.get_yticklabels()] == ["manual", "ddp"]
+    assert [patch.get_width() for patch in cpu.patches if isinstance(patch, Rectangle)] == [21.0, 31.0]
+    assert [patch.get_width() for patch in speed.patches if isinstance(patch, Rectangle)] == [200.0, 200.0]
+    assert draw_costs([run for run in runs if run.backend == "manual"]) is None
 
 
 def test_equal_records_give_equal_figures(store: SessionStore) -> None:
