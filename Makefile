@@ -21,6 +21,7 @@ SANITIZERS := address undefined thread
 BASELINE := tests/perf/baseline.json
 FIGURES := results/reference/bench.json
 STUDIES := default thesis matrix
+BENCH_STUDIES := peers links latency scaling
 ROUNDS := --benchmark-min-rounds=25
 
 export PIP_CONSTRAINT := constraints.txt
@@ -68,9 +69,24 @@ stress-faults: $(SET_UP)  ## let nodes fail in every way and phase, and keep the
 stress-mixed: $(SET_UP)  ## half an hour of work on four nodes of which one fails again and again
 	@$(BIN)/pytest --full -s tests/integration/test_mixed_load.py
 
-bench: $(SET_UP)  ## measure speed against references in the same run, against the recorded baseline, and against the goals
-	@$(BIN)/adabench run --study peers
-	@$(BIN)/pytest tests/perf $(ROUNDS) --baseline=$(BASELINE) --record-goals=$(FIGURES)
+fuzz: SECONDS := 60
+fuzz: export PATH := $(CURDIR)/$(BIN):$(PATH)
+fuzz: $(SET_UP)  ## search the fuzz targets by coverage, each for SECONDS of CPU time; needs clang
+	@command -v clang++ > /dev/null || { echo "There is no clang++, which libFuzzer is part of: install it (Debian: apt install clang)." >&2; exit 1; }
+	@$(PIP) install atheris
+	@mkdir -p build
+	@cmake --preset fuzz > build/fuzz.log || { cat build/fuzz.log; exit 1; }
+	@cmake --build --preset fuzz
+	@$(BIN)/python csrc/tests/fuzz/search.py --seconds $(SECONDS) --jobs $$(nproc)
+
+bench: $(SET_UP)  ## measure speed against references in the same run, the recorded baseline, other systems and the goals, in half an hour
+	@failed=(); \
+	for study in $(BENCH_STUDIES); do $(BIN)/adabench run --fresh --study $$study || failed+=("adabench run --study $$study"); done; \
+	$(BIN)/pytest tests/perf $(ROUNDS) --baseline=$(BASELINE) --record-goals=$(FIGURES) || failed+=("pytest tests/perf"); \
+	$(BIN)/python results/reference/keep.py $(BENCH_STUDIES) || failed+=("python results/reference/keep.py"); \
+	echo "figures and goals: results/reference/BENCH.md, README.md"; \
+	for command in "$${failed[@]}"; do echo "failed: $$command" >&2; done; \
+	((!$${#failed[@]}))
 
 bench-baseline: $(SET_UP)  ## record the baseline of make bench, in five processes; best on a machine that does nothing else
 	@rm -f $(BASELINE)

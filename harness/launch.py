@@ -93,7 +93,11 @@ def launch(
     except NamespacesUnavailable as error:
         return Outcome("skipped", 0.0, reason=str(error))
     with links:
-        probe = probe_link(links.namespaces)
+        try:
+            probe = probe_link(links.namespaces)
+        except OSError as error:
+            reason = f"the links between the namespaces cannot be measured: {error}"
+            return Outcome("failed", 0.0, phase="launch", reason=reason)
         before = links.cpu_seconds()
         placed = msgspec.structs.replace(spec, namespaces=links.namespaces)
         outcome = _launch(placed, out, err, timeout, stopped, watch)

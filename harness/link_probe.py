@@ -76,7 +76,8 @@ def _ping(near: socket.socket, far: socket.socket) -> float:
 
 def _bulk(near: socket.socket, far: socket.socket) -> float:
     """Bits a second that arrive while the sender sends all it can."""
-    end = time.perf_counter() + _WARM_SECONDS + _BULK_SECONDS
+    start = time.perf_counter()
+    warm, end = start + _WARM_SECONDS, start + _WARM_SECONDS + _BULK_SECONDS
 
     def send() -> None:
         chunk = bytes(_CHUNK)
@@ -87,12 +88,12 @@ def _bulk(near: socket.socket, far: socket.socket) -> float:
     thread = threading.Thread(target=send)
     thread.start()
     into = bytearray(_CHUNK)
-    received, warm_at, warm = 0, 0.0, 0
+    received, before, since = 0, 0, start
     while (now := time.perf_counter()) < end:
         received += far.recv_into(into)
-        if not warm_at and now > end - _BULK_SECONDS:
-            warm_at, warm = time.perf_counter(), received
-    rate = 8 * (received - warm) / (time.perf_counter() - warm_at)
+        if now < warm:
+            before, since = received, time.perf_counter()
+    rate = 8 * (received - before) / (time.perf_counter() - since)
     while far.recv_into(into):
         pass
     thread.join()

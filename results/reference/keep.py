@@ -36,7 +36,13 @@ CAPTIONS = {
     "gcn-arxiv_like": "The same on a graph of the size of ogbn-arxiv with generated edges",
     "gcn-techniques": "Each technique on a graph of the size of ogbn-arxiv with generated edges, four nodes",
     "matrix": "Every strategy on one and two nodes, over fast and slow links (`adabench run --study matrix`)",
-    "peers": "Ours against what else there is (`adabench run --study peers`)",
+    "peers": "Ours against what else there is, and the floor (`adabench run --study peers`)",
+    "links": (
+        "The same between network namespaces, whose links delay everybody's packets alike "
+        "(`adabench run --study links`)"
+    ),
+    "latency": "Links slower than loopback, with intent and without (`adabench run --study latency`)",
+    "scaling": "One and two nodes with a core each (`adabench run --study scaling`)",
 }
 
 ONLY = {"thesis": "thesis", "life": "default"}
@@ -102,7 +108,7 @@ def readme_with_figures(text: str, reference: Path = REFERENCE) -> str:
     names = sorted(file.parent.name for file in reference.glob("*/session.json"))
     names.sort(key=lambda name: list(CAPTIONS).index(name) if name in CAPTIONS else len(CAPTIONS))
     shown = [_section(SessionStore(reference / name)) for name in names]
-    return before + "\n\n".join([BEGIN, *shown, END]) + after
+    return before + "\n\n".join([BEGIN, *_goals(reference / "BENCH.md"), *shown, END]) + after
 
 
 def main(names: list[str]) -> int:
@@ -117,6 +123,19 @@ def main(names: list[str]) -> int:
         draw(store)
     README.write_text(readme_with_figures(README.read_text(encoding="utf-8")), encoding="utf-8")
     return 0
+
+
+def _goals(page: Path) -> list[str]:
+    """The first table of the page that `make bench` writes, if there is one."""
+    if not page.is_file():
+        return []
+    blocks = page.read_text(encoding="utf-8").split("\n\n")
+    table = next(block for block in blocks if block.startswith("|"))
+    link = "results/reference/BENCH.md"
+    return [
+        f"**Goals of speed (`make bench`).** Reasons and what each system took: [{link}]({link}).",
+        table,
+    ]
 
 
 def _section(store: SessionStore) -> str:

@@ -15,8 +15,10 @@ import psutil
 import pytest
 
 from adabench.harness import namespaces
+from adabench.harness.launch import launch_unrecorded
 from adabench.harness.link_probe import probe_link
 from adabench.harness.namespaces import NamespacesUnavailable, NodeLinks, address, enter
+from adabench.harness.spec import TrialSpec
 from adabench.results.store import list_sessions
 from tests.integration.conftest import Adabench
 
@@ -136,6 +138,11 @@ def test_a_run_that_may_not_have_namespaces_is_skipped(
     monkeypatch.setattr(namespaces, "_RELAY", tmp_path / "missing")
     with pytest.raises(NamespacesUnavailable, match=r"missing, cannot be started: No such file"):
         NodeLinks("lan", 2)
+    spec = TrialSpec(usecase="ctr", params={}, backend="rpc", options={}, nodes=2, network="namespaces:lan")
+    outcome = launch_unrecorded(spec, 60)
+    assert outcome.status == "skipped"
+    assert outcome.reason is not None
+    assert outcome.reason.startswith("the relay between network namespaces, ")
     refused = tmp_path / "refused"
     refused.write_text("#!/bin/sh\necho 'a network namespace: Operation not permitted' >&2; exit 1\n")
     refused.chmod(0o755)

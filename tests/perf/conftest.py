@@ -20,8 +20,8 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from adabench.harness.environment import capture, machine_name
 
 from .gate import FEWEST_ROUNDS, Baseline, Rounds, regression
-from .goals import ROWS, goal, table, write_record
-from .peers import costs, newest_runs, rows_against_peers
+from .goals import ROWS, goal, goal_table, write_record
+from .studies import rows_of_studies
 
 __all__ = ["Ratio", "goal"]
 
@@ -31,6 +31,7 @@ RATIOS = pytest.StashKey[list[str]]()
 BEFORE = pytest.StashKey[Baseline]()
 RECORDED = pytest.StashKey[Baseline]()
 SLOWER = pytest.StashKey[list[str]]()
+WRITTEN = pytest.StashKey[list[Path]]()
 
 Ratio = Callable[[Callable[[], object], Callable[[], object]], float]
 
@@ -125,10 +126,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.config.stash[RECORDED].write(session.config.getoption("--record-baseline"))
     goals = session.config.getoption("--record-goals", None)
     if goals is not None:
-        runs = newest_runs(SESSIONS)
-        rows = [*session.config.stash.get(ROWS, []), *rows_against_peers(runs)]
+        of_studies, costs = rows_of_studies(SESSIONS)
+        rows = [*session.config.stash.get(ROWS, []), *of_studies]
         session.config.stash[ROWS] = rows
-        write_record(goals, machine_name(capture()), rows, costs(runs))
+        session.config.stash[WRITTEN] = [goals, write_record(goals, machine_name(capture()), rows, costs)]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -140,7 +141,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             terminalreporter.write_line(line)
     if ROWS in config.stash:
         terminalreporter.section("goals")
-        for line in table(config.stash[ROWS]):
-            terminalreporter.write_line(line)
+        terminalreporter.write_line(goal_table(config.stash[ROWS]))
+    for file in config.stash.get(WRITTEN, []):
+        terminalreporter.write_line(f"written: {file}")
     if BEFORE in config.stash and (was := config.stash[BEFORE].machine) != machine_name(capture()):
         terminalreporter.write_line(f"the baseline is of another machine: {was}")

@@ -1,18 +1,39 @@
-"""The table of goals: by how much a figure misses its own, and the rows of a session with peers."""
+"""The table of goals: by how much a figure misses its own, and the rows of recorded sessions."""
 
 from __future__ import annotations
 
-from adabench.results.record import Run, Seconds
+import json
+from pathlib import Path
+from typing import Any
 
-from .goals import Row, table
-from .peers import costs, rows_against_peers
+import msgspec
+import pytest
+
+from adabench.harness.plan import cells_of, planned_runs
+from adabench.harness.study import built_in_studies, load_study
+from adabench.results.record import Git, Link, Run, Seconds, Session
+from adabench.results.store import SessionStore
+
+from .goals import Cost, Row, goal_table, page, write_record
+from .reasons import WHY, reason
+from .studies import (
+    STUDIES,
+    costs,
+    newest_complete,
+    rows_against_peers,
+    rows_behind_links,
+    rows_of_latency,
+    rows_of_scaling,
+)
 
 
-def a_run(backend: str, block: int, cpu: float, seconds: float, techniques: str = "adaptive") -> Run:
-    return Run(
+def a_run(
+    backend: str, block: int, cpu: float, seconds: float, techniques: str = "adaptive", **more: Any
+) -> Run:
+    run = Run(
         run_id=f"{backend}-{block}",
         session="s",
-        cell=f"{backend}-{techniques}",
+        cell=f"{backend}-{techniques}-{sorted(more.items())}",
         usecase="ctr",
         backend=backend,
         params={"techniques": techniques},
@@ -33,21 +54,71 @@ def a_run(backend: str, block: int, cpu: float, seconds: float, techniques: str 
         train_cpu_seconds=cpu,
         metrics={"auc": 0.75},
     )
+    return msgspec.structs.replace(run, **more)
+
+
+def skipped(backend: str, **more: Any) -> Run:
+    return a_run(backend, 0, 1, 1, status="skipped", reason=f"{backend} is not here", **more)
+
+
+OURS = "autoada-automatic"
 
 
 def test_a_figure_meets_its_goal_or_misses_it_by_a_part_of_the_goal() -> None:
     rows = [
-        Row("fast", 1.1, 1.1, "× that"),
-        Row("slow", 0.9, 1.2, "× that"),
-        Row("cheap", 0.4, 0.5, "× it", at_most=True),
-        Row("dear", 0.75, 0.5, "× it", at_most=True),
+        Row("fast", "× that", 1.1, 1.1),
+        Row("slow", "× that", 0.9, 1.2),
+        Row("hardly", "× that", 1.0999, 1.1),
+        Row("cheap", "× it", 0.4, 0.5, at_most=True),
+        Row("dear", "× it", 0.75, 0.5, at_most=True),
+        Row("beside", "× it", 0.3),
+        Row("absent", "× it", None, 2.0, missing="skipped: no root"),
     ]
-    assert table(rows)[2:] == [
-        "| fast | 1.1 × that | ≥ 1.1 | met |",
-        "| slow | 0.9 × that | ≥ 1.2 | missed by 25% |",
-        "| cheap | 0.4 × it | ≤ 0.5 | met |",
-        "| dear | 0.75 × it | ≤ 0.5 | missed by 50% |",
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in goal_table(rows).splitlines()[2:]]
+    assert cells == [
+        ["fast", "1.1 × that", "≥ 1.1", "met"],
+        ["slow", "0.9 × that", "≥ 1.2", "missed by 25%"],
+        ["hardly", "1.1 × that", "≥ 1.1", "missed by less than 1%"],
+        ["cheap", "0.4 × it", "≤ 0.5", "met"],
+        ["dear", "0.75 × it", "≤ 0.5", "missed by 50%"],
+        ["beside", "0.3 × it", "–", "for comparison"],
+        ["absent", "–", "≥ 2", "skipped: no root"],
     ]
+
+
+def test_every_missed_goal_has_a_reason_or_says_that_there_is_none(tmp_path: Path) -> None:
+    rows = [
+        Row("pull of 1,000 of 32 floats", "×", 1.0, 1.1),
+        Row("pull of 1 from another node", "×", 2.0, 1.5, at_most=True),
+        Row("something new", "×", 1.0, 2.0),
+        Row("something met", "×", 2.0, 2.0),
+    ]
+    cost = Cost(
+        study="links",
+        usecase="ctr",
+        backend="rpc",
+        cpu_microseconds_a_sample=20.0,
+        samples_a_second=50_000.0,
+        quality=0.75,
+        runs=3,
+        round_trip_ms=0.52,
+    )
+    page_file = write_record(tmp_path / "bench.json", "a machine", rows, [cost])
+    text = page_file.read_text()
+    assert page_file.name == "BENCH.md"
+    # The longer beginning counts.
+    assert f"- **pull of 1,000 of 32 floats (missed by 9%)**: {WHY['pull of']}\n" in text
+    assert (
+        f"- **pull of 1 from another node (missed by 33%)**: {WHY['pull of 1 from another node']}\n" in text
+    )
+    assert "- **something new (missed by 50%)**: no reason noted\n" in text
+    assert "something met (" not in text
+    assert "| 0.52 " in text
+    recorded = json.loads((tmp_path / "bench.json").read_text())
+    assert [row["reason"] for row in recorded["rows"]] == [reason(row.what) for row in rows[:3]] + [None]
+    assert [row["verdict"] for row in recorded["rows"]][-1] == "met"
+    assert recorded["costs"][0]["backend"] == "rpc"
+    assert "None is." in page("a machine", "today", rows[3:], [])
 
 
 def test_ours_is_compared_with_the_best_peer_of_each_block() -> None:
@@ -58,16 +129,19 @@ def test_ours_is_compared_with_the_best_peer_of_each_block() -> None:
             a_run("floor", block, 10 * slow, 10 * slow),
             a_run("torchrec", block, 20 * slow, 8 * slow),
             a_run("rpc", block, 24 * slow, 16 * slow),
-            a_run("autoada-automatic", block, 15 * slow, 4 * slow),
-            a_run("autoada-automatic", block, 12 * slow, 2 * slow, techniques="static"),
+            a_run(OURS, block, 15 * slow, 4 * slow),
+            a_run(OURS, block, 12 * slow, 2 * slow, techniques="static"),
         ]
-    assert [(row.figure, row.goal, row.unit) for row in rows_against_peers(runs)] == [
-        (1.5, 1.25, "× the floor"),
-        (0.75, 1, "× the best of torchrec, rpc"),
-        (2.0, 1, "× the best of torchrec, rpc"),
+    runs.append(skipped("ddp"))
+    assert [(row.figure, row.goal, row.at_most, row.unit) for row in rows_against_peers(runs)] == [
+        (1.5, 1.25, True, "× the floor"),
+        (0.75, 1, True, "× the best of torchrec, rpc"),
+        (2.0, 1, False, "× the best of torchrec, rpc"),
+        (None, None, False, ""),
     ]
+    assert rows_against_peers(runs)[-1].verdict == "skipped: ddp is not here"
     assert [
-        (cost.backend, cost.cpu_microseconds_a_sample, cost.samples_a_second) for cost in costs(runs)
+        (cost.backend, cost.cpu_microseconds_a_sample, cost.samples_a_second) for cost in costs("peers", runs)
     ] == [
         ("floor", 10.0, 100_000),
         ("autoada-automatic (techniques=static)", 12.0, 500_000),
@@ -75,4 +149,100 @@ def test_ours_is_compared_with_the_best_peer_of_each_block() -> None:
         ("torchrec", 20.0, 125_000),
         ("rpc", 24.0, 62_500),
     ]
-    assert rows_against_peers([]) == []
+
+
+def test_behind_links_the_goal_is_half_as_much_again_as_the_best_peer() -> None:
+    link = Link(round_trip_ms=0.5, gbit_per_second=9.0, relay_cpu_seconds=2.0)
+    lan: dict[str, Any] = {"network": "namespaces:lan", "link": link}
+    runs = [
+        a_run(OURS, 0, 10, 4, **lan),
+        a_run("torchrec", 0, 10, 5, **lan),
+        a_run("rpc", 0, 10, 8, **lan),
+        skipped(OURS, network="namespaces:slow"),
+        skipped("torchrec", network="namespaces:slow"),
+    ]
+    fast, slow, left_out = rows_behind_links(runs)
+    assert (fast.figure, fast.goal, fast.unit) == (1.25, 1.5, "× the best of torchrec, rpc")
+    assert fast.what == "CTR on 2 nodes, links of 0.25 ms and 10 Gbit/s, samples a second"
+    assert (slow.figure, slow.verdict) == (None, "skipped: autoada-automatic is not here")
+    assert left_out.what.endswith("1 Gbit/s, torchrec")
+    (first, *_) = costs("links", runs)
+    assert (first.round_trip_ms, first.gbit_per_second, first.relay_microseconds_a_sample) == (0.5, 9.0, 2.0)
+
+
+def test_latency_and_scaling_are_ratios_to_ourselves() -> None:
+    runs = []
+    for techniques, seconds in (("adaptive", 4.0), ("static", 8.0)):
+        runs += [
+            a_run(OURS, 0, 1, 4, techniques),
+            a_run(OURS, 0, 1, seconds * 1.25, techniques, network="lan"),
+        ]
+    assert [(row.figure, row.goal) for row in rows_of_latency(runs)] == [(0.8, 0.95), (0.4, None)]
+    runs = [
+        a_run(OURS, 0, 1, 10, nodes=1, pinned=True),
+        a_run(OURS, 0, 1, 5, pinned=True),
+        a_run(OURS, 0, 1, 1),
+        a_run(OURS, 0, 1, 9, usecase="gcn", nodes=1, pinned=True),
+        skipped(OURS, usecase="gcn", pinned=True),
+    ]
+    ctr, gcn = rows_of_scaling(runs)
+    assert (ctr.figure, ctr.goal) == (2.0, 1.85)
+    assert (gcn.figure, gcn.verdict) == (None, "skipped: autoada-automatic is not here")
+
+
+def test_without_sessions_every_row_says_so(tmp_path: Path) -> None:
+    rows = [
+        *rows_against_peers([]),
+        *rows_behind_links([]),
+        *rows_of_latency([]),
+        *rows_of_scaling([]),
+    ]
+    assert len(rows) == 9
+    assert {row.verdict for row in rows} == {"not measured: there is no complete session"}
+    assert all(newest_complete(tmp_path, study) == [] for study in STUDIES)
+
+
+def test_a_session_counts_once_all_its_runs_are_recorded(tmp_path: Path) -> None:
+    overrides = {"usecases": "ctr[rows=2000]", "backends": "single,manual", "nodes": "1", "repeats": "2"}
+    study = load_study(None, "peers", overrides)
+    plan = planned_runs(cells_of(study), study)
+
+    def store(name: str, count: int) -> None:
+        made = SessionStore(tmp_path / name)
+        made.create(
+            Session(
+                session=name,
+                created_at="",
+                command=[],
+                study=msgspec.to_builtins(study),
+                study_id="s",
+                seed=1,
+                plan=plan,
+                environment={},
+                environment_id="e",
+                git=Git(commit="c", dirty=False),
+                machine="m",
+            )
+        )
+        for planned in plan[:count]:
+            fields = {field: getattr(planned, field) for field in planned.__struct_fields__}
+            made.append(msgspec.structs.replace(a_run(planned.backend, 0, 1, 1), **fields, session=name))
+
+    store("older", len(plan))
+    store("newer", len(plan) - 1)
+    assert {run.session for run in newest_complete(tmp_path, "peers")} == {"older"}
+    assert len(newest_complete(tmp_path, "peers")) == 4
+    assert newest_complete(tmp_path, "links") == []
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_studies_of_the_bench_train_the_same_model(name: str) -> None:
+    chosen, expected = (
+        next(
+            one.values
+            for one in load_study(built_in_studies()[study], study, {}).usecases
+            if one.name == "ctr"
+        )
+        for study in (name, "peers")
+    )
+    assert chosen == expected

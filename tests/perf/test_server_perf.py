@@ -47,9 +47,11 @@ def test_a_round_costs_what_changed(launch: Launch, full: bool) -> None:
     assert fewer_changes < 0.5 * one_percent
 
 
-def test_doing_nothing_costs_nothing(launch: Launch, full: bool) -> None:
+def test_doing_nothing_costs_nothing(launch: Launch, goal: Goal, full: bool) -> None:
     cases = [(4, 20_000, 0), (2, 100_000, 0)]
     ranks = launch("tests.perf.server.replicas", 4, cases=cases, seconds=30 if full else 4)
+    busiest = max(rank["cases"][0]["cpu_share"] for rank in ranks)
+    goal("idle cluster of 4 nodes", 100 * busiest, at_most=0.5, unit="% of a core a node")
     for rank in ranks:
         print(rank["cases"])
         for case in rank["cases"]:
@@ -65,11 +67,12 @@ def test_a_large_table_starts_at_once(launch: Launch) -> None:
         assert rank["start"]["resident"] < 300 * MEGABYTE
 
 
-def test_a_row_costs_24_bytes_beyond_values_and_state(launch: Launch) -> None:
+def test_a_row_costs_24_bytes_beyond_values_and_state(launch: Launch, goal: Goal) -> None:
     (rank,) = launch("tests.perf.server.memory", 1, rows=1 << 20, length=16, touched=1 << 20)
     print(rank)
     assert rank["touched"] == 1 << 20
     beyond = rank["resident"] - rank["touched"] * 2 * 16 * 4
+    goal("resident bytes a key, beyond value and state", beyond / rank["touched"], at_most=24, unit="bytes")
     assert beyond <= 24 * rank["touched"] + 3 * HUGE_PAGE
 
 

@@ -51,8 +51,18 @@ def test_the_readme_shows_the_recorded_sessions(keep: ModuleType) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert keep.readme_with_figures(text) == text
     shown = re.findall(r"\]\((results/reference/[^\s()]+)\)", text)
-    assert {Path(file).parts[2] for file in shown} == {folder.name for folder in SESSIONS}
+    bench = {"BENCH.md"} if (REFERENCE / "BENCH.md").is_file() else set()
+    assert {Path(file).parts[2] for file in shown} == {folder.name for folder in SESSIONS} | bench
     assert all((ROOT / file).is_file() for file in shown)
+
+
+def test_the_readme_has_the_table_of_goals(keep: ModuleType, tmp_path: Path) -> None:
+    text = f"before {keep.BEGIN} old {keep.END} after"
+    assert keep.readme_with_figures(text, tmp_path) == f"before {keep.BEGIN}\n\n{keep.END} after"
+    (tmp_path / "BENCH.md").write_text("# Figures\n\nBy whom.\n\n| what |\n|---|\n| a |\n\n## Why\n\n| b |\n")
+    said = keep.readme_with_figures(text, tmp_path)
+    assert "(results/reference/BENCH.md).\n\n| what |\n|---|\n| a |\n\n<!--" in said
+    assert "| b |" not in said
 
 
 def test_only_a_complete_session_is_kept(keep: ModuleType, tmp_path: Path) -> None:

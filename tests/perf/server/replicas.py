@@ -64,8 +64,8 @@ def rounds_of(node: adaps.Node, kv: adaps.Worker, changing: int, seconds: float)
 
 
 def idleness_of(node: adaps.Node, kv: adaps.Worker, changing: int, seconds: float) -> dict[str, float]:
+    kv.wait_sync()  # the last messages of the set-up have been handled
     kv.barrier()
-    time.sleep(seconds / 5)  # the last messages of the set-up have been handled
     cpu, sent = time.process_time(), node.stats()["frames_sent"]
     time.sleep(seconds)
     cpu, sent = time.process_time() - cpu, node.stats()["frames_sent"] - sent

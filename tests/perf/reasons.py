@@ -1,0 +1,95 @@
+"""Why a goal is missed where it is: the floor in bytes and operations, and what is spent above it.
+
+`results/reference/SPEED.md` has the profiles that these sentences sum up, and what was tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["WHY", "reason"]
+
+WHY: Mapping[str, str] = {
+    "pull of": (
+        "a row of n floats is 4n bytes read at random and 4n written, for both; a pull also reads the key's "
+        "4-byte word, a random cache line more, sets its lock bit and clears it, which is two atomic "
+        "operations and what makes a row that others write never torn. With calls of 1,000 keys the check of "
+        "the keys and the call itself are not yet spread over enough rows; with 100,000 both sides wait for "
+        "the same memory, so that hardly more than the prefetching of words and rows can be gained"
+    ),
+    "push of": (
+        "a row of n floats is 4n bytes of deltas read, and 4n read and written at random, for both; a push "
+        "adds the key's word with its lock, and marks the row as changed"
+    ),
+    "push_gradients of": (
+        "Adagrad reads and writes value and state, 16 bytes a float, and takes a square root and a division; "
+        "that arithmetic is the floor of both, and only what torch spends around it can be saved"
+    ),
+    "2 worker threads": (
+        "threads share no key here, but memory: two that miss the cache at once wait for the same channels, "
+        "and two virtual cores of one physical core share its execution units, too; the figure is relative "
+        "to two threads that hash, which do not use memory"
+    ),
+    "pull of 1 from another node": (
+        "a raw exchange wakes one thread a side; a pull wakes the channel's thread on either node and then "
+        "the worker, one wake-up more each way, some microseconds each on a machine whose cores sleep when "
+        "they are idle"
+    ),
+    "pull of 1,000 from another node": (
+        "the same bytes cross, but a pull also packs keys and rows into a frame and out of it, one copy more "
+        "on either side, and wakes one thread more each way than the raw exchange does"
+    ),
+    "intent calls": (
+        "duplicates are found with one table access a key, a random cache line while the table is larger "
+        "than the cache; what is new is queued once for the channel's thread"
+    ),
+    "CTR step": (
+        "forward and backward of the dense layers are the same arithmetic on both sides and most of a step; "
+        "on one node the parameter server can only save in the gather and the update of rows, and pays for "
+        "the sampling of what the model reads"
+    ),
+    "CTR on 2 nodes, CPU a sample": (
+        "a sample reads 26 rows of 16 floats. The floor gathers 1.7 kB and adds 1.7 kB back. Beyond it every "
+        "system finds a batch's duplicates, keeps Adagrad's state (another 1.7 kB read and written), reads "
+        "its batches, and sends what the other node changed or needs, over sockets: copies by the kernel on "
+        "both sides. Ours also signals intent, and keeps replicas of frequent rows in step, whose changes "
+        "cross the network once a round however many samples caused them"
+    ),
+    "CTR on 2 nodes, samples a second": (
+        "on two cores the background threads that carry intent and rows run on the cores that train, so that "
+        "CPU seconds a sample decide here as well; see that row"
+    ),
+    "CTR on 2 nodes, links": (
+        "with latency hidden what remains is the CPU time of a sample, on two cores the peers' as well as "
+        "ours: a peer that waits for a link leaves its core to the other node and to the relay between the "
+        "namespaces. The ratio can be no more than the peer's time on the wire and in waiting, over our CPU "
+        "time"
+    ),
+    "CTR over lan links": (
+        "rows travel while earlier batches are trained, but frames that are held for the link's latency wake "
+        "the transport's thread once more each, and rows that are wanted by both nodes at once are refreshed "
+        "later; both cost CPU time on the cores that train"
+    ),
+    "CTR on 2 nodes, a core each": (
+        "one node trains without any message; each of two has half of the rows elsewhere and its background "
+        "threads share its one core: what a sample costs more in CPU time on two nodes (packing, sockets, "
+        "replicas' rounds) comes off the factor of 2, and both cores share the memory's bandwidth"
+    ),
+    "GCN on 2 nodes, a core each": (
+        "the sampled neighbourhoods of the nodes overlap, so features and weights are replicated and their "
+        "changes exchanged every round; that and the rows that move are CPU time which one node alone does "
+        "not spend, on the core that trains"
+    ),
+    "idle cluster": "rounds go on while nothing changes, to notice that a node is gone",
+    "resident bytes": (
+        "a slot has 20 bytes of its own beside the key's word of 4; memory comes in huge pages of 2 MiB, of "
+        "which the last may be mostly empty"
+    ),
+}
+"""Beginning of a row's name -> reason; of several beginnings the longest counts."""
+
+
+def reason(what: str) -> str:
+    """Why a row misses its goal, as far as it is known."""
+    fitting = [beginning for beginning in WHY if what.startswith(beginning)]
+    return WHY[max(fitting, key=len)] if fitting else "no reason noted"

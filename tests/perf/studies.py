@@ -1,0 +1,186 @@
+"""Rows of the newest sessions that ``make bench`` runs: ours against its floor, its peers and itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+from adabench.analysis.costs import cpu_microseconds, samples_a_second
+from adabench.analysis.load import SUCCESS, cell_labels, last_attempts
+from adabench.results.record import Run
+from adabench.results.store import list_sessions
+
+from .goals import Cost, Row
+
+__all__ = ["STUDIES", "costs", "newest_complete", "rows_of_studies"]
+
+STUDIES = ("peers", "links", "latency", "scaling")
+
+FLOOR = "floor"
+PEERS = ("torchrec", "rpc", "ddp", "single")
+OURS = "autoada-automatic"
+LINKS = {
+    "namespaces:lan": "links of 0.25 ms and 10 Gbit/s",
+    "namespaces:slow": "links of 1 ms and 1 Gbit/s",
+}
+
+Measure = Callable[[Run], float]
+Best = Callable[[Sequence[float]], float]
+
+
+def newest_complete(sessions: Path, study: str) -> list[Run]:
+    """The measured runs, however they ended, of the newest session of a study that was run to its end.
+
+    There are none if there is no such session.
+    """
+    for store in reversed(list_sessions(sessions)):
+        session = store.session()
+        if session.study["name"] != study:
+            continue
+        runs = {
+            (run.cell, run.phase, run.block): run
+            for run in last_attempts(store.runs())
+            if run.status != "interrupted"
+        }
+        if all(planned.key in runs for planned in session.plan):
+            return [run for run in runs.values() if run.phase == "measured"]
+    return []
+
+
+def rows_of_studies(sessions: Path) -> tuple[list[Row], list[Cost]]:
+    """All rows, measured or not, and what each cell took."""
+    found = {study: newest_complete(sessions, study) for study in STUDIES}
+    rows = [
+        *rows_against_peers(found["peers"]),
+        *rows_behind_links(found["links"]),
+        *rows_of_latency(found["latency"]),
+        *rows_of_scaling(found["scaling"]),
+    ]
+    return rows, [cost for study, runs in found.items() for cost in costs(study, runs)]
+
+
+def costs(study: str, runs: Sequence[Run]) -> list[Cost]:
+    """A line a cell, cheapest first."""
+    done = [run for run in runs if run.status in SUCCESS]
+    found = []
+    for cell, label in cell_labels(done).items():
+        own = [run for run in done if run.cell == cell]
+        links = [run.link for run in own if run.link is not None]
+        relay = [1e6 * run.link.relay_cpu_seconds / run.samples for run in own if run.link is not None]
+        quality = next(iter(own[0].metrics))
+        found.append(
+            Cost(
+                study=study,
+                usecase=own[0].usecase,
+                backend=label,
+                cpu_microseconds_a_sample=round(median(map(cpu_microseconds, own)), 2),
+                samples_a_second=round(median(map(samples_a_second, own))),
+                quality=round(median(run.metrics[quality] for run in own), 4),
+                runs=len(own),
+                round_trip_ms=round(median(link.round_trip_ms for link in links), 3) if links else None,
+                gbit_per_second=round(median(link.gbit_per_second for link in links), 3) if links else None,
+                relay_microseconds_a_sample=round(median(relay), 2) if relay else None,
+            )
+        )
+    return sorted(found, key=lambda cost: (cost.usecase, cost.cpu_microseconds_a_sample))
+
+
+def rows_against_peers(runs: Sequence[Run]) -> list[Row]:
+    """Automatic intent as ratios to the floor and to whichever peer was the best in a block."""
+    what, ours, peers = "CTR on 2 nodes", _ours(runs), _of(runs, *PEERS)
+    return [
+        _row(f"{what}, CPU a sample", ours, _of(runs, FLOOR), cpu_microseconds, min, 1.25, "× the floor"),
+        _row(f"{what}, CPU a sample", ours, peers, cpu_microseconds, min, 1, _best_of(peers)),
+        _row(f"{what}, samples a second", ours, peers, samples_a_second, max, 1, _best_of(peers)),
+        *_left_out(what, peers),
+    ]
+
+
+def rows_behind_links(runs: Sequence[Run]) -> list[Row]:
+    """Automatic intent against the best peer behind the same links."""
+    rows = []
+    for network, link in LINKS.items():
+        behind = [run for run in runs if run.network == network]
+        what, peers = f"CTR on 2 nodes, {link}", _of(behind, *PEERS)
+        rows.append(
+            _row(
+                f"{what}, samples a second",
+                _ours(behind),
+                peers,
+                samples_a_second,
+                max,
+                1.5,
+                _best_of(peers),
+            )
+        )
+        rows += _left_out(what, peers)
+    return rows
+
+
+def rows_of_latency(runs: Sequence[Run]) -> list[Row]:
+    """Links of the transport's `lan` against loopback; without intent only for comparison."""
+    rows = []
+    for techniques, words, goal in (("adaptive", "with intent", 0.95), ("static", "no row moves", None)):
+        own = _ours(runs, techniques)
+        slow, fast = ([run for run in own if run.network == network] for network in ("lan", "loopback"))
+        what = f"CTR over lan links, {words}, samples a second"
+        rows.append(_row(what, slow, fast, samples_a_second, max, goal, "× loopback's"))
+    return rows
+
+
+def rows_of_scaling(runs: Sequence[Run]) -> list[Row]:
+    """Two pinned nodes against one."""
+    rows = []
+    for usecase in ("ctr", "gcn"):
+        own = [run for run in _ours(runs) if run.usecase == usecase and run.pinned]
+        two, one = ([run for run in own if run.nodes == nodes] for nodes in (2, 1))
+        what = f"{usecase.upper()} on 2 nodes, a core each, samples a second"
+        rows.append(_row(what, two, one, samples_a_second, max, 1.85, "× 1 node on 1 core"))
+    return rows
+
+
+def _row(
+    what: str,
+    ours: Sequence[Run],
+    others: Sequence[Run],
+    measure: Measure,
+    best: Best,
+    goal: float | None,
+    unit: str,
+) -> Row:
+    """The median over blocks of ours over the best of the others in the same block."""
+    at_most = best is min
+    ratios = []
+    for own in ours:
+        beside = [measure(run) for run in others if run.block == own.block and run.status in SUCCESS]
+        if own.status in SUCCESS and beside:
+            ratios.append(measure(own) / best(beside))
+    if not ratios:
+        return Row(what, unit, None, goal, at_most, _obstacle([*ours, *others]))
+    return Row(what, unit, round(median(ratios), 4), goal, at_most)
+
+
+def _left_out(what: str, peers: Sequence[Run]) -> list[Row]:
+    """A row a peer that has no finished run."""
+    done = {run.backend for run in peers if run.status in SUCCESS}
+    absent = [name for name in dict.fromkeys(run.backend for run in peers) if name not in done]
+    return [Row(f"{what}, {name}", "", missing=_obstacle(_of(peers, name))) for name in absent]
+
+
+def _obstacle(runs: Sequence[Run]) -> str:
+    bad = [run for run in runs if run.status not in SUCCESS]
+    return f"{bad[0].status}: {bad[0].reason}" if bad else "not measured: there is no complete session"
+
+
+def _ours(runs: Sequence[Run], techniques: str = "adaptive") -> list[Run]:
+    return [run for run in runs if run.backend == OURS and run.params["techniques"] == techniques]
+
+
+def _of(runs: Sequence[Run], *backends: str) -> list[Run]:
+    return [run for run in runs if run.backend in backends]
+
+
+def _best_of(peers: Sequence[Run]) -> str:
+    done = {run.backend for run in peers if run.status in SUCCESS}
+    return f"× the best of {', '.join(name for name in PEERS if name in done)}" if done else "× the best peer"
