@@ -97,6 +97,11 @@ class Manifest:
             raise ValueError(f"there are no clocks of {self.world_size} nodes of {self.workers} workers")
 
 
+# Workers restore at the same time. What msgspec knows of a type it makes when it first meets it, and threads
+# that do so at once crash the process: it meets this one here, where there is one thread.
+msgspec.json.Decoder(Manifest)
+
+
 def is_folder_name(name: str) -> bool:
     """Whether a folder of that name was made for a checkpoint."""
     return re.match(FOLDER, name) is not None

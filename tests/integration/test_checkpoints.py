@@ -58,6 +58,13 @@ def test_two_nodes_go_on_as_three_and_then_as_one(launch: Launch, tmp_path: Path
     assert sum(counts) == content(directory, "sums").values[:, 0].sum() == TURNS * (2 + 3 + 1) * 2 * 60
 
 
+def test_workers_that_restore_at_once_do_not_crash_the_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", f"{FOLDER}.at_once"], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
 @pytest.mark.parametrize(("nodes", "kills"), [(1, 25), (2, 8)])
 def test_a_kill_at_any_call_leaves_a_checkpoint_of_the_last_acknowledged_step(
     tmp_path: Path, full: bool, nodes: int, kills: int

@@ -195,7 +195,7 @@ class Watched:
             if not data:
                 self._selector.unregister(self._pipes[rank])
                 if rank != self._doomed and not self.said[rank].get("done"):
-                    raise RuntimeError(f"rank {rank} ended by itself")
+                    raise RuntimeError(f"rank {rank} ended by itself in life {self.said[rank]}")
                 continue
             *lines, self._unread[rank] = (self._unread[rank] + data).split(b"\n")
             for line in lines:

@@ -1,0 +1,253 @@
+// Nodes in one process, connected by sockets, of which one goes or is cut off while all are in a call.
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <atomic>
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "adaps/channel.h"
+#include "adaps/message.h"
+#include "adaps/node.h"
+#include "adaps/node_state.h"
+#include "check.h"
+
+using namespace adaps;
+
+namespace {
+
+constexpr std::uint64_t kRows = 64;
+constexpr std::size_t kLength = 4;
+
+enum class Phase { kSetup, kPull, kPush, kWaitSync, kBarrier, kClose };
+constexpr Phase kPhases[] = {Phase::kSetup,    Phase::kPull,    Phase::kPush,
+                             Phase::kWaitSync, Phase::kBarrier, Phase::kClose};
+
+std::vector<TableSpec> tables() {
+  TableSpec table;
+  table.name = std::string("t");
+  table.rows = kRows;
+  table.length = kLength;
+  return {table};
+}
+
+Settings settings_of(NodeId rank, NodeId nodes) {
+  Settings settings;
+  settings.rank = rank;
+  settings.nodes = nodes;
+  settings.channels = 2;
+  settings.technique = Technique::kStatic;
+  return settings;
+}
+
+using Nodes = std::vector<std::unique_ptr<Node>>;
+
+Nodes connected(NodeId count) {
+  Nodes nodes;
+  std::vector<std::string> addresses;
+  for (NodeId rank = 0; rank < count; ++rank) {
+    nodes.push_back(std::make_unique<Node>(tables(), settings_of(rank, count)));
+    addresses.push_back(nodes.back()->listen("127.0.0.1", 0));
+  }
+  ConnectOptions options;
+  options.secret = "of this test";
+  options.peer_timeout_seconds = 20.0;  // nobody is silent here, only slow under a sanitizer
+  std::vector<std::future<void>> connecting;
+  for (const auto& node : nodes) {
+    connecting.push_back(
+        std::async(std::launch::async, [&, own = node.get()] { own->connect(addresses, options, [] {}); }));
+  }
+  for (auto& one : connecting) one.get();
+  return nodes;
+}
+
+// One node's worker on its thread.
+class Caller {
+ public:
+  Caller(std::unique_ptr<Node> node, Phase phase) : node_(std::move(node)), phase_(phase) {
+    for (std::size_t i = 0; i < kRows; ++i) keys_[i] = i;
+  }
+
+  // Calls until a peer is lost, or `leave` is set; then its node ends, without closing.
+  void run(const std::atomic<bool>& leave) {
+    try {
+      while (!leave) {
+        call();
+        ++turns_;
+      }
+    } catch (const PeerLost& lost) {
+      named_ = lost.rank();
+      CHECK(raises_in_every_call(lost.rank()));
+    }
+    node_.reset();
+  }
+  // Blocks until the caller is amid its calls.
+  void await_calls() const {
+    while (turns_ < 2) std::this_thread::yield();
+  }
+  int named() const { return named_; }
+
+ private:
+  void call() {
+    Worker& worker = node_->worker(0);
+    switch (phase_) {
+      case Phase::kSetup:
+        worker.barrier();
+        worker.set(keys_, values_.data(), values_.size(), false);
+        worker.wait_sync();
+        worker.barrier();
+        break;
+      case Phase::kPull:
+        worker.pull(keys_, values_.data(), values_.size(), false);
+        break;
+      case Phase::kPush:
+        worker.push(keys_, values_.data(), values_.size(), false);
+        break;
+      case Phase::kWaitSync:
+        worker.push(keys_, values_.data(), values_.size(), true);
+        worker.wait_sync();
+        break;
+      case Phase::kBarrier:
+        worker.barrier();
+        break;
+      case Phase::kClose:
+        turns_ = 2;
+        node_->close([] {});
+        break;
+    }
+  }
+
+  bool raises_in_every_call(NodeId rank) {
+    if (phase_ == Phase::kClose) return true;
+    for (phase_ = Phase::kSetup; phase_ != Phase::kClose; phase_ = static_cast<Phase>(int(phase_) + 1)) {
+      try {
+        call();
+        return false;
+      } catch (const PeerLost& lost) {
+        if (lost.rank() != rank) return false;
+      }
+    }
+    return true;
+  }
+
+  std::unique_ptr<Node> node_;
+  Phase phase_;
+  std::array<Key, kRows> keys_;
+  std::array<float, kRows * kLength> values_{};
+  std::atomic<int> turns_{0};
+  int named_ = -1;
+};
+
+// Ends every connection of this process in both directions, at both of its ends.
+void cut_all_connections() {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename());
+    sockaddr_storage peer{};
+    socklen_t length = sizeof peer;
+    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) == 0) ::shutdown(fd, SHUT_RDWR);
+  }
+}
+
+struct Frames {
+  std::vector<std::pair<NodeId, Frame>> all;
+  void take(Channel& channel) {
+    channel.outbox().drain([&](NodeId to, Frame frame) { all.emplace_back(to, std::move(frame)); });
+  }
+};
+
+NodeId lost_of(const NodeState& node) { return node.lost_peer().value_or(kMaxNodes); }
+
+}  // namespace
+
+TEST(a_node_that_ends_in_any_phase_is_named_by_all_others) {
+  constexpr NodeId kNodes = 3;
+  for (const Phase phase : kPhases) {
+    for (NodeId victim = 0; victim < kNodes; ++victim) {
+      std::vector<std::unique_ptr<Caller>> callers;
+      std::atomic<bool> leave{false};
+      const std::atomic<bool> stay{false};
+      std::vector<std::thread> threads;
+      for (auto& node : connected(kNodes)) {
+        // Who calls close() cannot end otherwise: the victim does something else.
+        const bool closes = phase == Phase::kClose && callers.size() != victim;
+        const Phase own = phase == Phase::kClose && !closes ? Phase::kPull : phase;
+        callers.push_back(std::make_unique<Caller>(std::move(node), own));
+      }
+      for (NodeId rank = 0; rank < kNodes; ++rank)
+        threads.emplace_back([&, rank] { callers[rank]->run(rank == victim ? leave : stay); });
+      for (const auto& caller : callers) caller->await_calls();
+      leave = true;
+      for (std::thread& thread : threads) thread.join();
+      for (NodeId rank = 0; rank < kNodes; ++rank)
+        if (rank != victim) CHECK_EQ(callers[rank]->named(), int{victim});
+    }
+  }
+}
+
+TEST(a_cut_connection_ends_the_calls_of_both_nodes_in_any_phase) {
+  for (const Phase phase : kPhases) {
+    std::vector<std::unique_ptr<Caller>> callers;
+    const std::atomic<bool> stay{false};
+    for (auto& node : connected(2)) {
+      const Phase own = phase == Phase::kClose && callers.empty() ? Phase::kPush : phase;
+      callers.push_back(std::make_unique<Caller>(std::move(node), own));
+    }
+    std::vector<std::thread> threads;
+    for (const auto& caller : callers) threads.emplace_back([&] { caller->run(stay); });
+    for (const auto& caller : callers) caller->await_calls();
+    cut_all_connections();
+    for (std::thread& thread : threads) thread.join();
+    CHECK_EQ(callers[0]->named(), 1);
+    CHECK_EQ(callers[1]->named(), 0);
+  }
+}
+
+TEST(the_others_hear_of_a_loss_before_the_node_fails) {
+  NodeState zero(tables(), settings_of(0, 4)), one(tables(), settings_of(1, 4));
+  Channel& channel = *zero.channels[1];
+  channel.on_peer_down(2, "the first");
+  channel.on_peer_down(3, "the second");
+  CHECK(channel.has_lost_peer());
+  CHECK(!zero.failed.load());
+  Frames frames;
+  frames.take(channel);
+  REQUIRE(frames.all.size() == 2);
+  for (const auto& [to, frame] : frames.all) {
+    CHECK(to == 1 || to == 3);
+    if (to == 1) one.channels[1]->on_frame(0, frame);
+  }
+  CHECK_EQ(lost_of(one), 2);
+  channel.fail_for_lost_peer();
+  CHECK_EQ(lost_of(zero), 2);
+  // The end of the node that told it is no news.
+  one.channels[1]->on_peer_down(0, "it closed the connection");
+  CHECK(!one.channels[1]->has_lost_peer());
+  CHECK_EQ(lost_of(one), 2);
+}
+
+TEST(a_node_that_others_have_lost_names_the_one_that_says_so) {
+  NodeState one(tables(), settings_of(1, 3));
+  Channel& channel = *one.channels[0];
+  const auto told = [&](std::uint32_t rank) {
+    const NumberMessage message{.type = MessageType::kLost, .number = rank};
+    const auto bytes = std::as_bytes(std::span(&message, 1));
+    channel.on_frame(2, Frame(bytes.begin(), bytes.end()));
+  };
+  bool refused = false;
+  try {
+    told(3);
+  } catch (const ProtocolError&) {
+    refused = true;
+  }
+  CHECK(refused);
+  CHECK(!one.failed.load());
+  told(1);
+  CHECK_EQ(lost_of(one), 2);
+}
