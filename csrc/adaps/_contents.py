@@ -92,6 +92,8 @@ def split_extra(extra: Mapping[str, Any]) -> tuple[dict[str, npt.NDArray[Any]], 
     arrays = {name: value for name, value in extra.items() if isinstance(value, np.ndarray)}
     values = {name: value for name, value in extra.items() if name not in arrays}
     for name, array in arrays.items():
+        if name.encode(errors="ignore").decode() != name:
+            raise TypeError(f"extra[{name!r}] has a name that is no text: it cannot be encoded as UTF-8")
         if array.dtype.type not in _DTYPES.values() or name in ("__metadata__", _safetensors.HEADER):
             raise TypeError(f"extra[{name!r}] is an array of {array.dtype}: it must be of plain numbers")
     for name, value in values.items():
@@ -126,8 +128,11 @@ def read_extra(path: Path) -> dict[str, Any]:
             raise CheckpointError(f"{path} has damaged metadata: {error}") from error
         for name, tensor in reader.header.tensors.items():
             if tensor.dtype not in _DTYPES:
-                raise CheckpointError(f"{path}: the tensor {name!r} is of the unknown dtype {tensor.dtype}")
-            array: npt.NDArray[Any] = np.empty(tensor.shape, _DTYPES[tensor.dtype])
+                raise CheckpointError(f"{path}: the tensor {name!r} is of the unknown dtype {tensor.dtype!r}")
+            try:
+                array: npt.NDArray[Any] = np.empty(tensor.shape, _DTYPES[tensor.dtype])
+            except (ValueError, OverflowError) as error:  # of no elements, but of too many dimensions or rows
+                raise CheckpointError(f"{path}: the tensor {name!r} is no array: {error}") from error
             reader.read_into(name, 0, array.reshape(-1).view(np.uint8))
             extra[name] = array
     return extra

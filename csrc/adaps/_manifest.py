@@ -133,7 +133,7 @@ def check_tables(manifest: Manifest, path: Path, present: Sequence[TableEntry]) 
         written[file.table] = written.get(file.table, 0) + file.rows
     for entry in present:
         if entry.name not in saved:
-            raise CheckpointError(f"{path} has no table {entry.name!r}; it has {', '.join(saved)}")
+            raise CheckpointError(f"{path} has no table {entry.name!r}; it has {', '.join(map(repr, saved))}")
         other = saved[entry.name]
         compared = ["rows", "length", "optimizer", "state_length"]
         if written.get(entry.name, 0) < entry.rows:
@@ -163,14 +163,14 @@ def read(directory: Path) -> Manifest | None:
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     try:
-        raw = json.loads(text)
+        raw = msgspec.json.decode(text)  # stricter than json: no NaN, no text that cannot be encoded
         body, checksum, version = raw["checkpoint"], raw["crc32"], raw["format"]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged, or not the manifest of a checkpoint") from error
     if version != FORMAT:
         raise CheckpointError(f"{path} has the format {version!r}; this version reads {FORMAT!r}")
     if zlib.crc32(_canonical(body)) != checksum:
-        raise CheckpointError(f"{path} is damaged: its checksum is not {checksum}")
+        raise CheckpointError(f"{path} is damaged: its checksum is not {checksum!r}")
     try:
         return msgspec.convert(body, Manifest)
     except msgspec.ValidationError as error:
@@ -208,7 +208,7 @@ def _text(value: Any) -> str:
     if not isinstance(value, Mapping):
         return str(value)
     arguments = ", ".join(f"{name}={given}" for name, given in value.items() if name != "kind")
-    return f"{value.get('kind')}({arguments})"
+    return " ".join(f"{value.get('kind')}({arguments})".split())  # one line, whatever a manifest says
 
 
 def _canonical(body: Any) -> bytes:

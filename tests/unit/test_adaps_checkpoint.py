@@ -247,7 +247,7 @@ def test_tables_that_differ_are_named(saved: Path, changes: Any, sentence: str) 
 def test_a_table_more_is_named(saved: Path) -> None:
     with (
         adaps.Node([table(), table(name="more")]) as node,
-        pytest.raises(adaps.CheckpointError, match="has no table 'more'; it has emb"),
+        pytest.raises(adaps.CheckpointError, match="has no table 'more'; it has 'emb'"),
     ):
         node.restore(saved)
 

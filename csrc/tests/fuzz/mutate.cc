@@ -1,4 +1,5 @@
-// Runs a target on many mutations of its examples. The same seed and number give the same input.
+// Runs a target on its corpus, and on many mutations of that and of its examples. The same seed, number and
+// corpus give the same input.
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,7 +8,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <filesystem>
+#include <fstream>
 #include <iostream>
+#include <iterator>
 #include <string>
 #include <string_view>
 
@@ -102,6 +106,21 @@ Bytes input_of(std::uint64_t number, const std::vector<Bytes>& examples) {
   return bytes;
 }
 
+// In an order that does not depend on the file system.
+std::vector<Bytes> inputs_in(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) paths.push_back(entry.path());
+  std::sort(paths.begin(), paths.end());
+  std::vector<Bytes> inputs;
+  for (const auto& path : paths) {
+    std::ifstream file(path, std::ios::binary);
+    const std::string content{std::istreambuf_iterator<char>(file), {}};
+    const auto bytes = std::as_bytes(std::span(content));
+    inputs.emplace_back(bytes.begin(), bytes.end());
+  }
+  return inputs;
+}
+
 std::uint64_t number(std::string_view name, const char* text) {
   std::uint64_t value = 0;
   const char* end = text + std::strlen(text);
@@ -125,6 +144,7 @@ int main(int argc, char** argv) {
   using namespace adaps::fuzz;
   std::uint64_t runs = 10'000;
   std::uint64_t first = 0;
+  std::vector<Bytes> known = examples();
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string_view name = argv[i];
     if (name == "--seed") {
@@ -133,14 +153,16 @@ int main(int argc, char** argv) {
       runs = number(name, argv[i + 1]);
     } else if (name == "--first") {
       first = number(name, argv[i + 1]);
+    } else if (name == "--corpus") {
+      const std::vector<Bytes> corpus = inputs_in(argv[i + 1]);
+      known.insert(known.end(), corpus.begin(), corpus.end());
     } else {
-      std::cerr << "unknown option '" << name << "': there are --seed, --first and --runs\n";
+      std::cerr << "unknown option '" << name << "': there are --seed, --first, --runs and --corpus\n";
       return 2;
     }
   }
   std::set_terminate(on_terminate);
   if (__sanitizer_set_death_callback != nullptr) __sanitizer_set_death_callback(tell_current);
-  const std::vector<Bytes> known = examples();
   for (const Bytes& example : known) {
     run(example);
     ++current;

@@ -1,0 +1,190 @@
+"""The reader of checkpoints as a fuzz target: any bytes are restored, or refused in one sentence.
+
+Run as a program it is searched by coverage with atheris, which takes libFuzzer's options. Without atheris,
+`run` takes one input; the tests give it the corpus.
+
+An input is one byte of choices, then manifest, a table's file and a worker's file, each after its length in
+two bytes. If the choice says so, sizes and checksums are made to fit: what lies behind them is reached.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+import adaps
+
+TABLE_FILE, EXTRA_FILE = "table-0000-rank-0000.safetensors", "extra-rank-0000-worker-0000.safetensors"
+FOLDER = "00000001-0123456789abcdef"
+ROWS, LENGTH = 6, 2
+
+HONEST, STRAY = 1, 2
+"""Choices: checksums fit; one byte of the last file is dropped, behind whatever the manifest says."""
+
+
+class Target:
+    """A node of one table, which restores what an input says.
+
+    Parameters
+    ----------
+    directory : Path
+        Empty; inputs are laid out in it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        table = adaps.Table("t", rows=ROWS, length=LENGTH, optimizer=adaps.Adagrad(lr=0.5))
+        self._node = adaps.Node([table], channels=1)
+        kv = self._node.worker(0)
+        kv.push_gradients(np.arange(4), np.ones((4, LENGTH), np.float32))
+        self._node.checkpoint(directory, extra={"a": np.arange(3, dtype=np.uint8), "step": 7})
+
+    def close(self) -> None:
+        """End the node."""
+        self._node.close()
+
+    def examples(self) -> list[bytes]:
+        """Well-formed inputs."""
+        manifest = json.loads((self._directory / "manifest.json").read_bytes())
+        folder = self._directory / manifest["checkpoint"]["folder"]
+        # the same in every run
+        manifest["checkpoint"]["folder"] = FOLDER
+        manifest["crc32"] = _checksum(manifest["checkpoint"])
+        text = json.dumps(manifest, separators=(",", ":")).encode()
+        files = [(folder / name).read_bytes() for name in (TABLE_FILE, EXTRA_FILE)]
+        return [packed(choice, text, *files) for choice in (0, HONEST)]
+
+    def run(self, data: bytes) -> str | None:
+        """Restore an input; the sentence of the refusal, None if it was taken.
+
+        Raises
+        ------
+        AssertionError
+            If the refusal is more than a sentence that names the directory, or the node does not work on.
+        Exception
+            Whatever else the reader raises: it must raise nothing but `CheckpointError`.
+        """
+        choice, manifest, files = unpacked(data)
+        shutil.rmtree(self._directory)
+        self._directory.mkdir()
+        if choice & HONEST:
+            manifest = _made_to_fit(manifest, files)
+        folder = self._directory / _folder_of(manifest)
+        folder.mkdir()
+        for name, content in files.items():
+            (folder / name).write_bytes(content[:-1] if choice & STRAY and name == EXTRA_FILE else content)
+        (self._directory / "manifest.json").write_bytes(manifest)
+        said = None
+        try:
+            self._node.restore(self._directory)
+        except adaps.CheckpointError as error:
+            said = str(error)
+            if str(self._directory) not in said or len(said.splitlines()) != 1:
+                raise AssertionError(f"not one sentence that names the directory: {said!r}") from error
+        out = np.empty((ROWS, LENGTH), np.float32)
+        self._node.worker(0).pull(np.arange(ROWS), out)
+        return said
+
+
+def packed(choice: int, *parts: bytes) -> bytes:
+    """An input."""
+    return bytes([choice]) + b"".join(len(part).to_bytes(2, "little") + part for part in parts)
+
+
+def unpacked(data: bytes) -> tuple[int, bytes, dict[str, bytes]]:
+    """Choice, manifest, and files by their names; what is missing at the input's end is empty."""
+    choice, data = (data[0] if data else 0), data[1:]
+    parts = []
+    for _ in range(3):
+        length = int.from_bytes(data[:2], "little")
+        parts.append(data[2 : 2 + length])
+        data = data[2 + length :]
+    return choice, parts[0], {TABLE_FILE: parts[1], EXTRA_FILE: parts[2]}
+
+
+def _folder_of(manifest: bytes) -> str:
+    found = re.search(rb'"folder": ?"([0-9]{8,20}-[0-9a-f]{16})"', manifest)
+    return found[1].decode() if found else FOLDER
+
+
+def _made_to_fit(manifest: bytes, files: dict[str, bytes]) -> bytes:
+    """The manifest with sizes and checksums that the files have, as far as they can be told."""
+    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        whole = json.loads(manifest)
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+            for file in whole["checkpoint"]["files"]:
+                content = files[file["name"]]
+                file |= {"bytes": len(content), "checksums": _checksums(content)}
+        whole["crc32"] = _checksum(whole["checkpoint"])
+        return json.dumps(whole).encode()
+    return manifest
+
+
+def _checksums(content: bytes) -> dict[str, int]:
+    start = 8 + int.from_bytes(content[:8], "little")
+    found = {"header": zlib.crc32(content[:start])}
+    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        for name, entry in json.loads(content[8:start]).items():
+            if name != "__metadata__":
+                first, end = entry["data_offsets"]
+                found[name] = zlib.crc32(content[start + first : start + end])
+    return found
+
+
+def _checksum(body: Any) -> int:
+    return zlib.crc32(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
+
+
+@contextlib.contextmanager
+def target() -> Iterator[Target]:
+    """A target in a folder in memory."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        made = Target(Path(folder) / "checkpoint")
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+def main() -> None:
+    """Search with libFuzzer."""
+    import atheris  # type: ignore[import-untyped]  # only a search needs it
+
+    from adaps import _contents, _manifest, _safetensors, checkpoint
+
+    for module in (checkpoint, _contents, _manifest, _safetensors, json.decoder):
+        for function in _functions(module):
+            atheris.instrument_func(function)
+    with target() as made:
+        if folder := os.environ.get("ADAPS_EXAMPLES"):
+            for number, example in enumerate(made.examples()):
+                (Path(folder) / f"example-{number}").write_bytes(example)
+        atheris.Setup(sys.argv, lambda data: made.run(data) and None)
+        atheris.Fuzz()
+
+
+def _functions(of: ModuleType | type) -> Iterator[FunctionType]:
+    """What is defined in a module, in its classes too."""
+    for value in vars(of).values():
+        if isinstance(value, FunctionType):
+            if value.__module__ == (of.__name__ if isinstance(of, ModuleType) else of.__module__):
+                yield value
+        elif isinstance(value, type) and isinstance(of, ModuleType) and value.__module__ == of.__name__:
+            yield from _functions(value)
+
+
+if __name__ == "__main__":
+    main()
