@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = "tests.integration.checkpoints"
 TURNS = 12
+SAME_LOSS = 0.02
+"""Twice by how much runs of one seed and without a death differed, for the nodes' updates have no fixed order:
+0.589 to 0.599 in four of them; four with a death had 0.588 to 0.591."""
 
 
 @pytest.mark.parametrize("technique", ["relocation", "full_replication"])
@@ -91,12 +94,27 @@ def test_a_kill_at_any_call_leaves_a_checkpoint_of_the_last_acknowledged_step(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_torchrun_restarts_a_job_whose_rank_died_from_its_last_checkpoint(tmp_path: Path) -> None:
-    directory = tmp_path / "saved"
+def test_torchrun_restarts_a_job_whose_rank_died_and_it_is_as_good_as_one_without_a_death(
+    tmp_path: Path,
+) -> None:
+    disturbed, undisturbed = (trained(tmp_path / name, name) for name in ("dies", "lives"))
+    for result in disturbed:
+        # killed at step 20, before its checkpoint was complete; three epochs of 12 batches
+        assert (result["restored"], result["steps"]) == (15, 36)
+    for result in undisturbed:
+        assert (result["restored"], result["steps"]) == (0, 36)
+    # A third of the labels is 1: without the features it is 0.636.
+    losses = [sum(result["loss"] for result in job) / 2 for job in (disturbed, undisturbed)]
+    assert max(losses) < 0.62
+    assert abs(losses[0] - losses[1]) < SAME_LOSS
+
+
+def trained(directory: Path, name: str) -> list[dict[str, Any]]:
+    """What the ranks of `checkpoints.restarts` say after they were trained under torchrun."""
     torchrun = [sys.executable, "-m", "torch.distributed.run"]
     options = ["--nproc-per-node=2", "--max-restarts=1", f"--rdzv-endpoint=127.0.0.1:{free_port()}"]
     done = subprocess.run(
-        [*torchrun, *options, "-m", f"{FOLDER}.restarts", str(directory)],
+        [*torchrun, *options, "-m", f"{FOLDER}.restarts", str(directory), name],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -104,8 +122,4 @@ def test_torchrun_restarts_a_job_whose_rank_died_from_its_last_checkpoint(tmp_pa
         timeout=200,
     )
     assert done.returncode == 0, done.stderr
-    results = [json.loads((directory / f"result-{rank}.json").read_text()) for rank in range(2)]
-    for result in results:
-        # killed at step 20, before its checkpoint was complete; three epochs of 12 batches
-        assert (result["restored"], result["steps"]) == (15, 36)
-        assert result["loss"] < 0.63  # a third of the labels is 1: without the features it is 0.636
+    return [json.loads((directory / f"result-{rank}.json").read_text()) for rank in range(2)]

@@ -1,4 +1,4 @@
-"""Trains under torchrun; the first time, rank 1 is killed amid the second epoch, between two checkpoints."""
+"""Trains under torchrun; told so, rank 1 is killed once, amid the second epoch, between two checkpoints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EPOCHS, BATCHES, EVERY, DIES_AT = 3, 12, 5, 8
 
 
 def main() -> None:
-    directory = Path(sys.argv[1])
+    directory, dies = Path(sys.argv[1]), sys.argv[2] == "dies"
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     first_life = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     torch.manual_seed(rank)
@@ -38,7 +38,7 @@ def main() -> None:
             loss_of(model, batch).backward()
             optimizer.step()
             steps += 1
-            if first_life and rank == 1 and steps == BATCHES + DIES_AT:
+            if dies and first_life and rank == 1 and steps == BATCHES + DIES_AT:
                 os.kill(os.getpid(), signal.SIGKILL)
             if steps % EVERY == 0:
                 model.checkpoint(directory, loader, {"steps": steps})
