@@ -11,6 +11,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from adabench.analysis.budgets import draw_budgets
 from adabench.analysis.costs import draw_costs
 from adabench.analysis.life_of_keys import draw_life_of_run
 from adabench.analysis.load import SUCCESS, cell_labels, last_attempts, traced_runs
@@ -27,7 +28,8 @@ _BARS_IN_A_ROW = 6
 
 def draw_figures(store: SessionStore) -> list[Path]:
     """Draw a session into its folder ``figures``, each as PNG and SVG: bars a use case, costs
-    beside other systems', ratios beside the thesis's, and the life of keys where it was traced.
+    beside other systems', the budget of profiled steps, ratios beside the thesis's, and the life of
+    keys where it was traced.
 
     Raises
     ------
@@ -46,6 +48,7 @@ def draw_figures(store: SessionStore) -> list[Path]:
         figures = {
             usecase: draw_bars(own),
             f"{usecase}-costs": draw_costs(own),
+            f"{usecase}-budget": draw_budgets(own),
             f"{usecase}-thesis": draw_thesis(own),
             f"{usecase}-life": draw_life_of_run(store, traced[usecase]) if usecase in traced else None,
         }

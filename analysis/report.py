@@ -11,6 +11,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from adabench.analysis.budgets import draw_budgets
 from adabench.analysis.compare import EQUIVALENCE, Comparison, compare
 from adabench.analysis.figures import draw_bars
 from adabench.analysis.life_of_keys import draw_life_of_run
@@ -123,6 +124,9 @@ def _usecase_section(
     metric = next(iter(next(run for run in runs if run.metrics).metrics))
     parts += ["<h3>Quality against time</h3>", _figure(adaptive_svg(draw_quality(runs, metric)), _QUALITY)]
     parts += ["<h3>Where the time goes</h3>", _figure(adaptive_svg(draw_phases(runs)), _PHASES)]
+    budgets = draw_budgets(runs)
+    if budgets is not None:
+        parts += ["<h3>Where the time of a step goes</h3>", _figure(adaptive_svg(budgets), _BUDGETS)]
     server = draw_server(runs)
     if server is not None:
         parts += ["<h3>The parameter server</h3>", _figure(adaptive_svg(server), _SERVER)]
@@ -150,6 +154,10 @@ _QUALITY = (
     "not count as time."
 )
 _PHASES = "Setup is the start of processes, imports and reading data."
+_BUDGETS = (
+    "Wall time of a worker's training step, by what it did; what happened inside something else counts once, "
+    "as the innermost. Hatched: CPU time of the process's other threads meanwhile."
+)
 _SERVER = "Sums over all nodes of a run; bars are means, dots single runs."
 _LIFE = (
     "Five rows in an epoch of the warm-up, from often to rarely used ones: which node owned each, where "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor
 
 import adaps
 import autoada
-from adabench.backends.protocol import Cluster, ServerOptions
+from adabench.backends._measure import server_calls
+from adabench.backends.protocol import Cluster, ServerOptions, Timed
 from adabench.usecases.protocol import Placed, UseCase
 
 if TYPE_CHECKING:
@@ -86,6 +88,9 @@ class ServerSession:
 
     def traced(self) -> pd.DataFrame:
         return adaps.trace_frame(self.model.node)
+
+    def measured(self, timed: Timed) -> AbstractContextManager[None]:
+        return server_calls(timed, ServerSession)
 
     def close(self) -> None:
         self.model.close()

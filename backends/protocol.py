@@ -9,6 +9,7 @@ The loop is the same for every pair of backend and use case::
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -108,6 +109,21 @@ class Traceable(Protocol):
 
     def traced(self) -> pd.DataFrame:
         """What has happened, as `adaps.trace_frame` says it."""
+        ...
+
+
+class Timed(Protocol):
+    """Makes a function out of another one that does the same and counts its time as one part of a step."""
+
+    def __call__(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]: ...
+
+
+@runtime_checkable
+class Measurable(Protocol):
+    """A session whose steps have parts of their own, beside those of the common loop."""
+
+    def measured(self, timed: Timed) -> AbstractContextManager[None]:
+        """While it lasts, calls of this process that make up such a part go through `timed`."""
         ...
 
 

@@ -8,6 +8,7 @@ import typer
 
 from adabench.harness.commands_machine import doctor, fetch
 from adabench.harness.commands_plugins import check, new
+from adabench.harness.commands_profile import profile
 from adabench.harness.commands_results import compare, export, list_, plot, report, show
 from adabench.harness.commands_run import plan, run
 from adabench.harness.errors import UsageError
@@ -23,7 +24,7 @@ app = typer.Typer(
     # Markup would swallow the brackets of ctr[dim=8].
     rich_markup_mode=None,
 )
-for command in (run, plan, show, compare, plot, report, export, doctor, check, new):
+for command in (run, plan, profile, show, compare, plot, report, export, doctor, check, new):
     app.command()(command)
 app.command("list")(list_)
 

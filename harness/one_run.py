@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from datetime import datetime, timezone
+from pathlib import Path
 
 from adabench.harness.cell import Cell
 from adabench.harness.environment import probe
@@ -28,9 +29,11 @@ def execute_run(
     store: SessionStore,
     stopped: Callable[[], bool],
     watch: Callable[[RankState], None],
+    profile: Path | None = None,
 ) -> Run:
     """Run a cell as its own process group, with noise probes before and after; nothing is raised for a
-    failure. With an obstacle nothing is launched, and the run is recorded as skipped.
+    failure. With an obstacle nothing is launched, and the run is recorded as skipped. With a folder `profile`
+    the steps are budgeted, and flame graphs are drawn there.
     """
     block = "w" if planned.phase == "warmup" else f"b{planned.block}"
     run_id = f"{cell.id[:6]}-{block}-a{attempt}-{secrets.token_hex(2)}"
@@ -48,6 +51,7 @@ def execute_run(
         seed=planned.seed,
         # Warm-ups are no measurements, so they may be watched.
         trace=planned.phase == "warmup",
+        profile=None if profile is None else str(profile.resolve()),
     )
     load, seconds = probe()
     started_at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
@@ -107,6 +111,7 @@ def execute_run(
         ),
         link=outcome.link,
         environment=session.environment_id,
+        budgets=[result.budget for result in outcome.results if result.budget is not None],
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import sys
@@ -10,10 +11,12 @@ import time
 
 import psutil
 
-__all__ = ["adopt_orphans", "die_with_parent", "kill_descendants", "kill_tree"]
+__all__ = ["adopt_orphans", "allow_tracing", "die_with_parent", "kill_descendants", "kill_tree"]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PTRACER = 0x59616D61
+_PR_SET_PTRACER_ANY = -1
 
 
 def die_with_parent(parent: int) -> None:
@@ -32,6 +35,15 @@ def die_with_parent(parent: int) -> None:
 def adopt_orphans() -> None:
     """Make this process the parent of descendants whose own parent dies, so that they can be found."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def allow_tracing() -> None:
+    """Let other processes of the same user look at this one, where the kernel forbids it by default."""
+    try:
+        _prctl(_PR_SET_PTRACER, _PR_SET_PTRACER_ANY)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a kernel without Yama, which would forbid it
+            raise
 
 
 def kill_descendants(root: psutil.Process, seconds: float = 5.0) -> list[int]:

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from adabench.results.record import Budget
+
 __all__ = [
     "GROUP_VARIABLE",
     "NETWORK_VARIABLE",
@@ -44,6 +46,7 @@ class TrialSpec(msgspec.Struct, kw_only=True, frozen=True):
     data: str | None = None
     seed: int = 1
     trace: bool = False
+    profile: str | None = None
     folder: str = ""
     namespaces: list[str] = []
     launched_at: float = 0.0
@@ -93,6 +96,7 @@ class RankResult(msgspec.Struct, kw_only=True, frozen=True):
     history: list[dict[str, float]] = []
     best_epoch: int | None = None
     trace: list[dict[str, Any]] = []
+    budget: Budget | None = None
 
 
 def state_file(folder: Path, rank: int) -> Path:

@@ -18,6 +18,7 @@ import torch
 
 from adabench.backends.protocol import Backend, Cluster, Traceable, Unavailable
 from adabench.harness.namespaces import address
+from adabench.harness.profile import Profile
 from adabench.harness.registry import load_backend, load_usecase
 from adabench.harness.spec import (
     RankError,
@@ -50,6 +51,7 @@ class Trial:
         self.rank = rank
         self.phase = "setup"
         self.folder = Path(spec.folder)
+        self.profile = None if spec.profile is None else Profile(Path(spec.profile), rank)
         self._shared: _Shared = _Shared()
         self._failed: list[BaseException] = []
 
@@ -117,6 +119,7 @@ class Trial:
             history=first.history,
             best_epoch=first.best_epoch,
             trace=first.trace,
+            budget=None if self.profile is None else self.profile.budget.result(self.rank),
         )
 
     def _enter(self, phase: str, epoch: int = 0) -> None:
@@ -159,13 +162,19 @@ class _Worker:
         if spec.trace:
             begin_trace(session, usecase, cluster, self.trial.folder)
         self.setup_seconds = time.monotonic() - spec.launched_at
+        profile = None
+        if self.trial.profile is not None:
+            profile = self.trial.profile.of_worker(session, usecase, loaders, leads=cluster.worker == 0)
         for epoch in range(1, usecase.params.epochs + 1):
             self._enter("train", epoch)
             start, cpu, before = time.monotonic(), time.process_time(), session.counters()
-            for batch in session.batches(loaders.train):
-                session.step(usecase.loss(session.model, batch))
-                self.samples += usecase.samples(batch)
-            session.synchronize()
+            if profile is None:
+                for batch in session.batches(loaders.train):
+                    session.step(usecase.loss(session.model, batch))
+                    self.samples += usecase.samples(batch)
+                session.synchronize()
+            else:
+                self.samples += profile.train()
             self.epoch_seconds.append(time.monotonic() - start)
             self.train_cpu_seconds += time.process_time() - cpu
             self._count(before, session.counters())
@@ -180,6 +189,8 @@ class _Worker:
             # The others wait here until the evaluation is over.
             session.synchronize()
             self.eval_seconds += time.monotonic() - start
+        if profile is not None:
+            profile.draw_flames()
         self._enter("teardown")
         session.close()
 

@@ -12,6 +12,7 @@ import msgspec
 __all__ = [
     "SCHEMA",
     "STATUSES",
+    "Budget",
     "Git",
     "Link",
     "Noise",
@@ -79,12 +80,28 @@ class Link(msgspec.Struct, kw_only=True, frozen=True):
     relay_cpu_seconds: float
 
 
+class Budget(msgspec.Struct, kw_only=True, frozen=True):
+    """Where the time of a node's training steps went.
+
+    `parts` are wall seconds of all its workers and sum up to `seconds`, what their training took; what they
+    did inside one another counts once, as the innermost. `background` are CPU seconds of the process's other
+    threads meanwhile, by the threads' name.
+    """
+
+    rank: int
+    steps: int
+    seconds: float
+    parts: dict[str, float]
+    background: dict[str, float]
+
+
 class Run(msgspec.Struct, kw_only=True, frozen=True):
     """One cell, executed once: a line of ``runs.jsonl``.
 
     `metrics` are those of the test split at the best epoch by validation. `history` has an entry an epoch:
     the test split's metrics under their own names, the validation split's with the prefix ``valid_``.
     `cpu_seconds` are those of all processes from start to end, `train_cpu_seconds` those of the epochs.
+    `budgets` are there, one a node, if the run was profiled.
     If it was `pinned`, each node process had one core of its own for all its threads.
     """
 
@@ -129,6 +146,7 @@ class Run(msgspec.Struct, kw_only=True, frozen=True):
     noise: Noise | None = None
     link: Link | None = None
     environment: str | None = None
+    budgets: list[Budget] = []
 
 
 class PlannedRun(msgspec.Struct, kw_only=True, frozen=True):

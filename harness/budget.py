@@ -1,0 +1,209 @@
+"""Where the time of training steps goes, by part and without gaps."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from adabench.results.record import Budget
+
+__all__ = ["LOOP", "StepBudget", "StepClock", "ThreadTimes"]
+
+LOOP = "other"
+"""What no part accounts for: the loop itself, and what backends do between the calls that are timed."""
+
+
+class StepClock:
+    """The time of one thread, divided into parts that may lie inside one another.
+
+    Every moment between `start` and `stop` belongs to exactly one part, the innermost one that is open; so
+    the parts' seconds add up to the time in between.
+
+    Attributes
+    ----------
+    seconds : dict of str to float
+        So far, by part.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._open: list[str] = []
+        self._since = 0.0
+
+    @property
+    def running(self) -> bool:
+        return bool(self._open)
+
+    def start(self) -> None:
+        self._open, self._since = [LOOP], time.perf_counter()
+
+    def stop(self) -> None:
+        self._pass()
+        self._open.clear()
+
+    def enter(self, part: str) -> None:
+        self._pass()
+        self._open.append(part)
+
+    def leave(self) -> None:
+        self._pass()
+        self._open.pop()
+
+    def _pass(self) -> None:
+        now = time.perf_counter()
+        part = self._open[-1]
+        self.seconds[part] = self.seconds.get(part, 0.0) + now - self._since
+        self._since = now
+
+
+class StepBudget:
+    """The budget of one process, whose workers are threads of it.
+
+    Between a worker's `start` and `stop` its calls of what `timed` has made count; without a worker's start
+    they do only what they did before.
+    """
+
+    def __init__(self) -> None:
+        self._of_thread = threading.local()
+        self._lock = threading.Lock()
+        self._clocks: list[StepClock] = []
+        self._worker_threads: set[int] = set()
+        self._times = ThreadTimes()
+        self._background: dict[str, float] = {}
+        self.steps = 0
+
+    def start(self) -> None:
+        """The calling worker begins to train."""
+        with self._lock:
+            if not self._running():
+                self._times = ThreadTimes()
+            self._worker_threads.add(threading.get_native_id())
+            clock = getattr(self._of_thread, "clock", None)
+            if clock is None:
+                clock = self._of_thread.clock = StepClock()
+                self._clocks.append(clock)
+            clock.start()
+
+    def stop(self) -> None:
+        """The calling worker interrupts its training."""
+        with self._lock:
+            self._of_thread.clock.stop()
+            if not self._running():
+                for name, seconds in self._times.since(self._worker_threads).items():
+                    self._background[name] = self._background.get(name, 0.0) + seconds
+
+    def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that does what `function` does and counts its time as `part`."""
+        of_thread = self._of_thread
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            clock = getattr(of_thread, "clock", None)
+            if clock is None or not clock.running:
+                return function(*args, **kwargs)
+            clock.enter(part)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                clock.leave()
+
+        return call
+
+    def batches(self, loader: Iterable[Any]) -> _TimedLoader:
+        """The loader, with the time until it has given a batch counted; each batch is a step."""
+        return _TimedLoader(loader, self)
+
+    @contextmanager
+    def backward_timed(self) -> Iterator[None]:
+        """While it lasts, backward passes of this process count as a part of their own."""
+        before = torch.Tensor.backward
+        torch.Tensor.backward = self.timed("backward", before)  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            torch.Tensor.backward = before  # type: ignore[method-assign]
+
+    def result(self, rank: int) -> Budget:
+        """What was counted so far; no worker may be training."""
+        parts: dict[str, float] = {}
+        for clock in self._clocks:
+            for part, seconds in clock.seconds.items():
+                parts[part] = parts.get(part, 0.0) + seconds
+        return Budget(
+            rank=rank,
+            steps=self.steps,
+            seconds=sum(parts.values()),
+            parts=parts,
+            background=self._background,
+        )
+
+    def _running(self) -> bool:
+        return any(clock.running for clock in self._clocks)
+
+
+class _TimedLoader:
+    """A loader with its attributes; only the time for a batch is looked at."""
+
+    def __init__(self, loader: Iterable[Any], budget: StepBudget) -> None:
+        self._loader = loader
+        self._budget = budget
+
+    def __iter__(self) -> Iterator[Any]:
+        fetch = self._budget.timed("loader", next)
+        batches = self._budget.timed("loader", iter)(self._loader)
+        while True:
+            try:
+                batch = fetch(batches)
+            except StopIteration:
+                return
+            self._budget.steps += 1
+            yield batch
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_loader":
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+
+class ThreadTimes:
+    """CPU seconds of this process's threads until now."""
+
+    def __init__(self) -> None:
+        self._at = _thread_seconds()
+
+    def since(self, without: set[int]) -> dict[str, float]:
+        """CPU seconds since then by the threads' name, but for those of the given native ids.
+
+        A thread that has ended in between is not counted.
+        """
+        found: dict[str, float] = {}
+        for thread, seconds in _thread_seconds().items():
+            spent = seconds - self._at.get(thread, 0.0)
+            if thread not in without and spent > 0:
+                name = _name(thread)
+                found[name] = found.get(name, 0.0) + spent
+        return found
+
+
+def _thread_seconds() -> dict[int, float]:
+    return {thread.id: thread.user_time + thread.system_time for thread in psutil.Process().threads()}
+
+
+def _name(thread: int) -> str:
+    """What the kernel calls a thread (Linux); without a name of its own it is called like the process."""
+    try:
+        return Path(f"/proc/{os.getpid()}/task/{thread}/comm").read_text(encoding="utf-8").strip()
+    except OSError:  # it has just ended, or this is no Linux
+        return "threads"
