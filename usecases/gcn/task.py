@@ -85,6 +85,7 @@ class GcnUseCase:
         self._seed = seed
         self._graph = load(params.graph, data)
         self._split = self._graph.split or random_split(self._graph.labels, seed)
+        self._partitions: dict[int, Partition] = {}  # by number of workers
         self._data = Data(
             edge_index=torch.from_numpy(self._graph.edge_index),
             y=torch.from_numpy(self._graph.labels),
@@ -158,7 +159,11 @@ class GcnUseCase:
     def _partition(self, rank: int, world: int) -> Partition:
         if not 0 <= rank < world:
             raise ValueError(f"worker {rank} of {world}: the worker's number must be from 0 to {world - 1}")
-        return partition(self._graph, self._split.train, world, self._params.partition, self._seed)
+        if world not in self._partitions:
+            self._partitions[world] = partition(
+                self._graph, self._split.train, world, self._params.partition, self._seed
+            )
+        return self._partitions[world]
 
     def _loader(self, nodes: Tensor, **order: Any) -> NodeLoader:
         return NodeLoader(
