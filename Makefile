@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: run test lint peers stress stress-ci stress-processes stress-faults stress-mixed bench bench-baseline record clean help
+.PHONY: run test lint peers stress stress-ci stress-processes stress-faults stress-mixed bench bench-baseline record scale clean help
 
 PYTHON ?= python3
 ifeq ($(origin CXX),default)
@@ -95,6 +95,13 @@ bench-baseline: $(SET_UP)  ## record the baseline of make bench, in five process
 record: $(SET_UP)  ## run the studies that the README shows, half an hour, and keep their sessions and figures
 	@for study in $(STUDIES); do $(BIN)/adabench run --fresh --study $$study; done
 	@$(BIN)/python results/reference/keep.py $(STUDIES)
+
+scale: export PATH := $(CURDIR)/$(BIN):$(PATH)
+scale: $(SET_UP)  ## replay what trainings access on simulated clusters of 2 to 256 nodes, and draw how cost grows
+	@mkdir -p build
+	@cmake --preset release > build/release.log || { cat build/release.log; exit 1; }
+	@cmake --build --preset release --target scale
+	@$(BIN)/python results/reference/scale.py
 
 clean:  ## remove what builds and tools left behind; .venv and recorded sessions stay
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .benchmarks .hypothesis
