@@ -30,6 +30,11 @@ class Technique(enum.Enum):
     STATIC = 3
     FULL_REPLICATION = 4
 
+class NonFinite(enum.Enum):
+    RAISE = 0
+    SKIP = 1
+    PASS = 2
+
 class UpdateRule:
     def __init__(
         self,
@@ -121,6 +126,7 @@ class Node:
         technique: Technique,
         timing: bool,
         max_rounds_per_second: float,
+        nonfinite: NonFinite = ...,
     ) -> None: ...
     @property
     def num_keys(self) -> int: ...

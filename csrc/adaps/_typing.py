@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+NonFinite = Literal["raise", "skip", "pass"]
 Technique = Literal["adaptive", "replication", "relocation", "static", "full_replication"]
 
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, get_args
 
 from adaps import _checks, _core, rendezvous
-from adaps._typing import Technique
+from adaps._typing import NonFinite, Technique
 from adaps.tables import Table
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ __all__ = ["TECHNIQUES", "Node", "NodeOptions", "open_node"]
 
 TECHNIQUES: tuple[Technique, ...] = get_args(Technique)
 """How keys may be managed: `adaptive` decides for each key, the others are for comparison."""
+
+
+NONFINITE: tuple[NonFinite, ...] = get_args(NonFinite)
 
 
 class Node:
@@ -46,6 +49,10 @@ class Node:
         Act on an intent only when its start is near; otherwise at once.
     max_rounds_per_second : float
         Upper bound of exchange rounds. A round happens only if there is something to exchange.
+    nonfinite : str
+        What `push_gradients` does with rows whose gradient has NaN or infinity in it. ``raise``: ValueError
+        naming table and row, and nothing of the call is applied. ``skip``: these rows stay as they are, and
+        ``stats()["gradients_skipped"]`` counts them. ``pass``: they are applied as they are.
     peer_timeout : float
         Seconds after which a silent node counts as lost.
     connect_timeout : float
@@ -72,6 +79,7 @@ class Node:
         techniques: Technique = "adaptive",
         timing: bool = True,
         max_rounds_per_second: float = 500.0,
+        nonfinite: NonFinite = "raise",
         peer_timeout: float = 5.0,
         connect_timeout: float = 60.0,
         network: str | None = None,
@@ -91,6 +99,7 @@ class Node:
             technique=technique,
             timing=timing,
             max_rounds_per_second=_rate("max_rounds_per_second", max_rounds_per_second),
+            nonfinite=_core.NonFinite[_checks.one_of("nonfinite", nonfinite, NONFINITE).upper()],
             peer_timeout=_checks.seconds("peer_timeout", peer_timeout),
             network=os.environ.get("ADAPS_NETWORK", "loopback") if network is None else network,
             listen=_split_address(listen),
@@ -219,6 +228,7 @@ class NodeOptions:
     technique: _core.Technique
     timing: bool = True
     max_rounds_per_second: float = 500.0
+    nonfinite: _core.NonFinite = _core.NonFinite.RAISE
     peer_timeout: float = 5.0
     network: str = "loopback"
     listen: tuple[str, int] = ("127.0.0.1", 0)
@@ -241,6 +251,7 @@ def open_node(
         technique=options.technique,
         timing=options.timing,
         max_rounds_per_second=options.max_rounds_per_second,
+        nonfinite=options.nonfinite,
     )
     _live.add(node)
     if meeting_point is not None:

@@ -14,7 +14,7 @@ namespace {
 
 std::shared_ptr<NodeHandle> make_node(std::vector<TableSpec> tables, int rank, int world_size, int workers,
                                       int channels, Technique technique, bool timing,
-                                      double max_rounds_per_second) {
+                                      double max_rounds_per_second, NonFinite nonfinite) {
   Settings settings;
   settings.rank = static_cast<NodeId>(rank);
   settings.nodes = static_cast<NodeId>(world_size);
@@ -23,6 +23,7 @@ std::shared_ptr<NodeHandle> make_node(std::vector<TableSpec> tables, int rank, i
   settings.technique = technique;
   settings.timing = timing;
   settings.max_rounds_per_second = max_rounds_per_second;
+  settings.nonfinite = nonfinite;
   return std::make_shared<NodeHandle>(std::move(tables), settings);
 }
 
@@ -66,11 +67,18 @@ void register_node(py::module_& module) {
       .value("FULL_REPLICATION", Technique::kFullReplication)
       .finalize();
 
+  py::native_enum<NonFinite>(module, "NonFinite", "enum.Enum",
+                             "What becomes of gradients that are not finite.")
+      .value("RAISE", NonFinite::kRaise)
+      .value("SKIP", NonFinite::kSkip)
+      .value("PASS", NonFinite::kPass)
+      .finalize();
+
   py::class_<NodeHandle, std::shared_ptr<NodeHandle>>(module, "Node",
                                                       "One process's share of the parameter server.")
       .def(py::init(&make_node), py::arg("tables"), py::kw_only(), py::arg("rank"), py::arg("world_size"),
            py::arg("workers"), py::arg("channels"), py::arg("technique"), py::arg("timing"),
-           py::arg("max_rounds_per_second"))
+           py::arg("max_rounds_per_second"), py::arg("nonfinite") = NonFinite::kRaise)
       .def("listen", &NodeHandle::listen, py::arg("host"), py::arg("port"),
            "Listens for the other nodes and returns the address that they need.")
       .def("connect", &connect, py::arg("addresses"), py::kw_only(), py::arg("secret"), py::arg("network"),

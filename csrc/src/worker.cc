@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "adaps/channel.h"
+#include "adaps/finite.h"
 #include "adaps/local.h"
 #include "adaps/log.h"
 #include "adaps/node_state.h"
@@ -94,6 +95,19 @@ Ticket Worker::run(OperationKind kind, std::span<const Key> keys, float* out, co
   auto operation = std::make_shared<Operation>(kind, index_, state.completion);
   operation->out = out;
   operation->in = in;
+  FiniteRows finite;
+  if (kind == OperationKind::kPushGradients && node_.settings.nonfinite != NonFinite::kPass &&
+      !all_finite(in, floats)) {
+    if (node_.settings.nonfinite == NonFinite::kRaise)
+      throw std::invalid_argument(
+          describe_nonfinite(node_.tables, keys, in) +
+          ": nothing was applied; nonfinite=\"skip\" would leave such rows as they are");
+    finite = finite_rows(node_.tables, keys, in);
+    state.counters.gradients_skipped.add(keys.size() - finite.keys.size());
+    keys = finite.keys;
+    operation->kept = std::move(finite.values);  // until the last of it is sent
+    operation->in = operation->kept.data();
+  }
   start(node_, *operation, keys);
   if (operation->units.empty()) return kDone;
   submit_units(node_, *operation);

@@ -48,6 +48,7 @@ loose: Any = adaps  # for arguments of wrong types, given on purpose
         (lambda: loose.Node([TABLE], channels=-1), ValueError, "channels is -1"),
         (lambda: loose.Node([TABLE], timing="no"), TypeError, "timing is 'no'; it must be True or False"),
         (lambda: loose.Node([TABLE], max_rounds_per_second=0), ValueError, "max_rounds_per_second is 0"),
+        (lambda: loose.Node([TABLE], nonfinite="ignore"), ValueError, "valid are raise, skip, pass"),
         (lambda: loose.Node([TABLE], peer_timeout=0), ValueError, "peer_timeout is 0"),
         (lambda: loose.Node([TABLE], connect_timeout=math.nan), ValueError, "connect_timeout is nan"),
         (lambda: loose.Node([TABLE], network="fiber"), ValueError, "fiber"),

@@ -299,3 +299,43 @@ def test_a_forked_child_cannot_use_the_node_and_ends_well(node: adaps.Node) -> N
     child.join(20)
     assert child.exitcode == 0
     assert pulled(node.worker(0), [1]) == [0]
+
+
+# Gradients that are not finite
+
+
+@pytest.mark.parametrize(("bad", "told"), [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf")])
+def test_a_gradient_that_is_not_finite_is_named_and_nothing_is_applied(bad: float, told: str) -> None:
+    other = adaps.Table("other", 10, 3)
+    with adaps.Node([other, TABLE]) as node:
+        kv = node.worker(0)
+        keys = node.table("emb").keys([5, 7, 5])
+        gradients = filled(1, 1, 1)
+        gradients[1, 3] = bad
+        with pytest.raises(ValueError, match=f"^{told} in the gradient of row 7 of table 'emb': nothing was"):
+            kv.push_gradients(keys, gradients)
+        assert pulled(kv, keys) == [0, 0, 0]
+        kv.push(keys[1:2], gradients[1:2])  # what is added is the caller's business
+        assert node.stats()["gradients_skipped"] == 0
+
+
+def test_rows_whose_gradient_is_not_finite_can_be_skipped_or_passed() -> None:
+    other = adaps.Table("other", 10, 3, optimizer=adaps.SGD(lr=1.0))
+    gradients = np.ones(3 + 4 + 3 + 4, np.float32)
+    gradients[[0, 13]] = np.nan, np.inf
+    keys = [4, 11, 5, 12]
+    with adaps.Node([other, TABLE], nonfinite="skip") as node:
+        kv = node.worker(0)
+        kv.push_gradients(keys, gradients, asynchronous=True)
+        kv.waitall()
+        assert pulled(kv, [11, 12]) == [-0.5, 0]
+        out = np.empty((2, 3), np.float32)
+        kv.pull([4, 5], out)
+        assert out.tolist() == [[0, 0, 0], [-1, -1, -1]]
+        assert node.stats()["gradients_skipped"] == 2
+    with adaps.Node([other, TABLE], nonfinite="pass") as node:
+        kv = node.worker(0)
+        kv.push_gradients(keys, gradients)
+        kv.pull([4, 5], out)
+        assert np.isnan(out[0, 0])
+        assert node.stats()["gradients_skipped"] == 0

@@ -61,6 +61,7 @@ struct Operation {
   Completion& completion;
   float* out = nullptr;
   const float* in = nullptr;
+  std::vector<float> kept;  // what `in` names, if it is no array of the caller's
   std::vector<Unit> units;
   std::vector<Occurrence> occurrences;
   std::uint64_t epoch = 0;  // kSync

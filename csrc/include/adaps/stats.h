@@ -35,6 +35,7 @@ struct alignas(64) WorkerCounters {
   Counter staleness_micros, staleness_reads;  // sampled reads of replicas: age of the owner's version in them
   Counter intents;                            // keys signalled
   Counter intents_late;                       // of these, for clocks that were over
+  Counter gradients_skipped;                  // with NaN or infinity in them
   Counter blocked_micros;                     // in pull, push and set
   Counter sync_micros;                        // in wait_sync
   Counter barrier_micros;

@@ -27,6 +27,9 @@ inline constexpr std::size_t kMaxNodes = 4096;  // 12 bits of a key word
 enum class Technique : std::uint8_t { kAdaptive, kReplication, kRelocation, kStatic, kFullReplication };
 
 // What every node of a cluster must agree on, and what each may tune.
+// What becomes of gradients with NaN or infinity in them.
+enum class NonFinite : std::uint8_t { kRaise, kSkip, kPass };
+
 struct Settings {
   NodeId rank = 0;
   NodeId nodes = 1;
@@ -39,6 +42,7 @@ struct Settings {
   double max_rounds_per_second = 500.0;
   // Upper bound of what a channel's rounds put on the network; rounds are spaced accordingly.
   double max_round_bytes_per_second = 400e6;
+  NonFinite nonfinite = NonFinite::kRaise;
 
   // Alone, every key is here already and there is nobody to tell.
   bool uses_intent() const { return nodes > 1 && technique != Technique::kStatic; }
