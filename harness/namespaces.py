@@ -29,7 +29,8 @@ _SUBNET = "10.210.0"
 # Nobody else is in a namespace, so any port is free.
 _PORT = 29500
 _CLONE_NEWNET = 0x40000000
-_RELAY = Path(sysconfig.get_path("scripts")) / "adabench-relay"
+# An editable installation keeps Python in the clone and binaries in site-packages.
+_RELAY = Path(sysconfig.get_path("platlib")) / "adabench" / "harness" / "adabench-relay"
 _END_SECONDS = 10.0
 
 

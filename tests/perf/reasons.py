@@ -72,13 +72,15 @@ WHY: Mapping[str, str] = {
     ),
     "CTR on 2 nodes, a core each": (
         "one node trains without any message; each of two has half of the rows elsewhere and its background "
-        "threads share its one core: what a sample costs more in CPU time on two nodes (packing, sockets, "
-        "replicas' rounds) comes off the factor of 2, and both cores share the memory's bandwidth"
+        "threads share its one core. Twice the CPU time of a sample on one node over that on two (both stand "
+        "in the table of what each system took) is the most that can be reached: packing, sockets and "
+        "replicas' rounds come off the factor of 2, and both cores share the memory's bandwidth"
     ),
     "GCN on 2 nodes, a core each": (
         "the sampled neighbourhoods of the nodes overlap, so features and weights are replicated and their "
         "changes exchanged every round; that and the rows that move are CPU time which one node alone does "
-        "not spend, on the core that trains"
+        "not spend, on the core that trains. Twice the CPU time of a sample on one node over that on two "
+        "(both stand in the table of what each system took) is the most that can be reached"
     ),
     "idle cluster": "rounds go on while nothing changes, to notice that a node is gone",
     "resident bytes": (
