@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 Rank = subprocess.Popen[str]
@@ -184,6 +185,72 @@ def test_a_killed_node_is_named_within_five_seconds(start_ranks: StartRanks) -> 
     last = err.strip().splitlines()[-1]
     assert last.startswith("adaps.errors.PeerLost:")
     assert "1" in last
+
+
+def test_forked_children_of_a_data_loader_do_not_hide_a_death(start_ranks: StartRanks) -> None:
+    """They inherit the connections; the others must not wait for the timeout, which is far away."""
+    ranks = start_ranks(
+        f"""
+import adaps, signal, torch
+from torch.utils.data import DataLoader
+try:
+    with adaps.Node([{TABLE}], peer_timeout=60) as node:
+        kv = node.worker(0)
+        kv.barrier()
+        if node.rank == 1:
+            for batch in DataLoader(torch.arange(1000), 10, num_workers=2, multiprocessing_context="fork"):
+                print("ready")
+                signal.pause()
+        print("ready")
+        kv.barrier()
+except adaps.PeerLost as lost:
+    print("lost", lost.rank)
+""",
+        range(2),
+        2,
+    )
+    await_line(ranks[0], "ready")
+    await_line(ranks[1], "ready")
+    children = psutil.Process(ranks[1].pid).children()
+    assert len(children) >= 2
+    ranks[1].send_signal(signal.SIGKILL)
+    killed = time.monotonic()
+    await_line(ranks[0], "lost 1")
+    assert time.monotonic() - killed < 5
+    assert any(child.is_running() for child in children), "the children must outlive their parent for this"
+    _, alive = psutil.wait_procs(children, 20)
+    assert not alive
+
+
+def test_a_node_that_is_busy_in_its_own_code_is_not_lost(start_ranks: StartRanks) -> None:
+    """Even if it holds the interpreter's lock for longer than the timeout: it serves what it owns."""
+    ranks = start_ranks(
+        f"""
+import adaps, ctypes, time
+import numpy as np
+with adaps.Node([{TABLE}], peer_timeout=1, techniques="static") as node:
+    kv = node.worker(0)
+    keys, out = np.arange(1000), np.empty((1000, 4), np.float32)
+    kv.barrier()
+    if node.rank == 1:
+        ctypes.PyDLL(None).usleep(3_000_000)
+    else:
+        start = time.monotonic()
+        kv.push(keys, np.ones((1000, 4), np.float32))
+        kv.pull(keys, out)
+        assert (out == 1).all()
+        print("served", time.monotonic() - start)
+    kv.barrier()
+    if node.rank == 0:
+        print("met", time.monotonic() - start)
+""",
+        range(2),
+        2,
+    )
+    (code0, out0, err0), (code1, _, err1) = map(outcome, ranks)
+    assert (code0, code1) == (0, 0), err0 + err1
+    seconds = dict(line.split() for line in out0.splitlines())
+    assert float(seconds["served"]) < 2 < float(seconds["met"])
 
 
 def test_ctrl_c_ends_a_blocked_node_and_then_the_other(start_ranks: StartRanks) -> None:

@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = "tests.integration.checkpoints"
 TURNS = 12
 SAME_LOSS = 0.02
-"""Twice by how much runs of one seed and without a death differed, for the nodes' updates have no fixed order:
-0.589 to 0.599 in four of them; four with a death had 0.588 to 0.591."""
+"""Twice by how much runs of one seed and without a death differed, for the nodes' updates have no fixed
+order: 0.589 to 0.599 in four of them; four with a death had 0.588 to 0.591."""
 
 
 @pytest.mark.parametrize("technique", ["relocation", "full_replication"])

@@ -175,6 +175,7 @@ class _Cluster:
             assert self.cable is not None
             if self.cell.fault == "link down":
                 self.cable.cut()
+                self.hit_at = time.monotonic()  # the command takes its time
             else:
                 self.cable.slow()
                 self.tell()
