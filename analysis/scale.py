@@ -10,6 +10,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from adabench.analysis.style import SVG, palette, styled
 
@@ -27,7 +28,7 @@ MEASURES: dict[str, tuple[str, str, Measure]] = {
         lambda f: 100 * (f["pulled_local"] + f["pulled_replica"]) / _pulled(f),
     ),
     "waited_ms": (
-        "waiting for rows (ms a step)",
+        "waiting in pulls and pushes (ms a step)",
         "linear",
         lambda f: f["waited_micros"] / f["node_steps"] / 1000,
     ),
@@ -105,6 +106,10 @@ def _finish(axes: Axes, label: str, scale: str, nodes: list[int]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(nodes, [str(count) for count in nodes])
     axes.set_yscale(scale)
+    if scale == "log":
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
     if scale == "linear":
         axes.set_ylim(bottom=0)
     axes.set_title(label, fontsize=9.5, loc="left")

@@ -1,0 +1,131 @@
+"""Recording access streams, replaying them on simulated clusters, and drawing what came out."""
+
+from __future__ import annotations
+
+import importlib.util
+from itertools import islice
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from adabench.analysis.scale import MEASURES, TECHNIQUES, derived, draw_scale, save_figures
+from adabench.usecases.ctr.task import CtrParams, CtrUseCase
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = ROOT / "results" / "reference"
+
+NODES, STEPS = 4, 20
+
+
+@pytest.fixture(scope="module")
+def scale() -> ModuleType:
+    """The script that measures; it is no module of the package."""
+    spec = importlib.util.spec_from_file_location("scale", REFERENCE / "scale.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def usecase() -> CtrUseCase:
+    return CtrUseCase(CtrParams(batch=8, dim=4, wide=False, vocabulary=50, rows=4000), None, 1)
+
+
+@pytest.fixture(scope="module")
+def stream(scale: ModuleType, usecase: CtrUseCase, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file: Path = tmp_path_factory.mktemp("scale") / "stream"
+    scale.record_stream(usecase, NODES, STEPS, file)
+    return file
+
+
+def counted(technique: str, nodes: int = 2) -> dict[str, object]:
+    names = ["node_steps", "waited_micros", "pulled_local", "pulled_replica", "pulled_remote"]
+    names += ["relocations", "bytes_rows", "messages_rows", "frames"]
+    row = dict(zip(names, [10, 50_000, 60, 30, 10, 20, 40_000, 500, 80], strict=True))
+    return {"usecase": "ctr", "technique": technique, "nodes": nodes, **row}
+
+
+def test_a_stream_holds_what_the_loaders_give(usecase: CtrUseCase, stream: Path) -> None:
+    words = np.frombuffer(stream.read_bytes(), dtype="<u4")
+    magic, nodes, steps, tables = words[:4].tolist()
+    assert (magic, nodes, steps, tables) == (0x31537041, NODES, STEPS, 2)
+    rows, _, length, dense = words[4:8].tolist()
+    assert (rows, length, dense) == (26 * 50, 4, 0)
+    assert words[11] == 1  # the second table is that of the dense parameters
+    at = 12
+    for rank in range(NODES):
+        assert words[at] == 0  # nothing is placed
+        at += 1
+        for batch in islice(usecase.loaders(rank, NODES).train, STEPS):
+            expected = np.unique(usecase.keys(batch)["deep.weight"].numpy())
+            assert words[at] == len(expected)
+            assert np.array_equal(words[at + 1 : at + 1 + len(expected)], expected)
+            at += 1 + len(expected)
+    assert at == len(words)
+
+
+def test_a_recorded_stream_is_replayed(
+    scale: ModuleType, stream: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = sorted((ROOT / "build").glob("*/csrc/tests/scale"))
+    if not built:
+        pytest.skip("the simulator is not built: make stress-ci or make scale builds it")
+    monkeypatch.setattr(scale, "SIMULATOR", built[0])
+    adaptive, static = (scale.replay(stream, technique) for technique in ("adaptive", "static"))
+    for one in (adaptive, static):
+        assert one["nodes"] == NODES
+        assert one["node_steps"] > 0
+    assert adaptive["pulled_remote"] == 0
+    assert static["pulled_remote"] > 2 * static["pulled_local"]  # three quarters are at home elsewhere
+    assert static["relocations"] == static["replicas_set_up"] == 0
+    with pytest.raises(RuntimeError, match="the technique is 'magic'"):
+        scale.replay(stream, "magic")
+
+
+def test_measures_are_per_node_and_step() -> None:
+    (row,) = derived(pd.DataFrame([counted("adaptive")])).to_dict("records")
+    assert row["local_share"] == pytest.approx(90)
+    assert row["waited_ms"] == pytest.approx(5)
+    assert row["kilobytes"] == pytest.approx(4)
+    assert row["messages"] == pytest.approx(50)
+    assert row["frames"] == pytest.approx(8)
+    assert row["relocations"] == pytest.approx(2)
+
+
+def test_a_figure_has_a_panel_a_measure_and_a_line_a_technique() -> None:
+    rows = [counted(technique, nodes) for technique in TECHNIQUES for nodes in (2, 4, 8)]
+    rows = [row for row in rows if row["technique"] != "full_replication" or row["nodes"] == 2]
+    figure = draw_scale(pd.DataFrame(rows))
+    assert len(figure.axes) == len(MEASURES)
+    for axes in figure.axes:
+        assert [len(line.get_xdata()) for line in axes.lines] == [3, 3, 3, 3, 1]  # type: ignore[arg-type]
+
+
+def test_a_figure_shows_one_use_case() -> None:
+    rows = [counted("adaptive"), {**counted("adaptive"), "usecase": "gcn"}]
+    with pytest.raises(ValueError, match="one use case, not ctr, gcn"):
+        draw_scale(pd.DataFrame(rows))
+
+
+def test_the_recorded_figures_are_those_of_the_records(tmp_path: Path) -> None:
+    frame = pd.read_csv(REFERENCE / "scale" / "scale.csv")
+    for file in save_figures(frame, tmp_path):
+        assert file.read_text() == (REFERENCE / "scale" / file.name).read_text()
+
+
+def test_mistakes_are_one_sentence(
+    scale: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scale, "SIMULATOR", tmp_path / "scale")
+    assert scale.main(["--out", str(tmp_path)]) == 2
+    assert (
+        capsys.readouterr().err == f"error: {tmp_path}/scale is not built: say make scale, which builds it\n"
+    )
+    (tmp_path / "scale").touch()
+    assert scale.main(["--out", str(tmp_path), "--nodes", "2,many"]) == 2
+    assert capsys.readouterr().err == "error: --nodes 'many' is no number of nodes from 2 to 256\n"
