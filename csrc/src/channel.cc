@@ -99,7 +99,7 @@ void Channel::submit_intent(int worker, std::vector<Key> keys, Clock start, Cloc
   Clock due = 0;
   {
     const std::lock_guard guard(inbox_mutex_);
-    due = node_.settings.timing ? start - interest.window.load(std::memory_order_relaxed) : 0;
+    due = node_.settings.timing ? start - interest.reach.load(std::memory_order_relaxed) : 0;
     submitted_intents_.push_back({worker, std::move(keys), start, end});
     if (due < interest.next_due.load(std::memory_order_relaxed)) interest.next_due.store(due);
   }
@@ -165,11 +165,13 @@ Micros Channel::on_tick() {
   if (!frozen) catch_up();
   if (!frozen && permanent_cursor_ < node_.tables.num_keys()) start_permanent_interest();
   if (round_requested_.load() && now_ >= last_round_ + round_distance_) run_round();
+  if (!frozen && now_ >= intents_due_) act_on_intents();
   if (now_ >= std::max(flush_wanted_, flush_allowed_)) flush_dirty(false);
   // A wait_sync does not wait for the next round.
   if (node_.epochs.anyone_waits() && has_dirty()) flush_dirty(true);
   Micros next = kNever;
   if (round_requested_.load()) next = last_round_ + round_distance_;
+  if (!frozen) next = std::min(next, intents_due_);
   if (flush_wanted_ != kNever) next = std::min(next, std::max(flush_wanted_, flush_allowed_));
   if (!frozen && permanent_cursor_ < node_.tables.num_keys()) next = now_;
   return next;
@@ -180,15 +182,17 @@ void Channel::run_round() {
   const Micros since = now_ - last_round_;
   last_round_ = now_;
   counters_.rounds.add();
+  bool ticked = false;
   for (std::size_t i = 0; i < interests_.size(); ++i) {
     Interest& interest = *interests_[i];
     const Clock skipped = node_.workers[i]->skipped.exchange(0);
     const Clock clock = node_.workers[i]->clock.load();
-    interest.timer.observe(std::max<Clock>(clock - interest.observed_clock - skipped, 0), since,
-                           2 * round_distance_);
+    const Clock ticks = std::max<Clock>(clock - interest.observed_clock - skipped, 0);
+    interest.timer.observe(ticks, since, 2 * round_distance_);
+    ticked = ticked || ticks > 0;
     interest.observed_clock = clock;
-    interest.window.store(interest.timer.window(), std::memory_order_relaxed);
   }
+  if (ticked) lead_.settle();
   if (!node_.frozen.load()) act_on_intents();
   flush_wanted_ = now_;
   if (now_ >= flush_allowed_) flush_dirty(false);

@@ -18,10 +18,14 @@ constexpr Key kPermanentBatch = 8192;
 }  // namespace
 
 void Channel::act_on_intents() {
+  intents_due_ = kNever;
   for (std::size_t i = 0; i < interests_.size(); ++i) {
     Interest& interest = *interests_[i];
     const Clock clock = node_.workers[i]->clock.load();
-    const Clock horizon = node_.settings.timing ? clock + interest.timer.window() : kForever;
+    const Micros lead = lead_.micros();
+    interest.reach.store(interest.timer.reach(lead), std::memory_order_relaxed);
+    const Clock horizon =
+        node_.settings.timing ? clock + interest.timer.ahead(lead, now_ - last_round_) : kForever;
     // Starts before ends: an intent that is merely extended must not look as if it had ended.
     while (!interest.queued.empty() && interest.queued.begin()->first <= horizon) {
       const auto first = interest.queued.begin();
@@ -35,7 +39,12 @@ void Channel::act_on_intents() {
       interest.acted_on.erase(first);
       for_each_prefetched(node_.store, keys, [this](Key key) { end_interest(key); });
     }
-    update_due(interest);
+    if (!interest.queued.empty()) {
+      const Micros later = interest.timer.until_ahead(interest.queued.begin()->first - clock, lead);
+      if (later != kNever)
+        intents_due_ = std::min(intents_due_, std::max(last_round_ + later, now_ + round_distance_));
+    }
+    update_due(interest, clock);
     if (node_.workers[i]->clock.load() >= interest.next_due.load()) round_requested_.store(true);
   }
 }
@@ -100,10 +109,14 @@ void Channel::catch_up() {
   }
 }
 
-void Channel::update_due(Interest& interest) {
+// The clock at which a round has something to do: act on an intent, or see whether one is due before the
+// next.
+void Channel::update_due(Interest& interest, Clock clock) {
   const std::lock_guard guard(inbox_mutex_);
+  const Clock reach = interest.reach.load(std::memory_order_relaxed);
   const auto due = [&](Clock start) {
-    return node_.settings.timing ? start - interest.timer.window() : Clock{0};
+    if (!node_.settings.timing) return Clock{0};
+    return std::min(start - interest.timer.window(), std::max(start - reach, clock + 1));
   };
   Clock next = kForever;
   if (!interest.queued.empty()) next = std::min(next, due(interest.queued.begin()->first));

@@ -18,6 +18,18 @@ std::optional<std::size_t> payload_floats(const RequestMessage& message, std::si
   }
 }
 
+std::optional<std::size_t> payload_floats(const DeltaMessage& message, const Table& table) {
+  switch (message.change) {
+    case Change::kNone:
+      return 0;
+    case Change::kDelta:
+      return table.width();
+    case Change::kGradient:
+      return kGradientHeader + table.length();
+  }
+  return std::nullopt;
+}
+
 Lookahead::Lookahead(Store& store, const std::vector<Unit*>& awaiting, std::span<const std::byte> frame)
     : store_(store), awaiting_(awaiting), rest_(frame) {
   for (std::size_t i = 0; i < keys_.size(); ++i) read_one();
@@ -63,10 +75,9 @@ std::optional<Key> Lookahead::read_key() {
     case MessageType::kRefresh:
       return skip<RefreshMessage>(width);
     case MessageType::kDelta:
-      return skip<DeltaMessage>(width);
     case MessageType::kDrop:
       return skip<DeltaMessage>([](const DeltaMessage& message, const Table& table) {
-        return message.has_delta != 0 ? table.width() : 0;
+        return payload_floats(message, table).value_or(0);
       });
     case MessageType::kAck:
     case MessageType::kDropAck:

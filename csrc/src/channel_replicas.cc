@@ -1,12 +1,14 @@
 // Who owns a key, who holds a replica of it, and how their changes meet (protocol.md, section 4).
 
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "adaps/add.h"
 #include "adaps/channel.h"
 #include "adaps/invariant.h"
+#include "adaps/lookahead.h"
 #include "adaps/mutant.h"
 
 namespace adaps {
@@ -34,9 +36,31 @@ void read_value(LockedKey& key, Payload payload, Reader& reader) {
   throw ProtocolError("a value of unknown kind " + std::to_string(static_cast<int>(payload)));
 }
 
+// What a message with the delta carries.
+std::span<const float> content(const LockedKey& key, const Delta& delta) {
+  if (delta.change == Change::kGradient)
+    return {delta.floats.get() + key.width(), kGradientHeader + key.length()};
+  return {delta.floats.get(), key.width()};
+}
+
+std::span<const float> read_change(const DeltaMessage& message, const Table& table, Reader& reader) {
+  const std::optional<std::size_t> floats = payload_floats(message, table);
+  if (!floats)
+    throw ProtocolError("a change of unknown kind " + std::to_string(static_cast<int>(message.change)));
+  return reader.floats(*floats);
+}
+
 }  // namespace
 
 // --- asking for a key, and giving it away ---
+
+// A key that was asked for has come.
+void Channel::note_lead(const SlotHeader& header) {
+  const auto lead = static_cast<std::uint32_t>(static_cast<Version>(now_) - header.version);
+  counters_.lead_micros.add(lead);
+  counters_.lead_keys.add();
+  lead_.observe(lead);
+}
 
 // NONE -> PENDING.
 void Channel::want(LockedKey& key) {
@@ -137,8 +161,7 @@ void Channel::on_transfer(NodeId from, const TransferMessage& message, Reader& r
                     "a key is transferred to a node that neither asked for it nor holds it");
     SlotHeader& header = key.header();
     if (state == State::kPending) {
-      counters_.lead_micros.add(static_cast<std::uint32_t>(static_cast<Version>(now_) - header.version));
-      counters_.lead_keys.add();
+      note_lead(header);
     }
     Unapplied* unapplied =
         state != State::kPending && header.side != 0 ? &sides_.unapplied.at(header.side) : nullptr;
@@ -198,8 +221,7 @@ void Channel::on_setup(NodeId from, const SetupMessage& message, Reader& reader)
     ADAPS_INVARIANT(key.state() == State::kPending, "a replica is set up that nobody asked for");
     if (message.payload == Payload::kNone) throw ProtocolError("a replica is set up without a value");
     SlotHeader& header = key.header();
-    counters_.lead_micros.add(static_cast<std::uint32_t>(static_cast<Version>(now_) - header.version));
-    counters_.lead_keys.add();
+    note_lead(header);
     read_value(key, message.payload, reader);
     header.state = State::kReplica;
     header.version = message.version;
@@ -250,10 +272,10 @@ bool Channel::try_drop(LockedKey& key) {
   counters_.replicas_dropped.add();
   if (unapplied != nullptr && unapplied->unsent) {
     unapplied->in_flight = std::move(unapplied->unsent);
-    const std::span<const float> delta(unapplied->in_flight.floats.get(), key.width());
-    outbox_.append(header.location, message, {delta});
+    message.change = unapplied->in_flight.change;
+    outbox_.append(header.location, message, {content(key, unapplied->in_flight)});
   } else {
-    message.has_delta = 0;
+    message.change = Change::kNone;
     outbox_.append(header.location, message);
   }
   if (ADAPS_MUTANT(drop_at_once)) finish_drop(key);
@@ -306,8 +328,8 @@ void Channel::flush(LockedKey& key) {
   DeltaMessage message;
   message.key = key.key();
   message.rc = header.rc;
-  const std::span<const float> delta(unapplied.in_flight.floats.get(), key.width());
-  outbox_.append(header.location, message, {delta});
+  message.change = unapplied.in_flight.change;
+  outbox_.append(header.location, message, {content(key, unapplied.in_flight)});
   counters_.deltas_sent.add();
 }
 
@@ -322,9 +344,23 @@ void Channel::refresh(LockedKey& key, Holder& holder) {
   counters_.refreshes_sent.add();
 }
 
-void Channel::add_delta(LockedKey& key, std::span<const float> delta) {
-  add_to(key.value(), delta.data(), delta.size());
-  key.header().version = next_version(key.header().version);
+// Gives whether the owner has now what a holder has that was at the version before.
+bool Channel::apply_change(LockedKey& key, Change change, std::span<const float> floats) {
+  Version& version = key.header().version;
+  bool same = true;
+  if (change == Change::kGradient) {
+    GradientHeader applied;
+    std::memcpy(&applied, floats.data(), sizeof(applied));
+    UpdateStep step = key.table().now();
+    step.learning_rate = applied.learning_rate;
+    step.number = applied.number;
+    key.table().apply_gradient(key.value(), floats.data() + kGradientHeader, nullptr, step);
+    same = applied.base == version || ADAPS_MUTANT(gradient_always_exact);
+  } else {
+    add_to(key.value(), floats.data(), floats.size());
+  }
+  version = next_version(version);
+  return same;
 }
 
 // The sender of a change, if it is a holder in this tenure. If not, it has become owner since and has
@@ -338,15 +374,16 @@ Holder* Channel::find_holder(LockedKey& key, NodeId from, RelocationCount rc) {
 void Channel::on_delta(NodeId from, const DeltaMessage& message, Reader& reader) {
   check_key(message.key);
   LockedKey key = lock(message.key);
-  const std::span<const float> delta = reader.floats(key.width());
+  const std::span<const float> change = read_change(message, key.table(), reader);
+  if (change.empty()) throw ProtocolError("a change without content");
   Holder* holder = find_holder(key, from, message.rc);
   if (holder == nullptr) {
-    if (ADAPS_MUTANT(forward_crossed)) outbox_.append(key.location(), message, {delta});
+    if (ADAPS_MUTANT(forward_crossed)) outbox_.append(key.location(), message, {change});
     return;
   }
   SlotHeader& header = key.header();
-  const bool exact = holder->sent == header.version;
-  add_delta(key, delta);
+  const bool up_to_date = holder->sent == header.version;
+  const bool exact = apply_change(key, message.change, change) && up_to_date;
   if (exact || ADAPS_MUTANT(ack_always_exact)) holder->sent = header.version;
   if (Holders(sides_, header.side).any_behind(header.version)) mark_dirty(key);
   AckMessage answer;
@@ -367,6 +404,12 @@ void Channel::on_ack(const AckMessage& message) {
     if (message.exact != 0) {
       header.version = next_version(header.version);
       ages_.renew(message.key, now_);
+      // A gradient on top of one that is exact, so that no refresh came since, was applied to what the owner
+      // has now.
+      if (unapplied.in_flight.change == Change::kGradient && unapplied.unsent &&
+          unapplied.unsent.change == Change::kGradient) {
+        unapplied.unsent.set_base(key.width(), header.version);
+      }
     }
     forget(unapplied.in_flight);
     if (unapplied.unsent) {
@@ -384,11 +427,11 @@ void Channel::on_ack(const AckMessage& message) {
 void Channel::on_drop(NodeId from, const DeltaMessage& message, Reader& reader) {
   check_key(message.key);
   LockedKey key = lock(message.key);
-  const std::span<const float> delta = reader.floats(message.has_delta != 0 ? key.width() : 0);
+  const std::span<const float> change = read_change(message, key.table(), reader);
   if (find_holder(key, from, message.rc) == nullptr) return;
   SlotHeader& header = key.header();
   Holders holders(sides_, header.side);
-  if (!delta.empty()) add_delta(key, delta);
+  if (!change.empty()) apply_change(key, message.change, change);
   holders.remove(from);
   if (holders.any_behind(header.version)) mark_dirty(key);
   AckMessage answer;

@@ -96,6 +96,8 @@ class Misses {
   std::vector<std::uint32_t> slots_;
 };
 
+bool sends_gradients(const Table& table) { return kGradientHeader + table.length() < table.width(); }
+
 bool allowed(OperationKind kind, LockedKey& key) {
   switch (key.state()) {
     case State::kOwner:
@@ -127,10 +129,25 @@ void write_at_replica(NodeState& node, Channel& channel, OperationKind kind, Loc
                       const float* in) {
   SlotHeader& header = key.header();
   if (header.side == 0) header.side = channel.sides().unapplied.allocate();
-  Delta& unsent = channel.sides().unapplied.at(header.side).unsent;
+  Unapplied& unapplied = channel.sides().unapplied.at(header.side);
+  Delta& unsent = unapplied.unsent;
+  const UpdateStep step = key.table().now();
   if (!unsent) {
-    unsent.floats = std::make_unique<float[]>(key.width());
     unsent.epoch = node.epochs.add();
+    if (kind == OperationKind::kPushGradients && sends_gradients(key.table())) {
+      unsent.floats = std::make_unique<float[]>(key.width() + kGradientHeader + key.length());
+      unsent.change = Change::kGradient;
+      // With something in flight it is no version of the owner's, until on_ack knows that it is.
+      const Version base = unapplied.in_flight ? header.version - 1 : header.version;
+      const GradientHeader applied{step.learning_rate, static_cast<std::uint32_t>(step.number), base};
+      std::memcpy(unsent.floats.get() + key.width(), &applied, sizeof(applied));
+      std::memcpy(unsent.floats.get() + key.width() + kGradientHeader, in, key.length() * sizeof(float));
+    } else {
+      unsent.floats = std::make_unique<float[]>(key.width());
+      unsent.change = Change::kDelta;
+    }
+  } else if (!ADAPS_MUTANT(gradient_of_many)) {
+    unsent.change = Change::kDelta;
   }
   if (kind == OperationKind::kPush) {
     add_to(key.value(), in, key.length());
@@ -141,7 +158,7 @@ void write_at_replica(NodeState& node, Channel& channel, OperationKind kind, Loc
       key.value()[i] = in[i];
     }
   } else {
-    key.table().apply_gradient(key.value(), in, unsent.floats.get());
+    key.table().apply_gradient(key.value(), in, unsent.floats.get(), step);
   }
 }
 

@@ -69,11 +69,6 @@ void Table::init(Key key, float* out) const {
   spec_.rule.init_state(out + spec_.length, spec_.length);
 }
 
-void Table::apply_gradient(float* value, const float* gradient, float* delta) const {
-  spec_.rule.apply(value, gradient, spec_.length, delta,
-                   {learning_rate(), step_.load(std::memory_order_relaxed), sizes_.get()});
-}
-
 Tables::Tables(std::vector<TableSpec> specs) {
   if (specs.empty()) throw std::invalid_argument("a node needs at least one table");
   tables_.reserve(specs.size());

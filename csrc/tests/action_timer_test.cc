@@ -70,3 +70,36 @@ TEST(the_slower_the_rounds_the_earlier) {
   CHECK_EQ(timer.window(), Clock{9});
   CHECK_EQ(slow.window(), poisson_quantile(100.0));
 }
+
+TEST(keys_that_take_long_are_asked_for_between_ticks) {
+  ActionTimer timer;
+  CHECK(timer.ahead(50'000, 0) == timer.window());  // before the first tick
+  CHECK(timer.until_ahead(2, 50'000) == kNever);
+  timer.observe(1, 0, 0);
+  timer.observe(1, 100'000, 0);
+  CHECK(timer.window() == 1);
+  CHECK(timer.ahead(150'000, 0) == 1);
+  CHECK(timer.ahead(150'000, 49'000) == 1);
+  CHECK(timer.ahead(150'000, 51'000) == 2);
+  const Micros later = timer.until_ahead(2, 150'000);
+  CHECK(49'900 <= later && later <= 50'100);
+  CHECK(timer.ahead(150'000, later) == 2);
+  CHECK(timer.until_ahead(3, 150'000) == kNever);                   // the tick comes first
+  CHECK(timer.ahead(150'000, 10'000'000) == timer.reach(150'000));  // or stays away
+  CHECK(timer.reach(150'000) == 2);
+  timer.observe(0, 30'000, 0);
+  CHECK(timer.until_ahead(2, 150'000) == later - 30'000);
+}
+
+TEST(the_lead_is_the_longest_between_ticks_smoothed) {
+  LeadTime lead;
+  lead.settle();
+  CHECK(lead.micros() == 0);
+  for (const Micros micros : {100, 1000, 10}) lead.observe(micros);
+  lead.settle();
+  lead.settle();  // nothing came
+  CHECK(lead.micros() == 1000);
+  lead.observe(2000);
+  lead.settle();
+  CHECK(lead.micros() == 1100);
+}

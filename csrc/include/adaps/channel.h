@@ -91,7 +91,7 @@ class Channel : public TransportEvents {
     ActionTimer timer;
     Clock observed_clock = 0;
     std::atomic<Clock> next_due{kForever};  // the clock at which a round has something to do for it
-    std::atomic<Clock> window{9};
+    std::atomic<Clock> reach{9};            // of the timer
   };
   struct Sync {
     Operation* operation;
@@ -129,7 +129,7 @@ class Channel : public TransportEvents {
   void end_interest(Key key);
   void start_permanent_interest();
   void catch_up();
-  void update_due(Interest& interest);
+  void update_due(Interest& interest, Clock clock);
 
   // channel_requests.cc: operations and routed requests
   void try_operation(Unit& unit);
@@ -150,6 +150,7 @@ class Channel : public TransportEvents {
 
   // channel_replicas.cc: ownership, replicas, their deltas and refreshes
   void want(LockedKey& key);
+  void note_lead(const SlotHeader& header);
   void grant(LockedKey& key, NodeId to);
   void reconsider(LockedKey& key);
   void transfer(LockedKey& key, NodeId to);
@@ -168,7 +169,7 @@ class Channel : public TransportEvents {
   void flush(LockedKey& key);
   void refresh(LockedKey& key, Holder& holder);
   Holder* find_holder(LockedKey& key, NodeId from, RelocationCount rc);
-  void add_delta(LockedKey& key, std::span<const float> delta);
+  bool apply_change(LockedKey& key, Change change, std::span<const float> floats);
   void forget(Delta& delta);
   void on_setup(NodeId from, const SetupMessage& message, Reader& reader);
   void on_refresh(const RefreshMessage& message, Reader& reader);
@@ -200,6 +201,7 @@ class Channel : public TransportEvents {
   SideTables sides_;
   DirtyList dirty_;
   ReplicaAges ages_;
+  LeadTime lead_;
   ChannelCounters counters_;
   std::function<void()> waker_;
 
@@ -218,6 +220,7 @@ class Channel : public TransportEvents {
   // rounds
   const Micros round_distance_;
   Micros last_round_ = 0;
+  Micros intents_due_ = kNever;   // when the next intent is to be acted on if no clock advances before
   Micros flush_allowed_ = 0;      // not before, so that the network is not filled
   Micros flush_wanted_ = kNever;  // at the latest
   FlushCadence cadence_;

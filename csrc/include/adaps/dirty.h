@@ -1,21 +1,32 @@
 // Keys with something to send in the next round, and the deltas of replicas.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <vector>
 
+#include "adaps/message.h"
 #include "adaps/stable_pool.h"
 #include "adaps/types.h"
 
 namespace adaps {
 
-// Changes of a replica that its owner has not yet: value and optimizer state, width floats.
+// Changes of a replica that its owner has not yet: value and optimizer state, width floats. If they come from
+// one gradient, it lies behind them as a message carries it.
 struct Delta {
   std::unique_ptr<float[]> floats;
   std::uint64_t epoch = 0;
+  Change change = Change::kNone;
   explicit operator bool() const { return floats != nullptr; }
+  void set_base(std::size_t width, Version base) const {
+    GradientHeader applied;
+    std::memcpy(&applied, floats.get() + width, sizeof(applied));
+    applied.base = base;
+    std::memcpy(floats.get() + width, &applied, sizeof(applied));
+  }
 };
 
 // Exists only while a replica is dirty.

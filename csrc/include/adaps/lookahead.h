@@ -33,6 +33,8 @@ void for_each_prefetched(Store& store, std::span<const Key> keys, Function funct
 
 // How many floats follow a request; nothing if its kind is unknown.
 std::optional<std::size_t> payload_floats(const RequestMessage& message, std::size_t length);
+// And a change.
+std::optional<std::size_t> payload_floats(const DeltaMessage& message, const Table& table);
 
 // Reads ahead in a frame for the keys that its next messages name. Nothing is judged here: what is malformed
 // ends the reading ahead, and whoever handles the messages finds it.

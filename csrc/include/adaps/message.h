@@ -84,9 +84,18 @@ struct RefreshMessage {  // followed by width floats
   std::uint64_t key = 0;
   Version version = 0;
 };
-struct DeltaMessage {  // kDelta, kDrop; followed by width floats if has_delta
+// How a holder tells its owner what it changed. Where a value has optimizer state of its size, a gradient is
+// about half as long as the change that it makes: if there was just one, it goes itself, and the owner
+// applies it as the holder did.
+enum class Change : std::uint8_t { kNone, kDelta, kGradient };
+struct GradientHeader {
+  float learning_rate = 0.0F;
+  std::uint32_t number = 0;  // of the step; see UpdateStep
+  Version base = 0;          // the version that the holder applied it to
+};
+struct DeltaMessage {  // kDelta, kDrop; followed by width floats, or a GradientHeader and length floats
   MessageType type = MessageType::kDelta;
-  std::uint8_t has_delta = 1;
+  Change change = Change::kDelta;
   std::uint16_t unused = 0;
   std::uint64_t key = 0;
   RelocationCount rc = 0;
@@ -120,6 +129,7 @@ struct NumberMessage {
   std::uint32_t number = 0;
 };
 #pragma pack(pop)
+inline constexpr std::size_t kGradientHeader = sizeof(GradientHeader) / sizeof(float);
 
 // Reads the entries of a frame; throws ProtocolError where it ends too early.
 class Reader {

@@ -41,6 +41,8 @@ namespace adaps {
   X(intents_lost, "a node that loses a key forgets that it has intent for it")              \
   X(initial_always, "a written value is announced as the initial one")                      \
   X(initial_not_made, "the initial value that is not sent is not made either")              \
+  X(gradient_of_many, "of several pushes the first gradient alone is sent")                 \
+  X(gradient_always_exact, "a gradient is exact whatever its holder applied it to")         \
   X(set_as_delta, "a set at a replica is sent as the difference that it makes")             \
   X(torn_transfer, "an owner that gave its key away takes writes until its next turn")
 

@@ -57,7 +57,13 @@ class Table {
 
   // Writes the initial value and optimizer state of a key to out[width()].
   void init(Key key, float* out) const;
-  void apply_gradient(float* value, const float* gradient, float* delta) const;
+  UpdateStep now() const { return {learning_rate(), step(), sizes_.get()}; }
+  void apply_gradient(float* value, const float* gradient, float* delta, const UpdateStep& step) const {
+    spec_.rule.apply(value, gradient, spec_.length, delta, step);
+  }
+  void apply_gradient(float* value, const float* gradient, float* delta) const {
+    apply_gradient(value, gradient, delta, now());
+  }
 
  private:
   TableSpec spec_;

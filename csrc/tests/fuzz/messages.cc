@@ -73,6 +73,12 @@ Message keyed(MessageType type, Key key) {
   return message;
 }
 
+DeltaMessage gradient(MessageType type, Key key) {
+  auto message = keyed<DeltaMessage>(type, key);
+  message.change = Change::kGradient;
+  return message;
+}
+
 }  // namespace
 
 std::vector<Bytes> examples() {
@@ -90,6 +96,7 @@ std::vector<Bytes> examples() {
             .send(0, keyed<TransferMessage>(MessageType::kTransfer, key), kWidth)
             .send(1, keyed<DeltaMessage>(MessageType::kDelta, key), kWidth)
             .send(1, keyed<DeltaMessage>(MessageType::kDrop, key), kWidth)
+            .send(1, gradient(MessageType::kDelta, key), kGradientHeader + kLength)
             .send(1, keyed<NewsMessage>(MessageType::kNews, key))
             .send(0, keyed<AckMessage>(MessageType::kDropAck, key));
         all.push_back(script.bytes);

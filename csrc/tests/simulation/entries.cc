@@ -99,11 +99,10 @@ Entry EntryCutter::cut(NodeId from, NodeId to, std::span<const std::byte>& rest)
     case MessageType::kDelta:
     case MessageType::kDrop: {
       const auto message = header_of<DeltaMessage>(rest);
-      if (message.has_delta != 0) {
-        take(message, width);
-      } else {
-        take(message, none);
-      }
+      take(message, [&](const Table& table) {
+        if (message.change == Change::kGradient) return kGradientHeader + table.length();
+        return message.change == Change::kDelta ? table.width() : std::size_t{0};
+      });
       break;
     }
     case MessageType::kAck:
@@ -163,7 +162,14 @@ std::string describe(const Entry& entry, const Tables& tables) {
     case MessageType::kDelta:
     case MessageType::kDrop: {
       const auto message = header_of<DeltaMessage>(entry.bytes);
-      text << " rc" << message.rc << payload(message);
+      text << " rc" << message.rc;
+      if (message.change == Change::kGradient) {
+        const auto gradient = entry.bytes.subspan(sizeof(message));
+        text << " gradient at v" << header_of<GradientHeader>(gradient).base
+             << describe_floats(gradient.subspan(sizeof(GradientHeader)), length);
+      } else {
+        text << payload(message);
+      }
       break;
     }
     case MessageType::kDropAck:

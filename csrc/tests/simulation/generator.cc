@@ -224,6 +224,10 @@ class Generator {
       table.length = content_length(longest[i]) + random_.below(3);
       if (random_.chance(0.1)) table.length += 64 + random_.below(200);  // long rows are exchanged less often
       table.rule.lr = 1.0F;
+      if (gradients && random_.chance(0.5)) {  // state that gradients change: the last one
+        table.rule.kind = RuleKind::kMomentum;
+        table.rule.momentum = 0.0F;
+      }
       if (!gradients && random_.chance(0.5)) {  // state that must travel along and stay as it is
         table.rule.kind = RuleKind::kAdagrad;
         table.rule.initial_accumulator = 3.0F;

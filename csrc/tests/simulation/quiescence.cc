@@ -183,7 +183,9 @@ std::vector<Content> check_at_rest(World& world) {
     const Table& table = world.cluster().node(0).tables.find(key);
     std::vector<float> initial(table.width());
     table.init(key, initial.data());
-    if (!std::equal(owner.value.begin() + static_cast<std::ptrdiff_t>(table.length()), owner.value.end(),
+    const bool stateful = table.spec().rule.kind == RuleKind::kMomentum;
+    if (!stateful &&
+        !std::equal(owner.value.begin() + static_cast<std::ptrdiff_t>(table.length()), owner.value.end(),
                     initial.begin() + static_cast<std::ptrdiff_t>(table.length()))) {
       throw Violation("at rest: optimizer state changed without a gradient");
     }
