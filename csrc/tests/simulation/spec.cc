@@ -26,6 +26,12 @@ const char* name_of(CallKind kind) {
       return "wait_sync";
     case CallKind::kBarrier:
       return "barrier";
+    case CallKind::kFreeze:
+      return "freeze";
+    case CallKind::kTake:
+      return "take";
+    case CallKind::kThaw:
+      return "thaw";
   }
   return "?";
 }

@@ -23,7 +23,11 @@ enum class CallKind : std::uint8_t {
   kClock,
   kWaitAll,
   kSync,
-  kBarrier
+  kBarrier,
+  // Of a checkpoint, by the first worker of a node.
+  kFreeze,
+  kTake,
+  kThaw
 };
 
 struct Call {

@@ -67,6 +67,7 @@ class World {
     const Pending* waits_for = nullptr;
     bool waits_for_all = false;
     bool waits_for_others = false;
+    std::size_t snapshots = 0;  // that it took
 
     bool blocked() const { return waits_for != nullptr || waits_for_all || waits_for_others; }
     bool finished() const { return next == program->size() && pending.empty() && !blocked(); }
@@ -81,6 +82,8 @@ class World {
   void signal_intent(Caller& caller, const Call& call);
   void advance_clock(Caller& caller, Clock by);
   void arrive_at_barrier(Caller& caller);
+  void take_snapshot(Caller& caller);
+  void check_snapshot(const std::vector<int>& owners) const;
   void fill(const Call& call, Pending& pending);
   void complete(Caller& caller, Pending& pending);
   // Looks at what was completed on a node by the last step.
@@ -100,6 +103,11 @@ class World {
   std::vector<std::uint32_t> pushes_;  // so far, by key
   std::uint32_t sets_ = 0;
   std::size_t at_weak_barrier_ = 0;
+  struct Snapshot {
+    NodeId nodes = 0;         // that have taken what they own
+    std::vector<int> owners;  // by key
+  };
+  std::vector<Snapshot> snapshots_;
   Step step_ = 0;
   Step step_limit_ = 0;
 };

@@ -1,9 +1,12 @@
 // The calls of a world's workers.
+#include <algorithm>
 #include <limits>
 #include <utility>
 
 #include "adaps/local.h"
+#include "adaps/snapshot.h"
 #include "simulation/text.h"
+#include "simulation/violation.h"
 #include "simulation/world.h"
 
 namespace adaps::simulation {
@@ -44,6 +47,15 @@ void World::perform(Caller& caller, const Call& call) {
       break;
     case CallKind::kWaitAll:
       caller.waits_for_all = !caller.pending.empty();
+      break;
+    case CallKind::kFreeze:
+      freeze(cluster_.node(caller.node));
+      break;
+    case CallKind::kTake:
+      take_snapshot(caller);
+      break;
+    case CallKind::kThaw:
+      thaw(cluster_.node(caller.node));
       break;
     case CallKind::kBarrier:
       if (spec_.weak_barrier) {
@@ -178,6 +190,44 @@ void World::arrive_at_barrier(Caller& caller) {
   for (const auto& other : callers_) {
     other->waits_for_others = false;
     continue_later(*other);
+  }
+}
+
+// What the node owns, as a read of it: a snapshot shows every write, for no other call is under way.
+void World::take_snapshot(Caller& caller) {
+  NodeState& node = cluster_.node(caller.node);
+  if (caller.snapshots == snapshots_.size()) snapshots_.push_back({0, std::vector<int>(spec_.keys.size())});
+  Snapshot& snapshot = snapshots_[caller.snapshots++];
+  const Micros now = cluster_.network().now();
+  Record record{CallKind::kPull, caller.node, caller.number, false, step_, step_, now, now, {}, {}};
+  for (std::size_t i = 0; i < node.tables.size(); ++i) {
+    const Table& table = node.tables[i];
+    std::vector<std::int64_t> rows(table.spec().rows);
+    std::vector<float> values(rows.size() * table.length());
+    std::vector<float> states(rows.size() * (table.width() - table.length()));
+    const Taken taken = take_owned(node, table, 0, rows, values.data(), states.data());
+    for (std::size_t row = 0; row < taken.rows; ++row) {
+      const Key key = table.first_key() + static_cast<Key>(rows[row]);
+      const auto found = std::find(spec_.keys.begin(), spec_.keys.end(), key);
+      if (found == spec_.keys.end()) continue;
+      const auto position = static_cast<std::uint32_t>(found - spec_.keys.begin());
+      ++snapshot.owners[position];
+      const std::span<const float> value(values.data() + row * table.length(), table.length());
+      record.reads.push_back({position, read_content(value)});
+    }
+  }
+  history_.push_back(std::move(record));
+  if (++snapshot.nodes == cluster_.nodes()) check_snapshot(snapshot.owners);
+}
+
+void World::check_snapshot(const std::vector<int>& owners) const {
+  std::vector<bool> written(owners.size());
+  for (const Record& record : history_) {
+    for (const Write& write : record.writes) written[write.key] = true;
+  }
+  for (std::size_t key = 0; key < owners.size(); ++key) {
+    if (owners[key] > 1 || (owners[key] == 0 && written[key]))
+      throw Violation("snapshot: ", owners[key], " nodes own key ", key);
   }
 }
 

@@ -1,0 +1,69 @@
+// Checkpoints in random worlds: no write is missing in a snapshot, none is in it twice, and none is lost by
+// it.
+#include <algorithm>
+
+#include "adaps/random.h"
+#include "check.h"
+#include "simulation/explore.h"
+#include "simulation/generator.h"
+
+using namespace adaps;
+using namespace adaps::simulation;
+
+namespace {
+
+constexpr std::uint64_t kWorlds = 600;
+
+// What a worker calls for a checkpoint (see adaps.checkpoint), and intent for a key that it signals amid it:
+// that must wait.
+Program checkpoint(bool leads, bool freezes, std::uint32_t key) {
+  using enum CallKind;
+  Program program;
+  for (const CallKind kind : {kWaitAll, kSync, kBarrier, kFreeze, kSync, kBarrier, kSync, kIntent, kClock,
+                              kTake, kBarrier, kThaw}) {
+    const bool of_node = kind == kFreeze || kind == kTake || kind == kThaw;
+    if ((of_node && !leads) || (kind == kFreeze && !freezes)) continue;
+    program.push_back({kind, false, {}, 0, 0});
+    if (kind == kIntent) program.back() = {kIntent, false, {key}, 0, 4};
+  }
+  return program;
+}
+
+// A random world with two checkpoints: amid the calls before the first barrier, and at the end.
+WorldSpec world_with_checkpoints(std::uint64_t number, bool freezes = true) {
+  WorldSpec spec = random_world(6, number);
+  Random random(spec.seed, 0x736e6170);
+  const auto workers = static_cast<std::size_t>(spec.settings.workers);
+  for (std::size_t i = 0; i < spec.programs.size(); ++i) {
+    Program& program = spec.programs[i];
+    const auto insert = [&](std::size_t place) {
+      const auto key = static_cast<std::uint32_t>(random.below(spec.keys.size()));
+      const Program inserted = checkpoint(i % workers == 0, freezes, key);
+      program.insert(program.begin() + static_cast<std::ptrdiff_t>(place), inserted.begin(), inserted.end());
+    };
+    const auto is_barrier = [](const Call& call) { return call.kind == CallKind::kBarrier; };
+    const auto barrier = std::find_if(program.begin(), program.end(), is_barrier);
+    const auto before = static_cast<std::uint64_t>(barrier - program.begin());
+    insert(program.size());
+    insert(random.below(before + 1));
+  }
+  return spec;
+}
+
+}  // namespace
+
+TEST(a_snapshot_holds_every_write_once_and_loses_none) {
+  for (std::uint64_t number = 0; number < kWorlds; ++number) {
+    const auto failure = failure_of(world_with_checkpoints(number), Mutant::none);
+    if (failure) check::fail(__FILE__, __LINE__, "world " + std::to_string(number) + ": " + *failure);
+  }
+}
+
+TEST(keys_that_move_meanwhile_are_noticed) {
+  int noticed = 0;
+  for (std::uint64_t number = 0; number < kWorlds; ++number)
+    noticed += failure_of(world_with_checkpoints(number, false), Mutant::none).has_value();
+  std::cout << "  " << noticed << " of " << kWorlds
+            << " worlds whose keys move during a snapshot are found\n";
+  CHECK(noticed > 0);
+}
