@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,6 +25,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--full", action="store_true", help="give the server's tests their full size (half an hour)"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Hypothesis try the same few examples each time, and many new ones with ``--full``."""
+    hypothesis.settings.register_profile(
+        "short", max_examples=100, stateful_step_count=30, derandomize=True, deadline=None
+    )
+    hypothesis.settings.register_profile(
+        "full", max_examples=5000, stateful_step_count=60, deadline=None, print_blob=True
+    )
+    hypothesis.settings.load_profile("full" if config.getoption("--full") else "short")
 
 
 @pytest.fixture(scope="session")
