@@ -145,8 +145,12 @@ def _section(store: SessionStore) -> str:
     special = [f"-{one}" for one, kept_by in ONLY.items() if kept_by != name]
     stems = [stem for stem in stems if not stem.endswith(tuple(special))]
     facts = f"**{CAPTIONS.get(name, name)}.** {_facts(session)} ([table]({link}/table.md))."
-    images = [f"![{stem}: training time a strategy]({link}/figures/{stem}.svg)" for stem in stems]
+    images = [f"![{stem}: {_shown(stem)} strategy]({link}/figures/{stem}.svg)" for stem in stems]
     return "\n".join([facts, "", *images])
+
+
+def _shown(stem: str) -> str:
+    return "CPU time and speed of each" if stem.endswith("-costs") else "training time a"
 
 
 def _facts(session: Session) -> str:
