@@ -32,10 +32,13 @@ class StepClock:
     ----------
     seconds : dict of str to float
         So far, by part.
+    steps : int
+        Training steps so far.
     """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self.steps = 0
         self._open: list[str] = []
         self._since = 0.0
 
@@ -79,7 +82,6 @@ class StepBudget:
         self._worker_threads: set[int] = set()
         self._times = ThreadTimes()
         self._background: dict[str, float] = {}
-        self.steps = 0
 
     def start(self) -> None:
         """The calling worker begins to train."""
@@ -118,6 +120,12 @@ class StepBudget:
 
         return call
 
+    def count_step(self) -> None:
+        """The calling worker begins another step."""
+        clock = getattr(self._of_thread, "clock", None)
+        if clock is not None and clock.running:
+            clock.steps += 1
+
     def batches(self, loader: Iterable[Any]) -> _TimedLoader:
         """The loader, with the time until it has given a batch counted; each batch is a step."""
         return _TimedLoader(loader, self)
@@ -140,7 +148,7 @@ class StepBudget:
                 parts[part] = parts.get(part, 0.0) + seconds
         return Budget(
             rank=rank,
-            steps=self.steps,
+            steps=sum(clock.steps for clock in self._clocks),
             seconds=sum(parts.values()),
             parts=parts,
             background=self._background,
@@ -165,7 +173,7 @@ class _TimedLoader:
                 batch = fetch(batches)
             except StopIteration:
                 return
-            self._budget.steps += 1
+            self._budget.count_step()
             yield batch
 
     def __len__(self) -> int:
