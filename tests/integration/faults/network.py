@@ -6,6 +6,7 @@ import ctypes
 import os
 import shutil
 import subprocess
+from pathlib import Path
 from types import TracebackType
 
 __all__ = ["Cable", "enter", "reason_without"]
@@ -33,21 +34,17 @@ class Cable:
         self.addresses = {"near": "10.77.0.1", "far": "10.77.0.2"}
 
     def __enter__(self) -> Cable:
-        for name in self.names.values():
-            _run("ip", "netns", "add", name)
-        near, far = self.names.values()
-        _run("ip", "-n", near, "link", "add", "cable", "type", "veth", "peer", "cable", "netns", far)
-        for end, name in self.names.items():
-            _run("ip", "-n", name, "address", "add", f"{self.addresses[end]}/24", "dev", "cable")
-            _run("ip", "-n", name, "link", "set", "lo", "up")
-            _run("ip", "-n", name, "link", "set", "cable", "up")
+        try:
+            self._lay()
+        except subprocess.CalledProcessError:
+            self._remove()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for name in self.names.values():
-            _run("ip", "netns", "delete", name)
+        self._remove()
 
     def cut(self) -> None:
         """Nothing comes through any more, and nobody is told."""
@@ -58,6 +55,21 @@ class Cable:
         for name in self.names.values():
             shape = ["rate", RATE, "burst", "16kb", "latency", "30s"]
             _run("tc", "-n", name, "qdisc", "add", "dev", "cable", "root", "tbf", *shape)
+
+    def _lay(self) -> None:
+        for name in self.names.values():
+            _run("ip", "netns", "add", name)
+        near, far = self.names.values()
+        _run("ip", "-n", near, "link", "add", "cable", "type", "veth", "peer", "cable", "netns", far)
+        for end, name in self.names.items():
+            _run("ip", "-n", name, "address", "add", f"{self.addresses[end]}/24", "dev", "cable")
+            _run("ip", "-n", name, "link", "set", "lo", "up")
+            _run("ip", "-n", name, "link", "set", "cable", "up")
+
+    def _remove(self) -> None:
+        for name in self.names.values():
+            if Path(f"/run/netns/{name}").exists():
+                _run("ip", "netns", "delete", name)
 
 
 def enter(namespace: str) -> None:
