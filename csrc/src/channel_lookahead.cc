@@ -4,61 +4,33 @@
 
 namespace adaps {
 
-std::optional<std::size_t> payload_floats(const RequestMessage& message, std::size_t length) {
-  switch (static_cast<OperationKind>(message.kind)) {
-    case OperationKind::kPull:
-      return 0;
-    case OperationKind::kPush:
-    case OperationKind::kSet:
-      return length;
-    case OperationKind::kPushGradients:
-      return message.count * length;
-    default:
-      return std::nullopt;
-  }
-}
-
-std::optional<std::size_t> payload_floats(const DeltaMessage& message, const Table& table) {
-  switch (message.change) {
-    case Change::kNone:
-      return 0;
-    case Change::kDelta:
-      return table.width();
-    case Change::kGradient:
-      return kGradientHeader + table.length();
-  }
-  return std::nullopt;
-}
-
 Lookahead::Lookahead(Store& store, const std::vector<Unit*>& awaiting, std::span<const std::byte> frame)
     : store_(store), awaiting_(awaiting), rest_(frame) {
-  for (std::size_t i = 0; i < keys_.size(); ++i) read_one();
-  for (std::size_t i = 0; i < kLookahead; ++i) {
-    if (keys_[i]) store_.prefetch_slot(*keys_[i], slot_hint_);
+  read_block();
+}
+
+// The slots of the block that is handled now, and the words of the one behind it.
+void Lookahead::next_block() {
+  for (std::size_t i = 0; i < block_size_; ++i) store_.prefetch_slot(block_[i], slot_hint_);
+  read_block();
+}
+
+void Lookahead::read_block() {
+  for (block_size_ = 0; block_size_ < kLookahead; ++block_size_) {
+    const Key key = read_key();
+    if (key == kNoKey) return;
+    store_.prefetch_word(key);
+    block_[block_size_] = key;
   }
 }
 
-void Lookahead::step() {
-  const std::optional<Key> next = keys_[(oldest_ + kLookahead) % keys_.size()];
-  if (next) store_.prefetch_slot(*next, slot_hint_);
-  read_one();
-}
-
-// In the place of the oldest message, which is handled now.
-void Lookahead::read_one() {
-  const std::optional<Key> key = read_key();
-  if (key) store_.prefetch_word(*key);
-  keys_[oldest_] = key;
-  oldest_ = (oldest_ + 1) % keys_.size();
-}
-
-std::optional<Key> Lookahead::read_key() {
+Key Lookahead::read_key() {
   const auto nothing = [](const auto&, const Table&) -> std::size_t { return 0; };
   const auto width_with_value = [](const auto& message, const Table& table) {
     return message.payload == Payload::kValue ? table.width() : 0;
   };
   const auto width = [](const auto&, const Table& table) { return table.width(); };
-  if (rest_.empty()) return std::nullopt;
+  if (rest_.empty()) return kNoKey;
   switch (static_cast<MessageType>(rest_.front())) {
     case MessageType::kRequest:
       return skip<RequestMessage>([](const RequestMessage& message, const Table& table) {
@@ -93,7 +65,7 @@ std::optional<Key> Lookahead::read_key() {
 
 // The key of the message that is next; `floats_of` says how many floats follow it.
 template <typename Message, typename Floats>
-std::optional<Key> Lookahead::skip(Floats floats_of) {
+Key Lookahead::skip(Floats floats_of) {
   if (rest_.size() < sizeof(Message)) return end();
   Message message;
   std::memcpy(&message, rest_.data(), sizeof(Message));
@@ -112,9 +84,9 @@ std::optional<Key> Lookahead::skip(Floats floats_of) {
   return key;
 }
 
-std::optional<Key> Lookahead::end() {
+Key Lookahead::end() {
   rest_ = {};
-  return std::nullopt;
+  return kNoKey;
 }
 
 }  // namespace adaps

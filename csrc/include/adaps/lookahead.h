@@ -32,9 +32,31 @@ void for_each_prefetched(Store& store, std::span<const Key> keys, Function funct
 }
 
 // How many floats follow a request; nothing if its kind is unknown.
-std::optional<std::size_t> payload_floats(const RequestMessage& message, std::size_t length);
+inline std::optional<std::size_t> payload_floats(const RequestMessage& message, std::size_t length) {
+  switch (static_cast<OperationKind>(message.kind)) {
+    case OperationKind::kPull:
+      return 0;
+    case OperationKind::kPush:
+    case OperationKind::kSet:
+      return length;
+    case OperationKind::kPushGradients:
+      return message.count * length;
+    default:
+      return std::nullopt;
+  }
+}
 // And a change.
-std::optional<std::size_t> payload_floats(const DeltaMessage& message, const Table& table);
+inline std::optional<std::size_t> payload_floats(const DeltaMessage& message, const Table& table) {
+  switch (message.change) {
+    case Change::kNone:
+      return 0;
+    case Change::kDelta:
+      return table.width();
+    case Change::kGradient:
+      return kGradientHeader + table.length();
+  }
+  return std::nullopt;
+}
 
 // Reads ahead in a frame for the keys that its next messages name. Nothing is judged here: what is malformed
 // ends the reading ahead, and whoever handles the messages finds it.
@@ -44,22 +66,28 @@ class Lookahead {
   Lookahead(Store& store, const std::vector<Unit*>& awaiting, std::span<const std::byte> frame);
 
   // To be called before each message is handled.
-  void step();
+  void step() {
+    if (handled_++ % kLookahead == 0) next_block();
+  }
 
  private:
-  void read_one();
-  std::optional<Key> read_key();
+  static constexpr Key kNoKey = ~Key{0};
+
+  void next_block();
+  void read_block();
+  Key read_key();
   template <typename Message, typename Floats>
-  std::optional<Key> skip(Floats floats_of);
-  std::optional<Key> end();
+  Key skip(Floats floats_of);
+  Key end();
 
   Store& store_;
   const std::vector<Unit*>& awaiting_;
   std::span<const std::byte> rest_;
   const Table* read_hint_ = nullptr;
   const Table* slot_hint_ = nullptr;
-  std::array<std::optional<Key>, 2 * kLookahead> keys_;  // a ring: of messages read and not yet handled
-  std::size_t oldest_ = 0;
+  std::size_t handled_ = 0;
+  std::array<Key, kLookahead> block_;  // keys of the next block, whose words were asked for
+  std::size_t block_size_ = 0;
 };
 
 }  // namespace adaps

@@ -29,13 +29,16 @@ class Outbox {
     std::vector<Frame>& frames = buffers_[to];
     if (frames.empty() || frames.back().size() > kCut) frames.emplace_back();
     Frame& frame = frames.back();
-    const auto* bytes = reinterpret_cast<const std::byte*>(&header);
-    frame.insert(frame.end(), bytes, bytes + sizeof(Header));
     std::size_t size = sizeof(Header);
+    for (const std::span<const float> part : payload) size += part.size_bytes();
+    const std::size_t before = frame.size();
+    frame.resize(before + size);
+    std::byte* end = frame.data() + before;
+    std::memcpy(end, &header, sizeof(Header));
+    end += sizeof(Header);
     for (const std::span<const float> part : payload) {
-      const auto raw = std::as_bytes(part);
-      frame.insert(frame.end(), raw.begin(), raw.end());
-      size += raw.size();
+      if (!part.empty()) std::memcpy(end, part.data(), part.size_bytes());
+      end += part.size_bytes();
     }
     bytes_by_type_[static_cast<std::size_t>(header.type)].add(size);
   }
