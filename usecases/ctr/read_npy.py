@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adabench.usecases.ctr.table import DENSE_FIELDS, SPARSE_FIELDS, Table
+from adabench.usecases.damaged import UNREADABLE_ARRAYS, why
 from adabench.usecases.protocol import DataError
 
 LABELS = "sampled_labels.npy"
@@ -49,8 +50,8 @@ def _load(path: Path, kinds: str, what: str, columns: int | None) -> NDArray[Any
             array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
     except FileNotFoundError:
         raise DataError(f"{path} is missing: the folder must hold {LABELS}, {DENSE} and {SPARSE}") from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error}): it must be a complete .npy file") from error
+    except UNREADABLE_ARRAYS as error:
+        raise DataError(f"{path} cannot be read ({why(error)}): it must be a complete .npy file") from error
     shape = "(n,)" if columns is None else f"(n, {columns})"
     if array.dtype.kind not in kinds:
         raise DataError(f"{path} has dtype {array.dtype}: it must hold {what}")

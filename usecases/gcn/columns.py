@@ -54,10 +54,10 @@ def read_columns(file: Path, names: Sequence[str] | None = None, width: int | No
 def integers(column: pd.Series, file: Path) -> NDArray[np.int64]:
     """A column that must hold integers only, none missing."""
     numbers = pd.to_numeric(column, errors="coerce")
-    wrong = np.flatnonzero(~(numbers % 1 == 0))
+    wrong = np.flatnonzero(~((numbers % 1 == 0) & (numbers.abs() < 2**63)))
     if len(wrong):
         row = int(wrong[0])
-        raise DataError(f"{file}: {column.iloc[row]!r} in data row {row} must be an integer")
+        raise DataError(f"{file}: {column.iloc[row]!r} in data row {row} must be an integer of 64 bits")
     return numbers.to_numpy(np.int64)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from adabench.usecases.damaged import UNREADABLE_ARRAYS, why
 from adabench.usecases.gcn.graph import Graph, build_graph
 from adabench.usecases.protocol import DataError
 
@@ -35,8 +35,8 @@ def read_npz(file: Path) -> Graph:
                 for name in archive.files
                 if name in ("indptr", "indices", "edges", *LABELS)
             }
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{file}: not a readable npz file ({error})") from error
+    except UNREADABLE_ARRAYS as error:
+        raise DataError(f"{file}: not a readable npz file ({why(error)})") from error
     name = next((name for name in LABELS if name in arrays), None)
     if name is None:
         raise DataError(

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from adabench.usecases.damaged import why
 from adabench.usecases.gcn.columns import integers, read_columns, require
 from adabench.usecases.gcn.graph import UNLABELLED, Graph, build_graph
 from adabench.usecases.gcn.read_npz import read_npz
@@ -81,13 +82,27 @@ class _NumbersOnly(pickle.Unpickler):
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
 
+# What the unpickler raises for bytes that are no pickle.
+_DAMAGED = (
+    pickle.UnpicklingError,
+    EOFError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    OverflowError,
+    MemoryError,
+    ImportError,
+)
+
+
 def _unpickle(file: Path) -> Any:
     stream: BinaryIO
     with require(file).open("rb") as stream:
         try:
             return _NumbersOnly(stream, encoding="latin1").load()
-        except (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, IndexError) as error:
-            raise DataError(f"{file}: not a Planetoid pickle ({error})") from error
+        except _DAMAGED as error:
+            raise DataError(f"{file}: not a Planetoid pickle ({why(error)})") from error
 
 
 def _one_hot(file: Path) -> NDArray[np.int64]:

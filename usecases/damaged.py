@@ -1,0 +1,32 @@
+"""What reading a damaged file of arrays can raise."""
+
+from __future__ import annotations
+
+import struct
+import tokenize
+import zipfile
+import zlib
+
+__all__ = ["UNREADABLE_ARRAYS", "why"]
+
+# NumPy parses an array's header as Python source; zipfile raises a RuntimeError for what seems encrypted.
+UNREADABLE_ARRAYS = (
+    OSError,
+    ValueError,
+    TypeError,
+    EOFError,
+    LookupError,
+    OverflowError,
+    MemoryError,
+    RuntimeError,
+    SyntaxError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+)
+
+
+def why(error: Exception) -> str:
+    """What an exception says, on one line."""
+    return " ".join(str(error).split())
