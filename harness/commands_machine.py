@@ -27,6 +27,12 @@ def fetch(
 
 
 def doctor(
+    study: Annotated[
+        Path | None, typer.Argument(help="A study file: is there memory for it?", show_default=False)
+    ] = None,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove what crashed runs left: processes, files, folders.")
+    ] = False,
     aa: Annotated[
         bool,
         typer.Option(
@@ -34,10 +40,11 @@ def doctor(
         ),
     ] = False,
 ) -> None:
-    """Say what this machine is, and how noisy; exit with 1 if measurements would suffer."""
+    """Say what this machine is, what runs would lack, how noisy it is; exit with 1 after a warning."""
     from adabench.harness.doctor import examine, noise_floor
+    from adabench.harness.study import load_study
 
-    lines, complaints = examine()
+    lines, complaints = examine(None if study is None else load_study(study, study.stem, {}), clean)
     for line in lines:
         typer.echo(line)
     if aa:

@@ -10,12 +10,14 @@ from collections.abc import Callable
 import msgspec
 
 from adabench.analysis.statistics import median_interval
+from adabench.harness import leftovers
 from adabench.harness.environment import capture, machine_name, probe
 from adabench.harness.errors import UsageError
 from adabench.harness.launch import launch_unrecorded
+from adabench.harness.prerequisites import complaints_about
 from adabench.harness.registry import load_usecase
-from adabench.harness.scratch import sweep
 from adabench.harness.spec import TrialSpec
+from adabench.harness.study import Study
 
 __all__ = ["examine", "noise_floor"]
 
@@ -25,15 +27,24 @@ NOISY_SPREAD = 0.05
 PAIRS = 6
 
 
-def examine() -> tuple[list[str], list[str]]:
+def examine(study: Study | None = None, clean: bool = False) -> tuple[list[str], list[str]]:
     """Describe the machine and probe its noise for about a second.
+
+    Parameters
+    ----------
+    study : Study, optional
+        Say as well whether there is memory for it.
+    clean : bool
+        Remove what crashed runs left: processes, shared files, folders.
 
     Returns
     -------
     list of str, list of str
         What was seen, and what would make measurements worse than they need be.
     """
-    swept = sweep()
+    left = leftovers.find()
+    if clean:
+        leftovers.clean(left)
     environment = capture()
     load = os.getloadavg()[0]
     seconds = [probe()[1] for _ in range(PROBES)]
@@ -48,9 +59,16 @@ def examine() -> tuple[list[str], list[str]]:
         f"probe       {median * 1000:.2f} ms, its ninth decile {spread:.1%} above the least of {PROBES}",
         f"memory      {environment['memory_available_gib']:g} of {environment['memory_gib']:g} GiB available",
     ]
-    if swept:
-        lines.append(f"removed     {len(swept)} scratch folders of runs whose harness was killed")
-    complaints = []
+    complaints = complaints_about(environment, study)
+    if any(left):
+        found = (
+            f"{len(left.processes)} processes, {len(left.shared_files)} shared files and "
+            f"{len(left.folders)} scratch folders of runs that crashed"
+        )
+        if clean:
+            lines.append(f"removed     {found}")
+        else:
+            complaints.append(f"there are {found}: 'adabench doctor --clean' removes them")
     if load > BUSY_LOAD * environment["cores"]["usable"]:
         complaints.append(
             f"the load is {load:.2f} on {environment['cores']['usable']} cores: wait until nothing else runs"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["scratch_folder", "sweep"]
+__all__ = ["abandoned_folders", "scratch_folder", "sweep"]
 
 _PREFIX = "adabench-"
 # A folder this young may not have been locked yet by the process that has just made it.
@@ -34,6 +34,19 @@ def scratch_folder() -> Iterator[Path]:
 def sweep() -> list[Path]:
     """Remove this user's scratch folders whose process died before it could; returns them."""
     swept = []
+    for folder in _abandoned():
+        shutil.rmtree(folder, ignore_errors=True)
+        swept.append(folder)
+    return swept
+
+
+def abandoned_folders() -> list[Path]:
+    """What `sweep` would remove."""
+    return list(_abandoned())
+
+
+def _abandoned() -> Iterator[Path]:
+    """Each folder is locked as long as the caller has it."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -45,10 +58,9 @@ def sweep() -> list[Path]:
             if status.st_uid != os.getuid() or time.time() - status.st_ctime < _YOUNG_SECONDS:
                 continue
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-            swept.append(folder)
         except BlockingIOError:
             continue
+        else:
+            yield folder
         finally:
             os.close(handle)
-    return swept

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from adabench.harness import doctor
+from adabench.harness import doctor, leftovers
 from adabench.harness.environment import capture
 
 
@@ -34,6 +34,7 @@ def test_the_floor_is_the_widest_ratio_of_a_pair(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_busy_or_unsteady_machine_is_complained_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leftovers, "find", lambda: leftovers.Leftovers([], [], []))
     steady = iter([(0.0, 0.005)] * 100)
     monkeypatch.setattr(doctor, "probe", lambda: next(steady))
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))

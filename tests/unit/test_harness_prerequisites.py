@@ -1,0 +1,93 @@
+"""What the doctor finds missing, and what crashed runs left."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from adabench.harness import leftovers, scratch
+from adabench.harness.prerequisites import complaints_about
+from adabench.harness.spec import GROUP_VARIABLE
+from adabench.harness.study import load_study
+
+FINE = {"compiler": "c++ 1"}
+
+
+def test_nothing_is_missing_here() -> None:
+    assert complaints_about(FINE, None) == []
+
+
+def test_a_missing_compiler_and_a_wrong_torch_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name == "pandas":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "2.0.1" if name == "torch" else installed(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    pandas, torch, compiler = complaints_about({"compiler": None}, None)
+    assert pandas.startswith("pandas is not installed: pandas>=")
+    assert torch.startswith("torch is 2.0.1: torch>=2.9 is needed")
+    assert compiler.startswith("there is no C++ compiler")
+
+
+def test_blocked_ports_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any, **named: Any) -> socket.socket:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    (complaint,) = complaints_about(FINE, None)
+    assert "no connection can be made on the loopback interface ([Errno 111] Connection refused)" in complaint
+
+
+def test_too_little_memory_for_a_study_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "study.toml"
+    file.write_text('usecases = ["ctr"]\nbackends = ["prefetch"]\nnodes = [1, 4]\n')
+    study = load_study(file, "study", {})
+    assert complaints_about(FINE, study) == []
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=2**27))
+    (complaint,) = complaints_about(FINE, study)
+    assert "GiB for 4 nodes, but only 0.1 GiB are available" in complaint
+
+
+def test_what_crashed_runs_left_is_found_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(scratch, "_YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    folder = tmp_path / "adabench-left"
+    folder.mkdir()
+    shared = [tmp_path / f"torch_{pid}_1_0" for pid in (gone.pid, os.getpid())]
+    for file in shared:
+        file.touch()
+    sleep = [sys.executable, "-c", "print(flush=True); input()"]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with (
+        subprocess.Popen(sleep, env={**os.environ, GROUP_VARIABLE: str(gone.pid)}, **pipes) as orphan,
+        subprocess.Popen(sleep, env={**os.environ, GROUP_VARIABLE: str(os.getpid())}, **pipes) as alive,
+    ):
+        for process in (orphan, alive):
+            assert process.stdout is not None
+            process.stdout.readline()
+        found = leftovers.find()
+        mine = {orphan.pid, alive.pid}
+        assert {process.pid for process in found.processes} & mine == {orphan.pid}
+        assert (found.shared_files, found.folders) == ([shared[0]], [folder])
+        ours = [process for process in found.processes if process.pid in mine]
+        leftovers.clean(found._replace(processes=ours))
+        assert not psutil.pid_exists(orphan.pid)
+        assert alive.poll() is None
+        alive.kill()
+    assert sorted(tmp_path.iterdir()) == [shared[1]]
