@@ -23,7 +23,7 @@ inline constexpr std::size_t kLookahead = 16;
 template <typename Function>
 void for_each_prefetched(Store& store, std::span<const Key> keys, Function function) {
   const Table* hint = nullptr;
-  for (std::size_t i = 0; i < std::min(kLookahead, keys.size()); ++i) store.prefetch_word(keys[i]);
+  for (std::size_t i = 0; i < std::min(2 * kLookahead, keys.size()); ++i) store.prefetch_word(keys[i]);
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (i + 2 * kLookahead < keys.size()) store.prefetch_word(keys[i + 2 * kLookahead]);
     if (i + kLookahead < keys.size()) store.prefetch_slot(keys[i + kLookahead], hint);
