@@ -78,12 +78,25 @@ class SessionStore:
         return read_runs(self.runs_file)
 
     def append(self, run: Run) -> None:
-        """Record a run durably: when this returns, a crash no longer loses it."""
-        _cut_torn_line(self.runs_file)
-        with self.runs_file.open("ab") as file:
-            file.write(msgspec.json.encode(run) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        """Record a run durably: when this returns, a crash no longer loses it.
+
+        Raises
+        ------
+        RecordError
+            If it cannot be written, for instance because the disk is full; earlier runs are kept.
+        """
+        line = msgspec.json.encode(run) + b"\n"
+        try:
+            _cut_torn_line(self.runs_file)
+            with self.runs_file.open("ab") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise RecordError(
+                f"the run {run.run_id} cannot be recorded in {self.runs_file} ({error.strerror}): earlier "
+                "runs are kept, and the same command goes on with this one"
+            ) from error
 
     def trace_file(self, run_id: str) -> Path:
         """Where the trace of a run is, if it has one."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import msgspec
@@ -137,3 +138,19 @@ def test_counters_of_nodes_are_summed_but_maxima_and_means_are_not() -> None:
         [{"sent": 1, "age_max": 5, "age_mean": 2}, {"sent": 2, "age_max": 3, "age_mean": 4}]
     )
     assert merged == {"sent": 3, "age_max": 5, "age_mean": 3}
+
+
+def test_a_full_disk_is_told_and_earlier_runs_are_kept(tmp_path: Path) -> None:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)]
+    if (done := subprocess.run(mount, capture_output=True, text=True)).returncode != 0:
+        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
+    try:
+        store = SessionStore(tmp_path)
+        store.append(make_run("first"))
+        with pytest.raises(RecordError, match=r"the run large cannot be recorded .*No space left on device"):
+            store.append(make_run("large", reason="x" * 100_000))
+        assert [run.run_id for run in store.runs()] == ["first"]
+        store.append(make_run("next"))
+        assert [run.run_id for run in store.runs()] == ["first", "next"]
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
