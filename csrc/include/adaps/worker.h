@@ -37,8 +37,8 @@ class Worker {
   // `asynchronous`, returns a ticket, else kDone.
   Ticket pull(std::span<const Key> keys, float* out, std::size_t floats, bool asynchronous);
   Ticket push(std::span<const Key> keys, const float* deltas, std::size_t floats, bool asynchronous);
-  // Settings::nonfinite says what becomes of gradients with NaN or infinity in them; if they are refused, with
-  // std::invalid_argument naming table and row, nothing is done.
+  // Settings::nonfinite says what becomes of gradients with NaN or infinity in them; if they are refused,
+  // with std::invalid_argument naming table and row, nothing is done.
   Ticket push_gradients(std::span<const Key> keys, const float* gradients, std::size_t floats,
                         bool asynchronous);
   Ticket set(std::span<const Key> keys, const float* values, std::size_t floats, bool asynchronous);
