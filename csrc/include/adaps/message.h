@@ -89,9 +89,9 @@ struct RefreshMessage {  // followed by width floats
 // applies it as the holder did.
 enum class Change : std::uint8_t { kNone, kDelta, kGradient };
 struct GradientHeader {
-  float learning_rate = 0.0F;
-  std::uint32_t number = 0;  // of the step; see UpdateStep
-  Version base = 0;          // the version that the holder applied it to
+  float learning_rate;
+  std::uint32_t number;  // of the step; see UpdateStep
+  Version base;          // the version that the holder applied it to
 };
 struct DeltaMessage {  // kDelta, kDrop; followed by width floats, or a GradientHeader and length floats
   MessageType type = MessageType::kDelta;

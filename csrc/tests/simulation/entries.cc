@@ -2,7 +2,7 @@
 
 #include <sstream>
 
-#include "adaps/operation.h"
+#include "adaps/lookahead.h"
 #include "simulation/content.h"
 #include "simulation/text.h"
 #include "simulation/violation.h"
@@ -14,18 +14,6 @@ namespace {
 template <typename Message>
 Message header_of(std::span<const std::byte> bytes) {
   return Reader(bytes).read<Message>();
-}
-
-std::size_t request_floats(const RequestMessage& message, std::size_t length) {
-  switch (static_cast<OperationKind>(message.kind)) {
-    case OperationKind::kPush:
-    case OperationKind::kSet:
-      return length;
-    case OperationKind::kPushGradients:
-      return message.count * length;
-    default:
-      return 0;
-  }
 }
 
 std::string describe_floats(std::span<const std::byte> bytes, std::size_t length) {
@@ -72,7 +60,7 @@ Entry EntryCutter::cut(NodeId from, NodeId to, std::span<const std::byte>& rest)
       const auto message = header_of<RequestMessage>(rest);
       header = sizeof(message);
       entry.key = message.key;
-      floats = request_floats(message, tables_.find(entry.key).length());
+      floats = payload_floats(message, tables_.find(entry.key).length()).value_or(0);
       if (message.origin == from) {
         std::vector<Key>& keys = request_keys_[from];
         if (keys.size() <= message.unit) keys.resize(message.unit + 1);
@@ -99,10 +87,7 @@ Entry EntryCutter::cut(NodeId from, NodeId to, std::span<const std::byte>& rest)
     case MessageType::kDelta:
     case MessageType::kDrop: {
       const auto message = header_of<DeltaMessage>(rest);
-      take(message, [&](const Table& table) {
-        if (message.change == Change::kGradient) return kGradientHeader + table.length();
-        return message.change == Change::kDelta ? table.width() : std::size_t{0};
-      });
+      take(message, [&](const Table& table) { return payload_floats(message, table).value_or(0); });
       break;
     }
     case MessageType::kAck:
