@@ -107,7 +107,10 @@ void Channel::submit_intent(int worker, std::vector<Key> keys, Clock start, Cloc
 }
 
 void Channel::on_clock(int worker, Clock clock) {
-  if (clock >= interests_[static_cast<std::size_t>(worker)]->next_due.load()) request_round();
+  // With what was learnt, an intent may be due: it is acted on now and not at some later round.
+  if (lead_pending_.load(std::memory_order_relaxed)) settle_requested_.store(true);
+  if (settle_requested_.load() || clock >= interests_[static_cast<std::size_t>(worker)]->next_due.load())
+    request_round();
 }
 
 void Channel::mark_dirty(LockedKey& key) {
@@ -182,17 +185,18 @@ void Channel::run_round() {
   const Micros since = now_ - last_round_;
   last_round_ = now_;
   counters_.rounds.add();
-  bool ticked = false;
   for (std::size_t i = 0; i < interests_.size(); ++i) {
     Interest& interest = *interests_[i];
     const Clock skipped = node_.workers[i]->skipped.exchange(0);
     const Clock clock = node_.workers[i]->clock.load();
     const Clock ticks = std::max<Clock>(clock - interest.observed_clock - skipped, 0);
     interest.timer.observe(ticks, since, 2 * round_distance_);
-    ticked = ticked || ticks > 0;
     interest.observed_clock = clock;
   }
-  if (ticked) lead_.settle();
+  if (settle_requested_.exchange(false)) {
+    lead_.settle();
+    lead_pending_.store(false, std::memory_order_relaxed);
+  }
   if (!node_.frozen.load()) act_on_intents();
   flush_wanted_ = now_;
   if (now_ >= flush_allowed_) flush_dirty(false);

@@ -60,6 +60,7 @@ void Channel::note_lead(const SlotHeader& header) {
   counters_.lead_micros.add(lead);
   counters_.lead_keys.add();
   lead_.observe(lead);
+  lead_pending_.store(true, std::memory_order_relaxed);
 }
 
 // NONE -> PENDING.

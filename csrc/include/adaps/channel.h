@@ -202,6 +202,8 @@ class Channel : public TransportEvents {
   DirtyList dirty_;
   ReplicaAges ages_;
   LeadTime lead_;
+  std::atomic<bool> lead_pending_{false};      // it has seen keys come since it was settled
+  std::atomic<bool> settle_requested_{false};  // and a clock has advanced since
   ChannelCounters counters_;
   std::function<void()> waker_;
 
