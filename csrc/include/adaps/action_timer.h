@@ -15,8 +15,9 @@ Clock poisson_quantile(double mean);
 // exponentially (0.1) and never below the last one seen; the window is the 0.9999 quantile of a Poisson
 // distribution with the mean of two rounds (Renz-Wieland et al., "Good Intentions: Adaptive Parameter
 // Management via Intent Signaling", 2023). Rounds here happen only when there is work, and a tick of the
-// clock makes work: so the pace is that between two ticks, not that within the round of one. And the window
-// is no shorter than keys really took to come (LeadTime): other nodes may be busy.
+// clock makes work: so the pace is that between two ticks, not that within the round of one. Where keys
+// take longer than that to come (LeadTime), because other nodes are busy, `ahead` looks further, to a
+// fraction of a clock.
 class ActionTimer {
  public:
   // The clock has advanced by `ticks` in the `elapsed` microseconds since this was last called; two rounds
