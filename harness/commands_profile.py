@@ -93,11 +93,13 @@ def _profiled(study: Study, root: Path) -> tuple[SessionStore, Run | None]:
             "backend and topology, such as -u ctr -b autoada-automatic --nodes 2"
         )
     sweep()
-    store, session = open_session(study, cells, root, True, typer.echo)
-    (planned,) = session.plan
-    folder = _folder(store)
-    folder.mkdir()
-    with store.locked(), Interruption() as stopped:
+    with (
+        open_session(study, cells, root, True, typer.echo) as (store, session),
+        Interruption() as stopped,
+    ):
+        (planned,) = session.plan
+        folder = _folder(store)
+        folder.mkdir()
         run = execute_run(
             planned,
             cells[0],

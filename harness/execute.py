@@ -65,9 +65,9 @@ def run_session(study: Study, root: Path, policy: Policy, console: Console) -> t
     cells = cells_of(study)
     _check_targets(study)
     sweep()
-    store, session = open_session(study, cells, root, policy.fresh, console.print)
     by_id = {cell.id: cell for cell in cells}
-    with store.locked(), Interruption() as interruption:
+    opened = open_session(study, cells, root, policy.fresh, console.print)
+    with opened as (store, session), Interruption() as interruption:
         recorded = store.runs()
         if not remaining(session.plan, recorded, policy) and _satisfied(policy, session.plan, recorded):
             console.print(f"session {store.folder.name} is complete; --fresh runs it again")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -20,10 +22,13 @@ from adabench.results.store import SessionStore, list_sessions
 __all__ = ["open_session"]
 
 
+@contextmanager
 def open_session(
     study: Study, cells: list[Cell], root: Path, fresh: bool, say: Callable[[str], None]
-) -> tuple[SessionStore, Session]:
+) -> Iterator[tuple[SessionStore, Session]]:
     """The newest session of the same study, sources, data and environment, lengthened if the study is longer.
+
+    No other process can add to it as long as the context lasts.
 
     Parameters
     ----------
@@ -35,32 +40,24 @@ def open_session(
     Raises
     ------
     RecordError
-        If the results folder cannot be written or holds a session that cannot be read.
+        If the results folder cannot be written or holds a session that cannot be read, or if another process
+        runs the session.
     """
-    identifier = study_id(study, cells)
     environment = capture()
     plan = planned_runs(cells, study)
-    same = (
-        []
-        if fresh
-        else [
-            (store, session)
-            for store in list_sessions(root)
-            if (session := store.session()).study_id == identifier
-        ]
-    )
-    for store, session in reversed(same):
-        if session.environment_id != environment_id(environment):
-            changed = short_differences(session.environment, environment)
-            say(f"session {session.session} is of another environment ({changed}): starting a new one")
-            continue
-        if len(plan) > len(session.plan):
-            # Of both commands, the later one repeats the whole session.
-            session = msgspec.structs.replace(
-                session, plan=plan, study=msgspec.to_builtins(study), command=_command()
-            )
-            store.create(session)
-        return store, session
+    identifier = study_id(study, cells)
+    found = None if fresh else _newest(root, identifier, environment, say)
+    if found is not None:
+        with found.locked():
+            session = found.session()  # now that nobody else changes it
+            if len(plan) > len(session.plan):
+                # Of both commands, the later one repeats the whole session.
+                session = msgspec.structs.replace(
+                    session, plan=plan, study=msgspec.to_builtins(study), command=_command()
+                )
+                found.create(session)
+            yield found, session
+        return
     now = datetime.now(timezone.utc)
     session = Session(
         session=f"{study.name}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
@@ -76,8 +73,26 @@ def open_session(
         machine=machine_name(environment),
     )
     store = SessionStore(root / session.session)
-    store.create(session)
-    return store, session
+    with store.locked():  # before others can find it
+        store.create(session)
+        yield store, session
+
+
+def _newest(
+    root: Path, identifier: str, environment: dict[str, Any], say: Callable[[str], None]
+) -> SessionStore | None:
+    """The session of the study, if there is one of this environment."""
+    same = [
+        (store, session)
+        for store in list_sessions(root)
+        if (session := store.session()).study_id == identifier
+    ]
+    for store, session in reversed(same):
+        if session.environment_id == environment_id(environment):
+            return store
+        changed = short_differences(session.environment, environment)
+        say(f"session {session.session} is of another environment ({changed}): starting a new one")
+    return None
 
 
 def _command() -> list[str]:

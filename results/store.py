@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import fcntl
 import os
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,15 +44,10 @@ class SessionStore:
         RecordError
             If the folder cannot be written.
         """
-        try:
+        with self._writing():
             self.logs.mkdir(parents=True, exist_ok=True)
             encoded = msgspec.json.format(msgspec.json.encode(session), indent=1)
             write_atomically(self.session_file, encoded + b"\n")
-        except OSError as error:
-            raise RecordError(
-                f"the results folder {self.folder} cannot be written ({error.strerror}): "
-                "name another one with --results"
-            ) from error
 
     def session(self) -> Session:
         """Read ``session.json``.
@@ -112,21 +108,42 @@ class SessionStore:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the session against a second harness that would add to it.
+        """Hold the session, which need not exist yet, against a second harness that would add to it.
+
+        The kernel lets go of it when this process ends, however that happens.
 
         Raises
         ------
         RecordError
-            If another process holds it.
+            If another process holds it, which is named, or the folder cannot be written.
         """
-        with (self.folder / ".lock").open("w") as file:
+        with self._writing():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file = (self.folder / ".lock").open("a+", encoding="utf-8")
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
+                file.seek(0)
                 raise RecordError(
-                    f"session {self.folder.name} is being run by another process: wait for it, or use --fresh"
+                    f"session {self.folder.name} is being run by {file.read() or 'another process'}: "
+                    "wait for it, or use --fresh"
                 ) from error
+            with self._writing():
+                file.truncate(0)
+                file.write(f"process {os.getpid()} on {socket.gethostname()}")
+                file.flush()
             yield
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RecordError(
+                f"the results folder {self.folder} cannot be written ({error.strerror}): "
+                "name another one with --results"
+            ) from error
 
 
 def read_runs(file: Path) -> list[Run]:

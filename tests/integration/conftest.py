@@ -7,8 +7,9 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -46,6 +47,29 @@ def adabench(tmp_path: Path, plugin_environment: dict[str, str]) -> Adabench:
 
 
 @pytest.fixture
+def start(tmp_path: Path, plugin_environment: dict[str, str]) -> Iterator[Any]:
+    """Start ``adabench ARGUMENTS`` without waiting for it."""
+    started: list[subprocess.Popen[str]] = []
+
+    def call(*arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "adabench.harness.cli", *arguments],
+            cwd=tmp_path,
+            env=plugin_environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield call
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
 def marked(plugin_environment: dict[str, str]) -> Callable[[], list[int]]:
     """The processes that descend from this test's command line, found by a mark in their environment."""
     plugin_environment["ADABENCH_TEST_MARK"] = mark = uuid.uuid4().hex
@@ -76,3 +100,8 @@ def wait_until() -> Callable[[Callable[[], bool], float], bool]:
         return True
 
     return wait
+
+
+def logs_hold(folder: Path, text: str) -> bool:
+    """Whether a run of a session that is kept in `folder` has said `text`."""
+    return any(text in log.read_text() for log in folder.glob("adabench-results/*/logs/*"))

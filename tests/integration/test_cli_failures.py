@@ -16,30 +16,9 @@ import pytest
 
 from adabench.results.store import SessionStore, list_sessions
 
+from .conftest import logs_hold
+
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def start(tmp_path: Path, plugin_environment: dict[str, str]) -> Iterator[Any]:
-    """Start ``adabench ARGUMENTS`` without waiting for it."""
-    started: list[subprocess.Popen[str]] = []
-
-    def call(*arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "adabench.harness.cli", *arguments],
-            cwd=tmp_path,
-            env=plugin_environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        started.append(process)
-        return process
-
-    yield call
-    for process in started:
-        process.kill()
-        process.wait()
 
 
 @pytest.fixture
@@ -65,10 +44,6 @@ def memory_cgroup() -> Iterator[Path]:
 def session(folder: Path) -> SessionStore:
     (store,) = list_sessions(folder / "adabench-results")
     return store
-
-
-def logs_hold(folder: Path, text: str) -> bool:
-    return any(text in log.read_text() for log in folder.glob("adabench-results/*/logs/*"))
 
 
 def test_every_way_to_fail_is_a_row_with_its_first_cause(adabench: Any, tmp_path: Path, marked: Any) -> None:
