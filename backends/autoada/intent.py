@@ -129,7 +129,7 @@ class PredictedKeys:
         prediction = self.predictor.predict(self._in_reach(batch))
         self._report(prediction)
         reads = [(access.table, access.ids) for access in prediction.accesses if access.ids is not None]
-        return Expected(rows_of_reads(reads, self._model.keys_of), prediction, len(way))
+        return Expected(rows_of_reads(reads, self._keys_of), prediction, len(way))
 
     def hand_out(self, batch: Any, found: Callable[[], None]) -> None:
         if self._given is None:
@@ -167,6 +167,12 @@ class PredictedKeys:
     @property
     def _way(self) -> Way | None:
         return self._given or self._loop.way
+
+    def _keys_of(self, table: str, ids: Tensor) -> Tensor | None:
+        try:
+            return self._model.keys_of(table, ids)
+        except IndexError:
+            return None  # it is for the forward pass to say which row does not exist, if it does read it
 
     def _make_predictor(self) -> IntentPredictor:
         return IntentPredictor(self._model.module, list(self._model.tables), self._call)

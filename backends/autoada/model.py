@@ -128,8 +128,12 @@ class AdaModel(nn.Module):
                 table.forget_rows()
         if step.stale:
             self._refresh()
-        with step.replay if expected else NO_REPLAY:
-            output = self.module(*args, **kwargs)
+        try:
+            with step.replay if expected else NO_REPLAY:
+                output = self.module(*args, **kwargs)
+        except BaseException:
+            step.calls -= 1  # what it would have read is not known
+            raise
         if listener is not None:
             listener.left(output)
         return output
@@ -156,7 +160,7 @@ class AdaModel(nn.Module):
 
     @property
     def calls(self) -> int:
-        """Forward passes in training mode since `expect`."""
+        """Forward passes in training mode since `expect` that came to their end."""
         return self._step.calls
 
     def listen(self, listener: CallListener | None) -> None:

@@ -178,7 +178,7 @@ def _get_item(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
         return _with_whole_tables(func, args, kwargs)
     first = index[0] if type(index) is tuple and index else index
     if isinstance(first, Tensor) and first.dtype is not torch.bool:
-        ids: Tensor | None = torch.remainder(first, source.table.shape[0])
+        ids: Tensor | None = lookups.from_start(first, source.table.shape[0])
     elif isinstance(first, Tensor) and first.dim() > 1:  # a mask of single values
         ids = None
     else:

@@ -45,11 +45,11 @@ class Expected(NamedTuple):
 
 
 def rows_of_reads(
-    reads: Iterable[tuple[str, Tensor]], keys_of: Callable[[str, Tensor], Tensor]
+    reads: Iterable[tuple[str, Tensor]], keys_of: Callable[[str, Tensor], Tensor | None]
 ) -> dict[str, TableRows]:
     """De-duplicate reads ``(table, ids)``, each table's together; tables read alike are done once.
 
-    ``keys_of(table, ids)`` gives the server's keys of row ids.
+    ``keys_of(table, ids)`` gives the server's keys of row ids; a table for which it gives none is left out.
     """
     by_table: dict[str, list[Tensor]] = {}
     for table, ids in reads:
@@ -61,7 +61,9 @@ def rows_of_reads(
         if same not in done:
             done[same] = unique_rows(parts)
         unique, lookups = done[same]
-        result[table] = TableRows(keys_of(table, unique), lookups)
+        keys = keys_of(table, unique)
+        if keys is not None:
+            result[table] = TableRows(keys, lookups)
     return result
 
 

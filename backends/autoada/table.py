@@ -130,12 +130,14 @@ class RemoteTable:
         self._leaf = self._whole = None
 
     def lookup(self, ids: Tensor, requires_grad: bool) -> Rows:
-        """The rows of `ids`."""
+        """The rows of `ids`; IndexError for one that does not exist."""
         track = requires_grad and self.training and torch.is_grad_enabled()
         known = self._next_expected(ids)
         if self.noting and self.training:
             self._reads.append((self.name, ids if known is None else known.ids))
         if self._read_whole_before:
+            if known is None and ids.numel() > 0:
+                self._table.keys(torch.stack(ids.aminmax()).to("cpu", torch.int64))
             return Rows(self._whole_table(track), self._all_keys, self._on_device(ids.long()))
         if known is not None:
             assert self._expected is not None

@@ -87,26 +87,32 @@ def bag_rows(bag: BagArguments, apply: Apply) -> Tensor:
 def item_rows(rows: int, index: Any, apply: Apply) -> Tensor | None:
     """The rows that ``table[index]`` reads, None if it is the whole table.
 
-    `index` holds no ghost. Negative ids count from the end, as torch has it.
+    `index` holds no ghost. Negative ids count from the end, as torch has it; those of rows that do not exist
+    stay as they are.
     """
     first = index[0] if type(index) is tuple and index else index
     if isinstance(first, Tensor):
         first = unwrapped(first)
         if first.dtype in (torch.bool, torch.uint8):
             return apply(_true_rows, first)  # type: ignore[no-any-return]
-        return apply(torch.remainder, first, rows)  # type: ignore[no-any-return]
+        return apply(from_start, first, rows)  # type: ignore[no-any-return]
     if isinstance(first, bool) or first is None or first is Ellipsis:
         return None
     if isinstance(first, int):
-        return apply(torch.tensor, [first % rows])  # type: ignore[no-any-return]
+        return apply(torch.tensor, [_from_start(first, rows)])  # type: ignore[no-any-return]
     if isinstance(first, slice):
         selected = range(*first.indices(rows))
         if len(selected) == rows:
             return None
         return apply(torch.arange, selected.start, selected.stop, selected.step)  # type: ignore[no-any-return]
     if isinstance(first, list) and first and all(type(item) is int for item in first):
-        return apply(torch.tensor, [item % rows for item in first])  # type: ignore[no-any-return]
+        return apply(torch.tensor, [_from_start(item, rows) for item in first])  # type: ignore[no-any-return]
     return None
+
+
+def from_start(ids: Tensor, rows: int) -> Tensor:
+    """The same rows, none of those that exist counted from the end."""
+    return torch.where((ids < 0) & (ids >= -rows), ids + rows, ids)
 
 
 def unwrapped(tensor: Tensor) -> Tensor:
@@ -114,6 +120,10 @@ def unwrapped(tensor: Tensor) -> Tensor:
     while torch._C._functorch.is_batchedtensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor
+
+
+def _from_start(row: int, rows: int) -> int:
+    return row + rows if -rows <= row < 0 else row
 
 
 def _without(ids: Tensor, padding: int) -> Tensor:

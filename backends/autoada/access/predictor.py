@@ -129,7 +129,10 @@ class IntentPredictor:
         return "access program not yet learned for batches of this shape"
 
     def _by_program(self, recording: Recording, batch: Any) -> Prediction:
-        computed, draws = recording.program(batch, self._simulation.generator)
+        try:
+            computed, draws = recording.program(batch, self._simulation.generator)
+        except Exception:  # the user's operations, on this batch's values: the simulation tells where
+            return self._prediction(self._simulate(batch))
         ids = iter(computed)
         accesses = tuple(
             [
