@@ -71,8 +71,8 @@ stress-mixed: $(SET_UP)  ## half an hour of work on four nodes of which one fail
 
 fuzz: SECONDS := 60
 fuzz: export PATH := $(CURDIR)/$(BIN):$(PATH)
-fuzz: $(SET_UP)  ## search the fuzz targets by coverage, each for SECONDS of CPU time; needs clang
-	@command -v clang++ > /dev/null || { echo "There is no clang++, which libFuzzer is part of: install it (Debian: apt install clang)." >&2; exit 1; }
+fuzz: $(SET_UP)  ## search the fuzz targets by coverage, each for SECONDS of CPU time; needs clang and its runtime
+	@command -v clang++ > /dev/null || { echo "There is no clang++, which libFuzzer is part of: install it (Debian: apt install clang libclang-rt-dev)." >&2; exit 1; }
 	@$(PIP) install atheris
 	@mkdir -p build
 	@cmake --preset fuzz > build/fuzz.log || { cat build/fuzz.log; exit 1; }
