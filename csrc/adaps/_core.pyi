@@ -127,6 +127,7 @@ class Node:
         timing: bool,
         max_rounds_per_second: float,
         nonfinite: NonFinite = ...,
+        stall_timeout: float = ...,
     ) -> None: ...
     @property
     def num_keys(self) -> int: ...

@@ -55,6 +55,10 @@ class Node:
         ``stats()["gradients_skipped"]`` counts them. ``pass``: they are applied as they are.
     peer_timeout : float
         Seconds after which a silent node counts as lost.
+    stall_timeout : float
+        Seconds after which a node counts as lost that lives but does not come to a barrier, a checkpoint or
+        `close` where another waits for it: its code hangs. It must be longer than whatever one node does
+        alone while others wait, such as an evaluation. That of node 0 holds for all.
     connect_timeout : float
         Seconds until all nodes must have come together.
     network : str, optional
@@ -81,6 +85,7 @@ class Node:
         max_rounds_per_second: float = 500.0,
         nonfinite: NonFinite = "raise",
         peer_timeout: float = 5.0,
+        stall_timeout: float = 1800.0,
         connect_timeout: float = 60.0,
         network: str | None = None,
         listen: str | None = None,
@@ -101,6 +106,7 @@ class Node:
             max_rounds_per_second=_rate("max_rounds_per_second", max_rounds_per_second),
             nonfinite=_core.NonFinite[_checks.one_of("nonfinite", nonfinite, NONFINITE).upper()],
             peer_timeout=_checks.seconds("peer_timeout", peer_timeout),
+            stall_timeout=_checks.seconds("stall_timeout", stall_timeout),
             network=os.environ.get("ADAPS_NETWORK", "loopback") if network is None else network,
             listen=_split_address(listen),
         )
@@ -230,6 +236,7 @@ class NodeOptions:
     max_rounds_per_second: float = 500.0
     nonfinite: _core.NonFinite = _core.NonFinite.RAISE
     peer_timeout: float = 5.0
+    stall_timeout: float = 1800.0
     network: str = "loopback"
     listen: tuple[str, int] = ("127.0.0.1", 0)
 
@@ -252,6 +259,7 @@ def open_node(
         timing=options.timing,
         max_rounds_per_second=options.max_rounds_per_second,
         nonfinite=options.nonfinite,
+        stall_timeout=options.stall_timeout,
     )
     _live.add(node)
     if meeting_point is not None:

@@ -1,6 +1,8 @@
 #include <pybind11/native_enum.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+
 #include "adaps/socket_transport.h"
 #include "arrays.h"
 #include "node_handle.h"
@@ -12,9 +14,12 @@ namespace adaps::bindings {
 
 namespace {
 
+constexpr double kLongestStall = 1e9;  // seconds; more than anybody waits
+
 std::shared_ptr<NodeHandle> make_node(std::vector<TableSpec> tables, int rank, int world_size, int workers,
                                       int channels, Technique technique, bool timing,
-                                      double max_rounds_per_second, NonFinite nonfinite) {
+                                      double max_rounds_per_second, NonFinite nonfinite,
+                                      double stall_timeout) {
   Settings settings;
   settings.rank = static_cast<NodeId>(rank);
   settings.nodes = static_cast<NodeId>(world_size);
@@ -24,6 +29,7 @@ std::shared_ptr<NodeHandle> make_node(std::vector<TableSpec> tables, int rank, i
   settings.timing = timing;
   settings.max_rounds_per_second = max_rounds_per_second;
   settings.nonfinite = nonfinite;
+  settings.stall_timeout = static_cast<Micros>(std::min(stall_timeout, kLongestStall) * 1e6);
   return std::make_shared<NodeHandle>(std::move(tables), settings);
 }
 
@@ -78,7 +84,8 @@ void register_node(py::module_& module) {
                                                       "One process's share of the parameter server.")
       .def(py::init(&make_node), py::arg("tables"), py::kw_only(), py::arg("rank"), py::arg("world_size"),
            py::arg("workers"), py::arg("channels"), py::arg("technique"), py::arg("timing"),
-           py::arg("max_rounds_per_second"), py::arg("nonfinite") = NonFinite::kRaise)
+           py::arg("max_rounds_per_second"), py::arg("nonfinite") = NonFinite::kRaise,
+           py::arg("stall_timeout") = kLongestStall)
       .def("listen", &NodeHandle::listen, py::arg("host"), py::arg("port"),
            "Listens for the other nodes and returns the address that they need.")
       .def("connect", &connect, py::arg("addresses"), py::kw_only(), py::arg("secret"), py::arg("network"),

@@ -30,6 +30,11 @@ constexpr std::uint32_t kAtBarrier = 0;
 constexpr std::uint32_t kForGood = 1;
 constexpr std::uint32_t kFailed = 2;
 
+// Added to the rank in a message of a loss: the node lives, but does not come where all others wait for it.
+constexpr std::uint32_t kStalled = 1u << 16;
+const std::string kStalledReason =
+    "it lives, but has not come to where others wait for it within stall_timeout";
+
 }  // namespace
 
 Channel::Channel(NodeState& node, int index)
@@ -165,15 +170,16 @@ Micros Channel::on_tick() {
 #endif
   take_submissions();
   const bool frozen = node_.frozen.load();
-  if (!frozen) catch_up();
+  if (!frozen) take_up_postponed();
   if (!frozen && permanent_cursor_ < node_.tables.num_keys()) start_permanent_interest();
   if (round_requested_.load() && now_ >= last_round_ + round_distance_) run_round();
   if (!frozen && now_ >= intents_due_) act_on_intents();
   if (now_ >= std::max(flush_wanted_, flush_allowed_)) flush_dirty(false);
   // A wait_sync does not wait for the next round.
   if (node_.epochs.anyone_waits() && has_dirty()) flush_dirty(true);
-  Micros next = kNever;
-  if (round_requested_.load()) next = last_round_ + round_distance_;
+  if (now_ >= stall_due()) give_up_on_stalled();
+  Micros next = lost_peer_ ? now_ : stall_due();
+  if (round_requested_.load()) next = std::min(next, last_round_ + round_distance_);
   if (!frozen) next = std::min(next, intents_due_);
   if (flush_wanted_ != kNever) next = std::min(next, std::max(flush_wanted_, flush_allowed_));
   if (!frozen && permanent_cursor_ < node_.tables.num_keys()) next = now_;
@@ -329,22 +335,25 @@ void Channel::fail_for_lost_peer() {
   lost_peer_.reset();
 }
 
-void Channel::announce_loss(NodeId lost) {
+void Channel::announce_loss(NodeId lost, bool stalled) {
+  const NumberMessage message{.type = MessageType::kLost, .number = lost + (stalled ? kStalled : 0)};
   for (NodeId peer = 0; peer < node_.settings.nodes; ++peer) {
-    if (peer != rank_ && peer != lost)
-      outbox_.append(peer, NumberMessage{.type = MessageType::kLost, .number = lost});
+    if (peer != rank_ && (peer != lost || stalled)) outbox_.append(peer, message);
   }
 }
 
 void Channel::on_lost(NodeId from, const NumberMessage& message) {
-  if (message.number >= node_.settings.nodes)
-    throw ProtocolError("a message names rank " + std::to_string(message.number));
+  const bool stalled = message.number >= kStalled;
+  const std::uint32_t number = stalled ? message.number - kStalled : message.number;
+  if (number >= node_.settings.nodes) throw ProtocolError("a message names rank " + std::to_string(number));
   if (closed()) return;
-  const auto lost = static_cast<NodeId>(message.number);
+  const auto lost = static_cast<NodeId>(number);
   if (lost == rank_) {
-    node_.fail(from, "it has lost its connection to this node");
+    node_.fail(from, stalled ? "it waited for this node longer than stall_timeout"
+                             : "it has lost its connection to this node");
   } else {
-    node_.fail(lost, "node " + std::to_string(from) + " has lost its connection to it");
+    node_.fail(lost,
+               stalled ? kStalledReason : "node " + std::to_string(from) + " has lost its connection to it");
   }
 }
 
@@ -405,6 +414,7 @@ void Channel::on_gathered(bool for_good) {
 void Channel::on_barrier(NodeId from, const NumberMessage& message) {
   (message.number == kForGood ? left_ : at_barrier_)[from] = true;
   if (message.number == kFailed) failed_node_ = from;
+  waiting_since_ = std::min(waiting_since_, now_);
   release_if_complete();
 }
 
@@ -417,11 +427,29 @@ void Channel::release_if_complete() {
   }
   if (!anyone && !all_left) return;
   std::fill(at_barrier_.begin(), at_barrier_.end(), false);
+  // Those who left go on waiting for the end.
+  const bool anyone_left = std::find(left_.begin(), left_.end(), true) != left_.end();
+  waiting_since_ = anyone_left && !all_left ? now_ : kNever;
   const std::uint32_t going_on = failed_node_ ? kFailed + *failed_node_ : kAtBarrier;
   const NumberMessage message{.type = MessageType::kRelease, .number = all_left ? kForGood : going_on};
   failed_node_.reset();
   for (NodeId peer = 1; peer < node_.settings.nodes; ++peer) outbox_.append(peer, message);
   on_release(message);
+}
+
+Micros Channel::stall_due() const {
+  const Micros timeout = node_.settings.stall_timeout;
+  return waiting_since_ == kNever || timeout == kNever ? kNever : waiting_since_ + timeout;
+}
+
+// A node whose own code hangs answers everybody and keeps its connections: only here it is missed.
+void Channel::give_up_on_stalled() {
+  waiting_since_ = kNever;
+  NodeId missing = 0;
+  while (left_[missing] || at_barrier_[missing]) ++missing;
+  if (lost_peer_ || node_.failed.load()) return;
+  lost_peer_ = {missing, kStalledReason};
+  announce_loss(missing, true);
 }
 
 void Channel::on_release(const NumberMessage& message) {

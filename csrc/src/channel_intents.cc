@@ -101,7 +101,7 @@ void Channel::start_permanent_interest() {
 }
 
 // What had to wait while keys were not to move.
-void Channel::catch_up() {
+void Channel::take_up_postponed() {
   for (const IntentMessage& message : std::exchange(postponed_intents_, {})) on_intent(message);
   for (const Key name : std::exchange(postponed_decisions_, {})) {
     LockedKey key = lock(name);

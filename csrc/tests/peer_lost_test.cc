@@ -17,6 +17,7 @@
 #include "adaps/message.h"
 #include "adaps/node.h"
 #include "adaps/node_state.h"
+#include "adaps/snapshot.h"
 #include "check.h"
 
 using namespace adaps;
@@ -26,9 +27,9 @@ namespace {
 constexpr std::uint64_t kRows = 64;
 constexpr std::size_t kLength = 4;
 
-enum class Phase { kSetup, kPull, kPush, kWaitSync, kBarrier, kClose };
-constexpr Phase kPhases[] = {Phase::kSetup,    Phase::kPull,    Phase::kPush,
-                             Phase::kWaitSync, Phase::kBarrier, Phase::kClose};
+enum class Phase { kSetup, kPull, kPush, kWaitSync, kBarrier, kCheckpoint, kClose };
+constexpr Phase kPhases[] = {Phase::kSetup,   Phase::kPull,       Phase::kPush, Phase::kWaitSync,
+                             Phase::kBarrier, Phase::kCheckpoint, Phase::kClose};
 
 std::vector<TableSpec> tables() {
   TableSpec table;
@@ -117,11 +118,37 @@ class Caller {
       case Phase::kBarrier:
         worker.barrier();
         break;
+      case Phase::kCheckpoint:
+        take_and_restore();
+        break;
       case Phase::kClose:
         turns_ = 2;
         node_->close([] {});
         break;
     }
+  }
+
+  // What a checkpoint is to the server, and a restore of what it took, in memory.
+  void take_and_restore() {
+    Worker& worker = node_->worker(0);
+    NodeState& state = node_->state();
+    const Table& table = node_->tables()[0];
+    std::array<std::int64_t, kRows> rows;
+    freeze(state);
+    try {
+      worker.wait_sync();
+      worker.barrier();
+      worker.wait_sync();
+      const Taken taken = take_owned(state, table, 0, rows, values_.data(), nullptr);
+      CHECK_EQ(taken.rows, count_owned(state, table));
+      worker.agree(true);
+      TableRestore(state, table).put(std::span(rows).first(taken.rows), values_.data(), nullptr);
+      worker.agree(true);
+    } catch (const PeerLost&) {
+      thaw(state);
+      throw;
+    }
+    thaw(state);
   }
 
   bool raises_in_every_call(NodeId rank) {
@@ -161,6 +188,38 @@ struct Frames {
     channel.outbox().drain([&](NodeId to, Frame frame) { all.emplace_back(to, std::move(frame)); });
   }
 };
+
+Frame frame_of(const NumberMessage& message) {
+  const auto bytes = std::as_bytes(std::span(&message, 1));
+  return {bytes.begin(), bytes.end()};
+}
+
+// Node 0 of three, whose nodes wait at most for so long for another.
+struct Waiting {
+  static constexpr Micros kTimeout = 1000;
+
+  static Settings settings(NodeId rank) {
+    Settings own = settings_of(rank, 3);
+    own.stall_timeout = kTimeout;
+    return own;
+  }
+  NodeState zero{tables(), settings(0)}, one{tables(), settings(1)}, two{tables(), settings(2)};
+  Channel& channel = *zero.channels[0];
+
+  Micros at(Micros time) {
+    channel.set_now(time);
+    return channel.on_tick();
+  }
+  void comes(NodeId from, std::uint32_t number) {
+    channel.on_frame(from, frame_of({.type = MessageType::kBarrier, .number = number}));
+  }
+  void tell_others() {
+    channel.outbox().drain(
+        [&](NodeId to, const Frame& frame) { (to == 1 ? one : two).channels[0]->on_frame(0, frame); });
+  }
+};
+
+constexpr std::uint32_t kComes = 0, kLeaves = 1;
 
 NodeId lost_of(const NodeState& node) { return node.lost_peer().value_or(kMaxNodes); }
 
@@ -236,9 +295,7 @@ TEST(a_node_that_others_have_lost_names_the_one_that_says_so) {
   NodeState one(tables(), settings_of(1, 3));
   Channel& channel = *one.channels[0];
   const auto told = [&](std::uint32_t rank) {
-    const NumberMessage message{.type = MessageType::kLost, .number = rank};
-    const auto bytes = std::as_bytes(std::span(&message, 1));
-    channel.on_frame(2, Frame(bytes.begin(), bytes.end()));
+    channel.on_frame(2, frame_of({.type = MessageType::kLost, .number = rank}));
   };
   bool refused = false;
   try {
@@ -250,4 +307,52 @@ TEST(a_node_that_others_have_lost_names_the_one_that_says_so) {
   CHECK(!one.failed.load());
   told(1);
   CHECK_EQ(lost_of(one), 2);
+}
+
+TEST(a_node_that_does_not_come_to_a_barrier_in_time_is_named_by_all) {
+  Waiting nodes;
+  nodes.at(100);
+  nodes.comes(1, kComes);
+  CHECK_EQ(nodes.at(200), 100 + Waiting::kTimeout);
+  nodes.channel.submit_gathered(false);
+  CHECK_EQ(nodes.at(1099), 100 + Waiting::kTimeout);
+  CHECK(!nodes.channel.has_lost_peer());
+  CHECK_EQ(nodes.at(1100), 1100);
+  REQUIRE(nodes.channel.has_lost_peer());
+  nodes.tell_others();
+  nodes.channel.fail_for_lost_peer();
+  CHECK_EQ(lost_of(nodes.zero), 2);
+  CHECK_EQ(lost_of(nodes.one), 2);
+  CHECK_EQ(lost_of(nodes.two), 0);
+  CHECK_EQ(nodes.at(9999), kNever);
+}
+
+TEST(nodes_that_wait_for_the_end_are_patient_while_others_meet) {
+  Waiting nodes;
+  nodes.at(100);
+  nodes.comes(1, kLeaves);
+  nodes.at(900);
+  nodes.comes(2, kComes);
+  nodes.channel.submit_gathered(false);
+  CHECK_EQ(nodes.at(900), 900 + Waiting::kTimeout);
+  CHECK_EQ(nodes.at(1899), 900 + Waiting::kTimeout);
+  CHECK(!nodes.channel.has_lost_peer());
+  nodes.at(1900);
+  nodes.tell_others();
+  nodes.channel.fail_for_lost_peer();
+  CHECK_EQ(lost_of(nodes.zero), 0);
+  CHECK_EQ(lost_of(nodes.one), 0);
+}
+
+TEST(nodes_that_all_come_are_not_missed_afterwards) {
+  Waiting nodes;
+  nodes.at(100);
+  for (const std::uint32_t number : {kComes, kLeaves}) {
+    nodes.comes(1, number);
+    nodes.comes(2, number);
+    nodes.channel.submit_gathered(number == kLeaves);
+    CHECK_EQ(nodes.at(200), kNever);
+  }
+  CHECK_EQ(nodes.at(9999), kNever);
+  CHECK(!nodes.channel.has_lost_peer());
 }

@@ -50,7 +50,7 @@ class Channel : public TransportEvents {
   void on_peer_down(NodeId peer, const std::string& reason) override;
   bool has_lost_peer() const { return lost_peer_.has_value(); }
   void fail_for_lost_peer();
-  void announce_loss(NodeId lost);
+  void announce_loss(NodeId lost, bool stalled = false);
   // Does what is due and says when there will be more without a submission or a frame.
   Micros on_tick();
   Outbox& outbox() { return outbox_; }
@@ -119,6 +119,8 @@ class Channel : public TransportEvents {
   void on_barrier(NodeId from, const NumberMessage& message);
   void on_release(const NumberMessage& message);
   void release_if_complete();
+  Micros stall_due() const;
+  void give_up_on_stalled();
   void become_closed();
   void on_lost(NodeId from, const NumberMessage& message);
 
@@ -128,7 +130,7 @@ class Channel : public TransportEvents {
   void start_interest(Key key);
   void end_interest(Key key);
   void start_permanent_interest();
-  void catch_up();
+  void take_up_postponed();
   void update_due(Interest& interest, Clock clock);
 
   // channel_requests.cc: operations and routed requests
@@ -262,6 +264,7 @@ class Channel : public TransportEvents {
   // node 0, channel 0: nodes at the barrier, nodes that left
   std::vector<bool> at_barrier_, left_;
   std::optional<NodeId> failed_node_;  // of those at the barrier
+  Micros waiting_since_ = kNever;      // the first of those who wait now for another
   std::vector<bool> said_goodbye_;
   struct LostPeer {
     NodeId rank;

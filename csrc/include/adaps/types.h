@@ -26,10 +26,10 @@ inline constexpr std::size_t kMaxNodes = 4096;  // 12 bits of a key word
 
 enum class Technique : std::uint8_t { kAdaptive, kReplication, kRelocation, kStatic, kFullReplication };
 
-// What every node of a cluster must agree on, and what each may tune.
 // What becomes of gradients with NaN or infinity in them.
 enum class NonFinite : std::uint8_t { kRaise, kSkip, kPass };
 
+// What every node of a cluster must agree on, and what each may tune.
 struct Settings {
   NodeId rank = 0;
   NodeId nodes = 1;
@@ -43,6 +43,8 @@ struct Settings {
   // Upper bound of what a channel's rounds put on the network; rounds are spaced accordingly.
   double max_round_bytes_per_second = 400e6;
   NonFinite nonfinite = NonFinite::kRaise;
+  // How long nodes may wait at a barrier, or for the end, for one that lives but does not come.
+  Micros stall_timeout = kNever;
 
   // Alone, every key is here already and there is nobody to tell.
   bool uses_intent() const { return nodes > 1 && technique != Technique::kStatic; }

@@ -19,7 +19,7 @@ import psutil
 import adaps
 from tests.conftest import free_port
 from tests.integration.faults.network import Cable
-from tests.integration.faults.rank import LATE, PEER_TIMEOUT, PHASES, Orders, live, table, value_at
+from tests.integration.faults.rank import LATE, PEER_TIMEOUT, PHASES, STALL_TIMEOUT, Orders, live, table, value_at
 
 __all__ = ["FAULTS", "Cell", "Outcome", "run"]
 
@@ -29,6 +29,7 @@ FAULTS = {
     "link down": "its cable is cut, between two network namespaces",
     "link slow": "its cable lets 8 Mbit/s through",
     "exception": "an exception in its worker's code",
+    "hang": "its worker's code hangs and holds the interpreter's lock",
     "out of memory": "no memory any more, by RLIMIT_AS",
 }
 
@@ -144,6 +145,7 @@ class _Cluster:
                 told=told,
                 victim=rank == cell.victim,
                 goes_on=cell.fault == "link slow",
+                hangs=cell.fault == "hang",
                 raises=_raised(cell.fault) if rank == cell.victim else None,
                 namespace=None if cable is None else cable.names[ends[0]],
                 listen=None if cable is None else cable.addresses[ends[0]],
@@ -169,7 +171,7 @@ class _Cluster:
             os.kill(victim, signal.SIGKILL)
         elif self.cell.fault == "SIGSTOP":
             os.kill(victim, signal.SIGSTOP)
-        elif self.cell.fault in ("exception", "out of memory"):
+        elif self.cell.fault in ("exception", "hang", "out of memory"):
             os.kill(victim, signal.SIGUSR1)
         else:
             assert self.cable is not None
@@ -252,8 +254,11 @@ def _check_loss(cluster: _Cluster, outcome: Outcome) -> None:
             outcome.problems.append(f"rank {rank} was told: {said[rank].get('reason', said[rank])}")
         if silent := said[rank].get("silent"):
             outcome.problems.append(f"rank {rank}: {', '.join(silent)} did not raise PeerLost({cell.victim})")
-    if outcome.seconds > PEER_TIMEOUT + LATE:
-        outcome.problems.append(f"it was told after {outcome.seconds:.2f} s; the limit is {PEER_TIMEOUT} s")
+    limit = STALL_TIMEOUT if cell.fault == "hang" else PEER_TIMEOUT
+    if outcome.seconds > limit + LATE:
+        outcome.problems.append(f"it was told after {outcome.seconds:.2f} s; the limit is {limit} s")
+    if cell.fault == "hang":
+        os.kill(cluster.processes[cell.victim], signal.SIGKILL)
     if cell.fault == "SIGSTOP":
         os.kill(cluster.processes[cell.victim], signal.SIGCONT)
     cluster.tell()
@@ -265,7 +270,8 @@ def _check_loss(cluster: _Cluster, outcome: Outcome) -> None:
     codes = {rank: code for rank, code in cluster.ended.items() if rank != cell.victim and code != 3}
     if codes:
         outcome.problems.append(f"exit codes of ranks {codes}; 3 is due")
-    expected = {"SIGKILL": [-signal.SIGKILL], "SIGSTOP": [3], "link down": [3]}.get(cell.fault, [1])
+    killed = [-signal.SIGKILL]
+    expected = {"SIGKILL": killed, "hang": killed, "SIGSTOP": [3], "link down": [3]}.get(cell.fault, [1])
     if cluster.ended[cell.victim] not in expected:
         outcome.problems.append(f"the victim's exit code is {cluster.ended[cell.victim]}, not {expected}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
@@ -19,10 +20,11 @@ import numpy as np
 import adaps
 from tests.integration.faults import network
 
-__all__ = ["LATE", "PEER_TIMEOUT", "PHASES", "TURNS", "Orders", "live", "table", "value_at"]
+__all__ = ["LATE", "PEER_TIMEOUT", "PHASES", "STALL_TIMEOUT", "TURNS", "Orders", "live", "table", "value_at"]
 
 PHASES = ("setup", "pull", "push", "wait_sync", "barrier", "checkpoint", "finalize")
 PEER_TIMEOUT = 1.5
+STALL_TIMEOUT = 2.0
 LATE = 0.5
 """Seconds that a call may raise later than that, for the machine has other things to do."""
 
@@ -52,6 +54,7 @@ class Orders:
     told: int
     victim: bool
     goes_on: bool
+    hangs: bool
     raises: type[Exception] | None
     namespace: str | None
     listen: str | None
@@ -99,6 +102,7 @@ def _work(orders: Orders) -> int:
             channels=orders.channels,
             techniques="static",
             peer_timeout=PEER_TIMEOUT,
+            stall_timeout=STALL_TIMEOUT if orders.hangs else 1800.0,
             listen=orders.listen,
         ) as node:
             rank.begin(node)
@@ -150,6 +154,8 @@ class _Rank:
         elif self.orders.phase != "finalize":
             while True:
                 self._take(turn, 1)
+                if self.orders.hangs:
+                    self.kv.barrier()  # others are missed only where all have to come
         elif self.orders.victim:
             os.read(self.orders.told, 1)  # the others are in close()
             self.node.close()
@@ -228,7 +234,9 @@ _hoard: list[bytearray] = []
 
 
 def _break(orders: Orders) -> NoReturn:
-    """In the middle of whatever the rank does: the exception, or no memory any more, until it ends."""
+    """In the middle of whatever the rank does: it hangs, or has the exception or no memory, until it ends."""
+    while orders.hangs:
+        ctypes.PyDLL(None).pause()
     if orders.raises is not None and orders.raises is not MemoryError:
         raise orders.raises("the rank's own mistake")
     pages = int(Path("/proc/self/statm").read_text().split()[0])

@@ -8,7 +8,7 @@ from typing import Any
 from adabench.harness.environment import capture, machine_name
 
 from .cell import FAULTS
-from .rank import PEER_TIMEOUT, PHASES
+from .rank import PEER_TIMEOUT, PHASES, STALL_TIMEOUT
 
 __all__ = ["markdown"]
 
@@ -19,7 +19,8 @@ Recorded by `make stress-faults` on {date}, on {machine}.
 Each cell is a cluster of processes; one of them meets the fault while all of them are in the phase. In
 `finalize` the others are in `close()`, and the victim is not yet. With `PeerLost(rank)`, the blocked call of
 every other node raised it, and it names the rank that met the fault; the seconds are those from the fault
-until the last node knew. A node that says nothing counts as lost after `peer_timeout`, here {peer_timeout} s.
+until the last node knew. A node that says nothing counts as lost after `peer_timeout`, here {peer_timeout} s;
+one that hangs still answers, and is missed at the next barrier, after `stall_timeout`, here {stall_timeout} s.
 Afterwards every other call (pull, push, set, intent, wait_sync, barrier, begin_setup, end_setup, checkpoint,
 close) raised it at once, each process ended by itself, none left a process or a file, and a cluster of one
 restored the last complete checkpoint. Where all complete, the seconds are those of {turns} turns with the
@@ -34,6 +35,7 @@ def markdown(outcomes: list[dict[str, Any]], turns: int) -> str:
             date=datetime.date.today(),
             machine=machine_name(capture()),
             peer_timeout=PEER_TIMEOUT,
+            stall_timeout=STALL_TIMEOUT,
             turns=turns,
         )
     ]
