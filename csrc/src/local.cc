@@ -19,7 +19,6 @@ namespace {
 constexpr std::uint32_t kMaxGradients = 1024;
 // Keys whose memory is asked for ahead of their use.
 constexpr std::size_t kBlock = 32;
-constexpr std::size_t kLine = 64;
 
 constexpr std::uint32_t needed_bits(OperationKind kind) {
   switch (kind) {
@@ -201,12 +200,8 @@ void prefetch_block(Store& store, std::span<const Key> keys, std::size_t at, con
     if ((seen & word::kSlot) == 0) continue;
     const Table& table = store.tables().find(keys[i], hint);
     Arena& arena = store.arena(table);
-    const std::uint32_t index = seen & word::kIndexMask;
-    const auto* bytes = reinterpret_cast<const char*>(arena.value(index));
-    const std::size_t size = (writes ? arena.width() : table.length()) * sizeof(float);
-    for (std::size_t b = 0; b < std::min<std::size_t>(size, 8 * kLine); b += kLine)
-      __builtin_prefetch(bytes + b, 0);
-    if (writes) __builtin_prefetch(&arena.header(index), 1);
+    Store::prefetch_value(arena, seen, writes ? arena.width() : table.length());
+    if (writes) __builtin_prefetch(&arena.header(seen & word::kIndexMask), 1);
   }
 }
 

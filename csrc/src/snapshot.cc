@@ -13,16 +13,9 @@ namespace {
 
 // Keys whose slots are asked for ahead of their use.
 constexpr std::size_t kAhead = 16;
-constexpr std::size_t kLine = 64;
 
 // Only an owner's key may be set without a message.
 bool is_owned(std::uint32_t word) { return (word & word::kSlot) != 0 && (word & word::kSet) != 0; }
-
-void prefetch_slot(Store& store, const Table& table, std::uint32_t word) {
-  const auto* bytes = reinterpret_cast<const char*>(store.arena(table).value(word & word::kIndexMask));
-  const std::size_t size = std::min<std::size_t>(table.width() * sizeof(float), 8 * kLine);
-  for (std::size_t b = 0; b < size; b += kLine) __builtin_prefetch(bytes + b, 0);
-}
 
 void mark_changed(NodeState& node, LockedKey& key) {
   key.header().version = next_version(key.header().version);
@@ -61,7 +54,7 @@ Taken take_owned(NodeState& node, const Table& table, std::uint64_t first, std::
   for (std::size_t i = 0; i < found.size(); ++i) {
     if (i + kAhead < found.size()) {
       const std::uint32_t ahead = store.peek(found[i + kAhead]);
-      if (is_owned(ahead)) prefetch_slot(store, table, ahead);
+      if (is_owned(ahead)) Store::prefetch_value(store.arena(table), ahead, table.width());
     }
     const std::uint32_t word = store.lock_if(found[i], word::kSlot | word::kSet);
     if (word == 0) continue;

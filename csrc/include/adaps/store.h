@@ -93,16 +93,20 @@ class Store {
   std::uint32_t peek(Key key) const { return words_[key].load(std::memory_order_relaxed); }
   void prefetch_word(Key key) const { __builtin_prefetch(&words_[key], 1); }
 
+  // The begin of the value in the slot that a word names: so many floats, if they are not too many.
+  static void prefetch_value(Arena& slots, std::uint32_t seen, std::size_t floats) {
+    const auto* value = reinterpret_cast<const char*>(slots.value(seen & word::kIndexMask));
+    const std::size_t bytes = std::min(floats * sizeof(float), kPrefetchedBytes);
+    for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(value + at, 0);
+  }
+
   // Header and value of the key's slot, if its word (asked for earlier) says that it has one.
   void prefetch_slot(Key key, const Table*& hint) {
     const std::uint32_t seen = peek(key);
     if ((seen & word::kSlot) == 0) return;
     Arena& slots = arena(tables_.find(key, hint));
-    const std::uint32_t index = seen & word::kIndexMask;
-    __builtin_prefetch(&slots.header(index), 1);
-    const auto* value = reinterpret_cast<const char*>(slots.value(index));
-    const std::size_t bytes = std::min(slots.width() * sizeof(float), kPrefetchedBytes);
-    for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(value + at, 0);
+    __builtin_prefetch(&slots.header(seen & word::kIndexMask), 1);
+    prefetch_value(slots, seen, slots.width());
   }
 
   // Locks the key if its word has all bits of `needed` (which includes kSlot); returns the word or 0.
