@@ -19,7 +19,16 @@ import psutil
 import adaps
 from tests.conftest import free_port
 from tests.integration.faults.network import Cable
-from tests.integration.faults.rank import LATE, PEER_TIMEOUT, PHASES, STALL_TIMEOUT, Orders, live, table, value_at
+from tests.integration.faults.rank import (
+    LATE,
+    PEER_TIMEOUT,
+    PHASES,
+    STALL_TIMEOUT,
+    Orders,
+    live,
+    table,
+    value_at,
+)
 
 __all__ = ["FAULTS", "Cell", "Outcome", "run"]
 

@@ -20,11 +20,11 @@ Each cell is a cluster of processes; one of them meets the fault while all of th
 `finalize` the others are in `close()`, and the victim is not yet. With `PeerLost(rank)`, the blocked call of
 every other node raised it, and it names the rank that met the fault; the seconds are those from the fault
 until the last node knew. A node that says nothing counts as lost after `peer_timeout`, here {peer_timeout} s;
-one that hangs still answers, and is missed at the next barrier, after `stall_timeout`, here {stall_timeout} s.
+one that hangs still answers, and is missed at the next barrier after `stall_timeout`, here {stall_timeout} s.
 Afterwards every other call (pull, push, set, intent, wait_sync, barrier, begin_setup, end_setup, checkpoint,
-close) raised it at once, each process ended by itself, none left a process or a file, and a cluster of one
-restored the last complete checkpoint. Where all complete, the seconds are those of {turns} turns with the
-fault and of the end, and every sum is exact.
+close) raised it at once, each process ended by itself (or, where it hung, by SIGKILL), none left a process or
+a file, and a cluster of one restored the last complete checkpoint. Where all complete, the seconds are those
+of {turns} turns with the fault and of the end, and every sum is exact.
 """
 
 
