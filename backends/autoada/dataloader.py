@@ -127,6 +127,7 @@ class AdaDataLoader:
                     yield item.batch
         finally:
             batches.end()
+            source.abandon()
             if turn is not None:
                 turn.abandon()
             ahead.withdraw()
@@ -186,7 +187,6 @@ class _Turn:
         if self._over:
             return
         self._over = True
-        self._source.abandon()
         self._model.expect(None)
         self._model.turn(None)
 

@@ -150,6 +150,7 @@ class PredictedKeys:
 
     def abandon(self) -> None:
         self._loop.abandon()
+        self._found = _nothing
 
     def describe(self) -> str:
         if self._way is None:
