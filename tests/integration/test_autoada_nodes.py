@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from .autoada_ranks.resumed import OPTIMIZERS, resumed
 from .autoada_ranks.task import RATE, ROWS, as_lists, batches, clicks, loss_of, node_for, train_share
 
 Launch = Callable[..., list[dict[str, Any]]]
@@ -44,6 +45,36 @@ def test_a_state_saved_by_two_nodes_loads_into_three_and_into_plain_pytorch(
         expected = plain(torch.arange(ROWS).view(-1, 4)).flatten().tolist()
     for result in [*saved, *loaded]:
         assert result["scores"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_two_nodes_checkpoint_and_three_or_one_go_on_bit_by_bit(launch: Launch, tmp_path: Path) -> None:
+    two = launch(f"{FOLDER}.resumed", 2, directory=str(tmp_path), restore=False)
+    three = launch(f"{FOLDER}.resumed", 3, directory=str(tmp_path), restore=True)
+    for name in OPTIMIZERS:
+        one = resumed(str(tmp_path / name), name, restore=True)
+        ranks = [result[name] for result in (*two, *three)]
+        assert one["before"] != one["after"]
+        for rank in ranks:
+            assert rank["before"] == one["before"]
+            assert rank["after"] == one["after"]
+            assert rank["epoch"] == one["epoch"] == 0
+        # half of the pass is done: the next batches are those after the sixth
+        assert [rank["next"] for rank in ranks] == [6, 7, 6, 7, 8]
+        assert one["next"] == 6
+
+
+def test_a_missing_row_and_a_damaged_item_are_told_where_they_are_and_no_other_node_waits(
+    launch: Launch,
+) -> None:
+    other, damaged = launch(f"{FOLDER}.damaged", 2)
+    assert damaged["missing"] == f"row -1 does not exist in table 'wide.weight': rows are 0 to {ROWS - 1}"
+    assert damaged["cause"].startswith("DamagedItem: Caught DamagedItem in DataLoader worker process 0.")
+    assert "DamagedItem: item 100 is damaged" in damaged["cause"]
+    assert damaged["steps"] == 100 // 8 - 2 - 1  # two batches ahead, and without the one that was left out
+    assert other["missing"] == ""
+    assert other["cause"].startswith("PeerLost: ")
+    assert "rank 1" in other["cause"]
+    assert (other["left"], damaged["left"]) == (0, 0)
 
 
 def expected_state(shares: int) -> dict[str, list[float]]:
