@@ -30,6 +30,9 @@ class AdaDataLoader:
     each will read are found and announced to the parameter server for the clock of its use, and the clock
     advances when the loop comes for the next batch. In evaluation mode the batches pass through.
 
+    Where a step takes batches of several loaders, they are used at the same clock. Rows are predicted only
+    for what comes from one loader, so wrap them together: ``for a, b in AdaDataLoader(zip(first, second))``.
+
     Parameters
     ----------
     loader : iterable
@@ -117,7 +120,7 @@ class AdaDataLoader:
         turn: _Turn | None = None
         try:
             while True:
-                model.turn(None)
+                model.turn(ahead, None)
                 item = ahead.take()
                 if item is None:
                     break
@@ -178,7 +181,7 @@ class _Turn:
         self._ahead = ahead
         self._item = item
         self._over = False
-        model.turn(self._end)
+        model.turn(ahead, self._end)
         model.expect(item.expected)
         source.hand_out(item.batch, functools.partial(ahead.find_now, item))
 
@@ -188,15 +191,16 @@ class _Turn:
             return
         self._over = True
         self._model.expect(None)
-        self._model.turn(None)
+        self._model.end_loop()
 
-    def _end(self) -> None:
+    def _end(self, loader: object) -> None:
         if self._over:
             return
         self._over = True
+        calls = self._model.calls
         again = self._source.returned(self._item.expected)
         self._model.expect(None)
-        self._model.worker.advance_clock()
+        self._model.end_clock(calls, loader)
         if again:
             self._ahead.ask_again()
 

@@ -28,6 +28,11 @@ _PREPARE = (
     "(args, kwargs) of the model's call"
 )
 
+_TOGETHER = (
+    "rows are pulled on demand: wrap the loaders whose batches a step takes together, as in "
+    "AdaDataLoader(zip(first, second))"
+)
+
 _SEVERAL = "the model is called more than once a batch: only the {} rows are announced ({})"
 
 _log = logging.getLogger("autoada")
@@ -208,7 +213,7 @@ class PredictedKeys:
         if way is None:
             self._tell(
                 "how a batch becomes the model's arguments cannot be recorded "
-                f"({self._loop.obstacle}); {_PREPARE}"
+                f"({self._loop.obstacle}); {_PREPARE if self._model.loaders < 2 else _TOGETHER}"
             )
         elif calls > len(way) and self._loop.obstacle is not None:
             known = "first call's" if len(way) == 1 else f"first {len(way)} calls'"

@@ -39,7 +39,8 @@ class AdaModel(nn.Module):
     Embedding weights become tables of the server, of which a forward pass pulls the rows that it reads; all
     other parameters become views of one flat buffer. Buffers, such as BatchNorm's statistics, stay on each
     worker, as in DistributedDataParallel with ``broadcast_buffers=False``. In evaluation mode rows are
-    pulled on demand and nothing is pushed.
+    pulled on demand and nothing is pushed: rows that ``max_norm`` shortens are so for the model only, until
+    it reads them in training mode.
 
     Parameters
     ----------
@@ -64,8 +65,8 @@ class AdaModel(nn.Module):
     Raises
     ------
     ValueError
-        If a parameter is not float32, parameters are on several devices, or the optimizer has no rule in
-        the server.
+        If a parameter is not float32, parameters are on several devices, the optimizer has no rule in the
+        server, or the model is or holds an `AdaModel`.
 
     Notes
     -----
@@ -83,6 +84,11 @@ class AdaModel(nn.Module):
     ) -> None:
         super().__init__()
         layout = layout_of(model, optimizer, tables)
+        for name, module in model.named_modules():
+            if isinstance(module, AdaModel):
+                raise ValueError(
+                    f"the model is wrapped already: {f'its module {name!r}' if name else 'it'} is an AdaModel"
+                )
         self._owns_node = node is None
         self.node = adaps.Node(layout.server_tables()) if node is None else node
         self.worker = self.node.worker(worker)
@@ -167,16 +173,39 @@ class AdaModel(nn.Module):
         """Have `listener` told about the calls in training mode that follow."""
         self._step.listener = listener
 
-    def turn(self, end: Callable[[], None] | None) -> None:
-        """Another batch is about to be used, if `end` is given, which ends its use; the one before is done.
+    def turn(self, loader: object, end: Callable[[object], None] | None) -> None:
+        """Another batch of `loader` is about to be used, if `end` is given, which ends its use.
 
-        Loaders that alternate end each other's batches.
+        The one before is done. Loaders that alternate end each other's batches: `end` is given the loader
+        whose turn comes.
         """
         step = self._step
         before, step.end_turn = step.end_turn, None
         if before is not None:
-            before()
+            before(loader)
         step.end_turn = end
+        if end is not None:
+            step.loaders.add(loader)
+
+    def end_clock(self, calls: int, loader: object) -> None:
+        """The batch in use, with which the model was called so often, is done, and the turn is `loader`'s.
+
+        What several loaders give before the model is called is used together, at one clock.
+        """
+        step = self._step
+        if calls > 0 or loader in step.loaders:
+            step.loaders.clear()
+            self.worker.advance_clock()
+
+    def end_loop(self) -> None:
+        """The loop has ended in the middle of a batch."""
+        self._step.end_turn = None
+        self._step.loaders.clear()
+
+    @property
+    def loaders(self) -> int:
+        """How many loaders gave batches that are used at this clock."""
+        return len(self._step.loaders)
 
     def expect(self, expected: Expected | None) -> None:
         """Say what the forward passes in training mode that follow will read."""

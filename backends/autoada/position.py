@@ -116,7 +116,7 @@ class Pass(Iterator[Any]):
         self._position.handed_out(self)
 
     def end(self) -> None:
-        """No further batch will be asked for; the loader's worker processes may go, whoever keeps the pass."""
+        """No further batch will be asked for: the loader's processes may end, whoever keeps the pass."""
         self._batches = iter(())
         self._again.clear()
         self._position.ended(self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -43,7 +43,9 @@ class Step:
     listener : CallListener or None
         Who is told about calls.
     end_turn : callable or None
-        Ends the use of the batch that a loader handed out last.
+        Ends the use of the batch that a loader handed out last, on behalf of the loader that it is given.
+    loaders : set of object
+        Whose batches are used at this clock.
     """
 
     stale: bool = False
@@ -52,7 +54,8 @@ class Step:
     push_queued: bool = False
     replay: AbstractContextManager[Any] = NO_REPLAY
     listener: CallListener | None = None
-    end_turn: Callable[[], None] | None = None
+    end_turn: Callable[[object], None] | None = None
+    loaders: set[object] = field(default_factory=set)
 
 
 def push_at_step(

@@ -197,6 +197,59 @@ def test_two_loaders_in_turns_are_both_predicted(
     assert model.node.stats()["intents_late"] == 0
 
 
+def together(model: autoada.AdaModel, loader: Iterable[Any]) -> list[tuple[list[int], int]]:
+    """Train on pairs of batches, users of the first and items of the second; rows and clock of each use."""
+    used = []
+    for (users, _, label), (_, items, _) in loader:
+        nn.functional.mse_loss(model(users, items=items), label).backward()
+        clock = model.worker.current_clock
+        keys = [model.keys_of("users.weight", users.unique()), model.keys_of("items.weight", items.unique())]
+        used += [(sorted(part.tolist()), clock) for part in keys]
+    return used
+
+
+def test_batches_of_two_loaders_in_one_step_are_announced_for_its_clock(model: autoada.AdaModel) -> None:
+    announced = Announcements(model)
+    users = autoada.AdaDataLoader(batches(6), 2, keys={"users": lambda b: b[0]})
+    items = autoada.AdaDataLoader(batches(12)[6:], 3, keys={"items": lambda b: b[1]})
+    for epoch in range(2):
+        announced.calls.clear()
+        used = together(model, zip(users, items, strict=True))
+        assert len(announced.calls) == len(used) == 12  # each once
+        assert sorted(used) == sorted((keys, start) for _, keys, start in announced.calls)
+        first = used[0][1]
+        assert [clock for _, clock in used[::2]] == list(range(first, first + 6))
+        assert epoch == 1 or first == 0
+    for _ in zip(users, items, strict=True):
+        break  # the pair that is left unused is not taken for a part of the next step
+    first = model.worker.current_clock
+    assert [clock for _, clock in together(model, zip(users, items, strict=True))[::4]] == [
+        first,
+        first + 2,
+        first + 4,
+    ]
+
+
+def test_batches_of_two_loaders_in_one_step_are_predicted_if_they_are_wrapped_together(
+    model: autoada.AdaModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    announced = Announcements(model)
+    given = batches(8), batches(16)[8:]
+    with caplog.at_level(logging.WARNING, "autoada"):
+        together(model, zip(*(autoada.AdaDataLoader(part, 2) for part in given), strict=True))
+    assert announced.calls == []
+    (told,) = caplog.messages
+    assert "in AdaDataLoader(zip(first, second))" in told
+    assert "prepare" not in told
+    caplog.clear()
+    used = together(model, autoada.AdaDataLoader(zip(*given, strict=True), 2))
+    assert [(keys, start) for _, keys, start in announced.calls] == [
+        (sorted(users + items), clock)
+        for (users, clock), (items, _) in zip(used[::2], used[1::2], strict=True)
+    ]
+    assert caplog.messages == []
+
+
 def test_evaluation_announces_nothing_and_leaves_training_alone(model: autoada.AdaModel) -> None:
     announced = Announcements(model)
     train_loader = autoada.AdaDataLoader(batches(6), 2, keys=by_hand)

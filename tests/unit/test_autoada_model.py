@@ -210,6 +210,44 @@ def test_a_model_is_wrapped_once(net: Net, model: autoada.AdaModel) -> None:
             autoada.AdaModel(again)
 
 
+def test_a_model_that_holds_a_wrapped_one_is_refused() -> None:
+    inner = autoada.AdaModel(nn.Linear(2, 1))
+    with pytest.raises(ValueError, match=r"^the model is wrapped already: its module '1' is an AdaModel$"):
+        autoada.AdaModel(nn.Sequential(nn.Embedding(5, 2), inner))
+    with pytest.raises(ValueError, match=r"^the model is wrapped already: it is an AdaModel$"):
+        autoada.AdaModel(inner)
+    inner(torch.ones(2)).backward()
+    inner.close()
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_max_norm_shortens_in_evaluation_and_training_as_in_plain_pytorch(kind: Any) -> None:
+    """In evaluation for the model only: the server's rows become short when training reads them."""
+
+    def outputs(wrap: bool) -> tuple[list[Tensor], Tensor]:
+        torch.manual_seed(0)
+        plain: Any = nn.Sequential(kind(20, 4, max_norm=0.5))
+        optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+        model = autoada.AdaModel(plain, optimizer) if wrap else plain
+        result = []
+        for step in range(6):
+            model.train(step % 2 == 1)
+            optimizer.zero_grad()
+            result.append(model(torch.arange(step, step + 10).view(5, 2)))
+            if model.training:
+                result[-1].square().sum().backward()
+                optimizer.step()
+        with torch.no_grad():
+            model.train()
+            model(torch.arange(20).view(10, 2))
+        rows: Tensor = model.state_dict()["0.weight"]
+        if wrap:
+            model.close()
+        return [output.detach() for output in result], rows
+
+    torch.testing.assert_close(outputs(True), outputs(False))
+
+
 def test_a_compiled_wrapped_model_trains_and_is_predicted(net: Net, caplog: pytest.LogCaptureFixture) -> None:
     def losses(model: Any, optimizer: torch.optim.Optimizer, loader: Any) -> list[float]:
         result = []
