@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from adaps import _checks, _core
 
@@ -32,39 +33,36 @@ class SGD:
 
 
 @dataclass(frozen=True)
-class Adagrad:
+class _Accumulating:
+    """What both kinds of Adagrad have in common."""
+
+    lr: float = 0.01
+    eps: float = 1e-10
+    initial_accumulator: float = 0.0
+
+    _kind: ClassVar[_core.RuleKind]
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "eps", "initial_accumulator"):
+            _checks.number(name, getattr(self, name), low=0.0)
+
+    def rule(self) -> _core.UpdateRule:
+        """The rule as the core applies it."""
+        return _core.UpdateRule(
+            self._kind, lr=self.lr, eps=self.eps, initial_accumulator=self.initial_accumulator
+        )
+
+
+class Adagrad(_Accumulating):
     """Adagrad (Duchi, Hazan, Singer 2011): one accumulator a float; as `torch.optim.Adagrad`."""
 
-    lr: float = 0.01
-    eps: float = 1e-10
-    initial_accumulator: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check_adagrad(self)
-
-    def rule(self) -> _core.UpdateRule:
-        """The rule as the core applies it."""
-        return _core.UpdateRule(
-            _core.RuleKind.ADAGRAD, lr=self.lr, eps=self.eps, initial_accumulator=self.initial_accumulator
-        )
+    _kind = _core.RuleKind.ADAGRAD
 
 
-@dataclass(frozen=True)
-class RowAdagrad:
+class RowAdagrad(_Accumulating):
     """Row-wise Adagrad: one accumulator a row, of the mean of the gradient's squares."""
 
-    lr: float = 0.01
-    eps: float = 1e-10
-    initial_accumulator: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check_adagrad(self)
-
-    def rule(self) -> _core.UpdateRule:
-        """The rule as the core applies it."""
-        return _core.UpdateRule(
-            _core.RuleKind.ROW_ADAGRAD, lr=self.lr, eps=self.eps, initial_accumulator=self.initial_accumulator
-        )
+    _kind = _core.RuleKind.ROW_ADAGRAD
 
 
 @dataclass(frozen=True)
@@ -79,6 +77,8 @@ class Adam:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
 
+    _kind: ClassVar[_core.RuleKind] = _core.RuleKind.ADAM
+
     def __post_init__(self) -> None:
         _checks.number("lr", self.lr, low=0.0)
         _checks.number("eps", self.eps, low=0.0)
@@ -92,24 +92,11 @@ class Adam:
         beta1, beta2 = self.betas
         return _core.UpdateRule(self._kind, lr=self.lr, eps=self.eps, beta1=beta1, beta2=beta2)
 
-    @property
-    def _kind(self) -> _core.RuleKind:
-        return _core.RuleKind.ADAM
 
-
-@dataclass(frozen=True)
 class SparseAdam(Adam):
     """Lazy Adam with `eps` where `torch.optim.SparseAdam` has it: added before the bias is corrected."""
 
-    @property
-    def _kind(self) -> _core.RuleKind:
-        return _core.RuleKind.SPARSE_ADAM
+    _kind = _core.RuleKind.SPARSE_ADAM
 
 
 Optimizer = SGD | Adagrad | RowAdagrad | Adam
-
-
-def _check_adagrad(optimizer: Adagrad | RowAdagrad) -> None:
-    _checks.number("lr", optimizer.lr, low=0.0)
-    _checks.number("eps", optimizer.eps, low=0.0)
-    _checks.number("initial_accumulator", optimizer.initial_accumulator, low=0.0)
