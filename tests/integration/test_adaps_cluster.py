@@ -57,7 +57,7 @@ def start_ranks(tmp_path: Path) -> Iterator[StartRanks]:
         process.communicate()
 
 
-def outcome(process: Rank, timeout: float = 60.0) -> tuple[int, str, str]:
+def outcome(process: Rank, timeout: float = 240.0) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=timeout)
     return process.returncode, out, err
 
@@ -105,7 +105,7 @@ print("fine")
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("fine") == 2

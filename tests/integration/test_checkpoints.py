@@ -63,7 +63,7 @@ def test_two_nodes_go_on_as_three_and_then_as_one(launch: Launch, tmp_path: Path
 
 def test_workers_that_restore_at_once_do_not_crash_the_process() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", f"{FOLDER}.at_once"], cwd=ROOT, capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", f"{FOLDER}.at_once"], cwd=ROOT, capture_output=True, text=True, timeout=400
     )
     assert (done.stdout, done.stderr) == ("0\n", "")
 
@@ -85,7 +85,7 @@ def test_a_kill_at_any_call_leaves_a_checkpoint_of_the_last_acknowledged_step(
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=3600 if full else 240,
+        timeout=3600 if full else 600,
     )
     assert (done.returncode, done.stderr) == (0, "")
     result = json.loads(done.stdout)
@@ -119,7 +119,7 @@ def trained(directory: Path, name: str) -> list[dict[str, Any]]:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return [json.loads((directory / f"result-{rank}.json").read_text()) for rank in range(2)]

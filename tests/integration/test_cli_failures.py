@@ -169,7 +169,7 @@ def test_a_harness_killed_at_random_moments_neither_repeats_nor_loses_a_run(
 ) -> None:
     """Kills from the first moment of a start up to its eighth run, until the 62 runs are done."""
     command = [sys.executable, "-m", "tests.integration.harness.killed", str(tmp_path), str(seed)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= 5
     (store,) = list_sessions(tmp_path / "sessions")

@@ -159,7 +159,7 @@ def test_systems_with_sockets_of_their_own_train_between_namespaces(
     done = adabench(
         *("run", "-u", "ctr[rows=3000,epochs=1,batch=256]", "-b", "rpc,autoada-automatic"),
         *("--nodes", "2", "--network", "namespaces:1ms,1gbit", "-r", "1", "--results", "kept"),
-        timeout=240,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (store,) = list_sessions(tmp_path / "kept")

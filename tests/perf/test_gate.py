@@ -92,7 +92,7 @@ def test_the_command_records_a_baseline_and_fails_by_it(tmp_path: Path) -> None:
 
     def bench(*options: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", name, *options]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400)
 
     file = tmp_path / "baseline.json"
     missing = bench("--benchmark-min-rounds=15", f"--baseline={file}")
