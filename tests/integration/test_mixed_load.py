@@ -21,6 +21,7 @@ def test_sums_are_exact_and_nothing_leaks(full: bool) -> None:
     result = mixed(seconds=MINUTES * 60 if full else 10, longest_life=6.0 if full else 1.0, seed=8)
     resources = result.pop("resources")
     print(result)
+    print({rank: [one["megabytes"] for one in resources if one["rank"] == rank][::5] for rank in (0, 1)})
     assert sum(result["faults"].values()) == result["lives"] - 1 >= 2
     assert result["checkpoints"] >= 1
     for rank in (0, 1):
