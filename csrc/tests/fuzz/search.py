@@ -78,7 +78,7 @@ def search(target: str, seconds: float) -> Search:
     for folder in (found, grown):
         folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as examples:
-        while result.failure is None and (left := seconds - result.cpu_seconds) > 0.05 * seconds:
+        while result.failure is None and (left := seconds - result.cpu_seconds) > 0:
             limit = min(max(left, LEAST_ROUND_SECONDS), MOST_ROUND_SECONDS)
             options = [f"-max_total_time={limit:.0f}", f"-artifact_prefix={found}/", *OPTIONS]
             corpus = [str(grown), str(HERE / "corpus" / target), examples]
