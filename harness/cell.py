@@ -36,6 +36,7 @@ class Cell:
     data: str | None = None
     source: str | None = None
     pinned: bool = False
+    interleaved: bool = False
 
     @property
     def id(self) -> str:
@@ -45,7 +46,7 @@ class Cell:
             "backend": self.backend,
             "params": self.params,
             "options": self.options,
-            "topology": [self.nodes, self.workers, self.network, self.pinned],
+            "topology": [self.nodes, self.workers, self.network, self.pinned, self.interleaved],
             "data": self.data,
             "source": self.source,
         }

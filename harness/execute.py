@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from adabench.analysis.load import cell_labels, measured
 from adabench.analysis.statistics import relative_half_width
+from adabench.harness.cell import Cell
 from adabench.harness.errors import UsageError
 from adabench.harness.interruption import Interruption
 from adabench.harness.one_run import execute_run
@@ -21,7 +23,8 @@ from adabench.harness.progress import SessionProgress
 from adabench.harness.registry import load_usecase, unavailable
 from adabench.harness.scratch import sweep
 from adabench.harness.study import Study
-from adabench.results.record import PlannedRun, Run
+from adabench.harness.turns import Participant, in_turns
+from adabench.results.record import PlannedRun, Run, Session
 from adabench.results.store import SessionStore
 
 __all__ = ["Policy", "obstacle", "remaining", "run_session", "settled"]
@@ -82,15 +85,7 @@ def run_session(study: Study, root: Path, policy: Policy, console: Console) -> t
                     store.create(session)
                     progress.lengthen(plan)
                     continue
-                planned, attempt = todo[0]
-                progress.start(planned)
-                cell = by_id[planned.cell]
-                skip = obstacle(planned, store.runs())
-                run = execute_run(
-                    planned, cell, attempt, skip, study, session, store, interruption, progress.watch
-                )
-                store.append(run)
-                progress.end(run)
+                _execute(_next(todo), by_id, study, session, store, interruption, progress)
     return store, interruption.requested
 
 
@@ -100,19 +95,23 @@ def remaining(
     """What is planned and not recorded, each with the number of its next attempt.
 
     An interrupted run counts as not recorded; so does, as often as the policy says, one that failed for a
-    reason outside itself.
+    reason outside itself. Runs that take turns are repeated together.
     """
     last = {(run.cell, run.phase, run.block): run for run in recorded}
-    todo = []
+    missing = set()
     for planned in plan:
         before = last.get(planned.key)
-        if before is None:
-            todo.append((planned, 1))
-        elif before.status == "interrupted" or (
-            policy is not None and _is_infra(before) and before.attempt <= policy.retry_infra
+        if (
+            before is None
+            or before.status == "interrupted"
+            or (policy is not None and _is_infra(before) and before.attempt <= policy.retry_infra)
         ):
-            todo.append((planned, before.attempt + 1))
-    return todo
+            missing.add(_company(planned))
+    return [
+        (planned, last[planned.key].attempt + 1 if planned.key in last else 1)
+        for planned in plan
+        if _company(planned) in missing
+    ]
 
 
 def obstacle(planned: PlannedRun, recorded: Sequence[Run]) -> str | None:
@@ -139,6 +138,64 @@ def settled(runs: Sequence[Run], relative: float) -> bool:
         if run.seconds.train is not None:
             seconds.setdefault(run.cell, []).append(run.seconds.train)
     return all(relative_half_width(values) <= relative for values in seconds.values())
+
+
+def _company(planned: PlannedRun) -> tuple[object, ...]:
+    """Equal for the runs that take turns: those of a block that are compared with one another."""
+    if not planned.interleaved:
+        return planned.key
+    return (
+        *(planned.usecase, planned.phase, planned.block),
+        *(planned.nodes, planned.workers, planned.network),
+    )
+
+
+def _next(todo: Sequence[tuple[PlannedRun, int]]) -> list[tuple[PlannedRun, int]]:
+    """The first run with its company."""
+    return [(planned, attempt) for planned, attempt in todo if _company(planned) == _company(todo[0][0])]
+
+
+def _execute(
+    runs: Sequence[tuple[PlannedRun, int]],
+    cells: Mapping[str, Cell],
+    study: Study,
+    session: Session,
+    store: SessionStore,
+    interruption: Interruption,
+    progress: SessionProgress,
+) -> None:
+    """Execute and record one run, or several that take turns."""
+    # A run waits for the others at most as long as they may take.
+    study = msgspec.structs.replace(study, timeout=len(runs) * study.timeout)
+
+    def ended(run: Run) -> None:
+        store.append(run)
+        progress.end(run)
+
+    def execute(planned: PlannedRun, attempt: int, turns: str | None, given_up: Callable[[], bool]) -> Run:
+        return execute_run(
+            *(planned, cells[planned.cell], attempt, obstacle(planned, store.runs()), study, session, store),
+            lambda: interruption() or given_up(),
+            lambda state: progress.watch(planned, state),
+            turns,
+        )
+
+    if len(runs) == 1:
+        ((planned, attempt),) = runs
+        progress.start(planned)
+        ended(execute(planned, attempt, None, lambda: False))
+        return
+    in_turns(
+        [
+            Participant(
+                partial(execute, planned, attempt),
+                planned.nodes * planned.workers,
+                partial(progress.start, planned),
+                ended,
+            )
+            for planned, attempt in runs
+        ]
+    )
 
 
 def _satisfied(policy: Policy, plan: Sequence[PlannedRun], runs: Sequence[Run]) -> bool:

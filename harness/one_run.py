@@ -29,11 +29,13 @@ def execute_run(
     store: SessionStore,
     stopped: Callable[[], bool],
     watch: Callable[[RankState], None],
+    turns: str | None = None,
     profile: Path | None = None,
 ) -> Run:
     """Run a cell as its own process group, with noise probes before and after; nothing is raised for a
     failure. With an obstacle nothing is launched, and the run is recorded as skipped. With a folder `profile`
-    the steps are budgeted, and flame graphs are drawn there.
+    the steps are budgeted, and flame graphs are drawn there. `turns` is the socket of a run that takes turns
+    with others.
     """
     block = "w" if planned.phase == "warmup" else f"b{planned.block}"
     run_id = f"{cell.id[:6]}-{block}-a{attempt}-{secrets.token_hex(2)}"
@@ -51,6 +53,7 @@ def execute_run(
         seed=planned.seed,
         # Warm-ups are no measurements, so they may be watched.
         trace=planned.phase == "warmup",
+        turns=turns,
         profile=None if profile is None else str(profile.resolve()),
     )
     load, seconds = probe()
@@ -79,6 +82,7 @@ def execute_run(
         workers=cell.workers,
         network=cell.network,
         pinned=cell.pinned,
+        interleaved=cell.interleaved,
         data=first.data if first is not None else cell.data,
         block=planned.block,
         position=planned.position,
@@ -116,10 +120,10 @@ def execute_run(
 
 
 def _seconds(outcome: Outcome) -> Seconds:
-    total = round(outcome.total_seconds, 4)
     if not outcome.results:
-        return Seconds(total=total)
+        return Seconds(total=round(outcome.total_seconds, 4))
     first = outcome.results[0]
+    total = round(outcome.total_seconds - first.waited_seconds, 4)
     spent = first.setup_seconds + first.train_seconds + first.eval_seconds
     return Seconds(
         setup=first.setup_seconds,

@@ -24,6 +24,13 @@ Backends = Annotated[
     str | None, typer.Option("--backend", "-b", help="Such as manual,'prefetch[lookahead=0,10]'.")
 ]
 Repeats = Annotated[str | None, typer.Option("--repeats", "-r", help="Measured runs a cell.")]
+Interleaved = Annotated[
+    bool | None,
+    typer.Option(
+        "--interleaved",
+        help="The runs of a block take turns, an epoch each: for noisy machines; all are in memory at once.",
+    ),
+]
 Nodes = Annotated[str | None, typer.Option(help="Node processes; several values are several cells.")]
 Workers = Annotated[str | None, typer.Option(help="Worker threads a node.")]
 Network = Annotated[

@@ -46,6 +46,7 @@ def cells_of(study: Study) -> list[Cell]:
                 "loopback",
                 path,
                 pinned=study.pinned,
+                interleaved=study.interleaved,
             )
             cells += [found for found in _with_backends(cell, study) if found not in cells]
     return with_identity(cells, study.seed)
@@ -152,6 +153,7 @@ def _planned(cell: Cell, block: int, position: int, seed: int) -> PlannedRun:
         workers=cell.workers,
         network=cell.network,
         pinned=cell.pinned,
+        interleaved=cell.interleaved,
         block=block,
         position=position,
         seed=seed + max(block, 0),

@@ -36,7 +36,8 @@ class SessionProgress:
         for run in done:
             self._account(run)
         self._live: Progress | None = None
-        self._started = 0.0
+        self._began: set[tuple[str, str, int]] = set()
+        self._recorded_at = time.monotonic()
         self._blocks = 1 + max((run.block for run in planned), default=0)
 
     def __enter__(self) -> SessionProgress:
@@ -72,32 +73,30 @@ class SessionProgress:
             self._live.update(self._task, total=len(planned))
 
     def start(self, run: PlannedRun) -> None:
-        """A run is launched."""
+        """A run is launched, or goes on after the turns of others."""
         self._current = run
-        self._started = time.monotonic()
         if self._live is None:
-            self._console.print(
-                f"{self._place(run)} {self._labels[run.cell]} … {self.eta()}", highlight=False
-            )
+            if run.key not in self._began:
+                self._console.print(
+                    f"{self._place(run)} {self._labels[run.cell]} … {self.eta()}", highlight=False
+                )
+            self._began.add(run.key)
         else:
             self._live.update(
                 self._task, description=f"{self._place(run)} {self._labels[run.cell]}", eta=self.eta()
             )
 
-    def watch(self, state: RankState) -> None:
-        """The current run's phase is known anew."""
-        if self._live is not None:
-            phase = state.phase + (
-                f" {state.epoch}/{self._current.params.get('epochs', '?')}" if state.epoch else ""
-            )
-            description = (
-                f"{self._place(self._current)} {self._labels[self._current.cell]} [dim]{phase}[/dim]"
-            )
+    def watch(self, run: PlannedRun, state: RankState) -> None:
+        """A run's phase is known anew; what those say that wait for their turn is known already."""
+        if self._live is not None and run is self._current:
+            phase = state.phase + (f" {state.epoch}/{run.params.get('epochs', '?')}" if state.epoch else "")
+            description = f"{self._place(run)} {self._labels[run.cell]} [dim]{phase}[/dim]"
             self._live.update(self._task, description=description, eta=self.eta())
 
     def end(self, run: Run) -> None:
         """A run is recorded."""
         self._account(run)
+        self._recorded_at = time.monotonic()
         self._console.print(f"{self._place(run)} {self._labels[run.cell]}: {describe(run)}", highlight=False)
         if self._live is not None:
             self._live.update(self._task, advance=1, eta=self.eta())
@@ -112,7 +111,7 @@ class SessionProgress:
         for run in self._remaining.values():
             own = self._seconds.get((run.cell, run.phase))
             left += sum(own) / len(own) if own else mean
-        left -= min(time.monotonic() - self._started, left) if self._started else 0.0
+        left -= min(time.monotonic() - self._recorded_at, left)
         return f"about {duration(left)} left"
 
     def _account(self, run: Run) -> None:

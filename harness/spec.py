@@ -33,6 +33,7 @@ class TrialSpec(msgspec.Struct, kw_only=True, frozen=True):
 
     `folder`, `namespaces`, one a node if the network has any, and `launched_at`, on the machine's monotonic
     clock, are set by the launch. With `trace` the life of a few rows is written down in the first epoch.
+    `turns` is the socket of a run that takes turns with others.
     """
 
     usecase: str
@@ -47,6 +48,7 @@ class TrialSpec(msgspec.Struct, kw_only=True, frozen=True):
     seed: int = 1
     trace: bool = False
     profile: str | None = None
+    turns: str | None = None
     folder: str = ""
     namespaces: list[str] = []
     launched_at: float = 0.0
@@ -77,7 +79,8 @@ class RankError(msgspec.Struct, kw_only=True, frozen=True):
 class RankResult(msgspec.Struct, kw_only=True, frozen=True):
     """What a rank measured. Seconds, metrics and history are filled in by rank 0.
 
-    CPU seconds are those of all threads of the process, `cpu_seconds` also those of its children.
+    CPU seconds are those of all threads of the process, `cpu_seconds` also those of its children;
+    `waited_seconds` those in which it was other runs' turn.
     """
 
     rank: int
@@ -90,6 +93,7 @@ class RankResult(msgspec.Struct, kw_only=True, frozen=True):
     train_seconds: float
     train_cpu_seconds: float
     eval_seconds: float
+    waited_seconds: float
     epoch_seconds: list[float]
     data: str
     metrics: dict[str, float] = {}

@@ -38,6 +38,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         Whether each node process gets one core of its own for all its threads.
     repeats : int
         Blocks, hence measured runs a cell.
+    interleaved : bool
+        Whether the runs of a block that are compared with one another take turns, an epoch each.
     seed : int
         Block b trains with seed + b.
     timeout : float
@@ -58,6 +60,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     network: list[str]
     pinned: bool
     repeats: int
+    interleaved: bool
     seed: int
     timeout: float
     warmup: bool
@@ -73,6 +76,7 @@ _DEFAULTS: dict[str, Any] = {
     "network": "loopback",
     "pinned": False,
     "repeats": 6,
+    "interleaved": False,
     "seed": 1,
     "timeout": "20m",
     "warmup": True,
@@ -141,6 +145,8 @@ def load_study(file: Path | None, name: str, overrides: Mapping[str, Any]) -> St
         network = [parse_network(_text(one)) for one in _as_list(values["network"])]
     with located("repeats"):
         repeats = _at_least(1, values["repeats"])
+    with located("interleaved"):
+        interleaved = _switch(values["interleaved"])
     with located("seed"):
         seed = _at_least(0, values["seed"])
     with located("timeout"):
@@ -162,6 +168,7 @@ def load_study(file: Path | None, name: str, overrides: Mapping[str, Any]) -> St
         network=network,
         pinned=pinned,
         repeats=repeats,
+        interleaved=interleaved,
         seed=seed,
         timeout=timeout,
         warmup=warmup,

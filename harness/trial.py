@@ -30,6 +30,7 @@ from adabench.harness.spec import (
     state_file,
 )
 from adabench.harness.tracing import begin_trace
+from adabench.harness.turns import Turn
 from adabench.results.store import write_atomically
 from adabench.usecases.protocol import UseCase
 
@@ -113,6 +114,7 @@ class Trial:
             train_seconds=sum(first.epoch_seconds),
             train_cpu_seconds=first.train_cpu_seconds,
             eval_seconds=first.eval_seconds,
+            waited_seconds=first.turn.waited_seconds,
             epoch_seconds=first.epoch_seconds,
             data=usecase.fingerprint,
             metrics=first.metrics,
@@ -144,6 +146,7 @@ class _Worker:
             host=address(trial.rank) if spec.namespaces else None,
             share=trial._shared,
         )
+        self.turn = Turn(spec.turns)
         self.epoch_seconds: list[float] = []
         self.setup_seconds = self.eval_seconds = self.train_cpu_seconds = 0.0
         self.samples = 0
@@ -166,6 +169,7 @@ class _Worker:
         if self.trial.profile is not None:
             profile = self.trial.profile.of_worker(session, usecase, loaders, leads=cluster.worker == 0)
         for epoch in range(1, usecase.params.epochs + 1):
+            self.turn.wait()
             self._enter("train", epoch)
             start, cpu, before = time.monotonic(), time.process_time(), session.counters()
             if profile is None:
@@ -189,6 +193,7 @@ class _Worker:
             # The others wait here until the evaluation is over.
             session.synchronize()
             self.eval_seconds += time.monotonic() - start
+        self.turn.close()
         if profile is not None:
             profile.draw_flames()
         self._enter("teardown")

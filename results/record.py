@@ -102,7 +102,9 @@ class Run(msgspec.Struct, kw_only=True, frozen=True):
     the test split's metrics under their own names, the validation split's with the prefix ``valid_``.
     `cpu_seconds` are those of all processes from start to end, `train_cpu_seconds` those of the epochs.
     `budgets` are there, one a node, if the run was profiled.
-    If it was `pinned`, each node process had one core of its own for all its threads.
+    If it was `pinned`, each node process had one core of its own for all its threads. If it was
+    `interleaved`, the runs of its block took turns, an epoch each; no seconds count in which it was another's
+    turn.
     """
 
     schema: int = SCHEMA
@@ -116,6 +118,7 @@ class Run(msgspec.Struct, kw_only=True, frozen=True):
     workers: int
     network: str
     pinned: bool = False
+    interleaved: bool = False
     data: str | None
     block: int
     position: int
@@ -160,6 +163,7 @@ class PlannedRun(msgspec.Struct, kw_only=True, frozen=True):
     workers: int
     network: str
     pinned: bool = False
+    interleaved: bool = False
     block: int
     position: int
     seed: int
