@@ -129,6 +129,38 @@ def test_a_rank_killed_from_outside_fails_the_run_and_leaves_nothing(
     assert "rank 0" in str(run.reason)
 
 
+def test_runs_that_take_turns_do_not_hear_of_one_that_fails(
+    adabench: Any, tmp_path: Path, marked: Any
+) -> None:
+    usecases = "fake-line[note=a],fake-line[fault=orphan],fake-line[note=b]"
+    begun_at = time.monotonic()
+    done = adabench("run", "--interleaved", "-u", usecases, "-b", "fake-gloo", "--nodes", "2", "-r", "1")
+    elapsed = time.monotonic() - begun_at
+    assert done.returncode == 1
+    assert marked() == []
+    runs = session(tmp_path).runs()
+    assert sorted(run.status for run in runs) == ["failed", "ok", "ok"]
+    (failed,) = (run for run in runs if run.status == "failed")
+    assert (failed.failed_rank, failed.signal) == (1, "SIGKILL")
+    well = [run for run in runs if run.status == "ok"]
+    assert all(len(run.epoch_seconds) == 2 and run.interleaved for run in well)
+    # They were there at the same time, and none counts the others' turns as its own.
+    assert sum(run.seconds.total for run in well) < elapsed
+
+
+def test_ctrl_c_ends_all_runs_that_take_turns(
+    start: Any, tmp_path: Path, marked: Any, wait_until: Any
+) -> None:
+    usecases = "fake-line[note=a],fake-line[fault=hang]"
+    harness = start("run", "--interleaved", "-u", usecases, "-b", "fake-gloo", "--nodes", "2", "-r", "1")
+    assert wait_until(lambda: logs_hold(tmp_path, "hanging"), 120)
+    harness.send_signal(signal.SIGINT)
+    assert wait_until(lambda: marked() in ([], [harness.pid]), 5)
+    assert harness.wait(10) == 130
+    assert [run.status for run in session(tmp_path).runs()] == 2 * ["interrupted"]
+    assert marked() == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_session_is_usable_and_leaves_nothing(
     start: Any, adabench: Any, tmp_path: Path, marked: Any, wait_until: Any, number: signal.Signals

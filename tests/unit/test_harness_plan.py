@@ -128,6 +128,7 @@ def test_identity_covers_everything_that_defines_a_cell() -> None:
         replace(base, workers=2),
         replace(base, network="lan"),
         replace(base, pinned=True),
+        replace(base, interleaved=True),
         replace(base, data="sha256:1"),
         replace(base, source="abc"),
     ]
@@ -141,6 +142,14 @@ def test_only_what_is_not_recorded_is_left() -> None:
     done = [recorded(plan[0]), recorded(plan[1], "failed"), recorded(plan[2], "interrupted")]
     assert remaining(plan, done) == [(plan[2], 2), (plan[3], 1)]
     assert remaining(plan, [*done, recorded(plan[2], attempt=2)]) == [(plan[3], 1)]
+
+
+def test_runs_that_take_turns_are_repeated_together() -> None:
+    plan = order([replace(cell, interleaved=True) for cell in cells(2)], 2, 1, False)
+    done = [recorded(plan[0]), recorded(plan[1], "interrupted")]
+    assert remaining(plan, done) == [(plan[0], 2), (plan[1], 2), (plan[2], 1), (plan[3], 1)]
+    done += [recorded(plan[0], attempt=2), recorded(plan[1], attempt=2), recorded(plan[2])]
+    assert remaining(plan, done) == [(plan[2], 2), (plan[3], 1)]
 
 
 def test_only_a_failure_from_outside_is_tried_again() -> None:
