@@ -37,16 +37,18 @@ class Cell:
     source: str | None = None
     pinned: bool = False
     interleaved: bool = False
+    turn_steps: int = 0
 
     @property
     def id(self) -> str:
         """Hash of everything that defines the cell; equal identifiers are repetitions of the same thing."""
+        topology = [self.nodes, self.workers, self.network, self.pinned, self.interleaved, self.turn_steps]
         identity = {
             "usecase": self.usecase,
             "backend": self.backend,
             "params": self.params,
             "options": self.options,
-            "topology": [self.nodes, self.workers, self.network, self.pinned, self.interleaved],
+            "topology": topology,
             "data": self.data,
             "source": self.source,
         }

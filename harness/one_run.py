@@ -54,6 +54,7 @@ def execute_run(
         # Warm-ups are no measurements, so they may be watched.
         trace=planned.phase == "warmup",
         turns=turns,
+        turn_steps=study.turn_steps,
         profile=None if profile is None else str(profile.resolve()),
     )
     load, seconds = probe()
@@ -123,7 +124,7 @@ def _seconds(outcome: Outcome) -> Seconds:
     if not outcome.results:
         return Seconds(total=round(outcome.total_seconds, 4))
     first = outcome.results[0]
-    total = round(outcome.total_seconds - first.waited_seconds, 4)
+    total = round(outcome.total_seconds - first.paused_seconds, 4)
     spent = first.setup_seconds + first.train_seconds + first.eval_seconds
     return Seconds(
         setup=first.setup_seconds,

@@ -31,6 +31,9 @@ Interleaved = Annotated[
         help="The runs of a block take turns, an epoch each: for noisy machines; all are in memory at once.",
     ),
 ]
+TurnSteps = Annotated[
+    str | None, typer.Option(help="Steps of a turn with --interleaved, instead of an epoch.")
+]
 Nodes = Annotated[str | None, typer.Option(help="Node processes; several values are several cells.")]
 Workers = Annotated[str | None, typer.Option(help="Worker threads a node.")]
 Network = Annotated[

@@ -47,6 +47,7 @@ def cells_of(study: Study) -> list[Cell]:
                 path,
                 pinned=study.pinned,
                 interleaved=study.interleaved,
+                turn_steps=study.turn_steps,
             )
             cells += [found for found in _with_backends(cell, study) if found not in cells]
     return with_identity(cells, study.seed)

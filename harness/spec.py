@@ -33,7 +33,8 @@ class TrialSpec(msgspec.Struct, kw_only=True, frozen=True):
 
     `folder`, `namespaces`, one a node if the network has any, and `launched_at`, on the machine's monotonic
     clock, are set by the launch. With `trace` the life of a few rows is written down in the first epoch.
-    `turns` is the socket of a run that takes turns with others.
+    `turns` is the socket of a run that takes turns with others, of `turn_steps` steps, or of an epoch if that
+    is 0.
     """
 
     usecase: str
@@ -49,6 +50,7 @@ class TrialSpec(msgspec.Struct, kw_only=True, frozen=True):
     trace: bool = False
     profile: str | None = None
     turns: str | None = None
+    turn_steps: int = 0
     folder: str = ""
     namespaces: list[str] = []
     launched_at: float = 0.0
@@ -79,8 +81,8 @@ class RankError(msgspec.Struct, kw_only=True, frozen=True):
 class RankResult(msgspec.Struct, kw_only=True, frozen=True):
     """What a rank measured. Seconds, metrics and history are filled in by rank 0.
 
-    CPU seconds are those of all threads of the process, `cpu_seconds` also those of its children;
-    `waited_seconds` those in which it was other runs' turn.
+    CPU seconds are those of all threads of the process, `cpu_seconds` also those of its children. In
+    `paused_seconds` it was other runs' turn; they are part of no others.
     """
 
     rank: int
@@ -93,7 +95,7 @@ class RankResult(msgspec.Struct, kw_only=True, frozen=True):
     train_seconds: float
     train_cpu_seconds: float
     eval_seconds: float
-    waited_seconds: float
+    paused_seconds: float
     epoch_seconds: list[float]
     data: str
     metrics: dict[str, float] = {}

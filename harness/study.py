@@ -39,7 +39,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     repeats : int
         Blocks, hence measured runs a cell.
     interleaved : bool
-        Whether the runs of a block that are compared with one another take turns, an epoch each.
+        Whether the runs of a block that are compared with one another take turns.
+    turn_steps : int
+        Steps of a turn; 0 for an epoch and its evaluation.
     seed : int
         Block b trains with seed + b.
     timeout : float
@@ -61,6 +63,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     pinned: bool
     repeats: int
     interleaved: bool
+    turn_steps: int
     seed: int
     timeout: float
     warmup: bool
@@ -77,6 +80,7 @@ _DEFAULTS: dict[str, Any] = {
     "pinned": False,
     "repeats": 6,
     "interleaved": False,
+    "turn_steps": 0,
     "seed": 1,
     "timeout": "20m",
     "warmup": True,
@@ -147,6 +151,12 @@ def load_study(file: Path | None, name: str, overrides: Mapping[str, Any]) -> St
         repeats = _at_least(1, values["repeats"])
     with located("interleaved"):
         interleaved = _switch(values["interleaved"])
+    with located("turn_steps"):
+        turn_steps = _at_least(0, values["turn_steps"])
+        if turn_steps and not interleaved:
+            raise UsageError(
+                f"{turn_steps} is the length of a turn, but the runs take none: say interleaved, too"
+            )
     with located("seed"):
         seed = _at_least(0, values["seed"])
     with located("timeout"):
@@ -169,6 +179,7 @@ def load_study(file: Path | None, name: str, overrides: Mapping[str, Any]) -> St
         pinned=pinned,
         repeats=repeats,
         interleaved=interleaved,
+        turn_steps=turn_steps,
         seed=seed,
         timeout=timeout,
         warmup=warmup,

@@ -114,7 +114,7 @@ class Trial:
             train_seconds=sum(first.epoch_seconds),
             train_cpu_seconds=first.train_cpu_seconds,
             eval_seconds=first.eval_seconds,
-            waited_seconds=first.turn.waited_seconds,
+            paused_seconds=first.turn.paused_seconds,
             epoch_seconds=first.epoch_seconds,
             data=usecase.fingerprint,
             metrics=first.metrics,
@@ -146,7 +146,7 @@ class _Worker:
             host=address(trial.rank) if spec.namespaces else None,
             share=trial._shared,
         )
-        self.turn = Turn(spec.turns)
+        self.turn = Turn(spec.turns, spec.turn_steps)
         self.epoch_seconds: list[float] = []
         self.setup_seconds = self.eval_seconds = self.train_cpu_seconds = 0.0
         self.samples = 0
@@ -171,15 +171,18 @@ class _Worker:
         for epoch in range(1, usecase.params.epochs + 1):
             self.turn.wait()
             self._enter("train", epoch)
-            start, cpu, before = time.monotonic(), time.process_time(), session.counters()
+            start, cpu, before = self._now(), time.process_time(), session.counters()
             if profile is None:
                 for batch in session.batches(loaders.train):
                     session.step(usecase.loss(session.model, batch))
                     self.samples += usecase.samples(batch)
+                    self.turn.step()
+                self.turn.at_end()
                 session.synchronize()
+                self.turn.synchronized()
             else:
                 self.samples += profile.train()
-            self.epoch_seconds.append(time.monotonic() - start)
+            self.epoch_seconds.append(self._now() - start)
             self.train_cpu_seconds += time.process_time() - cpu
             self._count(before, session.counters())
             if spec.trace and epoch == 1 and cluster.worker == 0 and isinstance(session, Traceable):
@@ -198,6 +201,10 @@ class _Worker:
             profile.draw_flames()
         self._enter("teardown")
         session.close()
+
+    def _now(self) -> float:
+        """Seconds on a clock that stands while it is other runs' turn."""
+        return time.monotonic() - self.turn.paused_seconds
 
     def _count(self, before: dict[str, float], after: dict[str, float]) -> None:
         """Counters, like epoch seconds, are those of training: evaluation pulls its rows without any

@@ -1,14 +1,17 @@
-"""Runs that take turns, an epoch each, so that what disturbs the machine disturbs all of them alike.
+"""Runs that take turns, so that what disturbs the machine disturbs all of them alike.
 
 Only one of the runs does anything at a time: from its launch to its first epoch, for an epoch with its
-evaluation, and from its last epoch to its end. Before every epoch each worker of a run says on a connection
-to the run's socket that it waits, and goes on when it is answered.
+evaluation or for some steps, and from its last epoch to its end. Its workers are connected to the run's
+socket. A turn is over when each of them has said that it waits, or that it has come to the end of the epoch
+and waits for the others there. Then all of them are told how long the others took, and those that wait go on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +24,8 @@ __all__ = ["Participant", "Turn", "in_turns"]
 
 T = TypeVar("T")
 
-_BYTE = b"."
+_WAITS, _AT_END, _RUNS = b"w", b"e", b"r"
+_SECONDS = struct.Struct("=d")
 
 
 class Turn:
@@ -31,17 +35,26 @@ class Turn:
     ----------
     address : str or None
         The run's socket; None for a run that has the machine for itself, which never waits.
+    steps : int
+        Steps of a turn; 0 for whole epochs.
+
+    Attributes
+    ----------
+    paused_seconds : float
+        In which it was other runs' turn, as far as this worker knows: after `wait`, `step` and
+        `synchronized` it knows all.
     """
 
-    def __init__(self, address: str | None) -> None:
-        self.waited_seconds = 0.0
+    def __init__(self, address: str | None, steps: int = 0) -> None:
+        self.paused_seconds = 0.0
+        self._steps, self._left = steps, steps
         self._connection: socket.socket | None = None
         if address is not None:
             self._connection = socket.socket(socket.AF_UNIX)
             self._connection.connect(address)
 
     def wait(self) -> None:
-        """Return when this run may train its next epoch.
+        """Return when this run may go on.
 
         Raises
         ------
@@ -50,16 +63,43 @@ class Turn:
         """
         if self._connection is None:
             return
-        start = time.monotonic()
-        self._connection.sendall(_BYTE)
-        if not self._connection.recv(1):
-            raise ConnectionError("the harness that lets the runs take turns is gone")
-        self.waited_seconds += time.monotonic() - start
+        self._left = self._steps
+        self._connection.sendall(_WAITS)
+        self._hear(0)
+
+    def step(self) -> None:
+        """A step of training is done: wait if it was the turn's last one."""
+        if self._connection is not None and self._steps:
+            self._left -= 1
+            if not self._left:
+                self.wait()
+
+    def at_end(self) -> None:
+        """The epoch's last step is done: whether this run goes on is up to its other workers now."""
+        if self._connection is not None:
+            self._connection.sendall(_AT_END)
+
+    def synchronized(self) -> None:
+        """All workers have come to the epoch's end."""
+        if self._connection is not None:
+            try:
+                while True:
+                    self._hear(socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                self._connection.sendall(_RUNS)
 
     def close(self) -> None:
         """Say that there is nothing more to wait for."""
         if self._connection is not None:
             self._connection.close()
+
+    def _hear(self, flags: int) -> None:
+        assert self._connection is not None
+        # What is sent at once through a local socket arrives at once.
+        message = self._connection.recv(_SECONDS.size, flags)
+        if not message:
+            raise ConnectionError("the harness that lets the runs take turns is gone")
+        self.paused_seconds += _SECONDS.unpack(message)[0]
 
 
 class Participant(NamedTuple, Generic[T]):
@@ -123,30 +163,33 @@ class _Member(Generic[T]):
         self._selector = selectors.DefaultSelector()
         for one in (self._listener, self._end):
             self._selector.register(one, selectors.EVENT_READ)
-        self._waiting: list[socket.socket] = []
+        self._workers: dict[socket.socket, bytes] = {}
+        self._since = 0.0
         self._thread = threading.Thread(target=self._execute, daemon=True)
         self._started = False
         self._returned: list[T] = []
         self._error: BaseException | None = None
 
     def goes_on(self) -> bool:
-        """Let the run go on until all its workers wait again; False if it has ended instead."""
-        if not self._started:
+        """Let the run go on until its turn is over; False if it has ended instead."""
+        if self._started:
+            self._tell(_SECONDS.pack(time.monotonic() - self._since))
+        else:
             self._started = True
             self._thread.start()
-        for connection in self._waiting:
-            self._answer(connection)
-        self._waiting = []
-        while len(self._waiting) < self.participant.workers:
+        while not self._turn_is_over():
+            # All that has been said is heard before it is judged: a worker says that it runs again before
+            # any other can wait for its next epoch.
             for ready in self._ready():
                 if ready is self._end:
                     return False
                 if ready is self._listener:
                     self._selector.register(self._listener.accept()[0], selectors.EVENT_READ)
-                elif self._asks(ready):
-                    self._waiting.append(ready)
+                elif said := _received(ready):
+                    self._workers[ready] = said
                 else:
                     self._forget(ready)
+        self._since = time.monotonic()
         return True
 
     def result(self) -> T:
@@ -171,28 +214,37 @@ class _Member(Generic[T]):
         except BaseException as error:
             self._error = error
         finally:
-            self._at_end.send(_BYTE)
+            self._at_end.send(b".")
 
     def _ready(self) -> Iterator[socket.socket]:
         for key, _ in self._selector.select():
             yield _socket(key.fileobj)
 
-    def _answer(self, connection: socket.socket) -> None:
-        try:
-            connection.sendall(_BYTE)
-        except ConnectionError:
-            # Its process has died meanwhile: the run's end, which says so, follows.
-            self._forget(connection)
+    def _turn_is_over(self) -> bool:
+        said = self._workers.values()
+        return _WAITS in said and sum(one in (_WAITS, _AT_END) for one in said) == self.participant.workers
 
-    def _asks(self, connection: socket.socket) -> bool:
-        try:
-            return bool(connection.recv(1))
-        except ConnectionError:
-            return False
+    def _tell(self, seconds: bytes) -> None:
+        # Those first that wait for workers, not for this: they look for it when those have come.
+        for connection in sorted(self._workers, key=lambda one: self._workers[one] == _WAITS):
+            if self._workers[connection] == _WAITS:
+                self._workers[connection] = _RUNS
+            # A process that has died meanwhile hears nothing: the run's end, which says so, follows.
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(seconds)
 
     def _forget(self, connection: socket.socket) -> None:
         self._selector.unregister(connection)
+        self._workers.pop(connection, None)
         connection.close()
+
+
+def _received(connection: socket.socket) -> bytes:
+    """The last thing that a worker said; nothing if it is gone."""
+    try:
+        return connection.recv(64)[-1:]
+    except ConnectionError:
+        return b""
 
 
 def _socket(registered: object) -> socket.socket:
