@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autoada.access import IntentPredictor
+from autoada.access.program import Program
 
 
 class Unknown(nn.Module):
@@ -112,6 +113,27 @@ def test_after_three_wrong_predictions_only_simulations_are_used() -> None:
         assert not predictor.observe(predictor.predict(ids), [("b.weight", ids)])
     assert {predictor.predict(ids).tier for _ in range(8)} == {"simulation"}
     assert "3 predictions were wrong" in str(predictor.refused)
+
+
+def test_a_program_that_fails_where_the_model_does_not_is_used_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    predictor = IntentPredictor(Switch())
+    ids = torch.arange(4)
+    for _ in range(6):
+        prediction = predictor.predict(ids)
+    assert prediction.tier == "program"
+
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("no such operation")
+
+    monkeypatch.setattr(Program, "__call__", fails)
+    for _ in range(6):
+        (access,) = predictor.predict(ids).accesses
+        assert access.table == "a.weight"
+        assert torch.equal(access.ids, ids)
+    assert predictor.predict(ids).tier == "simulation"
+    assert predictor.refused == "the program failed where the model does not: no such operation"
 
 
 class Wrong(nn.Module):

@@ -131,8 +131,11 @@ class IntentPredictor:
     def _by_program(self, recording: Recording, batch: Any) -> Prediction:
         try:
             computed, draws = recording.program(batch, self._simulation.generator)
-        except Exception:  # the user's operations, on this batch's values: the simulation tells where
-            return self._prediction(self._simulate(batch))
+        except Exception as error:  # the user's operations, on this batch's values
+            outcome = self._simulate(batch)
+            if outcome.stopped is None:
+                self._programs.refuse(f"the program failed where the model does not: {error}")
+            return self._prediction(outcome)
         ids = iter(computed)
         accesses = tuple(
             [
