@@ -11,6 +11,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from adabench.analysis.compare import compare
 from adabench.analysis.figures import draw_figures
 from adabench.analysis.load import last_attempts, traced_runs
 from adabench.analysis.tables import write_table
@@ -146,7 +147,17 @@ def _section(store: SessionStore) -> str:
     stems = [stem for stem in stems if not stem.endswith(tuple(special))]
     facts = f"**{CAPTIONS.get(name, name)}.** {_facts(session)} ([table]({link}/table.md))."
     images = [f"![{stem}: {_shown(stem)} strategy]({link}/figures/{stem}.svg)" for stem in stems]
-    return "\n".join([facts, "", *images])
+    return "\n".join([facts + _verdict(store), "", *images])
+
+
+def _verdict(store: SessionStore) -> str:
+    """What came of a session that was made to compare one backend with `prefetch`."""
+    runs = store.runs()
+    if "prefetch" not in {run.backend for run in runs} or len({run.cell for run in runs}) != 2:
+        return ""
+    (one,) = compare(runs, "prefetch")
+    interval = f"{one.ratio:.3f} [{one.ratio_low:.3f}, {one.ratio_high:.3f}]"
+    return f" `{one.label}` ÷ `prefetch`: {interval}, {one.verdict}."
 
 
 def _shown(stem: str) -> str:
