@@ -68,11 +68,11 @@ class Turn:
         self._hear(0)
 
     def step(self) -> None:
-        """A step of training is done: wait if it was the turn's last one."""
+        """A step of training is about to begin: wait if the turn's steps are done."""
         if self._connection is not None and self._steps:
-            self._left -= 1
             if not self._left:
                 self.wait()
+            self._left -= 1
 
     def at_end(self) -> None:
         """The epoch's last step is done: whether this run goes on is up to its other workers now."""

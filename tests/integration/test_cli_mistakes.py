@@ -36,6 +36,8 @@ RUN = ("run", "-u", "fake-line", "-b", "single")
         ((*RUN, "-r", "0"), "option repeats: 0 is too small"),
         ((*RUN, "-r", "-1"), "option repeats: -1 is too small"),
         ((*RUN, "--workers", "two"), "option workers: 'two' is not a whole number"),
+        ((*RUN, "--turn-steps", "5"), "option turn_steps: 5 is the length of a turn, but the runs take none"),
+        ((*RUN, "--interleaved", "--turn-steps", "-1"), "option turn_steps: -1 is too small"),
         ((*RUN, "--network", "wan"), "option network: unknown network 'wan'"),
         ((*RUN, "--timeout", "soon"), "option timeout: 'soon' is not a duration"),
         ((*RUN, "--data", "nowhere"), "use case 'fake-line': there is no data file"),

@@ -71,6 +71,8 @@ def test_the_command_line_over_a_study_file(tmp_path: Path) -> None:
         ('usecases = ["ctr"]\nnetwork = "wan"', "network: unknown network 'wan'"),
         ('usecases = ["ctr"]\ntimeout = "soon"', "timeout: 'soon' is not a duration"),
         ('usecases = ["ctr"]\nwarmup = "yes"', "warmup: 'yes' is neither true nor false"),
+        ('usecases = ["ctr"]\ninterleaved = 1', "interleaved: 1 is neither true nor false"),
+        ('usecases = ["ctr"]\nturn_steps = 8', "turn_steps: 8 is the length of a turn, but the runs"),
         ('usecases = ["ctr"]\nseed = -1', "seed: -1 is too small"),
         (
             'usecases = ["ctr"]\n[params.ctrr]\ndim = 3',

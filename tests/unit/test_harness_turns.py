@@ -81,8 +81,8 @@ def test_turns_of_some_steps_let_workers_wait_for_one_another_at_the_end_of_an_e
             for epoch in range(2):
                 turn.wait()
                 for step in range((2, 7)[worker]):
-                    events.append(f"{name}{worker} {epoch}.{step}")
                     turn.step()
+                    events.append(f"{name}{worker} {epoch}.{step}")
                 turn.at_end()
                 together.wait()
                 turn.synchronized()
