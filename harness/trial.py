@@ -174,8 +174,8 @@ class _Worker:
             start, cpu, before = self._now(), time.process_time(), session.counters()
             if profile is None:
                 for batch in session.batches(loaders.train):
-                    # Here all strategies have done with the step before, and their servers begin to see to it:
-                    # a pause before the batch was asked for would leave that to this run's turn for some only.
+                    # Here all strategies have done with the step before, and their servers see to it. Paused
+                    # before the batch is asked for, some would leave that to their own next turn.
                     self.turn.step()
                     session.step(usecase.loss(session.model, batch))
                     self.samples += usecase.samples(batch)
