@@ -131,6 +131,7 @@ def test_a_program_that_fails_where_the_model_does_not_is_used_no_more(
     for _ in range(6):
         (access,) = predictor.predict(ids).accesses
         assert access.table == "a.weight"
+        assert access.ids is not None
         assert torch.equal(access.ids, ids)
     assert predictor.predict(ids).tier == "simulation"
     assert predictor.refused == "the program failed where the model does not: no such operation"
