@@ -9,6 +9,7 @@ and waits for the others there. Then all of them are told how long the others to
 from __future__ import annotations
 
 import contextlib
+import os
 import selectors
 import socket
 import struct
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
+from adabench.harness.errors import UsageError
 from adabench.harness.scratch import scratch_folder
 
 __all__ = ["Participant", "Turn", "in_turns"]
@@ -26,6 +28,10 @@ T = TypeVar("T")
 
 _WAITS, _AT_END, _RUNS = b"w", b"e", b"r"
 _SECONDS = struct.Struct("=d")
+
+LONGEST_ADDRESS = 103
+"""Bytes in the name of a socket that every system's ``sockaddr_un`` has room for."""
+_LONGEST_FOLDER = LONGEST_ADDRESS - len("/adabench-12345678/12")
 
 
 class Turn:
@@ -128,6 +134,8 @@ def in_turns(participants: Sequence[Participant[T]]) -> None:
 
     Raises
     ------
+    UsageError
+        If the sockets cannot be made where temporary files go.
     Exception
         The first one of any `execute`, `began` or `ended`, after all have ended.
     """
@@ -156,6 +164,11 @@ class _Member(Generic[T]):
         self.participant = participant
         self._given_up = given_up
         self._address = str(address)
+        if len(os.fsencode(self._address)) > LONGEST_ADDRESS:
+            raise UsageError(
+                f"the folder for temporary files, {address.parent.parent}, has too long a name for the "
+                f"sockets of runs that take turns: set TMPDIR to one of at most {_LONGEST_FOLDER} bytes"
+            )
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(self._address)
         self._listener.listen(participant.workers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from adabench.harness.errors import UsageError
 from adabench.harness.turns import Participant, Turn, in_turns
 
 EPOCHS = 3
@@ -152,6 +154,19 @@ def test_an_error_gives_up_the_other_runs() -> None:
             [Participant(one, 1, lambda: None, lambda name: None) for one in (waits, fails)],
         )
     assert stopped.is_set()
+
+
+def test_a_temporary_folder_whose_name_is_too_long_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    runs = MadeUp()
+    with pytest.raises(UsageError, match=r"has too long a name .* set TMPDIR to one of at most 82 bytes"):
+        in_turns([runs.participant("a"), runs.participant("b")])
+    assert runs.events == []
+    assert list(folder.iterdir()) == []
 
 
 def _wait_in_vain(turn: Turn) -> None:
