@@ -16,8 +16,9 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from adabench.harness.errors import UsageError
 from adabench.harness.scratch import scratch_folder
@@ -29,9 +30,9 @@ T = TypeVar("T")
 _WAITS, _AT_END, _RUNS = b"w", b"e", b"r"
 _SECONDS = struct.Struct("=d")
 
-LONGEST_ADDRESS = 103
-"""Bytes in the name of a socket that every system's ``sockaddr_un`` has room for."""
-_LONGEST_FOLDER = LONGEST_ADDRESS - len("/adabench-12345678/12")
+# What every system's sockaddr_un has room for, in bytes.
+_LONGEST_ADDRESS = 103
+_LONGEST_FOLDER = _LONGEST_ADDRESS - len("/adabench-12345678/12")
 
 
 class Turn:
@@ -108,7 +109,8 @@ class Turn:
         self.paused_seconds += _SECONDS.unpack(message)[0]
 
 
-class Participant(NamedTuple, Generic[T]):
+@dataclass(frozen=True)
+class Participant(Generic[T]):
     """One of the runs.
 
     Attributes
@@ -141,11 +143,10 @@ def in_turns(participants: Sequence[Participant[T]]) -> None:
     """
     given_up = threading.Event()
     with scratch_folder() as folder:
-        living = [
-            _Member(participant, folder / f"{index}", given_up.is_set)
-            for index, participant in enumerate(participants)
-        ]
+        living: list[_Member[T]] = []
         try:
+            for index, participant in enumerate(participants):
+                living.append(_Member(participant, folder / f"{index}", given_up.is_set))
             while living:
                 for member in list(living):
                     member.participant.began()
@@ -164,7 +165,7 @@ class _Member(Generic[T]):
         self.participant = participant
         self._given_up = given_up
         self._address = str(address)
-        if len(os.fsencode(self._address)) > LONGEST_ADDRESS:
+        if len(os.fsencode(self._address)) > _LONGEST_ADDRESS:
             raise UsageError(
                 f"the folder for temporary files, {address.parent.parent}, has too long a name for the "
                 f"sockets of runs that take turns: set TMPDIR to one of at most {_LONGEST_FOLDER} bytes"

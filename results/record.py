@@ -103,8 +103,8 @@ class Run(msgspec.Struct, kw_only=True, frozen=True):
     `cpu_seconds` are those of all processes from start to end, `train_cpu_seconds` those of the epochs.
     `budgets` are there, one a node, if the run was profiled.
     If it was `pinned`, each node process had one core of its own for all its threads. If it was
-    `interleaved`, the runs of its block took turns, of an epoch or so many steps as the session's study says;
-    no seconds count in which it was another's turn.
+    `interleaved`, the runs of its block took turns, of an epoch or so many steps as the session's study says.
+    No seconds count in which it was another's turn, but in the total of a run that did not end well.
     """
 
     schema: int = SCHEMA

@@ -292,10 +292,19 @@ except adaps.PeerLost as lost:
 
 def test_waiting_for_missing_ranks_can_be_interrupted(start_ranks: StartRanks) -> None:
     ranks = start_ranks(
-        f"import adaps\nprint('ready')\nadaps.Node([{TABLE}], connect_timeout=600)", range(1, 2), 3
+        f"""
+import adaps, time
+sleep = time.sleep
+def asks_again_later(seconds):
+    print("waiting", flush=True)
+    sleep(seconds)
+time.sleep = asks_again_later
+adaps.Node([{TABLE}], connect_timeout=600)
+""",
+        range(1, 2),
+        3,
     )
-    await_line(ranks[0], "ready")
-    time.sleep(0.3)  # into the wait for rank 0
+    await_line(ranks[0], "waiting")
     ranks[0].send_signal(signal.SIGINT)
     code, _, err = outcome(ranks[0], 10)
     assert code != 0

@@ -66,8 +66,8 @@ with adaps.Node([adaps.Table("emb", 10, 4)], workers=2) as node:
         global start
         start = time.perf_counter()
         signal.raise_signal(signal.SIGINT)
-    threading.Thread(target=interrupt).start()
     try:
+        threading.Thread(target=interrupt).start()
         kv.barrier()
     except KeyboardInterrupt:
         print(time.perf_counter() - start)
