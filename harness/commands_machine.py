@@ -31,7 +31,7 @@ def doctor(
         Path | None, typer.Argument(help="A study file: is there memory for it?", show_default=False)
     ] = None,
     clean: Annotated[
-        bool, typer.Option("--clean", help="Remove what crashed runs left: processes, files, folders.")
+        bool, typer.Option("--clean", help="Remove what crashed runs left: processes and scratch folders.")
     ] = False,
     aa: Annotated[
         bool,

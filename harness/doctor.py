@@ -35,7 +35,7 @@ def examine(study: Study | None = None, clean: bool = False) -> tuple[list[str],
     study : Study, optional
         Say as well whether there is memory for it.
     clean : bool
-        Remove what crashed runs left: processes, shared files, folders.
+        Remove what crashed runs left: processes and scratch folders.
 
     Returns
     -------
@@ -60,15 +60,24 @@ def examine(study: Study | None = None, clean: bool = False) -> tuple[list[str],
         f"memory      {environment['memory_available_gib']:g} of {environment['memory_gib']:g} GiB available",
     ]
     complaints = complaints_about(environment, study)
-    if any(left):
+    if left.processes or left.folders:
         found = (
-            f"{len(left.processes)} processes, {len(left.shared_files)} shared files and "
-            f"{len(left.folders)} scratch folders of runs that crashed"
+            f"{len(left.processes)} processes and {len(left.folders)} scratch folders of runs that crashed"
         )
+        kept = leftovers.find() if clean else left
         if clean:
             lines.append(f"removed     {found}")
-        else:
+        if clean and (kept.processes or kept.folders):
+            named = [f"process {one.pid}" for one in kept.processes] + [str(one) for one in kept.folders]
+            complaints.append(f"what crashed runs left cannot be removed: {', '.join(named)}")
+        elif not clean:
             complaints.append(f"there are {found}: 'adabench doctor --clean' removes them")
+    if left.shared_files:
+        files = " ".join(str(file) for file in left.shared_files)
+        complaints.append(
+            "torch left memory behind that a process shared which is gone; whether a run's or another "
+            f"program's cannot be told: if none needs it, say: rm {files}"
+        )
     if load > BUSY_LOAD * environment["cores"]["usable"]:
         complaints.append(
             f"the load is {load:.2f} on {environment['cores']['usable']} cores: wait until nothing else runs"

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from adabench.harness.owner import Owner
 from adabench.harness.process import adopt_orphans, die_with_parent, kill_descendants
 from adabench.harness.spec import GROUP_VARIABLE
 from adabench.results.store import write_atomically
@@ -32,7 +33,7 @@ def main(arguments: list[str]) -> int:
     """Run torchrun; write which ranks failed; kill whatever they started and left."""
     die_with_parent(int(arguments[0]))
     adopt_orphans()
-    os.environ[GROUP_VARIABLE] = str(os.getpid())
+    os.environ[GROUP_VARIABLE] = Owner.this_process().text()
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 

@@ -121,7 +121,7 @@ def _launch(
     stopped: Callable[[], bool],
     watch: Callable[[RankState], None],
 ) -> Outcome:
-    with scratch_folder() as folder, out.open("ab") as out_file, err.open("ab") as err_file:
+    with scratch_folder(_purpose(spec)) as folder, out.open("ab") as out_file, err.open("ab") as err_file:
         (folder / "tmp").mkdir()
         launched_at = time.monotonic()
         spec = msgspec.structs.replace(spec, folder=str(folder), launched_at=launched_at)
@@ -158,6 +158,10 @@ class _Ended:
 
     status: Status | None
     lost: list[int]
+
+
+def _purpose(spec: TrialSpec) -> str:
+    return f"a run of {spec.usecase} with {spec.backend}, launched by process {os.getpid()}"
 
 
 def _command(spec: TrialSpec, folder: Path, spec_file: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""What crashed runs left behind on this machine: processes, files in shared memory, scratch folders."""
+"""What crashed runs left behind on this machine: processes, scratch folders, files in shared memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import psutil
 
+from adabench.harness.owner import Owner
 from adabench.harness.scratch import abandoned_folders, sweep
 from adabench.harness.spec import GROUP_VARIABLE
 
@@ -20,28 +21,37 @@ _SHARED_NAME = re.compile(r"torch_(\d+)_\w+")
 
 
 class Leftovers(NamedTuple):
-    """Of this user's, and of nothing that still runs."""
+    """Of this user's, and of nothing that still runs.
+
+    Attributes
+    ----------
+    processes : list of psutil.Process
+        Of runs whose process group is gone.
+    folders : list of Path
+        Scratch folders of such runs.
+    shared_files : list of Path
+        Of torch, in shared memory, made by a process that is gone. Nothing tells whether it was one of ours,
+        or whether a process of another container still needs them: they are never removed.
+    """
 
     processes: list[psutil.Process]
-    shared_files: list[Path]
     folders: list[Path]
+    shared_files: list[Path]
 
 
 def find() -> Leftovers:
-    """Processes of runs whose group is gone, shared memory of dead processes, folders nobody holds."""
-    return Leftovers(_processes(), _shared_files(), abandoned_folders())
+    """Look for what has no owner any more."""
+    return Leftovers(_processes(), abandoned_folders(), _shared_files())
 
 
 def clean(leftovers: Leftovers) -> None:
-    """Kill the processes and remove the files."""
+    """Kill the processes and remove the folders."""
     for process in leftovers.processes:
         try:
             process.kill()
         except psutil.NoSuchProcess:
             continue  # ended by itself
     psutil.wait_procs(leftovers.processes, timeout=5)
-    for file in leftovers.shared_files:
-        file.unlink(missing_ok=True)
     sweep()
 
 
@@ -51,10 +61,10 @@ def _processes() -> list[psutil.Process]:
         try:
             if process.uids().real != os.getuid() or process.status() == psutil.STATUS_ZOMBIE:
                 continue
-            root = process.environ().get(GROUP_VARIABLE)
+            group = Owner.parse(process.environ().get(GROUP_VARIABLE, ""))
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue  # ended meanwhile, or not to be looked at
-        if root is not None and root.isdecimal() and not psutil.pid_exists(int(root)):
+        if group is not None and group.is_gone:
             found.append(process)
     return found
 

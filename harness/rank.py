@@ -12,12 +12,15 @@ from pathlib import Path
 import msgspec
 
 from adabench.harness.namespaces import enter, environment
+from adabench.harness.owner import Owner
 from adabench.harness.process import die_with_parent
 from adabench.harness.spec import GROUP_VARIABLE, TrialSpec
 
 
 def main() -> int:
-    die_with_parent(int(os.environ[GROUP_VARIABLE]))
+    group = Owner.parse(os.environ[GROUP_VARIABLE])
+    assert group is not None
+    die_with_parent(group.pid)
     spec_file = Path(sys.argv[1])
     _take_place(msgspec.json.decode(spec_file.read_bytes(), type=TrialSpec), int(os.environ["RANK"]))
     from adabench.harness.trial import run_trial

@@ -25,7 +25,7 @@ NETWORK_VARIABLE = "ADAPS_NETWORK"
 """Environment variable that tells the parameter server how to shape its links."""
 
 GROUP_VARIABLE = "ADABENCH_GROUP"
-"""Environment variable that tells a rank which process it has to end with."""
+"""Environment variable that tells a rank which process, as an `Owner`, it has to end with."""
 
 
 class TrialSpec(msgspec.Struct, kw_only=True, frozen=True):

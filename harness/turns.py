@@ -142,7 +142,7 @@ def in_turns(participants: Sequence[Participant[T]]) -> None:
         The first one of any `execute`, `began` or `ended`, after all have ended.
     """
     given_up = threading.Event()
-    with scratch_folder() as folder:
+    with scratch_folder("sockets of runs that take turns") as folder:
         living: list[_Member[T]] = []
         try:
             for index, participant in enumerate(participants):

@@ -10,7 +10,6 @@ WALL_CLOCK = re.compile(r"time\.time\(|datetime\.now|utcnow|system_clock|high_re
 DATES = {
     "harness/one_run.py": "when a run began, for its record",
     "harness/open_session.py": "when a session began, for its name",
-    "harness/scratch.py": "the age of a folder, which the file system dates by the same clock",
 }
 """Where the date is what is asked for."""
 

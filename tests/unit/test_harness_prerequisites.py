@@ -8,14 +8,17 @@ import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
-from adabench.harness import leftovers, scratch
+from adabench.harness import leftovers
+from adabench.harness.owner import Owner
 from adabench.harness.prerequisites import complaints_about
 from adabench.harness.spec import GROUP_VARIABLE
 from adabench.harness.study import load_study
@@ -63,31 +66,42 @@ def test_too_little_memory_for_a_study_is_told(tmp_path: Path, monkeypatch: pyte
 
 def test_what_crashed_runs_left_is_found_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(scratch, "_YOUNG_SECONDS", 0.0)
     monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path)
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    folder = tmp_path / "adabench-left"
-    folder.mkdir()
-    shared = [tmp_path / f"torch_{pid}_1_0" for pid in (gone.pid, os.getpid())]
+    here = Owner.this_process()
+    gone = msgspec.structs.replace(here, started=here.started + 1)  # whose identifier is used again
+    elsewhere = msgspec.structs.replace(gone, namespace="pid:[1]")
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    shared = [tmp_path / f"torch_{pid}_1_0" for pid in (ended.pid, os.getpid())]
     for file in shared:
         file.touch()
+    (tmp_path / "adabench-results").mkdir()
     sleep = [sys.executable, "-c", "print(flush=True); input()"]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with (
-        subprocess.Popen(sleep, env={**os.environ, GROUP_VARIABLE: str(gone.pid)}, **pipes) as orphan,
-        subprocess.Popen(sleep, env={**os.environ, GROUP_VARIABLE: str(os.getpid())}, **pipes) as alive,
-    ):
-        for process in (orphan, alive):
+    with ExitStack() as started:
+        orphan, *others = (
+            started.enter_context(
+                subprocess.Popen(
+                    sleep,
+                    env={**os.environ, GROUP_VARIABLE: group},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                )
+            )
+            for group in (gone.text(), here.text(), elsewhere.text(), "1", "{")
+        )
+        for process in (orphan, *others):
             assert process.stdout is not None
             process.stdout.readline()
         found = leftovers.find()
-        mine = {orphan.pid, alive.pid}
-        assert {process.pid for process in found.processes} & mine == {orphan.pid}
-        assert (found.shared_files, found.folders) == ([shared[0]], [folder])
+        mine = {process.pid for process in (orphan, *others)}
         ours = [process for process in found.processes if process.pid in mine]
+        assert [process.pid for process in ours] == [orphan.pid]
+        assert found.folders == []
+        assert found.shared_files == [shared[0]]
         leftovers.clean(found._replace(processes=ours))
         assert not psutil.pid_exists(orphan.pid)
-        assert alive.poll() is None
-        alive.kill()
-    assert sorted(tmp_path.iterdir()) == [shared[1]]
+        assert [process.poll() for process in others] == [None] * len(others)
+        for process in others:
+            process.kill()
+    # Files in shared memory are named, never removed: they may be another program's.
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "adabench-results", *sorted(shared)]
