@@ -13,7 +13,7 @@ from autoada.access.batches import on_host
 from autoada.access.binding import Prepare
 from autoada.access.operations import name_of
 from autoada.access.predictor import STRIKES, IntentPredictor
-from autoada.loop import LoopRecorder, Way, call_all
+from autoada.loop import Call, LoopRecorder, Way, call_all
 from autoada.model import AdaModel
 from autoada.rows import Expected, rows_of_reads
 
@@ -120,7 +120,7 @@ class PredictedKeys:
 
     def __init__(self, model: AdaModel, prepare: Prepare | None = None) -> None:
         self._model = model
-        self._given: Way | None = None if prepare is None else (prepare,)
+        self._given: Way | None = None if prepare is None else (Call("", prepare),)
         self._loop = LoopRecorder(model, self._changed)
         self._found: Callable[[], None] = _nothing
         self._told: set[str] = set()
@@ -146,6 +146,10 @@ class PredictedKeys:
         if self._given is not None:
             if calls > 1:
                 self._tell(_SEVERAL.format("first call's", "prepare= gives one call"))
+            if calls > 0 and self._model.first_target != self._given[0].target:
+                self._given = (Call(self._model.first_target, self._given[0].prepare),)
+                self.predictor = self._make_predictor()
+                return True
             return self._was_wrong(expected)
         if self._loop.returned(calls):
             self.predictor = self._make_predictor()  # what was learned belongs to the other way

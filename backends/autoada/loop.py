@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from torch import nn
@@ -14,22 +16,52 @@ from autoada.model import AdaModel
 RECORDED_BATCHES = 3
 """Batches whose way to the model is recorded; two of them have to agree."""
 
-Way = tuple[Prepare, ...]
-"""The model's calls for one batch, in order: each gives the arguments."""
+
+@dataclass(frozen=True)
+class Call:
+    """One call for a batch.
+
+    Attributes
+    ----------
+    target : str
+        The dotted name of the model's method or module that is called; empty for the model itself.
+    prepare : callable
+        Gives the arguments for a batch.
+    """
+
+    target: str
+    prepare: Prepare
+
+
+@dataclass(frozen=True)
+class RecordedCall(Call):
+    """One that was recorded."""
+
+    prepare: Binding
+
+    @property
+    def key(self) -> Any:
+        """Equal for calls that do the same, numbers left aside."""
+        return self.target, self.prepare.key
+
+
+Way = tuple[Call, ...]
+"""The model's calls for one batch, in order."""
 
 
 def call_all(way: Way, model: nn.Module, batch: Any) -> None:
     """Call `model` as the loop does for `batch`."""
-    for prepare in way:
-        args, kwargs = prepare(batch)
-        model(*args, **kwargs)
+    for call in way:
+        args, kwargs = call.prepare(batch)
+        (attrgetter(call.target)(model) if call.target else model)(*args, **kwargs)
 
 
 class LoopRecorder:
     """Listens to the model's calls in the first batches.
 
     The first call of the first batch gives a way that is used at once; a second batch has to confirm it. If a
-    batch turns out to have several calls, all calls of the batches that follow are recorded.
+    batch turns out to have several calls, all calls of the batches that follow are recorded. A method that
+    turns out to read no rows is a helper of the loop: its calls are left out, and what it gives is unknown.
 
     Parameters
     ----------
@@ -40,7 +72,7 @@ class LoopRecorder:
 
     Attributes
     ----------
-    way : tuple of Binding, or None
+    way : tuple of Call, or None
         The calls that are known.
     settled : bool
         Whether no further batch is recorded.
@@ -53,14 +85,17 @@ class LoopRecorder:
     def __init__(self, model: AdaModel, changed: Callable[[], None]) -> None:
         self._model = model
         self._changed = changed
-        self.way: tuple[Binding, ...] | None = None
+        self.way: tuple[RecordedCall, ...] | None = None
         self.obstacle: str | None = None
         self.settled = False
         self.numbers_vary = False
         self._all_calls = False
-        self._seen: list[tuple[Binding, ...]] = []
+        self._seen: list[tuple[RecordedCall, ...]] = []
         self._recording: Recording | None = None
-        self._calls: list[Binding] = []
+        self._calls: list[RecordedCall] = []
+        self._present: _Present | None = None
+        self._helpers: set[str] = set()
+        self._late = False
 
     def hand_out(self, batch: Any) -> None:
         """The loop gets `batch`."""
@@ -71,23 +106,35 @@ class LoopRecorder:
         self._model.listen(self)
         self._recording.start()
 
-    def called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The model is called, its forward has not begun."""
+    def called(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The model is called, but has not begun."""
         recording = self._recording
         assert recording is not None
         recording.stop()
+        present = self._present = _Present(target, (self.way, self.settled, self.numbers_vary, self.obstacle))
         try:
-            self._calls.append(recording.arguments(args, kwargs))
+            present.call = RecordedCall(target, recording.arguments(args, kwargs))
         except NotRecorded as reason:
-            self.obstacle = str(reason)
-            self._end_recording()
-        if not self._all_calls:
-            self._end_recording()
-            if self._learn():
+            present.reason = str(reason)
+        if not target or (present.uses_batch and target not in self._helpers):
+            present.taken = True
+            if self._take(present):
                 self._changed()
 
-    def left(self, output: Any) -> None:
-        """The model's forward has given `output`."""
+    def left(self, output: Any, counts: bool) -> None:
+        """The call has given `output`; does it count as one of the model?"""
+        present, self._present = self._present, None
+        assert present is not None
+        if counts:
+            self._helpers.discard(present.target)
+            if not present.taken:
+                self._late = self._take(present) or self._late
+            if not self._all_calls:
+                self._end_recording()
+        else:
+            self._helpers.add(present.target)
+            if present.taken and self._take_back(present):
+                self._changed()
         if self._recording is not None:
             self._recording.give_up(output)
             self._recording.start()
@@ -95,12 +142,13 @@ class LoopRecorder:
     def returned(self, calls: int) -> bool:
         """The loop is done with the batch, for which it called the model so many times; has `way` changed?"""
         self._end_recording()
+        changed, self._late = self._late, False
         if self._all_calls:
-            return not self.settled and self._learn()
+            return (not self.settled and self._learn()) or changed
         if calls > 1 and self.way is not None:
             self._all_calls, self.settled = True, False
             self._seen.clear()
-        return False
+        return changed
 
     def give_up(self, obstacle: str) -> None:
         """Know no way any more."""
@@ -109,6 +157,25 @@ class LoopRecorder:
     def abandon(self) -> None:
         """The loop has ended, maybe in the middle of a batch."""
         self._end_recording()
+
+    def _take(self, present: _Present) -> bool:
+        """The call is one of the model; whether `way` has changed."""
+        if present.call is None:
+            self.obstacle = present.reason
+            self._end_recording()
+        else:
+            self._calls.append(present.call)
+        return not self._all_calls and self._learn()
+
+    def _take_back(self, present: _Present) -> bool:
+        """The call was none of the model after all; whether `way` has changed."""
+        before = self.way
+        if present.call is not None:
+            self._calls.pop()
+        if not self._all_calls:
+            self._seen.pop()
+            self.way, self.settled, self.numbers_vary, self.obstacle = present.before
+        return bool(_key(self.way) != _key(before))
 
     def _learn(self) -> bool:
         """Take in the calls of one batch; whether `way` has changed."""
@@ -119,7 +186,11 @@ class LoopRecorder:
         if agreeing and calls:
             self.way, self.settled = agreeing[0], True
             self.numbers_vary = _numbers(agreeing[0]) != _numbers(calls)
-        elif calls and (len(self._seen) == 1 or self._all_calls) and all(c.follows_batch for c in calls):
+        elif (
+            calls
+            and (len(self._seen) == 1 or self._all_calls)
+            and all(c.prepare.follows_batch for c in calls)
+        ):
             self.way = calls
         elif not self._all_calls:
             self.way = None
@@ -136,9 +207,24 @@ class LoopRecorder:
             self._model.listen(None)
 
 
-def _numbers(way: Sequence[Binding]) -> list[tuple[float, ...]]:
-    return [binding.numbers for binding in way]
+@dataclass
+class _Present:
+    """The call that is going on, and what was known before it."""
+
+    target: str
+    before: tuple[Any, ...]
+    call: RecordedCall | None = None
+    reason: str | None = None
+    taken: bool = False
+
+    @property
+    def uses_batch(self) -> bool:
+        return self.call is not None and self.call.prepare.uses_batch
 
 
-def _key(way: Sequence[Binding] | None) -> Any:
-    return None if way is None else [binding.key for binding in way]
+def _numbers(way: Sequence[RecordedCall]) -> list[tuple[float, ...]]:
+    return [call.prepare.numbers for call in way]
+
+
+def _key(way: Sequence[RecordedCall] | None) -> Any:
+    return None if way is None else [call.key for call in way]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import adaps
 from autoada.access.draws import Replay
+from autoada.calls import Calls, DirectCalls, is_method, method
 from autoada.checkpoint import WorkerState
 from autoada.dense import DenseParameters
 from autoada.layout import layout_of
@@ -35,6 +36,10 @@ _made = threading.local()
 
 class AdaModel(nn.Module):
     """Wraps a model so that it trains on the parameter server; its forward and its loop stay as they are.
+
+    A call of the model is a call of the wrapper, of any of the model's methods through it, as in
+    ``model.calculate_loss(batch)``, of the model itself, or of a module that was reached through the wrapper,
+    as in ``model.encoder(x)``.
 
     Embedding weights become tables of the server, of which a forward pass pulls the rows that it reads; all
     other parameters become views of one flat buffer. Buffers, such as BatchNorm's statistics, stay on each
@@ -109,6 +114,8 @@ class AdaModel(nn.Module):
         self._parts = [(layout.groups[layout.rules[name]].optimizer, part) for name, part in parts.items()]
         self._initialise()
         replacements = replace_parameters(model, layout.tables, self._tables)
+        self._calls = Calls(self._step, self._tables.values(), self.reads, self._refresh)
+        self._followed = {"": DirectCalls(self._calls, "", model)}
         self.module = model
         if optimizer is None:
             self._push_after_backward(model)
@@ -116,33 +123,9 @@ class AdaModel(nn.Module):
             push_at_step(each, replacements, self.push)
         _made.model = weakref.ref(self)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # rows come from outside of any graph
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The wrapped model's forward."""
-        step = self._step
-        if not self.training:
-            return self._evaluate(args, kwargs)
-        listener = step.listener
-        if listener is not None:
-            listener.called(args, kwargs)
-        step.calls += 1
-        expected = step.calls <= step.expected_calls
-        for table in self._tables.values():
-            table.training = True
-            table.noting = expected
-            if step.calls == 1 or not expected:  # the rows of all expected calls were pulled by the first
-                table.forget_rows()
-        if step.stale:
-            self._refresh()
-        try:
-            with step.replay if expected else NO_REPLAY:
-                output = self.module(*args, **kwargs)
-        except BaseException:
-            step.calls -= 1  # what it would have read is not known
-            raise
-        if listener is not None:
-            listener.left(output)
-        return output
+        return self._calls.run("", self.module, self.training, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -150,11 +133,17 @@ class AdaModel(nn.Module):
         except AttributeError:
             if name == "module":
                 raise
-            return getattr(self.module, name)
+        value = getattr(self.module, name)
+        if is_method(value, self.module):
+            return method(self._calls, name, value, lambda: self.training)
+        if isinstance(value, nn.Module):
+            self._follow(name, value)
+        return value
 
     def push(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Hand gradients over, all or one optimizer's; the next forward pass sees their effect."""
         self._step.push_queued = False
+        self._calls.stepping()
         self._follow_learning_rates()
         parts = [part for owner, part in self._parts if optimizer is None or owner is optimizer]
         for part in parts:
@@ -166,8 +155,13 @@ class AdaModel(nn.Module):
 
     @property
     def calls(self) -> int:
-        """Forward passes in training mode since `expect` that came to their end."""
+        """Calls in training mode since `expect` that came to their end."""
         return self._step.calls
+
+    @property
+    def first_target(self) -> str:
+        """What the first of these calls called: a method or module by its dotted name, or the model itself."""
+        return self._step.first_target
 
     def listen(self, listener: CallListener | None) -> None:
         """Have `listener` told about the calls in training mode that follow."""
@@ -209,6 +203,7 @@ class AdaModel(nn.Module):
 
     def expect(self, expected: Expected | None) -> None:
         """Say what the forward passes in training mode that follow will read."""
+        self._calls.next_batch()
         step = self._step
         step.calls = 0
         step.expected_calls = 1 if expected is None else expected.calls
@@ -340,12 +335,13 @@ class AdaModel(nn.Module):
         if self._owns_node:
             self.node.close()
 
-    def _evaluate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        for table in self._tables.values():
-            table.training = False
-            table.forget_rows()
-        self._refresh()
-        return self.module(*args, **kwargs)
+    def _follow(self, name: str, module: nn.Module) -> None:
+        """Have the loop's own calls of one of the model's modules, or of those in a list, be calls."""
+        if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+            for key, each in module.named_children():
+                self._follow(f"{name}.{key}", each)
+        elif name not in self._followed:
+            self._followed[name] = DirectCalls(self._calls, name, module)
 
     def _make_tables(self) -> dict[str, RemoteTable]:
         return {

@@ -17,12 +17,12 @@ NO_REPLAY: AbstractContextManager[None] = nullcontext()
 class CallListener(Protocol):
     """Follows the calls of a model in training mode."""
 
-    def called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A forward pass is about to begin."""
+    def called(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The method or module `target`, a dotted name, or the model itself is about to run."""
         ...
 
-    def left(self, output: Any) -> None:
-        """It is over."""
+    def left(self, output: Any, counts: bool) -> None:
+        """It is over; was it a call of the model, which reads rows, or a mere helper?"""
         ...
 
 
@@ -35,11 +35,13 @@ class Step:
     stale : bool
         Whether gradients were pushed since the dense parameters were pulled.
     calls, expected_calls : int
-        Forward passes so far, and those that the batch was expected to need.
+        Calls of the model so far, and those that the batch was expected to need.
+    first_target : str
+        What the first of them called: a dotted name, empty for the model itself.
     push_queued : bool
         Whether the end of the backward pass will push.
     replay : context manager
-        Gives the expected forward passes the draws that were foretold.
+        Gives the expected calls the draws that were foretold.
     listener : CallListener or None
         Who is told about calls.
     end_turn : callable or None
@@ -51,6 +53,7 @@ class Step:
     stale: bool = False
     calls: int = 0
     expected_calls: int = 1
+    first_target: str = ""
     push_queued: bool = False
     replay: AbstractContextManager[Any] = NO_REPLAY
     listener: CallListener | None = None

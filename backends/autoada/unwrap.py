@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from autoada.calls import without_hooks
 from autoada.model import AdaModel
 from autoada.parameter import TableParameter
 
@@ -25,5 +26,4 @@ def unwrap(model: AdaModel) -> nn.Module:
             copies[id(parameter)] = nn.Parameter(
                 state[name].to(parameter.table.device), requires_grad=parameter.requires_grad
             )
-    plain: nn.Module = copy.deepcopy(model.module, copies)
-    return plain
+    return without_hooks(copy.deepcopy(model.module, copies))

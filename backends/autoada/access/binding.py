@@ -173,6 +173,8 @@ class Binding:
         Those among the arguments that do not come from the batch, such as that of a step.
     follows_batch : bool
         Whether every tensor among the arguments is made from the batch.
+    uses_batch : bool
+        Whether anything among the arguments comes from the batch.
     """
 
     def __init__(self, program: Program, sources: tuple[_Source, ...], structure: Any) -> None:
@@ -183,6 +185,7 @@ class Binding:
         kinds = [source._replace(value=None) if source.is_number else source for source in sources]
         self.key = (program.key, repr(kinds), str(structure))
         self.follows_batch = program.outputs_follow_batch
+        self.uses_batch = any(source.kind != "constant" for source in sources)
 
     def __call__(self, batch: Any) -> Arguments:
         """Positional and keyword arguments of the model for `batch`."""
