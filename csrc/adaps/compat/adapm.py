@@ -118,11 +118,11 @@ class Server:
         """Collective: wait until every server is here. Worker threads have a barrier of their own."""
         if self._others is None:
             return
-        store, prefix = self._others.store, f"{self._others.prefix}/barrier/{self._barriers}"
+        store, barrier = self._others.store, self._others.key(f"barrier/{self._barriers}")
         self._barriers += 1
-        if store.add(f"{prefix}/arrived", 1) == self._others.world_size:
-            store.set(f"{prefix}/complete", "")
-        while not rendezvous.wait_for(store, [f"{prefix}/complete"], time.monotonic() + 1.0):
+        if store.add(f"{barrier}/arrived", 1) == self._others.world_size:
+            store.set(f"{barrier}/complete", "")
+        while not rendezvous.wait_for(store, [f"{barrier}/complete"], time.monotonic() + 1.0):
             self._node.check()
 
     def shutdown(self) -> None:
