@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -189,3 +191,42 @@ def test_a_parameter_that_is_no_table_is_refused_by_name() -> None:
         IntentPredictor(Unknown(10), ["grms"])
     with pytest.raises(ValueError, match=r"'out.bias' has 1 dimension"):
         IntentPredictor(Unknown(10), ["out.bias"])
+
+
+class Column(enum.Enum):
+    ITEMS = 1
+
+    def __repr__(self) -> str:
+        raise AssertionError("nobody has to write this down")
+
+
+class Users:
+    pass
+
+
+def test_keys_of_any_kind_and_constants_without_a_text_are_bound_by_reference() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.items = nn.Embedding(20, 2)
+            self.users = nn.Embedding(20, 2)
+
+        def forward(self, batch: Any) -> Any:
+            shifted = batch[Column.ITEMS].clamp(max=np.int64(15), min=-float("inf"))
+            return self.items(shifted.long()) + self.users(batch[Users] * batch[np.int64(3)])
+
+    predictor = IntentPredictor(Model())
+    for _ in range(8):
+        batch: dict[Any, Any] = {
+            Column.ITEMS: torch.randint(0, 20, (4,)),
+            Users: torch.randint(0, 20, (4,)),
+            np.int64(3): torch.ones(4, dtype=torch.int64),
+            "name'] + 1/0 #": 3.0,
+        }
+        prediction = predictor.predict(batch)
+        items, users = prediction.accesses
+        assert items.ids is not None
+        assert users.ids is not None
+        assert torch.equal(items.ids, batch[Column.ITEMS].clamp(max=15))
+        assert torch.equal(users.ids, batch[Users])
+    assert prediction.tier == "program", predictor.refused

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -500,6 +501,22 @@ def test_of_several_calls_prepare_gives_one(
         "(prepare= gives one call)"
     ]
     assert announced.calls[-1][1:] == (expected_keys(model, given[-1]), 3)
+
+
+class Silent:
+    def __repr__(self) -> str:
+        raise AssertionError("nobody has to write this down")
+
+
+def test_batches_with_keys_of_any_kind_are_predicted(model: autoada.AdaModel) -> None:
+    announced = Announcements(model)
+    users, items = Silent(), np.int64(1)
+    given = [{users: batch[0], items: batch[1], Silent: batch[2]} for batch in batches(8)]
+    for batch in autoada.AdaDataLoader(given, 2):
+        model(batch[users], batch[items]).sum().backward()
+    assert [call[1:] for call in announced.calls] == [
+        (expected_keys(model, batch), clock) for clock, batch in enumerate(batches(8))
+    ]
 
 
 class Routed(nn.Module):

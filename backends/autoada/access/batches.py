@@ -30,9 +30,11 @@ def read(batch: Any, path: Path) -> Any:
     return batch
 
 
-def expression(path: Path, root: str = "batch") -> str:
-    """Python source that reads the leaf at `path`."""
-    return root + "".join(f"[{key!r}]" if step == "item" else f".{key}" for step, key in path)
+def expression(path: Path, name: Callable[[Any], str], root: str = "batch") -> str:
+    """Python source that reads the leaf at `path`; ``name(key)`` is the variable that holds a key."""
+    for step, key in path:
+        root = f"{root}[{name(key)}]" if step == "item" else f"getattr({root}, {name(key)})"
+    return root
 
 
 def signature(batch: Any) -> tuple[Any, ...]:

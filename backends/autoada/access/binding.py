@@ -182,8 +182,8 @@ class Binding:
         self._sources = sources
         self._structure = structure
         self.numbers = tuple(source.value for source in sources if source.is_number)
-        kinds = [source._replace(value=None) if source.is_number else source for source in sources]
-        self.key = (program.key, repr(kinds), str(structure))
+        kinds = [(source.kind, *_comparable(source)) for source in sources]
+        self.key = (program.key, kinds, structure)
         self.follows_batch = program.outputs_follow_batch
         self.uses_batch = any(source.kind != "constant" for source in sources)
 
@@ -204,6 +204,11 @@ class Binding:
             path: Path = source.value
             return read(batch, path)
         return source.value
+
+
+def _comparable(source: _Source) -> tuple[Any, Any]:
+    """What two sources that do the same agree in: a constant's type too, as 1 equals True."""
+    return type(source.value), None if source.is_number else source.value
 
 
 def _popped() -> list[TorchFunctionMode]:

@@ -21,7 +21,6 @@ from autoada.access.draws import draw
 from autoada.access.ghosts import Ghosts, Recorder
 from autoada.access.meta import GhostKernels
 from autoada.access.operations import (
-    DATA_SHAPED,
     SHAPE_INPLACE,
     Kind,
     TorchFunction,
@@ -30,7 +29,7 @@ from autoada.access.operations import (
     name_of,
 )
 from autoada.access.shadow import Shadow
-from autoada.access.shapes import ghost
+from autoada.access.shapes import broadcast, ghost
 
 Arguments = tuple[Any, ...]
 Keywords = dict[str, Any]
@@ -100,6 +99,7 @@ class GhostMode(TorchFunctionMode):
             Kind.SET_ITEM: self._write_ghost,
             Kind.REPEAT_INTERLEAVE: self._repeat_interleave,
             Kind.ATTENTION: self._attention,
+            Kind.DATA_SHAPED: self._data_shaped,
         }
 
     def __torch_function__(
@@ -308,8 +308,8 @@ class GhostMode(TorchFunctionMode):
     # Operations on ghosts
 
     def _general(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
-        if func in DATA_SHAPED:
-            raise GhostEscape(name_of(func), user_location())
+        if kwargs.get("out", func) is None:  # written out, but as good as not given
+            kwargs = {name: value for name, value in kwargs.items() if name != "out"}
         output = self._kernels(func, args, kwargs, memorize=not self._ghosts.overwritten)
         if "out" in kwargs:
             for target in pytree.tree_leaves(kwargs["out"]):
@@ -317,6 +317,15 @@ class GhostMode(TorchFunctionMode):
                     self._ghosts.overwrite(self._writable(func, target))
             return kwargs["out"]
         return output
+
+    def _data_shaped(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
+        if name_of(func) == "masked_select":
+            given = {**dict(zip(("input", "mask"), args, strict=False)), **kwargs}
+            source, mask = given["input"], given["mask"]
+            if not self._ghosts.is_ghost(mask):
+                shape = broadcast(source.shape, mask.shape)
+                return ghost((int(mask.expand(shape or mask.shape).sum()),), source.dtype)
+        raise GhostEscape(name_of(func), user_location())
 
     def _linear(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         if len(args) < 2 or args[0].dim() == 0:

@@ -38,6 +38,7 @@ class Kind(IntEnum):
     TEXT = 19
     ATTENTION = 20
     GRADIENT = 21
+    DATA_SHAPED = 22  # the output's shape depends on values
 
 
 def kind_of(function: TorchFunction) -> Kind:
@@ -69,11 +70,6 @@ def functions(*names: str) -> set[TorchFunction]:
     return {function for function in found if callable(function)}
 
 
-DATA_SHAPED = functions(
-    "nonzero", "unique", "unique_consecutive", "masked_select", "bincount", "argwhere", "_unique2"
-)
-"""Functions whose output's shape depends on values."""
-
 SHAPE_INPLACE = {
     "resize_", "unsqueeze_", "squeeze_", "transpose_", "t_", "swapdims_", "swapaxes_", "as_strided_", "set_",
     "resize_as_",
@@ -83,6 +79,9 @@ _EMBEDDING = functions("embedding")
 _BAG = {F.embedding_bag, torch.embedding_bag}
 _INDEX_SELECT = functions("index_select")
 _LINEAR = functions("linear")
+_DATA_SHAPED = functions(
+    "nonzero", "unique", "unique_consecutive", "masked_select", "bincount", "argwhere", "_unique2"
+)
 _RANDOM = functions(
     "rand", "randn", "randint", "randperm", "normal", "multinomial", "bernoulli", "poisson", "rand_like",
     "randn_like", "randint_like", "random_", "uniform_", "normal_", "bernoulli_", "exponential_",
@@ -108,7 +107,8 @@ _METADATA_NAMES = {
     "size", "dim", "numel", "nelement", "element_size", "is_floating_point", "is_complex", "stride",
     "storage_offset", "is_contiguous", "get_device", "__len__", "ndimension", "type", "is_signed",
     "is_same_size", "is_inference", "result_type", "is_tensor", "register_hook", "retain_grad", "can_cast",
-    "is_storage", "sym_size", "register_post_accumulate_grad_hook",
+    "is_storage", "sym_size", "register_post_accumulate_grad_hook", "data_ptr", "is_pinned", "is_shared",
+    "is_conj", "is_neg", "dim_order",
 }  # fmt: skip
 _METADATA_ATTRIBUTES = {
     "shape", "ndim", "dtype", "layout", "requires_grad", "is_leaf", "grad_fn", "is_sparse", "is_quantized",
@@ -132,6 +132,7 @@ _BY_SET: Sequence[tuple[Collection[Any], Kind]] = (
     (_ALIAS, Kind.ALIAS),
     (_SAME_SHAPE, Kind.SAME_SHAPE),
     (_LINEAR, Kind.LINEAR),
+    (_DATA_SHAPED, Kind.DATA_SHAPED),
 )
 _BY_NAME: dict[str, Kind] = {
     "__set__": Kind.IGNORED,

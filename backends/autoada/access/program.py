@@ -1,4 +1,8 @@
-"""Access programs: straight-line Python from a batch to the rows it reads, sliced from a tape."""
+"""Access programs: straight-line Python from a batch to the rows it reads, sliced from a tape.
+
+The source that is generated here holds no data: whatever comes from the user, be it a key, a number or a
+function, is bound to a variable of its own.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from autoada.access.draws import draw
 from autoada.access.operations import name_of
 from autoada.access.tape import Constant, Leaf, Operation, Ref, Tape, references
 
-_LITERALS = (int, float, bool, str, type(None))
+_LITERALS = (int, float, bool, str, type(None))  # compared by value
 
 
 class NotRecorded(Exception):
@@ -38,7 +42,9 @@ class Program:
     key : tuple
         Equal for programs that do the same.
     source : str
-        The program as Python.
+        The program as Python; `names` are its variables.
+    names : Names
+        What the source refers to.
     constants : list of Tensor
         Tensors that it uses beside those of the batch.
     outputs_follow_batch : bool
@@ -57,7 +63,7 @@ class Program:
     def __init__(self, tape: Tape, outputs: Sequence[Tensor], *, clone_leaves: bool = False) -> None:
         numbers = [_number(tape, tensor) for tensor in outputs]
         self._needed = sorted(_slice(tape, numbers))
-        self._names: dict[str, Any] = {}
+        self.names = Names()
         self.constants: list[Tensor] = []
         self.draw_numbers: set[int] = set()
         self.outputs_follow_batch = all(
@@ -74,8 +80,8 @@ class Program:
         result = ", ".join(f"v{short[number]}" for number in numbers)
         self.source = "def run(batch, draw):\n" + "".join(lines) + f"    return [{result}]\n"
         self.key = (tuple(keys), tuple(short[number] for number in numbers))
-        exec(self.source, self._names)
-        self._run: Callable[[Any, Any], list[Tensor]] = self._names["run"]
+        exec(self.source, self.names.values)
+        self._run: Callable[[Any, Any], list[Tensor]] = self.names.values["run"]
 
     def __call__(self, batch: Any, generator: torch.Generator) -> tuple[list[Tensor], dict[int, Draw]]:
         """The outputs for `batch`, and the draws that were made for them."""
@@ -113,38 +119,52 @@ class Program:
         """Source and key of one node."""
         node = tape.nodes[number]
         if isinstance(node, Leaf):
-            return expression(node.path) + (".clone()" if clone else ""), node.path
+            return expression(node.path, self.names.of) + (".clone()" if clone else ""), node.path
         if isinstance(node, Constant):
             self.constants.append(node.tensor)
-            return self._named("c", number, node.tensor), ("constant", id(node.tensor))
-        function = self._named("f", number, node.function)
-        given = [self._text(value, number, short) for value in node.args]
-        given += [f"{name}={self._text(value, number, short)}" for name, value in node.kwargs.items()]
+            return self.names.of(node.tensor), ("constant", id(node.tensor))
+        function = self.names.of(node.function)
+        given = [self._text(value, short) for value in node.args]
+        if node.kwargs:
+            named = (
+                f"{self.names.of(name)}: {self._text(value, short)}" for name, value in node.kwargs.items()
+            )
+            given.append(f"**{{{', '.join(named)}}}")
         if node.draw is not None:
             self.draw_numbers.add(node.draw)
-            call = f"draw({node.draw}, {', '.join([function, *given])})"
+            call = f"draw({', '.join([self.names.of(node.draw), function, *given])})"
         else:
             call = f"{function}({', '.join(given)})"
         return call, (node.function, node.draw, _canonical((node.args, tuple(node.kwargs.items())), short))
 
-    def _text(self, value: Any, number: int, short: dict[int, int]) -> str:
+    def _text(self, value: Any, short: dict[int, int]) -> str:
         if isinstance(value, Ref):
             return f"v{short[value.node]}"
         if isinstance(value, slice):
             parts = (value.start, value.stop, value.step)
-            return f"slice({', '.join(self._text(part, number, short) for part in parts)})"
+            return f"slice({', '.join(self._text(part, short) for part in parts)})"
         if type(value) in (list, tuple):
-            items = ", ".join(self._text(item, number, short) for item in value)
-            if type(value) is list:
-                return f"[{items}]"
-            return f"({items},)" if len(value) == 1 else f"({items})"
-        if type(value) in _LITERALS and value == value and value not in (float("inf"), float("-inf")):
-            return repr(value)
-        return self._named("o", number, value)
+            items = "".join(f"{self._text(item, short)}, " for item in value)
+            return f"[{items}]" if type(value) is list else f"({items})"
+        return self.names.of(value)
 
-    def _named(self, prefix: str, number: int, value: Any) -> str:
-        name = f"{prefix}{number}_{len(self._names)}"
-        self._names[name] = value
+
+class Names:
+    """Variables of generated source, numbered, so that no value has to be written as text.
+
+    Attributes
+    ----------
+    values : dict of str to object
+        What each variable holds.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {"slice": slice, "getattr": getattr}
+
+    def of(self, value: Any) -> str:
+        """A variable that holds `value`."""
+        name = f"o{len(self.values)}"
+        self.values[name] = value
         return name
 
 
@@ -158,9 +178,10 @@ class Guard:
     """
 
     def __init__(self, signatures: Sequence[tuple[Any, ...]]) -> None:
-        conditions = [c for entries in zip(*signatures, strict=True) for c in _conditions(entries)]
+        names = Names()
+        conditions = [c for entries in zip(*signatures, strict=True) for c in _conditions(entries, names.of)]
         self.source = " and ".join(conditions) or "True"
-        self._holds: Callable[[Any], bool] = eval(f"lambda batch: {self.source}")
+        self._holds: Callable[[Any], bool] = eval(f"lambda batch: {self.source}", names.values)
 
     def __call__(self, batch: Any) -> bool:
         """Whether the program holds for `batch`."""
@@ -185,21 +206,21 @@ class Guard:
         )
 
 
-def _conditions(entries: tuple[tuple[Any, ...], ...]) -> Iterable[str]:
+def _conditions(entries: tuple[tuple[Any, ...], ...], name: Callable[[Any], str]) -> Iterable[str]:
     first = entries[0]
-    text = expression(first[0])
+    text = expression(first[0], name)
     if len(first) == 2:
         values = {entry[1] for entry in entries}
         if len(values) == 1 and type(first[1]) in _LITERALS and first[1] == first[1]:
-            yield f"{text} == {first[1]!r}"
+            yield f"{text} == {name(first[1])}"
         return
     shapes = [entry[1] for entry in entries]
     pinned = [i for i, size in enumerate(shapes[0]) if all(shape[i] == size for shape in shapes)]
     if len(pinned) == len(shapes[0]):
-        yield f"{text}.shape == {tuple(shapes[0])!r}"
+        yield f"{text}.shape == {name(tuple(shapes[0]))}"
         return
     yield f"{text}.dim() == {len(shapes[0])}"
-    yield from (f"{text}.shape[{i}] == {shapes[0][i]}" for i in pinned)
+    yield from (f"{text}.shape[{i}] == {name(shapes[0][i])}" for i in pinned)
 
 
 def _number(tape: Tape, tensor: Tensor) -> int:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from autoada.access.batches import Path, leaves
-from autoada.access.operations import DATA_SHAPED, Kind, TorchFunction, kind_of, name_of
+from autoada.access.operations import Kind, TorchFunction, kind_of, name_of
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ class Tape:
             return False
         name = name_of(node.function)
         if (
-            node.function in DATA_SHAPED
+            kind_of(node.function) is Kind.DATA_SHAPED
             or name in _DATA_SHAPED_NAMES
             or (name == "where" and len(node.args) == 1)
         ):

@@ -179,6 +179,25 @@ class Siamese(nn.Module):
         return ((left - right).norm(dim=1) + centre.sum(1)).mean()
 
 
+class Interacting(nn.Module):
+    """Asks for no `out` in so many words, and picks out of what is unknown by a mask that is known."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = nn.Embedding(ROWS, 32)
+        self.project = nn.Parameter(torch.randn(32, 64))
+        self.head = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64))
+        self.more = nn.Embedding(ROWS, 64)
+
+    def forward(self, items: Tensor) -> Any:
+        fields = self.items(items)
+        attended = self.head(torch.tensordot(fields, self.project, dims=([-1], [0])))
+        pooled = torch.mean(attended, dim=1, out=None) + torch.sum(attended, dim=1, out=None)
+        valid = (items > 3).unsqueeze(-1)
+        kept = torch.masked_select(attended, valid).view(-1, 64)
+        return (pooled * self.more(items[:, 0])).tanh().mean() + kept.tanh().mean()
+
+
 def ratings(generator: Generator) -> Ratings:
     return Ratings(ids(generator, BATCH), ids(generator, BATCH), torch.rand(BATCH, generator=generator))
 
@@ -222,5 +241,8 @@ SPECIMENS = (
     Specimen("compiled part", CompiledPart, plain, direct),
     Specimen("checkpoint and autocast", Checkpointed, plain, direct),
     Specimen("siamese with vmap", Siamese, lambda generator: ids(generator, BATCH, 2), direct),
+    Specimen(
+        "explicit out and masked select", Interacting, lambda generator: ids(generator, BATCH, 6), direct
+    ),
     Specimen("sequential", sequential, lambda generator: ids(generator, BATCH, 3), lambda m, b: m(b).mean()),
 )
