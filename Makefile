@@ -81,7 +81,7 @@ fuzz: $(SET_UP)  ## search the fuzz targets by coverage, each for SECONDS of CPU
 
 bench: $(SET_UP)  ## measure speed against references in the same run, the recorded baseline, other systems and the goals, in half an hour
 	@failed=(); \
-	for study in $(BENCH_STUDIES); do $(BIN)/adabench run --fresh --study $$study || failed+=("adabench run --study $$study"); done; \
+	for study in $(BENCH_STUDIES); do $(BIN)/adabench run --fresh --study $$study -r 3 || failed+=("adabench run --study $$study"); done; \
 	$(BIN)/pytest tests/perf $(ROUNDS) --baseline=$(BASELINE) --record-goals=$(FIGURES) || failed+=("pytest tests/perf"); \
 	$(BIN)/python results/reference/keep.py $(BENCH_STUDIES) || failed+=("python results/reference/keep.py"); \
 	echo "figures and goals: results/reference/BENCH.md, README.md"; \

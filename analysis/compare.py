@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import math
-import operator
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Literal
 
+from adabench.analysis.agreement import different_quality, different_work
+from adabench.analysis.baseline import Baseline, across_topologies, shown_topology, topology
 from adabench.analysis.load import cell_labels, last_attempts
-from adabench.analysis.statistics import fewest_blocks, holm_levels, median_interval, outliers, sign_test
-from adabench.results.record import RecordError, Run
+from adabench.analysis.statistics import (
+    fewest_blocks,
+    holm_levels,
+    outliers,
+    paired_interval,
+    signed_rank_test,
+)
+from adabench.results.record import PlannedRun, RecordError, Run
 
 __all__ = [
+    "ALPHA",
     "EQUIVALENCE",
-    "QUALITY_TOLERANCE",
+    "UNJUDGED",
     "Comparison",
-    "Condition",
-    "baseline_name",
+    "Verdict",
+    "blocks_needed",
     "compare",
-    "parse_condition",
 ]
 
 EQUIVALENCE = 0.03
 """Two backends whose ratio's interval lies within ± this are equivalent. Fixed in advance."""
 
-QUALITY_TOLERANCE = 0.03
-"""Times are compared only where the median quality differs by at most this part of the baseline's."""
-
 ALPHA = 0.05
+"""At most this part of sessions in which nothing differs has any verdict that says otherwise."""
 
 Verdict = Literal[
     "faster",
@@ -39,46 +42,70 @@ Verdict = Literal[
     "undecided",
     "too few runs",
     "quality differs",
+    "work differs",
     "not converged",
     "no runs",
 ]
 Measure = Literal["time to target", "training time"]
 
+UNJUDGED: tuple[Verdict, ...] = (
+    "too few runs",
+    "quality differs",
+    "work differs",
+    "not converged",
+    "no runs",
+)
+"""Verdicts that say nothing about time."""
+
 
 @dataclass(frozen=True)
 class Comparison:
-    """One backend against the baseline.
+    """One cell against the baseline's.
 
-    `ratio` is the median over blocks of this backend's seconds over the baseline's, below 1 where it is
-    faster, with the exact interval at confidence 1 - `level`; `level` is what Holm's procedure leaves of 5
-    %. `flagged` are runs far from the others of their cell, which are kept.
+    `label` tells it apart from all cells of its use case, `name` from those of the same `topology`.
+    `ratio` is the Hodges-Lehmann estimate, over blocks, of this cell's seconds over the baseline's, below 1
+    where it is faster, with the exact interval at confidence 1 - `level`; `level` is what Holm's procedure
+    leaves of `ALPHA` for all comparisons of the session together. `n` blocks count; `needed` is how many a
+    verdict takes. `reason` says why there is no verdict on time. `flagged` are runs far from the others of
+    their cell, which are kept.
     """
 
     usecase: str
+    topology: str
     label: str
+    name: str
     baseline: str
     measure: Measure
     n: int
+    needed: int
     ratio: float
     ratio_low: float
     ratio_high: float
     p: float
     level: float
     verdict: Verdict
+    reason: str | None = None
     flagged: tuple[str, ...] = ()
 
 
-def compare(runs: Sequence[Run], baseline: str) -> list[Comparison]:
+def compare(runs: Sequence[Run], baseline: str | None = None, *, looks: int = 1) -> list[Comparison]:
     """Every cell against the baseline's cell of its use case and topology; Holm-corrected over all of them.
 
     Time to the quality target is compared where the runs had a target, otherwise the time of all epochs.
+    Times count only where the same work was done and the quality that was reached does not differ by more
+    than the use case's tolerance.
 
     Parameters
     ----------
     runs : sequence of Run
         A session's records.
-    baseline : str
-        A backend's name, or a cell's whole label.
+    baseline : str, optional
+        A backend's name, such as ``prefetch``; with some of its parameters, such as
+        ``prefetch[lookahead=20]``; or a cell's whole label. By default as `baseline.Baseline` says. A cell
+        whose topology the baseline was not run with is compared with the baseline's only cell, if it has but
+        one, and its label says so.
+    looks : int
+        How often the session is judged until it is long enough; see `statistics.looks`.
 
     Raises
     ------
@@ -91,183 +118,144 @@ def compare(runs: Sequence[Run], baseline: str) -> list[Comparison]:
         raise RecordError(
             f"the runs are of {len(environments)} environments: only runs of one environment can be compared"
         )
-    labels = cell_labels(counted)
-    pairs = []
-    for usecase in dict.fromkeys(run.usecase for run in counted):
-        own = {cell: label for cell, label in labels.items() if _usecase(counted, cell) == usecase}
-        references = _baseline_cells(counted, own, baseline, usecase)
-        pairs += [
-            (usecase, _of_same_topology(counted, references, cell, baseline), cell)
-            for cell in own
-            if cell not in references
-        ]
-    drafts = [_draft(counted, labels, *pair) for pair in pairs]
+    drafts = _drafts(counted, baseline)
+    alpha = ALPHA / looks
     comparable = [index for index, draft in enumerate(drafts) if draft.log_ratios]
-    levels = dict(zip(comparable, holm_levels([drafts[index].p for index in comparable], ALPHA), strict=True))
-    return [draft.judge(levels.get(index, ALPHA)) for index, draft in enumerate(drafts)]
+    levels = dict(zip(comparable, holm_levels([drafts[index].p for index in comparable], alpha), strict=True))
+    needed = fewest_blocks(alpha / max(len(comparable), 1))
+    return [draft.judge(levels.get(index, alpha), needed) for index, draft in enumerate(drafts)]
 
 
-@dataclass(frozen=True)
-class Condition:
-    """What makes a comparison a regression, such as ``ratio_low > 1.03``; a bound that is undefined never
-    does.
+def blocks_needed(plan: Sequence[PlannedRun] | Sequence[Run], looks: int = 1) -> tuple[int, int]:
+    """How many blocks the verdicts of a plan need at least, and how many comparisons there are.
+
+    Those with the default baseline; if that is ambiguous, with one cell per use case and topology.
     """
-
-    text: str
-    terms: tuple[tuple[str, Callable[[float, float], bool], float], ...]
-
-    def __call__(self, comparison: Comparison) -> bool:
-        return all(holds(float(getattr(comparison, name)), bound) for name, holds, bound in self.terms)
-
-
-_OPERATORS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
-_NAMES = ("ratio", "ratio_low", "ratio_high", "p", "n")
-
-
-def parse_condition(text: str) -> Condition:
-    """Parse comparisons of ratio, ratio_low, ratio_high, p and n with numbers, joined by ``and``.
-
-    Raises
-    ------
-    RecordError
-        Naming the part that is not of that form.
-    """
-    terms = []
-    for part in text.split(" and "):
-        match = re.fullmatch(r"\s*(\w+)\s*(>=|<=|>|<)\s*([0-9.]+(?:e-?\d+)?)\s*", part)
-        if match is None or match[1] not in _NAMES:
-            raise RecordError(
-                f"{part.strip()!r} is not a condition: compare one of {', '.join(_NAMES)} with a number, "
-                "such as ratio_low > 1.03"
-            )
-        terms.append((match[1], _OPERATORS[match[2]], float(match[3])))
-    return Condition(text, tuple(terms))
+    cells = {run.cell: run for run in plan if run.phase == "measured"}
+    labels = cell_labels(plan)
+    comparisons = 0
+    for usecase in dict.fromkeys(run.usecase for run in cells.values()):
+        own = {cell: run for cell, run in cells.items() if run.usecase == usecase}
+        try:
+            references = len(Baseline(own, labels, None, usecase).cells)
+        except RecordError:
+            references = len({topology(run) for run in own.values()})
+        comparisons += len(own) - references
+    return fewest_blocks(ALPHA / looks / max(comparisons, 1)), comparisons
 
 
 @dataclass(frozen=True)
 class _Draft:
     usecase: str
+    topology: str
     label: str
+    name: str
     baseline: str
     measure: Measure
     log_ratios: tuple[float, ...]
-    obstacle: Verdict | None
+    obstacle: tuple[Verdict, str] | None
     flagged: tuple[str, ...]
 
     @property
     def p(self) -> float:
-        return sign_test(self.log_ratios)
+        return signed_rank_test(self.log_ratios) if self.log_ratios else 1.0
 
-    def judge(self, level: float) -> Comparison:
-        nan = math.nan
-        low = ratio = high = nan
+    def judge(self, level: float, needed: int) -> Comparison:
+        low = ratio = high = math.nan
         if self.log_ratios:
-            interval = median_interval(self.log_ratios, 1 - level)
+            interval = paired_interval(self.log_ratios, 1 - level)
             ratio, low, high = (math.exp(value) for value in (interval.median, interval.low, interval.high))
+        verdict, reason = self.obstacle or self._verdict(level, needed, ratio, low, high)
         return Comparison(
             usecase=self.usecase,
+            topology=self.topology,
             label=self.label,
+            name=self.name,
             baseline=self.baseline,
             measure=self.measure,
             n=len(self.log_ratios),
+            needed=needed,
             ratio=ratio,
             ratio_low=low,
             ratio_high=high,
             p=self.p,
             level=level,
-            verdict=self.obstacle or self._verdict(level, low, high),
+            verdict=verdict,
+            reason=reason,
             flagged=self.flagged,
         )
 
-    def _verdict(self, level: float, low: float, high: float) -> Verdict:
+    def _verdict(
+        self, level: float, needed: int, ratio: float, low: float, high: float
+    ) -> tuple[Verdict, str | None]:
         if len(self.log_ratios) < fewest_blocks(level):
-            return "too few runs"
+            return "too few runs", f"{len(self.log_ratios)} blocks count, a verdict needs {needed}"
         # Asked first: a difference too small to matter is none, however surely it is there.
         if low >= 1 - EQUIVALENCE and high <= 1 + EQUIVALENCE:
-            return "equivalent"
+            return "equivalent", None
         if self.p <= level:
-            return "faster" if median(self.log_ratios) < 0 else "slower"
-        return "undecided"
+            return ("faster" if ratio < 1 else "slower"), None
+        return "undecided", None
 
 
-def _draft(runs: Sequence[Run], labels: dict[str, str], usecase: str, reference: str, cell: str) -> _Draft:
-    ours, theirs = ({run.block: run for run in runs if run.cell == one} for one in (cell, reference))
-    measure: Measure = (
-        "time to target" if any(run.target for run in [*ours.values(), *theirs.values()]) else "training time"
-    )
+def _drafts(counted: Sequence[Run], baseline: str | None) -> list[_Draft]:
+    by_cell: dict[str, list[Run]] = {}
+    for run in counted:
+        by_cell.setdefault(run.cell, []).append(run)
+    labels, names = cell_labels(counted), cell_labels(counted, topology=False)
+    drafts = []
+    for usecase in dict.fromkeys(run.usecase for run in counted):
+        cells = {cell: own for cell, own in by_cell.items() if own[0].usecase == usecase}
+        chosen = Baseline({cell: own[0] for cell, own in cells.items()}, labels, baseline, usecase)
+        for cell, own in sorted(cells.items(), key=lambda item: (topology(item[1][0]), labels[item[0]])):
+            if cell not in chosen.cells:
+                drafts.append(_draft(labels, names, own, by_cell[chosen.beside(cell)]))
+    return drafts
+
+
+def _draft(
+    labels: Mapping[str, str], names: Mapping[str, str], own: Sequence[Run], reference: Sequence[Run]
+) -> _Draft:
+    ours, theirs = ({run.block: run for run in some} for some in (own, reference))
+    measure: Measure = "time to target" if any(run.target for run in [*own, *reference]) else "training time"
     both = [(ours[block], theirs[block]) for block in sorted(ours.keys() & theirs.keys())]
     finished = [pair for pair in both if all(run.status in ("ok", "not_converged") for run in pair)]
     timed = [(_seconds(one, measure), _seconds(other, measure)) for one, other in finished]
     ratios = tuple(math.log(one / other) for one, other in timed if one is not None and other is not None)
-    obstacle: Verdict | None = None
+    obstacle: tuple[Verdict, str] | None = None
     if not finished:
-        obstacle = "no runs"
-    elif not _quality_agrees(finished):
-        obstacle = "quality differs"
+        obstacle = "no runs", _why_nothing([*own, *reference])
+    elif (work := different_work(finished)) is not None:
+        obstacle = "work differs", work
+    elif (quality := different_quality(finished)) is not None:
+        obstacle = "quality differs", quality
     elif len(ratios) < len(timed):
-        obstacle = "not converged"
-    flagged = tuple(run.run_id for found in (ours, theirs) for run in _flagged(list(found.values()), measure))
-    return _Draft(usecase, labels[cell], labels[reference], measure, ratios, obstacle, flagged)
+        missed = len(timed) - len(ratios)
+        obstacle = "not converged", f"in {missed} of {len(timed)} blocks a run did not reach the target"
+    here, there = topology(own[0]), topology(reference[0])
+    across = "" if here == there else f", {across_topologies(here, there)}"
+    return _Draft(
+        usecase=own[0].usecase,
+        topology=shown_topology(there),
+        label=labels[own[0].cell] + across,
+        name=names[own[0].cell] + across,
+        baseline=labels[reference[0].cell],
+        measure=measure,
+        log_ratios=ratios,
+        obstacle=obstacle,
+        flagged=tuple(run.run_id for some in (own, reference) for run in _flagged(some, measure)),
+    )
 
 
-def _quality_agrees(pairs: Sequence[tuple[Run, Run]]) -> bool:
-    for metric in pairs[0][1].metrics:
-        ours, theirs = (median(pair[side].metrics.get(metric, math.nan) for pair in pairs) for side in (0, 1))
-        if not abs(ours - theirs) <= QUALITY_TOLERANCE * abs(theirs):
-            return False
-    return True
+def _why_nothing(runs: Sequence[Run]) -> str:
+    said = [run.reason for run in runs if run.status not in ("ok", "not_converged") and run.reason]
+    return said[0] if said else "no block has both runs"
 
 
 def _flagged(runs: Sequence[Run], measure: Measure) -> list[Run]:
-    timed = [(run, seconds) for run in runs if (seconds := _seconds(run, measure)) is not None]
-    return [timed[index][0] for index in outliers([seconds for _, seconds in timed])] if timed else []
+    timed = [(run, math.log(seconds)) for run in runs if (seconds := _seconds(run, measure))]
+    return [timed[index][0] for index in outliers([seconds for _, seconds in timed])]
 
 
 def _seconds(run: Run, measure: Measure) -> float | None:
     return run.seconds_to_target if measure == "time to target" else run.seconds.train
-
-
-def _usecase(runs: Sequence[Run], cell: str) -> str:
-    return next(run.usecase for run in runs if run.cell == cell)
-
-
-def _baseline_cells(runs: Sequence[Run], labels: dict[str, str], baseline: str, usecase: str) -> list[str]:
-    """The baseline's cells, one a topology."""
-    exact = [cell for cell, label in labels.items() if label == baseline]
-    found = exact or list(
-        dict.fromkeys(run.cell for run in runs if run.cell in labels and run.backend == baseline)
-    )
-    names = ", ".join(labels.values())
-    if not found:
-        raise RecordError(
-            f"there is no baseline {baseline!r} among the runs of {usecase!r}: there is {names}"
-        )
-    if len({_topology(runs, cell) for cell in found}) < len(found):
-        raise RecordError(f"baseline {baseline!r} of {usecase!r} is ambiguous: name one of {names}")
-    return found
-
-
-def _of_same_topology(runs: Sequence[Run], references: Sequence[str], cell: str, baseline: str) -> str:
-    """The baseline's cell to compare with: the only one, or that of the same nodes, workers and network."""
-    if len(references) == 1:
-        return references[0]
-    same = [reference for reference in references if _topology(runs, reference) == _topology(runs, cell)]
-    if not same:
-        label = cell_labels(runs)[cell]
-        raise RecordError(
-            f"{label} has a topology that baseline {baseline!r} was not run with: name a cell as baseline"
-        )
-    return same[0]
-
-
-def _topology(runs: Sequence[Run], cell: str) -> tuple[int, int, str]:
-    run = next(run for run in runs if run.cell == cell)
-    return (run.nodes, run.workers, run.network)
-
-
-def baseline_name(comparisons: Sequence[Comparison]) -> str:
-    """What to call the baseline of several comparisons: its label, or its backend where topologies differ."""
-    labels = {one.baseline for one in comparisons}
-    if len(labels) == 1:
-        return labels.pop()
-    return min(labels).partition(" (")[0]

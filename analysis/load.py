@@ -10,7 +10,7 @@ import pandas as pd
 from adabench.results.record import PlannedRun, Run
 from adabench.results.store import SessionStore
 
-__all__ = ["SUCCESS", "cell_labels", "last_attempts", "load_frame", "measured", "traced_runs"]
+__all__ = ["SUCCESS", "cell_labels", "last_attempts", "load_frame", "measured", "shown_value", "traced_runs"]
 
 SUCCESS = ("ok", "not_converged")
 """Statuses of runs that were trained to their end and hence have times and quality."""
@@ -46,13 +46,16 @@ def last_attempts(runs: Iterable[Run]) -> list[Run]:
     return list({(run.cell, run.phase, run.block): run for run in runs}.values())
 
 
-def cell_labels(planned: Sequence[PlannedRun] | Sequence[Run]) -> dict[str, str]:
+def cell_labels(planned: Sequence[PlannedRun] | Sequence[Run], *, topology: bool = True) -> dict[str, str]:
     """Cell identifier -> backend, with whatever else distinguishes it among the cells of its use case.
 
     Parameters
     ----------
     planned : sequence
         A session's plan, or recorded runs.
+    topology : bool
+        Whether nodes, workers and network are told, too; without, cells of several topologies are called
+        the same.
     """
     cells = {run.cell: run for run in planned if run.phase == "measured"}
     labels = {}
@@ -60,11 +63,11 @@ def cell_labels(planned: Sequence[PlannedRun] | Sequence[Run]) -> dict[str, str]
         alike = [
             other for other in cells.values() if (other.usecase, other.backend) == (run.usecase, run.backend)
         ]
-        extra = [f"{name}={_short(value)}" for name, value in run.params.items() if _varies(name, alike)]
+        extra = [f"{name}={shown_value(value)}" for name, value in run.params.items() if _varies(name, alike)]
         extra += [
             f"{name}={getattr(run, name)}"
             for name in ("nodes", "workers", "network", "pinned")
-            if len({getattr(other, name) for other in alike}) > 1
+            if topology and len({getattr(other, name) for other in alike}) > 1
         ]
         labels[identifier] = run.backend + (f" ({', '.join(extra)})" if extra else "")
     return labels
@@ -74,7 +77,8 @@ def _varies(parameter: str, cells: Sequence[PlannedRun | Run]) -> bool:
     return len({repr(cell.params.get(parameter)) for cell in cells}) > 1
 
 
-def _short(value: object) -> str:
+def shown_value(value: object) -> str:
+    """A parameter's value as it stands in labels and on the command line."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -12,7 +12,7 @@ from statistics import fmean, median
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from adabench.analysis.compare import EQUIVALENCE, Comparison, baseline_name
+from adabench.analysis.compare import EQUIVALENCE, Comparison
 from adabench.analysis.load import SUCCESS, cell_labels
 from adabench.analysis.style import palette, styled
 from adabench.results.record import Run
@@ -44,11 +44,8 @@ def draw_forest(comparisons: Sequence[Comparison]) -> Figure:
         axes = figure.subplots()
         axes.axvspan(1 - EQUIVALENCE, 1 + EQUIVALENCE, color="#888888", alpha=0.2, linewidth=0)
         axes.axvline(1, color="#888888", linewidth=1)
-        names = []
+        names = [one.label for one in comparisons]
         for row, one in enumerate(comparisons):
-            names.append(
-                f"{one.usecase}: {one.label}" if len({c.usecase for c in comparisons}) > 1 else one.label
-            )
             if math.isnan(one.ratio):
                 axes.annotate(one.verdict, (1, row), ha="center", va="center", fontsize=8.5)
                 continue
@@ -61,8 +58,14 @@ def draw_forest(comparisons: Sequence[Comparison]) -> Figure:
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(names) - 0.4, -0.7)
         axes.grid(visible=False, axis="y")
-        axes.set_xlabel(f"{comparisons[0].measure} over {baseline_name(comparisons)}'s (less is faster)")
+        axes.set_xlabel(f"{comparisons[0].measure} over {_named(comparisons)}'s (below 1: faster)")
     return figure
+
+
+def _named(comparisons: Sequence[Comparison]) -> str:
+    """The baseline: its label, or its backend's name where it has one cell per topology."""
+    labels = {one.baseline for one in comparisons}
+    return labels.pop() if len(labels) == 1 else min(labels).partition(" (")[0]
 
 
 def draw_quality(runs: Sequence[Run], metric: str) -> Figure:

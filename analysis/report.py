@@ -35,7 +35,7 @@ def write_report(store: SessionStore, baseline: str | None = None) -> Path:
     ----------
     store : SessionStore
     baseline : str, optional
-        What the others are compared with; by default `prefetch` where it was run, else the first backend.
+        What the others are compared with; see `adabench.analysis.compare.compare`.
 
     Raises
     ------
@@ -60,10 +60,13 @@ def report_html(
     if not finished:
         raise RecordError(f"session {session.session} has no finished run to report")
     sections = []
+    # Of all use cases together: they are one family.
+    compared = _comparisons(counted, baseline, session.looks)
     for usecase in dict.fromkeys(run.usecase for run in finished):
         own = [run for run in counted if run.usecase == usecase]
         life = (lives or {}).get(usecase)
-        sections.append(_usecase_section(usecase, own, _comparisons(own, baseline), life))
+        ours = [one for one in compared if one.usecase == usecase]
+        sections.append(_usecase_section(usecase, own, ours, life))
     body = "\n".join([_head(session, counted), *sections, _not_ok(runs), _environment(session)])
     return _PAGE.format(
         title=html.escape(session.session), style=_STYLESHEET.read_text(encoding="utf-8"), body=body
@@ -121,6 +124,8 @@ def _usecase_section(
         note = _RATIOS.format(percent=EQUIVALENCE)
         parts += ["<h3>Compared block by block</h3>", _figure(adaptive_svg(draw_forest(comparisons)), note)]
         parts.append(_table(*comparison_rows(comparisons)))
+        reasons = [f"{one.label}: {one.verdict}: {one.reason}." for one in comparisons if one.reason]
+        parts += [f"<p>{html.escape(reason)}</p>" for reason in reasons]
     metric = next(iter(next(run for run in runs if run.metrics).metrics))
     parts += ["<h3>Quality against time</h3>", _figure(adaptive_svg(draw_quality(runs, metric)), _QUALITY)]
     parts += ["<h3>Where the time goes</h3>", _figure(adaptive_svg(draw_phases(runs)), _PHASES)]
@@ -145,9 +150,10 @@ _THESIS = (
     "compared, ratios can be looked at side by side."
 )
 _RATIOS = (
-    "Median over blocks of the ratio to the baseline's time in the same block, with the exact "
-    "interval that Holm's correction for several comparisons leaves. The band is ± {percent:.0%}: an "
-    "interval inside it means equivalent. No run is left out."
+    "Hodges&ndash;Lehmann estimate, over blocks, of the ratio to the baseline's time in the same block; "
+    "below 1 is faster. The interval is that of the signed-rank test, exact, at the level that Holm's "
+    "correction leaves for all comparisons of the session together. The band is ± {percent:.0%}: an interval "
+    "inside it means equivalent. No run is left out."
 )
 _QUALITY = (
     "On the test split, after each epoch. Thin lines are runs, thick ones medians; evaluation does "
@@ -165,18 +171,10 @@ _LIFE = (
 )
 
 
-def _comparisons(runs: Sequence[Run], baseline: str | None) -> list[Comparison]:
-    backends = list(dict.fromkeys(run.backend for run in runs))
+def _comparisons(runs: Sequence[Run], baseline: str | None, looks: int) -> list[Comparison]:
     if len({run.cell for run in runs}) < 2:
         return []
-    chosen = baseline or ("prefetch" if "prefetch" in backends else backends[0])
-    try:
-        return compare(runs, chosen)
-    except RecordError:
-        # Without a choice of the reader's, an ambiguous baseline is no mistake: there is just no comparison.
-        if baseline is None:
-            return []
-        raise
+    return compare(runs, baseline, looks=looks)
 
 
 def _not_ok(runs: Sequence[Run]) -> str:

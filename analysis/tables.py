@@ -9,7 +9,7 @@ from statistics import fmean
 
 import msgspec
 
-from adabench.analysis.compare import Comparison, baseline_name
+from adabench.analysis.compare import ALPHA, Comparison
 from adabench.analysis.load import SUCCESS, cell_labels, last_attempts
 from adabench.results.record import Run
 from adabench.results.store import SessionStore, write_atomically
@@ -18,8 +18,10 @@ __all__ = [
     "comparison_rows",
     "comparison_table",
     "markdown",
+    "needs",
     "run_text",
     "session_table",
+    "shortened",
     "usecase_rows",
     "write_table",
 ]
@@ -44,25 +46,62 @@ def usecase_rows(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     return names, [[row.get(name, "-") for name in names] for row in rows]
 
 
-def comparison_table(comparisons: Sequence[Comparison]) -> str:
-    """Backends against the baseline: ratio of seconds with its exact interval, and the verdict."""
+def comparison_table(comparisons: Sequence[Comparison], width: int | None = None) -> str:
+    """Backends against the baseline, a table per use case and topology: ratio with its interval, verdict.
+
+    Parameters
+    ----------
+    comparisons : sequence of Comparison
+    width : int, optional
+        Characters per line, for which long names are shortened in the middle.
+    """
     if not comparisons:
         return "there is nothing to compare with the baseline"
-    first = comparisons[0]
     lines = [
-        f"{first.measure} over {baseline_name(comparisons)}'s, median of blocks",
-        "",
-        markdown(*comparison_rows(comparisons)),
+        f"{comparisons[0].measure}: each block's ratio to the baseline's; below 1 is faster",
+        "Hodges-Lehmann estimate with the exact interval of the signed-rank test;",
+        f"at most {ALPHA:.0%} of sessions have a wrong verdict (Holm, comparisons: {len(comparisons)})",
     ]
+    tables: dict[tuple[str, str, str], list[Comparison]] = {}
+    for one in comparisons:
+        tables.setdefault((one.usecase, one.topology, one.baseline), []).append(one)
+    for (usecase, topology, baseline), own in tables.items():
+        names, rows = comparison_rows(own)
+        names, rows = names[1:], [[one.name, *row[2:]] for one, row in zip(own, rows, strict=True)]
+        if width is not None:
+            rest = len(markdown(names, [["", *row[1:]] for row in rows]).partition("\n")[0]) - len(names[0])
+            rows = [[shortened(row[0], max(width - rest, len(names[0]))), *row[1:]] for row in rows]
+        lines += ["", f"{usecase}, {topology}, against {baseline}", "", markdown(names, rows)]
+    few = [one for one in comparisons if one.verdict == "too few runs"]
+    for one in comparisons:
+        if one.reason is not None and one not in few:
+            lines += ["", f"{one.usecase} {one.label}: {one.verdict}: {one.reason}"]
+    if few:
+        lines += ["", needs(few[0].needed, len(comparisons))]
     flagged = [run for one in comparisons for run in one.flagged]
     if flagged:
         lines += ["", f"far from the other runs of their cell, and kept: {', '.join(dict.fromkeys(flagged))}"]
     return "\n".join(lines)
 
 
+def needs(blocks: int, comparisons: int) -> str:
+    """What a verdict takes, in a sentence."""
+    several = f"{comparisons} comparisons" if comparisons > 1 else "one comparison"
+    return f"a verdict on {several} needs {blocks} blocks: say -r {blocks} or more"
+
+
+def shortened(text: str, width: int) -> str:
+    """A text of at most `width` characters: what is too much is left out of the middle."""
+    if len(text) <= width:
+        return text
+    left = max((width - 1) // 2, 0)
+    right = max(width - 1 - left, 0)
+    return text[:left] + "…" + text[len(text) - right :]
+
+
 def comparison_rows(comparisons: Sequence[Comparison]) -> tuple[list[str], list[list[str]]]:
     """Column names and rows of a comparison."""
-    names = ["use case", "backend", "blocks", "ratio", "interval", "confidence", "p", "verdict"]
+    names = ["use case", "backend", "blocks", "ratio", "interval", "p", "verdict"]
     rows = [
         [
             one.usecase,
@@ -70,7 +109,6 @@ def comparison_rows(comparisons: Sequence[Comparison]) -> tuple[list[str], list[
             f"{one.n}",
             "-" if math.isnan(one.ratio) else f"{one.ratio:.3f}",
             "-" if math.isnan(one.ratio_low) else f"[{one.ratio_low:.3f}, {one.ratio_high:.3f}]",
-            f"{1 - one.level:.1%}",
             f"{one.p:.4f}",
             one.verdict,
         ]

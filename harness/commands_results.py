@@ -7,17 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from adabench.harness.errors import unknown
-from adabench.harness.options import Results, SessionName, results_root, shown
+from adabench.harness.errors import UsageError, unknown
+from adabench.harness.options import Results, SessionName, results_root, shown, terminal_width
 from adabench.results.record import RecordError
 
 __all__ = ["compare", "export", "list_", "plot", "report", "show"]
 
 REGRESSION = 3
-"""Exit code of a comparison that fulfils the condition of ``--fail-if``."""
-
-UNJUDGED = ("no runs", "quality differs", "not converged")
-"""Verdicts that are no verdict on time: with ``--fail-if`` they are failures too, or a crash would pass."""
+"""Exit code of a comparison that fulfils the condition of ``--fail-if``, or that cannot be judged by it."""
 
 
 def list_(
@@ -88,36 +85,63 @@ def plot(session: SessionName = None, results: Results = None) -> None:
 
 def compare(
     session: SessionName = None,
-    baseline: Annotated[str, typer.Option(help="The backend to compare with.")] = "prefetch",
-    fail_if: Annotated[
-        str | None, typer.Option(help="Exit with 3 if this holds for a backend, such as 'ratio_low > 1.03'.")
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            help="The backend to compare with, such as 'prefetch' or 'prefetch[lookahead=20]'.",
+            show_default="prefetch, else single, else the first by name",
+        ),
     ] = None,
+    fail_if: Annotated[
+        str | None,
+        typer.Option(
+            help="Exit with 3 if this holds for a backend, such as 'ratio_low > 1.03', or cannot be judged."
+        ),
+    ] = None,
+    fail_undecided: Annotated[
+        bool, typer.Option("--fail-undecided", help="With --fail-if: exit with 3 for 'undecided', too.")
+    ] = False,
     results: Results = None,
 ) -> None:
     """Compare the backends of a session with one of them, block by block."""
+    from adabench.analysis.compare import UNJUDGED
     from adabench.analysis.compare import compare as compare_runs
-    from adabench.analysis.compare import parse_condition
+    from adabench.analysis.condition import parse_condition
     from adabench.analysis.tables import comparison_table
     from adabench.results.store import find_session
 
+    if fail_undecided and fail_if is None:
+        raise UsageError("--fail-undecided needs --fail-if, which says what fails otherwise")
     condition = parse_condition(fail_if) if fail_if is not None else None
-    found = compare_runs(find_session(results_root(results), session).runs(), baseline)
-    typer.echo(comparison_table(found))
-    failing = [one for one in found if condition is not None and condition(one)]
-    for one in failing:
-        typer.echo(f"regression: {one.usecase} {one.label}: {fail_if} holds")
-    if failing:
+    store = find_session(results_root(results), session)
+    found = compare_runs(store.runs(), baseline, looks=store.session().looks)
+    typer.echo(comparison_table(found, terminal_width()))
+    if condition is None:
+        return
+    unjudged = ("undecided", *UNJUDGED) if fail_undecided else UNJUDGED
+    failed = False
+    for one in found:
+        if one.verdict in unjudged:
+            typer.echo(
+                f"cannot be judged: {one.usecase} {one.label}: {one.verdict}"
+                + (f", {one.reason}" if one.reason else "")
+            )
+        elif condition(one):
+            typer.echo(f"regression: {one.usecase} {one.label}: {fail_if} holds")
+        else:
+            continue
+        failed = True
+    if not found:
+        typer.echo("cannot be judged: there is nothing to compare with the baseline")
+    if failed or not found:
         raise typer.Exit(REGRESSION)
-    unjudged = [one for one in found if condition is not None and one.verdict in UNJUDGED]
-    for one in unjudged:
-        typer.echo(f"cannot be judged: {one.usecase} {one.label}: {one.verdict}")
-    if unjudged:
-        raise typer.Exit(1)
 
 
 def report(
     session: SessionName = None,
-    baseline: Annotated[str | None, typer.Option(help="The backend to compare with.")] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="The backend to compare with, as in `compare`.")
+    ] = None,
     results: Results = None,
 ) -> None:
     """Write a session's report: one self-contained HTML file."""

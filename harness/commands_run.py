@@ -55,7 +55,7 @@ def run(
     until_rel_ci: Annotated[
         float | None,
         typer.Option(
-            help="Add blocks until every cell's interval is within this part of its median, such as 0.03."
+            help="Add blocks until the interval of every ratio is within this part of it, such as 0.03."
         ),
     ] = None,
     max_repeat: Annotated[
@@ -70,7 +70,7 @@ def run(
     from adabench.harness.execute import Policy, run_session
 
     if until_rel_ci is not None and not 0 < until_rel_ci < 1:
-        raise UsageError(f"--until-rel-ci {until_rel_ci:g} is not a part of the median: say such as 0.03")
+        raise UsageError(f"--until-rel-ci {until_rel_ci:g} is not a part of a ratio: say such as 0.03")
     overrides = {
         "usecases": usecase,
         "backends": backend,

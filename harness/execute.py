@@ -11,14 +11,16 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from adabench.analysis.load import cell_labels, measured
-from adabench.analysis.statistics import relative_half_width
+from adabench.analysis.compare import blocks_needed, compare
+from adabench.analysis.load import cell_labels
+from adabench.analysis.statistics import looks
 from adabench.harness.cell import Cell
 from adabench.harness.errors import UsageError
 from adabench.harness.interruption import Interruption
 from adabench.harness.one_run import execute_run
 from adabench.harness.open_session import open_session
 from adabench.harness.plan import cells_of, planned_runs
+from adabench.harness.plan_text import too_short
 from adabench.harness.progress import SessionProgress
 from adabench.harness.registry import load_usecase, unavailable
 from adabench.harness.scratch import sweep
@@ -41,7 +43,8 @@ class Policy:
     retry_infra : int
         How often a run is tried again whose processes could not be launched or were killed from outside.
     until_rel_ci : float or None
-        Add blocks until `settled`; None leaves it at the study's repeats.
+        Add blocks until `settled`, which is asked after the numbers of blocks that `statistics.looks` gives,
+        each time at that part of the level; None leaves it at the study's repeats.
     max_repeat : int
         The most blocks that `until_rel_ci` leads to.
     """
@@ -67,20 +70,31 @@ def run_session(study: Study, root: Path, policy: Policy, console: Console) -> t
     """
     cells = cells_of(study)
     _check_targets(study)
+    schedule = [study.repeats]
+    if policy.until_rel_ci is not None:
+        schedule = looks(study.repeats, policy.max_repeat)
+        _check_comparable(planned_runs(cells, study))
     sweep()
     by_id = {cell.id: cell for cell in cells}
     opened = open_session(study, cells, root, policy.fresh, console.print)
     with opened as (store, session), Interruption() as interruption:
         recorded = store.runs()
-        if not remaining(session.plan, recorded, policy) and _satisfied(policy, session.plan, recorded):
+        if session.looks < len(schedule):
+            session = msgspec.structs.replace(session, looks=len(schedule))
+            store.create(session)
+        short = too_short(session.plan, max(_blocks(session.plan), schedule[-1]), session.looks)
+        if short is not None:
+            console.print(short, highlight=False)
+        if not remaining(session.plan, recorded, policy) and _satisfied(policy, session, recorded):
             console.print(f"session {store.folder.name} is complete; --fresh runs it again")
         with SessionProgress(session.plan, recorded, cell_labels(session.plan), console) as progress:
             while not interruption.requested:
                 todo = remaining(session.plan, store.runs(), policy)
-                if not todo and _satisfied(policy, session.plan, store.runs()):
+                if not todo and _satisfied(policy, session, store.runs()):
                     break
                 if not todo:
-                    plan = planned_runs(cells, study, _blocks(session.plan) + 1)
+                    longer = next(blocks for blocks in schedule if blocks > _blocks(session.plan))
+                    plan = planned_runs(cells, study, longer)
                     session = msgspec.structs.replace(session, plan=plan)
                     store.create(session)
                     progress.lengthen(plan)
@@ -127,17 +141,17 @@ def obstacle(planned: PlannedRun, recorded: Sequence[Run]) -> str | None:
     return said[-1] if said else unavailable(planned.backend)
 
 
-def settled(runs: Sequence[Run], relative: float) -> bool:
-    """Whether every cell's exact 95 % interval of the median training time is within ± `relative` of the
-    median.
+def settled(runs: Sequence[Run], relative: float, looks: int) -> bool:
+    """Whether every interval of a ratio to the baseline's time is within ± `relative` of the ratio.
 
-    A cell without a finished run never settles, and more blocks would not change that: it does not count.
+    Comparisons that more blocks would not lead to a verdict on time do not count.
     """
-    seconds: dict[str, list[float]] = {}
-    for run in measured(runs):
-        if run.seconds.train is not None:
-            seconds.setdefault(run.cell, []).append(run.seconds.train)
-    return all(relative_half_width(values) <= relative for values in seconds.values())
+    open_ended = ("too few runs", "undecided", "faster", "slower", "equivalent")
+    return all(
+        (one.ratio_high - one.ratio_low) / 2 <= relative * one.ratio
+        for one in compare(runs, looks=looks)
+        if one.verdict in open_ended
+    )
 
 
 def _company(planned: PlannedRun) -> tuple[object, ...]:
@@ -198,10 +212,10 @@ def _execute(
     )
 
 
-def _satisfied(policy: Policy, plan: Sequence[PlannedRun], runs: Sequence[Run]) -> bool:
-    if policy.until_rel_ci is None or _blocks(plan) >= policy.max_repeat:
+def _satisfied(policy: Policy, session: Session, runs: Sequence[Run]) -> bool:
+    if policy.until_rel_ci is None or _blocks(session.plan) >= policy.max_repeat:
         return True
-    return settled(runs, policy.until_rel_ci)
+    return settled(runs, policy.until_rel_ci, session.looks)
 
 
 def _blocks(plan: Sequence[PlannedRun]) -> int:
@@ -210,6 +224,13 @@ def _blocks(plan: Sequence[PlannedRun]) -> int:
 
 def _is_infra(run: Run) -> bool:
     return run.status == "failed" and (run.failed_phase == "launch" or run.signal == "SIGKILL")
+
+
+def _check_comparable(plan: Sequence[PlannedRun]) -> None:
+    if blocks_needed(plan)[1] == 0:
+        raise UsageError(
+            "--until-rel-ci watches ratios to a baseline, and a single cell has none: name another backend"
+        )
 
 
 def _check_targets(study: Study) -> None:

@@ -101,6 +101,8 @@ def execute_run(
         epoch_seconds=first.epoch_seconds if first is not None else [],
         samples=sum(result.samples for result in outcome.results),
         metrics=first.metrics if first is not None else {},
+        metric=load_usecase(cell.usecase).metric,
+        tolerance=load_usecase(cell.usecase).tolerance,
         history=first.history if first is not None else [],
         best_epoch=first.best_epoch if first is not None else None,
         target=target,

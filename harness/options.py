@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +15,7 @@ from adabench.harness.errors import UsageError, unknown
 from adabench.harness.study import Study, built_in_studies, load_study, parse_target
 from adabench.harness.syntax import parse_selections
 
-__all__ = ["results_root", "shown", "study_from"]
+__all__ = ["results_root", "shown", "study_from", "terminal_width"]
 
 StudyFile = Annotated[Path | None, typer.Argument(help="A study file.", metavar="[STUDY.toml]")]
 StudyName = Annotated[
@@ -100,3 +102,8 @@ def shown(file: Path) -> str:
         return str(file.resolve().relative_to(Path.cwd()))
     except ValueError:
         return str(file)
+
+
+def terminal_width() -> int | None:
+    """Characters per line of the terminal; None where standard output is none, so nothing has to fit."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
+from adabench.analysis.compare import blocks_needed
 from adabench.analysis.load import SUCCESS, cell_labels
-from adabench.analysis.tables import markdown
+from adabench.analysis.tables import markdown, needs
 from adabench.harness.plan import cells_of, planned_runs
 from adabench.harness.progress import duration
 from adabench.harness.study import Study
 from adabench.results.record import PlannedRun, Run
 from adabench.results.store import list_sessions
 
-__all__ = ["plan_text"]
+__all__ = ["plan_text", "too_short"]
 
 
 def plan_text(study: Study, root: Path) -> str:
@@ -42,7 +43,17 @@ def plan_text(study: Study, root: Path) -> str:
         lines.append(
             f"{title} {usecase} (seed {order[0].seed}): " + " ".join(names[run.cell] for run in order)
         )
-    return "\n".join([*lines, "", _estimate(planned, root)])
+    lines += ["", _estimate(planned, root)]
+    short = too_short(planned, study.repeats)
+    return "\n".join(lines if short is None else [*lines, short])
+
+
+def too_short(plan: Sequence[PlannedRun], blocks: int, looks: int = 1) -> str | None:
+    """A sentence, if no comparison of the plan can come to a verdict with so many blocks."""
+    needed, comparisons = blocks_needed(plan, looks)
+    if comparisons == 0 or blocks >= needed:
+        return None
+    return f"no verdict can be reached with {blocks} block{'s' * (blocks > 1)}: {needs(needed, comparisons)}"
 
 
 def _estimate(planned: Sequence[PlannedRun], root: Path) -> str:

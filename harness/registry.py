@@ -28,7 +28,7 @@ _ATTRIBUTE = {"backend": "BACKEND", "usecase": "USECASE"}
 _MEMBERS = {
     "backend": ("name", "Options", "distributed", "open"),
     "usecase": (
-        *("name", "Params", "metric", "maximize", "fingerprint", "model", "optimizer"),
+        *("name", "Params", "metric", "maximize", "tolerance", "fingerprint", "model", "optimizer"),
         *("loaders", "loss", "evaluate", "keys", "samples"),
     ),
 }

@@ -98,8 +98,10 @@ class Budget(msgspec.Struct, kw_only=True, frozen=True):
 class Run(msgspec.Struct, kw_only=True, frozen=True):
     """One cell, executed once: a line of ``runs.jsonl``.
 
-    `metrics` are those of the test split at the best epoch by validation. `history` has an entry an epoch:
-    the test split's metrics under their own names, the validation split's with the prefix ``valid_``.
+    `metrics` are those of the test split at the best epoch by validation. The use case is judged by `metric`,
+    and differences of at most `tolerance` in it do not matter; older records have neither. `history` has an
+    entry per epoch: the test split's metrics under their own names, the validation split's with the prefix
+    ``valid_``.
     `cpu_seconds` are those of all processes from start to end, `train_cpu_seconds` those of the epochs.
     `budgets` are there, one a node, if the run was profiled.
     If it was `pinned`, each node process had one core of its own for all its threads. If it was
@@ -136,6 +138,8 @@ class Run(msgspec.Struct, kw_only=True, frozen=True):
     epoch_seconds: list[float] = []
     samples: int = 0
     metrics: dict[str, float] = {}
+    metric: str | None = None
+    tolerance: float | None = None
     history: list[dict[str, float]] = []
     best_epoch: int | None = None
     target: dict[str, float] | None = None
@@ -186,7 +190,8 @@ class Session(msgspec.Struct, kw_only=True, frozen=True):
     """One execution of a study: ``session.json``.
 
     `environment_id` is a hash of the parts of `environment` that change what is measured; runs of different
-    identifiers are never pooled silently.
+    identifiers are never pooled silently. `looks` is how often at most the session was to be judged until it
+    was precise enough: each time at that part of the level.
     """
 
     schema: int = SCHEMA
@@ -201,6 +206,7 @@ class Session(msgspec.Struct, kw_only=True, frozen=True):
     environment_id: str
     git: Git | None
     machine: str
+    looks: int = 1
 
 
 def sum_counters(counters: list[dict[str, float]]) -> dict[str, float]:

@@ -47,12 +47,15 @@ class UseCase(Protocol):
         The metric that validation chooses the best epoch by, one of the keys of `evaluate`'s result.
     maximize : bool
         Whether more of `metric` is better.
+    tolerance : float
+        Times are compared only where `metric` does not surely differ by more than this.
     """
 
     name: ClassVar[str]
     Params: ClassVar[type[Params]]
     metric: ClassVar[str]
     maximize: ClassVar[bool]
+    tolerance: ClassVar[float]
 
     def __init__(self, params: Any, data: Path | None, seed: int) -> None: ...
 

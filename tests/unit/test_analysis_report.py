@@ -11,6 +11,7 @@ import msgspec
 import pandas as pd
 import pytest
 
+from adabench.analysis.compare import compare
 from adabench.analysis.export import export_runs
 from adabench.analysis.figures import draw_figures
 from adabench.analysis.report import report_html, write_report
@@ -102,6 +103,21 @@ def test_a_report_says_what_was_run_on_what_and_how_to_repeat_it(session: Sessio
         "@media print",
     ):
         assert part in page, part
+
+
+def test_a_report_and_compare_have_the_same_verdicts(session: Session, runs: list[Run]) -> None:
+    # Six blocks are enough for one comparison and too few for the two of both use cases together.
+    both = [
+        msgspec.structs.replace(run, usecase=usecase, cell=f"{run.cell}-{usecase}")
+        for usecase in ("ctr", "gcn")
+        for run in runs
+    ]
+    verdicts = [one.verdict for one in compare(both)]
+    assert verdicts == ["too few runs", "too few runs"]
+    page = report_html(session, both)
+    assert page.count("<td>too few runs</td>") == 2
+    assert "6 blocks count, a verdict needs 7" in page
+    assert "<td>faster</td>" not in page
 
 
 def test_a_report_needs_nothing_but_itself(session: Session, runs: list[Run]) -> None:

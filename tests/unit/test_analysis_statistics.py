@@ -9,10 +9,11 @@ from scipy import stats
 from adabench.analysis.statistics import (
     fewest_blocks,
     holm_levels,
+    looks,
     median_interval,
     outliers,
-    relative_half_width,
-    sign_test,
+    paired_interval,
+    signed_rank_test,
 )
 
 
@@ -35,11 +36,44 @@ def test_the_interval_covers_the_median_as_often_as_it_says() -> None:
     assert np.mean(covered) > 0.92
 
 
-def test_sign_test_is_the_binomial_tail() -> None:
-    assert sign_test([1, 2, 3, 4, 5, 6]) == pytest.approx(2 / 64)
-    assert sign_test([1, 1, 1, 1, -1]) == pytest.approx(stats.binomtest(4, 5).pvalue)
-    assert sign_test([0, 0]) == 1
-    assert sign_test([0, 1, 1]) == sign_test([1, 1])
+@pytest.mark.parametrize("n", range(2, 14))
+def test_the_signed_rank_test_is_scipys(n: int) -> None:
+    generator = np.random.default_rng(n)
+    for differences in generator.normal(0.4, 1, (20, n)):
+        assert signed_rank_test(differences) == pytest.approx(
+            stats.wilcoxon(differences, method="exact").pvalue
+        )
+
+
+def test_equal_and_zero_differences_make_the_p_value_larger_never_smaller() -> None:
+    assert signed_rank_test([0, 0, 0]) == 1
+    assert signed_rank_test([1] * 6) == signed_rank_test([1, 2, 3, 4, 5, 6]) == pytest.approx(2 / 64)
+    assert signed_rank_test([0, 2, 3, 4, 5, 6]) > signed_rank_test([1, 2, 3, 4, 5, 6])
+
+
+@pytest.mark.parametrize("level", [0.05, 0.05 / 3, 0.2])
+def test_the_interval_excludes_zero_when_the_test_does(level: float) -> None:
+    generator = np.random.default_rng(7)
+    excluded = 0
+    for n in range(2, 14):
+        for differences in generator.normal(0.5, 1, (20, n)):
+            interval = paired_interval(differences, 1 - level)
+            excludes = interval.low > 0 or interval.high < 0
+            assert excludes == (signed_rank_test(differences) <= level)
+            assert math.isnan(interval.low) == (n < fewest_blocks(level))
+            excluded += excludes
+    assert 0 < excluded < 240
+
+
+def test_the_estimate_is_the_median_of_pairwise_means() -> None:
+    # Means of pairs of 0, 1, 5: 0, 0.5, 1, 2.5, 3, 5.
+    assert paired_interval([0, 1, 5]).median == pytest.approx(1.75)
+
+
+def test_looks_grow_by_half_and_end_at_the_most() -> None:
+    assert looks(6, 30) == [6, 9, 14, 21, 30]
+    assert looks(8, 12) == [8, 12]
+    assert looks(12, 12) == looks(20, 12) == [12]
 
 
 def test_holm_steps_down_and_stops() -> None:
@@ -52,15 +86,19 @@ def test_holm_steps_down_and_stops() -> None:
 @pytest.mark.parametrize("level", [0.05, 0.05 / 3, 0.1])
 def test_fewest_blocks_is_the_least_that_can_be_significant(level: float) -> None:
     n = fewest_blocks(level)
-    assert sign_test([1.0] * n) <= level < sign_test([1.0] * (n - 1))
+    assert signed_rank_test([1.0] * n) <= level < signed_rank_test([1.0] * (n - 1))
 
 
-def test_outliers_are_far_from_the_median_in_units_of_the_spread() -> None:
+def test_outliers_are_far_from_all_others_in_units_of_their_spread() -> None:
     assert outliers([10, 10.1, 9.9, 10.2, 9.8, 30]) == [5]
     assert outliers([10, 10.1, 9.9, 10.2, 9.8, 10.9]) == []
-    assert outliers([1, 1, 1, 5]) == []
+    assert outliers([1, 1, 1, 5]) == []  # the others' spread is not known
+    assert outliers([1, 2]) == outliers([1]) == outliers([]) == []
 
 
-def test_relative_half_width() -> None:
-    assert relative_half_width([9, 10, 10, 10, 10, 11]) == pytest.approx(0.1)
-    assert relative_half_width([9, 10, 11]) == math.inf
+@pytest.mark.parametrize("n", [3, 4, 6, 12])
+def test_of_cells_with_normal_noise_one_in_a_hundred_has_a_flag(n: int) -> None:
+    generator = np.random.default_rng(n)
+    flagged = np.mean([bool(outliers(row)) for row in generator.normal(0, 1, (2000, n))])
+    # At a true rate of 1 % more than 2 % of 2000 has a probability below 0.0001.
+    assert flagged < 0.02

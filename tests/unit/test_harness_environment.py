@@ -3,10 +3,10 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
-from adabench.analysis.statistics import relative_half_width
 from adabench.harness.environment import (
     capture,
     environment_id,
@@ -115,8 +115,13 @@ def test_durations_are_said_in_the_unit_that_suits() -> None:
 
 
 def test_a_session_is_settled_when_every_interval_is_narrow() -> None:
-    runs = [recorded(block, 10 + block / 10) for block in range(6)]
-    width = relative_half_width([run.seconds.train or 0 for run in runs])
-    assert settled(runs, width)
-    assert not settled(runs, width * 0.99)
-    assert not settled(runs[:5], 0.9)
+    runs = [recorded(block, 10) for block in range(6)]
+    others = [
+        msgspec.structs.replace(recorded(block, 10 + block / 10), backend="other", cell="o")
+        for block in range(6)
+    ]
+    # The interval of six blocks is their range, from 1 to 1.05, around the middle of its pairwise means.
+    assert settled([*runs, *others], 0.025, 1)
+    assert not settled([*runs, *others], 0.024, 1)
+    assert not settled([*runs[:5], *others[:5]], 0.9, 1)
+    assert not settled([*runs, *others], 0.9, 2)

@@ -12,8 +12,10 @@ import pytest
 from rich.console import Console
 
 from adabench.analysis.load import last_attempts
+from adabench.analysis.statistics import looks
 from adabench.harness import execute, open_session
 from adabench.harness.environment import capture
+from adabench.harness.errors import UsageError
 from adabench.harness.execute import Policy, run_session
 from adabench.harness.study import Study, load_study
 from adabench.results.record import PlannedRun, Run, Seconds, Status
@@ -81,22 +83,44 @@ def test_a_session_continues_and_a_longer_study_only_adds_blocks(tmp_path: Path,
 
 
 def test_blocks_are_added_until_intervals_are_narrow(tmp_path: Path, made_up: Any) -> None:
-    # The first blocks vary by 20 %, later ones hardly: an interval needs six blocks, a narrow one more.
-    calls = made_up(
-        lambda planned, attempt: ("ok", 10 + (2 * (planned.block % 2) if planned.block < 4 else 0))
-    )
+    # In the first blocks the ratio varies by 20 %, in later ones hardly. That both cells drift does not matte
+    def seconds(planned: PlannedRun) -> float:
+        odd = planned.backend == "single" and planned.block < 4 and planned.block % 2 == 1
+        return (10 + (2 if odd else 0) + planned.block % 3 / 100) * (1 + planned.block)
+
+    calls = made_up(lambda planned, attempt: ("ok", seconds(planned)))
     runs, _, _ = run(tmp_path, Policy(until_rel_ci=0.05))
+    schedule = looks(2, 30)
+    (store,) = list_sessions(tmp_path)
+    assert store.session().looks == len(schedule)
     blocks = 1 + max(one.block for one in runs)
-    assert 6 < blocks < 30
-    assert execute.settled(runs, 0.05)
-    assert not execute.settled([one for one in runs if one.block < blocks - 1], 0.05)
+    assert blocks in schedule[3:-1]
+    assert execute.settled(runs, 0.05, len(schedule))
+    before = schedule[schedule.index(blocks) - 1]
+    assert not execute.settled([one for one in runs if one.block < before], 0.05, len(schedule))
     assert len(calls) == 2 * (blocks + 1)
 
 
 def test_growth_ends_at_the_most_repeats(tmp_path: Path, made_up: Any) -> None:
-    made_up(lambda planned, attempt: ("ok", 10.0 + planned.block))
+    def seconds(planned: PlannedRun) -> float:
+        return 10.0 + (planned.block % 5 if planned.backend == "manual" else 0)
+
+    made_up(lambda planned, attempt: ("ok", seconds(planned)))
     runs, _, _ = run(tmp_path, Policy(until_rel_ci=0.01, max_repeat=8))
     assert max(one.block for one in runs) == 7
+
+
+def test_what_cannot_come_to_a_verdict_is_said_before_it_runs(tmp_path: Path, made_up: Any) -> None:
+    made_up(lambda planned, attempt: ("ok", 10.0))
+    needed = "no verdict can be reached with 5 blocks: a verdict on one comparison needs 6 blocks: say -r 6"
+    assert needed in run(tmp_path, Policy(), repeats=5)[2]
+    assert "no verdict" not in run(tmp_path, Policy(), repeats=6)[2]
+
+
+def test_a_single_cell_has_no_ratio_to_watch(tmp_path: Path) -> None:
+    alone = load_study(None, "s", {"usecases": "ctr[rows=2000]", "backends": "single"})
+    with pytest.raises(UsageError, match="--until-rel-ci watches ratios to a baseline"):
+        run_session(alone, tmp_path, Policy(until_rel_ci=0.05), Console(file=io.StringIO()))
 
 
 def test_a_failure_from_outside_is_tried_again_as_often_as_is_said(tmp_path: Path, made_up: Any) -> None:

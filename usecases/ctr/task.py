@@ -71,6 +71,7 @@ class CtrUseCase:
     Params: ClassVar[type[Params]] = CtrParams
     metric: ClassVar[str] = "auc"
     maximize: ClassVar[bool] = True
+    tolerance: ClassVar[float] = 0.005
 
     def __init__(self, params: CtrParams, data: Path | None, seed: int) -> None:
         self._params = params

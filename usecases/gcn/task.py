@@ -79,6 +79,7 @@ class GcnUseCase:
     Params: ClassVar[type[Params]] = GcnParams
     metric: ClassVar[str] = "accuracy"
     maximize: ClassVar[bool] = True
+    tolerance: ClassVar[float] = 0.015
 
     def __init__(self, params: GcnParams, data: Path | None, seed: int) -> None:
         self._params = params

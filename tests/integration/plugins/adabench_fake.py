@@ -41,6 +41,7 @@ class FakeLine:
     Params: ClassVar[type[Params]] = FakeParams
     metric: ClassVar[str] = "rmse"
     maximize: ClassVar[bool] = False
+    tolerance: ClassVar[float] = 0.05
 
     def __init__(self, params: FakeParams, data: Path | None, seed: int) -> None:
         if data is not None and not data.exists():

@@ -1,0 +1,129 @@
+"""``adabench compare``: what passes a gate and what does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from adabench.analysis.tables import shortened
+from adabench.harness.commands_results import compare
+from adabench.harness.errors import UsageError
+from adabench.results.record import Run, Seconds, Session
+from adabench.results.store import SessionStore
+
+SLOWDOWN = "ratio_low > 1.03"
+
+
+def a_run(backend: str, block: int, seconds: float, auc: float = 0.7) -> Run:
+    return Run(
+        run_id=f"{backend}-{block}",
+        session="s",
+        cell=backend,
+        usecase="ctr",
+        backend=backend,
+        params={},
+        nodes=1,
+        workers=1,
+        network="loopback",
+        data=None,
+        block=block,
+        position=0,
+        seed=1,
+        phase="measured",
+        attempt=1,
+        status="ok",
+        started_at="",
+        seconds=Seconds(train=seconds, total=seconds),
+        metrics={"auc": auc},
+        metric="auc",
+        tolerance=0.005,
+    )
+
+
+def a_session(root: Path, runs: list[Run]) -> None:
+    store = SessionStore(root / "s")
+    store.create(
+        Session(
+            session="s",
+            created_at="2026-01-01T00:00:00+00:00",
+            command=["adabench"],
+            study={"name": "s"},
+            study_id="s",
+            seed=1,
+            plan=[],
+            environment={},
+            environment_id="e",
+            git=None,
+            machine="m",
+        )
+    )
+    for run in runs:
+        store.append(run)
+
+
+def exit_code(root: Path, fail_if: str | None, *, fail_undecided: bool = False) -> int:
+    try:
+        compare("s", "prefetch", fail_if, fail_undecided, root)
+    except typer.Exit as ended:
+        return ended.exit_code
+    return 0
+
+
+def blocks(count: int, factor: float, scatter: float = 0.0, auc: float = 0.7) -> list[Run]:
+    return [
+        run
+        for block in range(count)
+        for run in (
+            a_run("prefetch", block, 10),
+            a_run("other", block, 10 * factor * (1 + scatter * (-1) ** block), auc),
+        )
+    ]
+
+
+def test_a_slowdown_fails_and_a_gain_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a_session(tmp_path, blocks(6, 2))
+    assert exit_code(tmp_path, None) == 0
+    assert exit_code(tmp_path, SLOWDOWN) == 3
+    assert "regression: ctr other: ratio_low > 1.03 holds" in capsys.readouterr().out
+    a_session(tmp_path / "quick", blocks(6, 0.5))
+    assert exit_code(tmp_path / "quick", SLOWDOWN) == 0
+    assert "below 1 is faster" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("runs", "reason"),
+    [
+        (blocks(3, 2), "too few runs, 3 blocks count, a verdict needs 6"),
+        (blocks(6, 1, auc=0.6), "quality differs, auc differs by -0.1000"),
+        ([run for run in blocks(6, 1) if run.backend == "prefetch"], "there is nothing to compare"),
+    ],
+    ids=["too-few", "quality", "nothing"],
+)
+def test_what_cannot_be_judged_does_not_pass(
+    runs: list[Run], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a_session(tmp_path, runs)
+    assert exit_code(tmp_path, SLOWDOWN) == 3
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("cannot be judged: ")]
+    assert len(said) == 1
+    assert reason in said[0]
+    assert exit_code(tmp_path, None) == 0
+
+
+def test_whether_undecided_passes_is_the_users_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a_session(tmp_path, blocks(8, 1, scatter=0.1))
+    assert exit_code(tmp_path, SLOWDOWN) == 0
+    assert exit_code(tmp_path, SLOWDOWN, fail_undecided=True) == 3
+    assert "cannot be judged: ctr other: undecided" in capsys.readouterr().out
+    with pytest.raises(UsageError, match="--fail-undecided needs --fail-if"):
+        exit_code(tmp_path, None, fail_undecided=True)
+
+
+def test_a_long_name_is_shortened_in_the_middle() -> None:
+    assert shortened("autoada-automatic (lookahead=10)", 40) == "autoada-automatic (lookahead=10)"
+    assert shortened("autoada-automatic (lookahead=10)", 20) == "autoada-a…kahead=10)"
+    assert all(len(shortened("autoada-automatic", width)) == min(width, 17) for width in range(1, 20))

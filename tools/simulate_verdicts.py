@@ -1,0 +1,274 @@
+"""Simulates sessions whose truth is known: how often their verdicts are right goes into docs/statistics.md.
+
+``python tools/simulate_verdicts.py [SESSIONS]``: 2,000 sessions per line of a table, or as many as are given.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from adabench.analysis.agreement import different_quality
+from adabench.analysis.compare import ALPHA, compare
+from adabench.analysis.load import measured
+from adabench.analysis.statistics import looks, outliers, signed_rank_test
+from adabench.analysis.tables import markdown
+from adabench.results.record import Run, Seconds
+from adabench.results.store import SessionStore, list_sessions
+
+__all__ = ["NOISES", "flags", "power", "quality", "sequential", "verdicts"]
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "statistics.md"
+BEGIN, END = "<!-- simulated: written by tools/simulate_verdicts.py -->", "<!-- end of simulated -->"
+
+SESSIONS = 2000
+SCATTER = 0.03
+"""Standard deviation of a run's log seconds, about what a quiet machine has."""
+EFFECT = math.log(1.05)
+
+Values = npt.NDArray[np.float64]
+Test = Callable[[Values], float]
+
+NOISES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Values]] = {
+    "normal": lambda generator, shape: generator.normal(0, SCATTER, shape),
+    "skewed": lambda generator, shape: SCATTER * (generator.exponential(1, shape) - 1),
+    "heavy-tailed": lambda generator, shape: SCATTER / 1.5 * generator.standard_t(2, shape),
+    "spikes": lambda generator, shape: (
+        generator.normal(0, SCATTER, shape) + np.where(generator.random(shape) < 0.05, math.log(1.3), 0)
+    ),
+    "drifting": lambda generator, shape: generator.normal(0, SCATTER, shape),
+}
+"""Log seconds of runs; `drifting` has a rise of 6 % from the first run of a session to the last on top."""
+
+
+def differences(generator: np.random.Generator, noise: str, blocks: int, effect: float) -> Values:
+    """Log ratios of one session, a random order in each block."""
+    runs = NOISES[noise](generator, (blocks, 2))
+    if noise == "drifting":
+        first = generator.integers(0, 2, blocks)
+        place = 2 * np.arange(blocks)[:, None] + np.stack([first, 1 - first], axis=1)
+        runs += 0.06 * place / (2 * blocks - 1)
+    return runs[:, 1] - runs[:, 0] + effect
+
+
+def sign_test(values: Values) -> float:
+    """Two-sided exact p-value."""
+    return float(stats.binomtest(int((values > 0).sum()), len(values)).pvalue)
+
+
+def permutation_test(values: Values) -> float:
+    """Two-sided p-value of the mean over all sign changes, exact up to twelve blocks."""
+    flips = _flips(len(values))
+    return float((np.abs(flips @ values) >= abs(values.sum()) - 1e-12).mean())
+
+
+@cache
+def _flips(blocks: int) -> Values:
+    if blocks <= 12:
+        return np.array(list(itertools.product([-1.0, 1.0], repeat=blocks)))
+    return np.random.default_rng(0).choice([-1.0, 1.0], (4096, blocks))
+
+
+TESTS: dict[str, Test] = {
+    "sign": sign_test,
+    "signed-rank": lambda values: signed_rank_test(list(values)),
+    "permutation of the mean": permutation_test,
+}
+
+
+def power(test: Test, noise: str, blocks: int, effect: float, sessions: int, seed: int = 1) -> float:
+    """Part of the sessions in which a single comparison is significant."""
+    generator = np.random.default_rng([seed, blocks, len(noise)])
+    return (
+        sum(test(differences(generator, noise, blocks, effect)) <= ALPHA for _ in range(sessions)) / sessions
+    )
+
+
+def a_session(generator: np.random.Generator, noise: str, blocks: int, effects: Sequence[float]) -> list[Run]:
+    """Records of a baseline `a` and of one backend per effect, all of the same quality."""
+    cells = 1 + len(effects)
+    seconds = NOISES[noise](generator, (blocks, cells)) + np.array([0.0, *effects])
+    if noise == "drifting":
+        order = np.argsort(generator.random((blocks, cells)), axis=1)
+        seconds += 0.06 * (cells * np.arange(blocks)[:, None] + order) / (cells * blocks - 1)
+    return [
+        _run(block, chr(ord("a") + cell), math.exp(seconds[block, cell]))
+        for block in range(blocks)
+        for cell in range(cells)
+    ]
+
+
+def verdicts(
+    noise: str, blocks: int, effects: Sequence[float], sessions: int, seed: int = 1
+) -> list[set[str]]:
+    """Verdicts of whole sessions."""
+    generator = np.random.default_rng([seed, blocks, len(effects), len(noise)])
+    return [
+        {one.verdict for one in compare(a_session(generator, noise, blocks, effects), "a")}
+        for _ in range(sessions)
+    ]
+
+
+def sequential(noise: str, sessions: int, relative: float = 0.03, first: int = 8, most: int = 30) -> float:
+    """Part of sessions without a difference that end with one, looked at as --until-rel-ci does."""
+    generator = np.random.default_rng([2, len(noise)])
+    schedule = looks(first, most)
+    wrong = 0
+    for _ in range(sessions):
+        runs = a_session(generator, noise, most, [0.0])
+        for blocks in schedule:
+            (one,) = compare([run for run in runs if run.block < blocks], "a", looks=len(schedule))
+            if (one.ratio_high - one.ratio_low) / 2 <= relative * one.ratio:
+                break
+        wrong += one.verdict in ("faster", "slower")
+    return wrong / sessions
+
+
+def quality(store: SessionStore, blocks: int, loss: float, sessions: int, seed: int = 3) -> float | None:
+    """How often quality is said to differ between cells of a kept session that are as good as one another.
+
+    Blocks are drawn anew, which of the two is which is drawn in each of them, and one of them is made worse
+    by `loss` times the use case's tolerance. None if no two cells of one topology have blocks in common.
+    """
+    generator = np.random.default_rng(seed)
+    pairs = _pairs(store)
+    if not pairs:
+        return None
+    said = 0
+    for _ in range(sessions):
+        blocks_of_pair = pairs[generator.integers(len(pairs))]
+        drawn = []
+        for _ in range(blocks):
+            one, other = blocks_of_pair[generator.integers(len(blocks_of_pair))]
+            if generator.random() < 0.5:
+                one, other = other, one
+            metric, tolerance = str(other.metric), float(other.tolerance or 0)
+            worse = {**one.metrics, metric: one.metrics[metric] - loss * tolerance}
+            drawn.append((msgspec.structs.replace(one, metrics=worse), other))
+        said += different_quality(drawn) is not None
+    return said / sessions
+
+
+def _pairs(store: SessionStore) -> list[list[tuple[Run, Run]]]:
+    tolerances = {"auc": 0.005, "accuracy": 0.015}
+    cells: dict[str, dict[int, Run]] = {}
+    for run in measured(store.runs()):
+        if run.backend != "floor":  # which trains nothing
+            metric = run.metric or next(iter(run.metrics))
+            judged = msgspec.structs.replace(run, metric=metric, tolerance=tolerances[metric])
+            cells.setdefault(run.cell, {})[run.block] = judged
+    pairs = []
+    for one, other in itertools.combinations(cells.values(), 2):
+        first, second = next(iter(one.values())), next(iter(other.values()))
+        alike = ("usecase", "nodes", "workers", "network")
+        if all(getattr(first, name) == getattr(second, name) for name in alike) and len(one) > 2:
+            pairs.append([(one[block], other[block]) for block in sorted(one.keys() & other.keys())])
+    return [pair for pair in pairs if pair]
+
+
+def flags(runs: int, sessions: int) -> float:
+    """Part of cells with normal noise that have a run marked as far from the others."""
+    generator = np.random.default_rng(runs)
+    return sum(bool(outliers(list(row))) for row in generator.normal(0, 1, (sessions, runs))) / sessions
+
+
+def _run(block: int, backend: str, seconds: float) -> Run:
+    return Run(
+        run_id=f"{backend}{block}",
+        session="simulated",
+        cell=backend,
+        usecase="simulated",
+        backend=backend,
+        params={},
+        nodes=1,
+        workers=1,
+        network="loopback",
+        data=None,
+        block=block,
+        position=0,
+        seed=0,
+        phase="measured",
+        attempt=1,
+        status="ok",
+        started_at="",
+        seconds=Seconds(train=seconds, total=seconds),
+        metrics={"auc": 0.7},
+        metric="auc",
+        tolerance=0.005,
+    )
+
+
+def page(sessions: int) -> str:
+    """The tables of the page."""
+    parts = [f"{sessions} simulated sessions per figure; a run's scatter is {SCATTER:.0%}."]
+    counts: tuple[int, ...] = (6, 7, 8, 9, 10, 12)
+    names = ["noise", "test", *(f"{blocks} blocks" for blocks in counts)]
+    for title, effect in (("False alarms", 0.0), ("A difference of 5 % is found", EFFECT)):
+        rows = [
+            [noise, name, *(_percent(power(test, noise, blocks, effect, sessions)) for blocks in counts)]
+            for noise in NOISES
+            for name, test in TESTS.items()
+        ]
+        parts += [f"**{title}** (one comparison)", markdown(names, rows)]
+    counts = (6, 7, 8, 9, 10, 12, 14, 16)
+    names = ["noise", "comparisons", *(f"{blocks} blocks" for blocks in counts)]
+    rows = [
+        [noise, f"{m}", *(_percent(_any(verdicts(noise, n, [0.0] * m, sessions), _WRONG)) for n in counts)]
+        for noise in NOISES
+        for m in (1, 3, 6)
+    ]
+    parts += ["**Sessions without any difference that say there is one** (`compare`)", markdown(names, rows)]
+    rows = []
+    for m, noise in itertools.product((1, 2, 3, 6, 10), ("normal",)):
+        found = [verdicts(noise, n, [EFFECT] + [0.0] * (m - 1), sessions) for n in counts]
+        rows.append([noise, f"{m}", *(_percent(_any(one, ("slower",))) for one in found)])
+    parts += ["**One backend is 5 % slower, and `compare` says so**", markdown(names, rows)]
+    rows = [[noise, _percent(sequential(noise, sessions))] for noise in NOISES]
+    parts += ["**`--until-rel-ci 0.03` without any difference**", markdown(["noise", "false alarms"], rows)]
+    rows = []
+    for store in list_sessions(ROOT / "results" / "reference"):
+        rates = [quality(store, 8, loss, sessions) for loss in (0.0, 2.0)]
+        if None not in rates:
+            rows.append([store.folder.name, *(_percent(rate or 0.0) for rate in rates)])
+    names = ["kept session", "nothing differs", "a loss of twice the tolerance"]
+    parts += ["**Quality is said to differ** (eight blocks drawn from kept sessions)", markdown(names, rows)]
+    rows = [[f"{runs}", _percent(flags(runs, sessions))] for runs in (3, 4, 6, 8, 12)]
+    parts += [
+        "**Cells with a run that is marked as far from the others**",
+        markdown(["runs", "marked"], rows),
+    ]
+    return "\n\n".join(parts)
+
+
+_WRONG = ("faster", "slower")
+
+
+def _any(found: Sequence[set[str]], wanted: Sequence[str]) -> float:
+    return sum(bool(one & set(wanted)) for one in found) / len(found)
+
+
+def _percent(part: float) -> str:
+    return f"{part:.1%}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    text = PAGE.read_text(encoding="utf-8")
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    tables = page(int(arguments[0]) if arguments else SESSIONS)
+    PAGE.write_text(f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}", encoding="utf-8")
+    print(PAGE.relative_to(ROOT))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
