@@ -128,7 +128,7 @@ class Calls:
             self.end(self._present, None)
 
     def next_batch(self) -> None:
-        """A batch is handed out: what called for it, such as a method that trains, is no call of the model."""
+        """A batch is handed out: what asked for it, such as a method that trains, is no call of the model."""
         if self._present is not None:
             self.fail(self._present)
 
@@ -215,7 +215,8 @@ class DirectCalls:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(
-            "the model trains on the parameter server: save model.state_dict() or autoada.unwrap(model) instead"
+            "the model trains on the parameter server: "
+            "save model.state_dict() or autoada.unwrap(model) instead"
         )
 
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

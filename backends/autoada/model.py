@@ -160,7 +160,7 @@ class AdaModel(nn.Module):
 
     @property
     def first_target(self) -> str:
-        """What the first of these calls called: a method or module by its dotted name, or the model itself."""
+        """What the first of these calls called: a method or module by its dotted name, or the model."""
         return self._step.first_target
 
     def listen(self, listener: CallListener | None) -> None:
