@@ -49,6 +49,9 @@ def last_attempts(runs: Iterable[Run]) -> list[Run]:
 def cell_labels(planned: Sequence[PlannedRun] | Sequence[Run], *, topology: bool = True) -> dict[str, str]:
     """Cell identifier -> backend, with whatever else distinguishes it among the cells of its use case.
 
+    A parameter stands there if two cells differ in it, be they of different backends; the topology if two
+    cells of the same backend do, because some backends have one only.
+
     Parameters
     ----------
     planned : sequence
@@ -63,7 +66,8 @@ def cell_labels(planned: Sequence[PlannedRun] | Sequence[Run], *, topology: bool
         alike = [
             other for other in cells.values() if (other.usecase, other.backend) == (run.usecase, run.backend)
         ]
-        extra = [f"{name}={shown_value(value)}" for name, value in run.params.items() if _varies(name, alike)]
+        rivals = [other for other in cells.values() if other.usecase == run.usecase]
+        extra = [f"{name}={shown_value(value)}" for name, value in run.params.items() if _varies(name, rivals)]
         extra += [
             f"{name}={getattr(run, name)}"
             for name in ("nodes", "workers", "network", "pinned")
@@ -74,7 +78,7 @@ def cell_labels(planned: Sequence[PlannedRun] | Sequence[Run], *, topology: bool
 
 
 def _varies(parameter: str, cells: Sequence[PlannedRun | Run]) -> bool:
-    return len({repr(cell.params.get(parameter)) for cell in cells}) > 1
+    return len({repr(cell.params[parameter]) for cell in cells if parameter in cell.params}) > 1
 
 
 def shown_value(value: object) -> str:

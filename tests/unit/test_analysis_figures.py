@@ -168,17 +168,19 @@ def test_a_session_without_a_finished_run_cannot_be_drawn(tmp_path: Path) -> Non
         draw_figures(store)
 
 
-def test_a_label_names_what_distinguishes_cells_of_one_backend_only() -> None:
+def test_a_label_names_every_parameter_in_which_cells_of_a_use_case_differ() -> None:
     runs = [
         a_run("prefetch", 0, 1.0, lookahead=10, dim=8),
         a_run("prefetch", 0, 1.0, lookahead=50, dim=8),
         a_run("manual", 0, 1.0, lookahead=20, dim=8),
+        a_run("single", 0, 1.0, dim=8),
         a_run("prefetch", 0, 1.0, usecase="gcn", lookahead=7),
     ]
     assert list(cell_labels(runs).values()) == [
         "prefetch (lookahead=10)",
         "prefetch (lookahead=50)",
-        "manual",
+        "manual (lookahead=20)",
+        "single",
         "prefetch",
     ]
 
