@@ -49,5 +49,5 @@ def export_runs(store: SessionStore, form: str) -> Path:
         raise RecordError(
             "parquet needs pyarrow: say `pip install 'adabench[parquet]'`, or export csv or json"
         )
-    frame.to_parquet(file, index=False)
+    write_atomically(file, frame.to_parquet(index=False))
     return file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -18,7 +19,7 @@ from adabench.analysis.load import SUCCESS, cell_labels, last_attempts, traced_r
 from adabench.analysis.style import INK, SVG, palette, styled
 from adabench.analysis.thesis import draw_thesis
 from adabench.results.record import RecordError, Run
-from adabench.results.store import SessionStore
+from adabench.results.store import SessionStore, write_atomically
 
 __all__ = ["draw_bars", "draw_figures"]
 
@@ -39,8 +40,7 @@ def draw_figures(store: SessionStore) -> list[Path]:
     counted = [run for run in last_attempts(store.runs()) if run.phase == "measured"]
     if not any(run.status in SUCCESS for run in counted):
         raise RecordError(f"session {store.folder.name} has no finished run to draw")
-    folder = store.folder / "figures"
-    folder.mkdir(exist_ok=True)
+    folder = store.figures()
     files = []
     traced = traced_runs(store)
     for usecase in dict.fromkeys(run.usecase for run in counted if run.status in SUCCESS):
@@ -114,7 +114,10 @@ def _save(figure: Figure, stem: Path) -> list[Path]:
     for suffix in ("png", "svg"):
         file = stem.with_name(f"{stem.name}.{suffix}")
         with mpl.rc_context(SVG):
-            figure.savefig(file, dpi=160, metadata={"Date": None} if suffix == "svg" else None)
+            drawn = io.BytesIO()
+            date = {"Date": None} if suffix == "svg" else None
+            figure.savefig(drawn, format=suffix, dpi=160, metadata=date)
+        write_atomically(file, drawn.getvalue())
         files.append(file)
     return files
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import matplotlib as mpl
@@ -13,15 +15,19 @@ __all__ = ["INK", "SVG", "adaptive_svg", "palette", "styled"]
 
 Colour = tuple[float, float, float]
 
-SVG: dict[Any, str] = {"svg.hashsalt": "adabench", "svg.fonttype": "none"}
-"""Text stays text, and equal records give equal files."""
+SVG: dict[Any, Any] = {"svg.hashsalt": "adabench", "svg.fonttype": "none", "text.parse_math": False}
+"""Text stays text, a dollar in it too, and equal records give equal files."""
 
 INK, GRID = "#262626", "#cccccc"
 
 
-def styled() -> Any:
+@contextmanager
+def styled() -> Iterator[None]:
     """The context that figures are made in."""
-    return sns.axes_style("whitegrid", {"text.color": INK, "axes.labelcolor": INK, "grid.color": GRID})
+    colours = {"text.color": INK, "axes.labelcolor": INK, "grid.color": GRID}
+    # Names and values of parameters are no formulas.
+    with sns.axes_style("whitegrid", colours), mpl.rc_context({"text.parse_math": False}):
+        yield
 
 
 def palette(count: int) -> list[Colour]:

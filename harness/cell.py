@@ -108,6 +108,10 @@ def _fingerprint(cell: Cell, worlds: Iterable[int], seed: int) -> str:
             usecase.loaders(0, world)
     except DataError as error:
         raise UsageError(f"use case {cell.usecase!r}: {error}") from error
+    except MemoryError as error:
+        raise UsageError(
+            f"use case {cell.usecase!r}: there is too little memory for its data ({error}): use fewer"
+        ) from error
     return usecase.fingerprint
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 import typer
@@ -12,6 +13,7 @@ from adabench.harness.commands_profile import profile
 from adabench.harness.commands_results import compare, export, list_, plot, report, show
 from adabench.harness.commands_run import plan, run
 from adabench.harness.errors import UsageError
+from adabench.harness.terminal import plain
 from adabench.results.record import RecordError
 
 __all__ = ["app", "main"]
@@ -40,11 +42,25 @@ def _data() -> None: ...
 
 def main() -> None:
     """The entry point: a user's mistake is one sentence and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        # Names of files may be of any bytes.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
+        _refuse_other_text(sys.argv[1:])
         app()
     except (UsageError, RecordError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(plain(f"error: {error}"), file=sys.stderr)
         sys.exit(2)
+
+
+def _refuse_other_text(arguments: list[str]) -> None:
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError as error:
+            shown = argument.encode(errors="surrogateescape")
+            raise UsageError(f"{shown!r} is not UTF-8: records can only hold names that are") from error
 
 
 if __name__ == "__main__":

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from adabench.harness.errors import UsageError, unknown
 from adabench.harness.options import Results, SessionName, results_root, shown, terminal_width
+from adabench.harness.terminal import tell
 from adabench.results.record import RecordError
+
+if TYPE_CHECKING:
+    from adabench.results.store import SessionStore
 
 __all__ = ["compare", "export", "list_", "plot", "report", "show"]
 
@@ -38,7 +42,7 @@ def list_(
         raise unknown("kind", what, ("backends", "usecases", "studies", "sessions"))
     width = max((len(name) for name, _ in rows), default=0)
     for name, text in rows:
-        typer.echo(f"{name:<{width}}  {text}")
+        tell(f"{name:<{width}}  {text}")
 
 
 def show(
@@ -61,17 +65,15 @@ def show(
             run_store, found = find_run(root, name)
         except RecordError:
             raise no_session from None
-        typer.echo(run_text(run_store, found))
+        tell(run_text(run_store, found))
         return
     session, runs = store.session(), store.runs()
-    typer.echo(f"{session.session}  {session.created_at}  {session.machine}")
-    typer.echo(
-        f"{len(runs)} runs recorded of {len(session.plan)} planned; command: {' '.join(session.command)}"
-    )
+    tell(f"{session.session}  {session.created_at}  {session.machine}")
+    tell(f"{len(runs)} runs recorded of {len(session.plan)} planned; command: {' '.join(session.command)}")
     for one in runs:
         line = f"  {one.run_id:<20} {one.phase:<8} block {one.block:>2}  {one.backend:<20} {one.status:<12}"
-        typer.echo(line + (one.reason or f"{one.seconds.total:.1f} s"))
-    typer.echo(session_table(runs))
+        tell(line + (one.reason or f"{one.seconds.total:.1f} s"))
+    tell(session_table(runs))
 
 
 def plot(session: SessionName = None, results: Results = None) -> None:
@@ -80,7 +82,7 @@ def plot(session: SessionName = None, results: Results = None) -> None:
     from adabench.results.store import find_session
 
     for file in draw_figures(find_session(results_root(results), session)):
-        typer.echo(shown(file))
+        tell(shown(file))
 
 
 def compare(
@@ -115,24 +117,24 @@ def compare(
     condition = parse_condition(fail_if) if fail_if is not None else None
     store = find_session(results_root(results), session)
     found = compare_runs(store.runs(), baseline, looks=store.session().looks)
-    typer.echo(comparison_table(found, terminal_width()))
+    tell(comparison_table(found, terminal_width()))
     if condition is None:
         return
     unjudged = ("undecided", *UNJUDGED) if fail_undecided else UNJUDGED
     failed = False
     for one in found:
         if one.verdict in unjudged:
-            typer.echo(
+            tell(
                 f"cannot be judged: {one.usecase} {one.label}: {one.verdict}"
                 + (f", {one.reason}" if one.reason else "")
             )
         elif condition(one):
-            typer.echo(f"regression: {one.usecase} {one.label}: {fail_if} holds")
+            tell(f"regression: {one.usecase} {one.label}: {fail_if} holds")
         else:
             continue
         failed = True
     if not found:
-        typer.echo("cannot be judged: there is nothing to compare with the baseline")
+        tell("cannot be judged: there is nothing to compare with the baseline")
     if failed or not found:
         raise typer.Exit(REGRESSION)
 
@@ -148,7 +150,7 @@ def report(
     from adabench.analysis.report import write_report
     from adabench.results.store import find_session
 
-    typer.echo(shown(write_report(find_session(results_root(results), session), baseline)))
+    tell(shown(write_report(find_session(results_root(results), session), baseline)))
 
 
 def export(
@@ -162,14 +164,17 @@ def export(
 
     if to not in FORMATS:
         raise unknown("format", to, FORMATS)
-    typer.echo(shown(export_runs(find_session(results_root(results), session), to)))
+    tell(shown(export_runs(find_session(results_root(results), session), to)))
 
 
 def _first_comment(file: Path) -> str:
     return file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ").strip()
 
 
-def _session_summary(store: Any) -> str:
-    session, runs = store.session(), store.runs()
+def _session_summary(store: SessionStore) -> str:
+    try:
+        session, runs = store.session(), store.runs()
+    except RecordError as error:
+        return f"cannot be read: {error}"
     good = sum(one.status == "ok" for one in runs)
     return f"{session.created_at}  {good} ok of {len(runs)} recorded of {len(session.plan)} planned"

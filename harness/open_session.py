@@ -17,7 +17,7 @@ from adabench.harness.environment import capture, environment_id, git_state, mac
 from adabench.harness.plan import planned_runs, study_id
 from adabench.harness.study import Study
 from adabench.results.record import Session
-from adabench.results.store import SessionStore, list_sessions
+from adabench.results.store import SessionStore, readable_sessions
 
 __all__ = ["open_session"]
 
@@ -35,13 +35,12 @@ def open_session(
     fresh : bool
         Make a new one in any case.
     say : callable
-        Told why a session of the same study is not continued.
+        Told which sessions cannot be read, and why one of the same study is not continued.
 
     Raises
     ------
     RecordError
-        If the results folder cannot be written or holds a session that cannot be read, or if another process
-        runs the session.
+        If the results folder cannot be written, or if another process runs the session.
     """
     environment = capture()
     plan = planned_runs(cells, study)
@@ -82,11 +81,8 @@ def _newest(
     root: Path, identifier: str, environment: dict[str, Any], say: Callable[[str], None]
 ) -> SessionStore | None:
     """The session of the study, if there is one of this environment."""
-    same = [
-        (store, session)
-        for store in list_sessions(root)
-        if (session := store.session()).study_id == identifier
-    ]
+    found = readable_sessions(root, say)
+    same = [(store, session) for store, session, _ in found if session.study_id == identifier]
     for store, session in reversed(same):
         if session.environment_id == environment_id(environment):
             return store

@@ -13,7 +13,7 @@ from adabench.harness.plan import cells_of, planned_runs
 from adabench.harness.progress import duration
 from adabench.harness.study import Study
 from adabench.results.record import PlannedRun, Run
-from adabench.results.store import list_sessions
+from adabench.results.store import readable_sessions
 
 __all__ = ["plan_text", "too_short"]
 
@@ -57,7 +57,7 @@ def too_short(plan: Sequence[PlannedRun], blocks: int, looks: int = 1) -> str | 
 
 
 def _estimate(planned: Sequence[PlannedRun], root: Path) -> str:
-    earlier = [run for store in list_sessions(root) for run in store.runs() if run.status in SUCCESS]
+    earlier = [run for _, _, runs in readable_sessions(root) for run in runs if run.status in SUCCESS]
     expected = [_expected(run, earlier) for run in planned]
     known = [seconds for seconds in expected if seconds is not None]
     if len(known) < len(planned):

@@ -96,6 +96,10 @@ def _candidates(kind: Kind) -> dict[str, tuple[str, str | EntryPoint]]:
             raise UsageError(
                 f"{kind} {entry.name!r} is defined twice: by {found[entry.name][0]} and by {entry.value}"
             )
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", entry.name):
+            raise UsageError(
+                f"{kind} {entry.name!r} of {entry.value} cannot be used: a name has letters, digits, hyphens"
+            )
         found[entry.name] = (entry.dist.name if entry.dist is not None else entry.value, entry)
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,11 @@ else:
 __all__ = ["STRATEGIES", "Study", "built_in_studies", "load_study", "parse_target"]
 
 STRATEGIES = "manual,prefetch,autoada-manual,autoada-automatic"
+
+MOST_NODES = 1024
+MOST_REPEATS = 10_000
+MOST_STEPS = 10**9
+LARGEST_SEED = 2**31
 
 _FOLDER = Path(__file__).parent / "studies"
 
@@ -142,23 +148,23 @@ def load_study(file: Path | None, name: str, overrides: Mapping[str, Any]) -> St
         with located(table_name):
             _merge_tables(selections, values[table_name], plural)
     with located("nodes"):
-        nodes = [_at_least(1, one) for one in _several(values["nodes"])]
+        nodes = [_between(1, one, MOST_NODES) for one in _several(values["nodes"])]
     with located("workers"):
-        workers = [_at_least(1, one) for one in _several(values["workers"])]
+        workers = [_between(1, one, MOST_NODES) for one in _several(values["workers"])]
     with located("network"):
         network = [parse_network(_text(one)) for one in _as_list(values["network"])]
     with located("repeats"):
-        repeats = _at_least(1, values["repeats"])
+        repeats = _between(1, values["repeats"], MOST_REPEATS)
     with located("interleaved"):
         interleaved = _switch(values["interleaved"])
     with located("turn_steps"):
-        turn_steps = _at_least(0, values["turn_steps"])
+        turn_steps = _between(0, values["turn_steps"], MOST_STEPS)
         if turn_steps and not interleaved:
             raise UsageError(
                 f"{turn_steps} is the length of a turn, but the runs take none: say interleaved, too"
             )
     with located("seed"):
-        seed = _at_least(0, values["seed"])
+        seed = _between(0, values["seed"], LARGEST_SEED)
     with located("timeout"):
         timeout = parse_duration(str(values["timeout"]))
     with located("pinned"):
@@ -198,9 +204,12 @@ def parse_target(text: str) -> dict[str, float]:
     """
     metric, _, value = text.partition("=")
     try:
-        return {metric.strip(): float(value)}
+        target = float(value)
     except ValueError as error:
         raise UsageError(f"target {text!r} is not of the form metric=value, such as auc=0.74") from error
+    if not math.isfinite(target):
+        raise UsageError(f"target {text!r} can never be told to be reached: say a finite value")
+    return {metric.strip(): target}
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
@@ -250,10 +259,16 @@ def _data(value: Any, usecases: list[Selection], file: Path | None) -> dict[str,
     for name, path in table.items():
         if name not in names:
             raise unknown("use case", name, names)
-        if not isinstance(path, str):
+        if not isinstance(path, str) or "\0" in path:
             raise UsageError(f"{path!r} is not a path")
     base = file.parent if file is not None else Path()
-    return {name: str((base / Path(path).expanduser()).resolve()) for name, path in table.items()}
+    places = {name: str((base / Path(path).expanduser()).resolve()) for name, path in table.items()}
+    for place in places.values():
+        try:
+            place.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"the path {place!r} is not UTF-8, and records hold nothing else") from error
+    return places
 
 
 def _targets(value: Any, usecases: list[Selection]) -> dict[str, dict[str, float]]:
@@ -268,6 +283,8 @@ def _targets(value: Any, usecases: list[Selection]) -> dict[str, dict[str, float
         for metric, target in table.items():
             if isinstance(target, bool) or not isinstance(target, int | float):
                 raise UsageError(f"{name}.{metric} = {target!r} is not a number")
+            if not math.isfinite(target):
+                raise UsageError(f"{name}.{metric} = {target!r} is not a finite number")
     return {
         name: {metric: float(target) for metric, target in table.items()} for name, table in value.items()
     }
@@ -296,11 +313,13 @@ def _switch(value: Any) -> bool:
     return value
 
 
-def _at_least(least: int, value: Any) -> int:
+def _between(least: int, value: Any, most: int) -> int:
     try:
         number = msgspec.convert(value, int, strict=not isinstance(value, str))
     except msgspec.ValidationError as error:
         raise UsageError(f"{value!r} is not a whole number") from error
     if number < least:
         raise UsageError(f"{number} is too small: it has to be at least {least}")
+    if number > most:
+        raise UsageError(f"{number} is too large: it can be at most {most}")
     return number

@@ -24,6 +24,9 @@ __all__ = [
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+LARGEST = 2**63 - 1
+MOST_SECONDS = 1e9
+
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _NETWORKS = ("loopback", "lan", "slow")
 _LINK = re.compile(r"(\d+(\.\d+)?)(us|ms|s),(\d+(\.\d+)?)(kbit|mbit|gbit)")
@@ -89,6 +92,8 @@ def convert_params(kind: type[T], given: Mapping[str, Any], owner: str) -> T:
             raise UsageError(
                 f"parameter {name} of {owner} cannot be {given[name]!r}: {_lower_first(error)}"
             ) from error
+        if isinstance(typed[name], int) and not -LARGEST <= typed[name] <= LARGEST:
+            raise UsageError(f"parameter {name} of {owner} cannot be {given[name]}: it has more than 64 bits")
     try:
         return kind(**typed)
     except (TypeError, ValueError) as error:
@@ -104,7 +109,7 @@ def parse_duration(text: str) -> float:
         If it is none of these, or not positive.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
-    if match is None or float(match[1]) == 0:
+    if match is None or not 0 < float(match[1]) < MOST_SECONDS:
         raise UsageError(f"{text!r} is not a duration: write a positive number with s, m or h, such as 20m")
     return float(match[1]) * _UNITS[match[2]]
 

@@ -213,6 +213,8 @@ class _Worker:
         intent.
         """
         for name, value in after.items():
+            if not math.isfinite(value):
+                raise ArithmeticError(f"counter {name} of backend {self.trial.spec.backend!r} is {value}")
             if name.endswith(("_max", "_mean")):
                 self.counters[name] = value
             else:

@@ -5,16 +5,18 @@ The names are final; fields may be added, never renamed or given another meaning
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 __all__ = [
+    "READABLE",
     "SCHEMA",
     "STATUSES",
     "Budget",
     "Git",
     "Link",
+    "Name",
     "Noise",
     "Phase",
     "PlannedRun",
@@ -26,7 +28,13 @@ __all__ = [
     "sum_counters",
 ]
 
-SCHEMA = 1
+SCHEMA = 2
+"""Of records that are written now: each ends with a checksum, which those of schema 1 may lack."""
+
+READABLE = (1, SCHEMA)
+
+Name = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9_.+-]{0,199}\Z")]
+"""What files are called after: in a record of a stranger it must not lead anywhere else."""
 
 Status = Literal["ok", "failed", "timeout", "oom", "skipped", "not_converged", "interrupted"]
 STATUSES: tuple[Status, ...] = (
@@ -110,11 +118,11 @@ class Run(msgspec.Struct, kw_only=True, frozen=True):
     """
 
     schema: int = SCHEMA
-    run_id: str
+    run_id: Name
     session: str
     cell: str
-    usecase: str
-    backend: str
+    usecase: Name
+    backend: Name
     params: dict[str, Any]
     nodes: int
     workers: int
@@ -160,8 +168,8 @@ class PlannedRun(msgspec.Struct, kw_only=True, frozen=True):
     """One entry of a session's plan: which cell runs when."""
 
     cell: str
-    usecase: str
-    backend: str
+    usecase: Name
+    backend: Name
     params: dict[str, Any]
     nodes: int
     workers: int

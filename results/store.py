@@ -6,18 +6,35 @@ import csv
 import fcntl
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from adabench.results.record import SCHEMA, RecordError, Run, Session
+from adabench.results.record import READABLE, RecordError, Run, Session
+from adabench.results.seal import is_sealed, is_whole, seal
 
-__all__ = ["SessionStore", "find_run", "find_session", "list_sessions", "read_runs", "write_atomically"]
+__all__ = [
+    "SessionStore",
+    "find_run",
+    "find_session",
+    "list_sessions",
+    "read_runs",
+    "readable_sessions",
+    "write_atomically",
+]
 
 T = TypeVar("T")
+
+Say = Callable[[str], None]
+
+
+def warn(sentence: str) -> None:
+    """Tell the user about something that does not end the command."""
+    print(f"warning: {sentence}", file=sys.stderr)
 
 
 class SessionStore:
@@ -46,8 +63,13 @@ class SessionStore:
         """
         with self._writing():
             self.logs.mkdir(parents=True, exist_ok=True)
-            encoded = msgspec.json.format(msgspec.json.encode(session), indent=1)
-            write_atomically(self.session_file, encoded + b"\n")
+        self.describe(session)
+
+    def describe(self, session: Session) -> None:
+        """Write ``session.json`` into the folder, which is there; errors as in `create`."""
+        encoded = msgspec.json.format(msgspec.json.encode(session), indent=1)
+        with self._writing():
+            write_atomically(self.session_file, seal(encoded))
 
     def session(self) -> Session:
         """Read ``session.json``.
@@ -55,19 +77,15 @@ class SessionStore:
         Raises
         ------
         RecordError
-            If it is missing, unreadable or of another schema.
+            If it is missing, unreadable, of another schema or not as it was written.
         """
         try:
-            session = msgspec.json.decode(self.session_file.read_bytes(), type=Session)
+            content = self.session_file.read_bytes()
         except OSError as error:
             raise RecordError(
                 f"{self.folder} is not a session: session.json cannot be read ({error.strerror})"
             ) from error
-        except msgspec.MsgspecError as error:
-            raise RecordError(f"{self.session_file} is not a session's description: {error}") from error
-        if session.schema != SCHEMA:
-            raise RecordError(f"{self.session_file} has schema {session.schema}; this version reads {SCHEMA}")
-        return session
+        return _decoded(content, Session, f"{self.session_file}", "a session's description")
 
     def runs(self) -> list[Run]:
         """All recorded runs in the order they ended; a torn last line is no record."""
@@ -81,7 +99,7 @@ class SessionStore:
         RecordError
             If it cannot be written, for instance because the disk is full; earlier runs are kept.
         """
-        line = msgspec.json.encode(run) + b"\n"
+        line = seal(msgspec.json.encode(run))
         try:
             _cut_torn_line(self.runs_file)
             with self.runs_file.open("ab") as file:
@@ -105,6 +123,21 @@ class SessionStore:
             table = csv.DictWriter(file, list(events[0]), lineterminator="\n")
             table.writeheader()
             table.writerows(events)
+
+    def figures(self) -> Path:
+        """The folder that figures are written to, which is made if it is not there.
+
+        Raises
+        ------
+        RecordError
+            If it is a link, as it may be in a stranger's session, or cannot be made.
+        """
+        folder = self.folder / "figures"
+        if folder.is_symlink():
+            raise RecordError(f"{folder} is a link, and figures are written into the session only: remove it")
+        with self._writing():
+            folder.mkdir(exist_ok=True)
+        return folder
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -152,37 +185,49 @@ def read_runs(file: Path) -> list[Run]:
     Raises
     ------
     RecordError
-        If a complete line is not a run of this schema.
+        If a complete line is not a run of a schema that is known, or not as it was written.
     """
     try:
         content = file.read_bytes()
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise RecordError(f"{file} cannot be read ({error.strerror})") from error
     # What follows the last newline was torn by a crash: the run it would have described is not recorded.
     lines = content.split(b"\n")[:-1]
-    decoder = msgspec.json.Decoder(Run)
-    runs = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            run = decoder.decode(line)
-        except msgspec.MsgspecError as error:
-            raise RecordError(f"{file}, line {number}, is not a run's record: {error}") from error
-        if run.schema != SCHEMA:
-            raise RecordError(f"{file}, line {number}, has schema {run.schema}; this version reads {SCHEMA}")
-        runs.append(run)
-    return runs
+    return [
+        _decoded(line, Run, f"{file}, line {number},", "a run's record")
+        for number, line in enumerate(lines, start=1)
+    ]
 
 
 def list_sessions(root: Path) -> list[SessionStore]:
-    """The sessions below `root`, oldest first."""
+    """The sessions below `root`, oldest first, whether they can be read or not.
+
+    Raises
+    ------
+    RecordError
+        If the folder cannot be read.
+    """
     if not root.is_dir():
         return []
-    stores = [SessionStore(folder) for folder in root.iterdir() if (folder / "session.json").is_file()]
-    return sorted(stores, key=lambda store: (store.session_file.stat().st_mtime_ns, store.folder.name))
+    try:
+        stores = [SessionStore(folder) for folder in root.iterdir() if (folder / "session.json").is_file()]
+        return sorted(stores, key=lambda store: (store.session_file.stat().st_mtime_ns, store.folder.name))
+    except OSError as error:
+        raise RecordError(f"the results folder {root} cannot be read ({error})") from error
 
 
-def find_session(root: Path, name: str | None = None) -> SessionStore:
-    """A session by its path, its name or an unambiguous beginning of its name; without a name the newest.
+def readable_sessions(root: Path, say: Say = warn) -> list[tuple[SessionStore, Session, list[Run]]]:
+    """The sessions below `root` with what they hold, oldest first; `say` is told of each that is passed over
+    because a record of it cannot be read.
+    """
+    return list(_readable(list_sessions(root), say))
+
+
+def find_session(root: Path, name: str | None = None, say: Say = warn) -> SessionStore:
+    """A session by its path, its name or an unambiguous beginning of its name; without a name the newest that
+    can be read.
 
     Raises
     ------
@@ -197,7 +242,9 @@ def find_session(root: Path, name: str | None = None) -> SessionStore:
             f"no session in {root}: run one with `adabench run`, or name the folder with --results"
         )
     if name is None or name == "latest":
-        return stores[-1]
+        for store, _, _ in _readable(reversed(stores), say):
+            return store
+        raise RecordError(f"no session in {root} can be read: run another one with `adabench run --fresh`")
     return _only(
         [s for s in stores if s.folder.name == name] or [s for s in stores if s.folder.name.startswith(name)],
         f"session {name!r} in {root}",
@@ -205,7 +252,7 @@ def find_session(root: Path, name: str | None = None) -> SessionStore:
     )
 
 
-def find_run(root: Path, run_id: str) -> tuple[SessionStore, Run]:
+def find_run(root: Path, run_id: str, say: Say = warn) -> tuple[SessionStore, Run]:
     """A recorded run by its identifier or an unambiguous beginning of it.
 
     Raises
@@ -213,7 +260,7 @@ def find_run(root: Path, run_id: str) -> tuple[SessionStore, Run]:
     RecordError
         If there is none, or more than one.
     """
-    found = [(store, run) for store in list_sessions(root) for run in store.runs()]
+    found = [(store, run) for store, _, runs in readable_sessions(root, say) for run in runs]
     exact = [pair for pair in found if pair[1].run_id == run_id]
     return _only(
         exact or [pair for pair in found if pair[1].run_id.startswith(run_id)],
@@ -225,11 +272,40 @@ def find_run(root: Path, run_id: str) -> tuple[SessionStore, Run]:
 def write_atomically(file: Path, content: bytes) -> None:
     """Write a whole file or none of it, also across a crash."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    with temporary.open("wb") as handle:
+    # A link of that name, in a folder that somebody else has made, would lead the content elsewhere.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    with open(os.open(temporary, flags, 0o666), "wb") as handle:
         handle.write(content)
         handle.flush()
         os.fsync(handle.fileno())
     temporary.replace(file)
+
+
+def _readable(stores: Iterable[SessionStore], say: Say) -> Iterator[tuple[SessionStore, Session, list[Run]]]:
+    for store in stores:
+        try:
+            found = store.session(), store.runs()
+        except RecordError as error:
+            say(f"session {store.folder.name} is passed over: {error}")
+            continue
+        yield (store, *found)
+
+
+Record = TypeVar("Record", Run, Session)
+
+
+def _decoded(content: bytes, kind: type[Record], where: str, what: str) -> Record:
+    try:
+        record = msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise RecordError(f"{where} is not {what}: {error}") from error
+    if record.schema not in READABLE:
+        known = " and ".join(map(str, READABLE))
+        raise RecordError(f"{where} has schema {record.schema}; this version reads {known}")
+    # Records were not sealed before there were checksums.
+    if not is_whole(content) and (record.schema > 1 or is_sealed(content)):
+        raise RecordError(f"{where} is not as it was written: its checksum is another one")
+    return record
 
 
 def _only(candidates: list[T], what: str, known: list[str]) -> T:

@@ -11,12 +11,14 @@ import shutil
 import sys
 from pathlib import Path
 
+import msgspec
+
 from adabench.analysis.compare import compare
 from adabench.analysis.figures import draw_figures
 from adabench.analysis.load import last_attempts, traced_runs
 from adabench.analysis.tables import write_table
 from adabench.results.record import RecordError, Session
-from adabench.results.store import SessionStore, list_sessions
+from adabench.results.store import SessionStore, list_sessions, readable_sessions
 
 __all__ = ["keep", "readme_with_figures"]
 
@@ -60,7 +62,7 @@ def keep(
     RecordError
         If there is none, or a planned run of it is missing or ended badly.
     """
-    known = list_sessions(sessions)
+    known = [store for store, _, _ in readable_sessions(sessions)]
     if session is not None:
         known = [store for store in known if store.folder.name == session]
         if not known:
@@ -82,10 +84,10 @@ def keep(
     shutil.rmtree(target.folder, ignore_errors=True)
     target.folder.mkdir()
     shutil.copy(source.runs_file, target.folder)
-    session_text = source.session_file.read_text(encoding="utf-8")
+    kept = msgspec.json.encode(source.session()).decode()
     for folder in source.session().study["data"].values():  # where the data lay is this machine's business
-        session_text = session_text.replace(folder, Path(folder).name)
-    target.session_file.write_text(session_text, encoding="utf-8")
+        kept = kept.replace(folder, Path(folder).name)
+    target.describe(msgspec.json.decode(kept, type=Session))
     for run in traced_runs(source).values():
         target.traces.mkdir(exist_ok=True)
         shutil.copy(source.trace_file(run.run_id), target.traces)

@@ -9,7 +9,7 @@ from statistics import median
 from adabench.analysis.costs import cpu_microseconds, samples_a_second
 from adabench.analysis.load import SUCCESS, cell_labels, last_attempts
 from adabench.results.record import Run
-from adabench.results.store import list_sessions
+from adabench.results.store import readable_sessions
 
 from .goals import Cost, Row
 
@@ -34,13 +34,12 @@ def newest_complete(sessions: Path, study: str) -> list[Run]:
 
     There are none if there is no such session.
     """
-    for store in reversed(list_sessions(sessions)):
-        session = store.session()
+    for _, session, recorded in reversed(readable_sessions(sessions)):
         if session.study["name"] != study:
             continue
         runs = {
             (run.cell, run.phase, run.block): run
-            for run in last_attempts(store.runs())
+            for run in last_attempts(recorded)
             if run.status != "interrupted"
         }
         if all(planned.key in runs for planned in session.plan):

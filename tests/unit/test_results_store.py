@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adabench.results.record import RecordError, Run, Seconds, Session, sum_counters
-from adabench.results.store import SessionStore, find_run, find_session, list_sessions, read_runs
+from adabench.results.store import (
+    SessionStore,
+    find_run,
+    find_session,
+    list_sessions,
+    read_runs,
+    readable_sessions,
+)
 
 
 def make_run(run_id: str = "r1", **changes: object) -> Run:
@@ -102,10 +109,94 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
         store.runs()
 
 
+def test_a_changed_digit_is_found(tmp_path: Path) -> None:
+    store = SessionStore(tmp_path)
+    store.create(make_session("s"))
+    store.append(make_run(metrics={"auc": 0.7412}))
+    store.append(make_run("r2"))
+    assert [run.metrics for run in store.runs()] == [{"auc": 0.7412}, {}]
+    kept = store.runs_file.read_bytes()
+    for before, after in ((b"0.7412", b"0.7512"), (b'"schema":2', b'"schema":1'), (b'"r1"', b'"r9"')):
+        assert before in kept
+        store.runs_file.write_bytes(kept.replace(before, after, 1))
+        with pytest.raises(RecordError, match=r"runs\.jsonl, line 1, is not as it was written: its checksum"):
+            store.runs()
+    session = store.session_file.read_bytes()
+    store.session_file.write_bytes(session.replace(b'"seed": 1', b'"seed": 2'))
+    with pytest.raises(RecordError, match=r"session\.json is not as it was written"):
+        store.session()
+
+
+@given(place=st.integers(0, 10_000), flip=st.integers(1, 255))
+def test_no_changed_byte_gives_another_record(
+    tmp_path_factory: pytest.TempPathFactory, place: int, flip: int
+) -> None:
+    store = SessionStore(tmp_path_factory.mktemp("session"))
+    store.append(make_run(metrics={"auc": 0.7412}))
+    content = bytearray(store.runs_file.read_bytes())
+    content[place % len(content)] ^= flip
+    store.runs_file.write_bytes(content)
+    try:
+        runs = store.runs()
+    except RecordError:
+        return
+    # What was changed is the end of the line.
+    assert runs in ([make_run(metrics={"auc": 0.7412})], [])
+
+
+def test_records_of_before_there_were_checksums_are_read(tmp_path: Path) -> None:
+    old = msgspec.json.encode(make_run(schema=1))
+    (tmp_path / "runs.jsonl").write_bytes(old + b"\n")
+    (tmp_path / "session.json").write_bytes(
+        msgspec.json.encode(msgspec.structs.replace(make_session("s"), schema=1))
+    )
+    store = SessionStore(tmp_path)
+    assert store.runs() == [make_run(schema=1)]
+    assert store.session().session == "s"
+    store.append(make_run("next"))
+    assert [run.schema for run in store.runs()] == [1, 2]
+    store.runs_file.write_bytes(msgspec.json.encode(make_run()) + b"\n")
+    with pytest.raises(RecordError, match="its checksum"):
+        store.runs()
+
+
+def test_a_damaged_session_is_named_and_passed_over(tmp_path: Path) -> None:
+    for name in ("a-good", "b-torn", "c-good", "d-torn", "e-odd"):
+        store = SessionStore(tmp_path / name)
+        store.create(make_session(name))
+        store.append(make_run(f"{name}-run"))
+    (tmp_path / "d-torn" / "session.json").write_bytes(b'{"schema": 1, "sess')
+    (tmp_path / "e-odd" / "session.json").write_bytes(b'{"schema": "\xff"}')
+    (tmp_path / "b-torn" / "runs.jsonl").write_bytes(b"[]\n")
+    said: list[str] = []
+    sessions = readable_sessions(tmp_path, said.append)
+    assert [(store.folder.name, session.session) for store, session, _ in sessions] == [
+        ("a-good", "a-good"),
+        ("c-good", "c-good"),
+    ]
+    assert [sentence.split()[1] for sentence in said] == ["b-torn", "d-torn", "e-odd"]
+    assert all("is passed over" in sentence and len(sentence.splitlines()) == 1 for sentence in said)
+    said.clear()
+    assert find_session(tmp_path, say=said.append).folder.name == "c-good"
+    assert [sentence.split()[1] for sentence in said] == ["e-odd", "d-torn"]
+    assert find_run(tmp_path, "a-good", said.append)[1].run_id == "a-good-run"
+    with pytest.raises(RecordError, match=r"d-torn/session\.json is not a session's description"):
+        find_session(tmp_path, "d-torn", said.append).session()
+
+
+@pytest.mark.parametrize("name", ["../../x", "a/b", "/etc/x", ".hidden", "", "a\nb", "a\n", "x" * 300])
+@pytest.mark.parametrize("field", ["run_id", "usecase", "backend"])
+def test_a_name_that_leads_elsewhere_is_no_record(tmp_path: Path, field: str, name: str) -> None:
+    store = SessionStore(tmp_path)
+    store.append(make_run(**{field: name}))
+    with pytest.raises(RecordError, match=rf"line 1, is not a run's record: .*{field}"):
+        store.runs()
+
+
 def test_another_schema_is_refused(tmp_path: Path) -> None:
     store = SessionStore(tmp_path)
     store.append(make_run(schema=99))
-    with pytest.raises(RecordError, match="has schema 99; this version reads 1"):
+    with pytest.raises(RecordError, match="has schema 99; this version reads 1 and 2"):
         read_runs(store.runs_file)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from math import gcd
 
@@ -12,12 +13,16 @@ from scipy.special import expit
 
 from adabench.usecases.ctr.fields import CLICK_RATE, DENSE, SPARSE, DenseField, SparseField
 from adabench.usecases.ctr.table import Table, log_transform, row_ids, standardise
+from adabench.usecases.protocol import DataError
 
 SEED = 20_140_630
 """Fixed: equal numbers of rows are equal data, so that runs with different seeds train on the same data."""
 
 HEAD = 4096
 """Ranks up to here are drawn with their exact probabilities, later ones from the integral of the density."""
+
+BYTES_PER_ROW = 1000
+"""While they are generated: two numbers of 8 bytes for each feature, and some more."""
 
 DENSE_EFFECT_STD = 0.2
 ID_EFFECT_STD = 0.3
@@ -28,8 +33,12 @@ def generate(rows: int, fields: Sequence[SparseField] = SPARSE) -> Table:
 
     Every feature is drawn independently of the others. The logit of a click is linear in the standardised
     dense features and has a term for each categorical value, both with normally distributed coefficients, and
-    an intercept that makes `CLICK_RATE` the mean probability.
+    an intercept that makes `CLICK_RATE` the mean probability. More rows than memory has room for raise
+    `DataError`.
     """
+    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // BYTES_PER_ROW
+    if rows > most:
+        raise DataError(f"rows is {rows}: no more than {most} can be generated in this machine's memory")
     generator = np.random.default_rng(SEED)
     dense = log_transform(np.column_stack([_counts(field, rows, generator) for field in DENSE]))
     ids = np.column_stack([_scatter(_ranks(field, rows, generator), field.vocabulary) for field in fields])

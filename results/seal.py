@@ -1,0 +1,42 @@
+"""A checksum as the last member of a JSON object, over the very bytes before it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+__all__ = ["is_sealed", "is_whole", "seal"]
+
+_SEAL = re.compile(rb',\s*"checksum":\s*"([0-9a-f]{16})"\s*\}\s*\Z')
+
+
+def seal(content: bytes) -> bytes:
+    """Add the checksum to an object, which is written on one line if it was.
+
+    Parameters
+    ----------
+    content : bytes
+        A JSON object with at least one member.
+    """
+    before = content.rstrip()
+    if not before.endswith(b"}"):
+        raise ValueError("only an object can be sealed")
+    before = before[:-1].rstrip()
+    around = b"\n" if b"\n" in before else b""
+    indent = b"\n " if around else b""
+    return b"".join([before, b",", indent, b'"checksum":"', _checksum(before), b'"', around, b"}\n"])
+
+
+def is_sealed(content: bytes) -> bool:
+    """Whether there is a checksum."""
+    return _SEAL.search(content) is not None
+
+
+def is_whole(content: bytes) -> bool:
+    """Whether there is a checksum and nothing before it has changed since."""
+    found = _SEAL.search(content)
+    return found is not None and _checksum(content[: found.start()]) == found[1]
+
+
+def _checksum(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest()[:16].encode()

@@ -1,0 +1,176 @@
+"""Sessions of strangers: whatever their texts are, nothing is written outside them, and nothing is run."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from adabench.harness.cli import main
+from adabench.results.record import PlannedRun, Run, Seconds, Session
+from adabench.results.store import SessionStore
+
+MARKUP = "<script>alert(1)</script>&{body}"
+HOSTILE = {
+    "a dollar": "$",
+    "no formula": "$\\foo$ and $_$",
+    "markup": MARKUP,
+    "an escape": "\x1b]0;title\x07\x1b[31m",
+    "lines": "one\ntwo\r\n",
+    "a path": "../../outside",
+    "an absolute path": "/tmp/outside",
+    "no text": "\0",
+    "nothing": "",
+}
+
+
+def write_session(root: Path, text: str, **changes: Any) -> SessionStore:
+    """A session of two backends in which everything that may be any text is this one."""
+    store = SessionStore(root / "foreign")
+    runs = []
+    for block in range(2):
+        for position, backend in enumerate(("prefetch", "manual")):
+            runs.append(
+                Run(
+                    run_id=f"{backend}-{block}",
+                    session=text,
+                    cell=f"{backend}{text}",
+                    usecase="ctr",
+                    backend=backend,
+                    params={"epochs": 1, text: f"{backend}{text}", "note": f"{text}{position}"},
+                    nodes=2,
+                    workers=1,
+                    network=text,
+                    data=text,
+                    block=block,
+                    position=position,
+                    seed=block,
+                    phase="measured",
+                    attempt=1,
+                    status="ok",
+                    reason=text,
+                    started_at=text,
+                    seconds=Seconds(setup=1, train=2.0 + block, eval=1, teardown=1, total=5.0 + block),
+                    epoch_seconds=[2.0 + block],
+                    samples=100,
+                    metrics={text: 0.5},
+                    history=[{"epoch": 1, text: 0.5, f"valid_{text}": 0.5}],
+                    counters={"bytes_sent": 1.0, text: 1.0},
+                    train_cpu_seconds=1.0,
+                    environment=text,
+                )
+            )
+    runs.append(msgspec.structs.replace(runs[0], run_id="bad", block=2, status="failed", failed_phase=text))
+    fields = PlannedRun.__struct_fields__
+    session = Session(
+        session=text,
+        created_at=text,
+        command=["adabench", text],
+        study={"name": text, "repeats": 2, "data": {}},
+        study_id=text,
+        seed=1,
+        plan=[PlannedRun(**{name: getattr(run, name) for name in fields}) for run in runs],
+        environment={"cpu": text, text: [text, {text: text}]},
+        environment_id=text,
+        git=None,
+        machine=text,
+    )
+    store.create(session)
+    for run in runs:
+        store.append(msgspec.structs.replace(run, **changes))
+    return store
+
+
+def command(monkeypatch: pytest.MonkeyPatch, capsys: Any, *arguments: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["adabench", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr()
+    code = ended.value.code
+    return int(code or 0), said.out, said.err
+
+
+class Elements(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.found.add(tag)
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_texts_of_a_stranger_are_shown_as_they_are_and_lead_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, text: str
+) -> None:
+    root = tmp_path / "deep" / "down" / "results"
+    store = write_session(root, text)
+    monkeypatch.chdir(tmp_path)
+    before = {path for path in tmp_path.rglob("*") if store.folder not in path.parents}
+    results = ("--results", str(root))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # fonts lack such characters
+        for arguments in (
+            ("list", "sessions"),
+            ("show", "foreign"),
+            ("show", "bad"),
+            ("plot", "foreign"),
+            ("report", "foreign"),
+            ("export", "foreign"),
+            ("export", "foreign", "--to", "json"),
+        ):
+            code, out, err = command(monkeypatch, capsys, *arguments, *results)
+            assert (code, err) == (0, ""), (arguments, err)
+            assert "\x1b" not in out
+            assert "\0" not in out
+    assert {path for path in tmp_path.rglob("*") if store.folder not in path.parents} == before
+    page = Elements()
+    page.feed((store.folder / "report.html").read_text(encoding="utf-8"))
+    assert "script" not in page.found
+    for drawn in (store.folder / "figures").glob("*.svg"):
+        figure = Elements()
+        figure.feed(drawn.read_text(encoding="utf-8"))
+        assert "script" not in figure.found
+
+
+@pytest.mark.parametrize("name", ["../../x", "/tmp/x", "a/../../x"])
+@pytest.mark.parametrize("field", ["usecase", "run_id", "backend"])
+def test_a_name_of_a_stranger_that_is_a_path_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, field: str, name: str
+) -> None:
+    root = tmp_path / "deep" / "down" / "results"
+    write_session(root, "fine", **{field: name})
+    before = sorted(tmp_path.rglob("*"))
+    for what in ("plot", "report", "export", "show"):
+        code, out, err = command(monkeypatch, capsys, what, "foreign", "--results", str(root))
+        assert code == 2
+        assert (out, len(err.splitlines())) == ("", 1)
+        assert "is not a run's record: Expected `str` matching regex" in err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_links_in_a_stranger_s_session_are_not_written_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    root = tmp_path / "results"
+    store = write_session(root, "fine")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("precious")
+    (store.folder / "figures").symlink_to(outside)
+    code, _, err = command(monkeypatch, capsys, "plot", "foreign", "--results", str(root))
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "figures is a link" in err
+    (store.folder / "figures").unlink()
+    (store.folder / "figures").mkdir()
+    for name in ("figures/ctr.png", "figures/ctr.svg", "report.html", "runs.csv", "runs.json"):
+        (store.folder / name).symlink_to(outside / "file")
+    for arguments in (("plot",), ("report",), ("export",), ("export", "--to", "json")):
+        assert command(monkeypatch, capsys, *arguments, "--results", str(root))[0] == 0
+    assert (outside / "file").read_text() == "precious"
+    assert [path.name for path in outside.iterdir()] == ["file"]
