@@ -67,7 +67,8 @@ def cell_labels(planned: Sequence[PlannedRun] | Sequence[Run], *, topology: bool
             other for other in cells.values() if (other.usecase, other.backend) == (run.usecase, run.backend)
         ]
         rivals = [other for other in cells.values() if other.usecase == run.usecase]
-        extra = [f"{name}={shown_value(value)}" for name, value in run.params.items() if _varies(name, rivals)]
+        varying = [name for name in run.params if _varies(name, rivals)]
+        extra = [f"{name}={shown_value(run.params[name])}" for name in varying]
         extra += [
             f"{name}={getattr(run, name)}"
             for name in ("nodes", "workers", "network", "pinned")
