@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import multiprocessing
+import multiprocessing.util
 import os
+import sys
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -33,7 +36,10 @@ class Node:
     """One process's share of the parameter server: in a cluster of one, or that of torchrun's environment.
 
     A context manager: its normal end closes the node together with all others; an exception in the body
-    ends it at once, so that the others see `PeerLost` instead of waiting for it.
+    ends it at once, so that the others see `PeerLost` instead of waiting for it. The same goes for a process
+    that ends with a node that nobody closed: if it ends with exit code 0, the node serves its rows until all
+    others end, too, but not longer than `stall_timeout`; after an uncaught exception, ``sys.exit(1)`` or a
+    signal the others see `PeerLost`.
 
     Parameters
     ----------
@@ -56,9 +62,9 @@ class Node:
     peer_timeout : float
         Seconds after which a silent node counts as lost.
     stall_timeout : float
-        Seconds after which a node counts as lost that lives but does not come to a barrier, a checkpoint or
-        `close` where another waits for it: its code hangs. It must be longer than whatever one node does
-        alone while others wait, such as an evaluation. That of node 0 holds for all.
+        Seconds after which a node counts as lost that lives but does not come to a barrier, a checkpoint,
+        `close` or its end where another waits for it: its code hangs. It must be longer than whatever one
+        node does alone while others wait, such as an evaluation. That of node 0 holds for all.
     connect_timeout : float
         Seconds until all nodes must have come together.
     network : str, optional
@@ -262,6 +268,7 @@ def open_node(
         stall_timeout=options.stall_timeout,
     )
     _live.add(node)
+    _end_with_child()
     if meeting_point is not None:
         try:
             meeting = meeting_point.meet(node.listen(*options.listen), deadline)
@@ -278,18 +285,38 @@ def open_node(
     return node
 
 
-# Nodes that nobody closed must end before the interpreter does, or their threads outlive what they work on.
 _live: weakref.WeakSet[_core.Node] = weakref.WeakSet()
+"""Nodes that may not be closed."""
 
 
-def _end_live_nodes() -> None:
+def _leave_nodes_unclosed() -> None:
+    """The interpreter ends: nodes that nobody closed must not touch it any more."""
     for node in list(_live):
-        node.abandon()
+        node.leave_unclosed()
     _core.use_logging(False)
 
 
+def _end_with_child() -> None:
+    """Have `_end_nodes_of_child` called if this process is a child of `multiprocessing`."""
+    global _ending
+    if multiprocessing.parent_process() is not None and _ending != os.getpid():
+        _ending = os.getpid()
+        multiprocessing.util.Finalize(None, _end_nodes_of_child, exitpriority=0)
+
+
+_ending = 0
+"""The process of multiprocessing that will end its nodes."""
+
+
+def _end_nodes_of_child() -> None:
+    """A process that `multiprocessing` forked leaves without the handlers that others leave with."""
+    error = sys.exc_info()[1]
+    _leave_nodes_unclosed()
+    _core.end_served_nodes(error is None or (isinstance(error, SystemExit) and not error.code))
+
+
 _core.use_logging(True)
-atexit.register(_end_live_nodes)
+atexit.register(_leave_nodes_unclosed)
 
 
 def _spec(table: Any) -> _core.TableSpec:

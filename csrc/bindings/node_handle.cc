@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "adaps/node_state.h"
+#include "at_exit.h"
 #include "errors.h"
 #include "worker_handle.h"
 
@@ -34,7 +36,7 @@ NodeHandle::~NodeHandle() {
     static_cast<void>(node_.release());
     return;
   }
-  abandon();
+  leave_unclosed();
 }
 
 std::string NodeHandle::listen(const std::string& host, std::uint16_t port) {
@@ -54,6 +56,7 @@ void NodeHandle::connect(const std::vector<std::string>& addresses, const Connec
   const py::gil_scoped_release release;
   try {
     node.connect(addresses, options, [this] { check_interrupt(); });
+    connected_ = true;
   } catch (const py::error_already_set&) {
     throw;
   } catch (const PeerLost&) {
@@ -117,13 +120,19 @@ void NodeHandle::close() {
 
 void NodeHandle::abandon() {
   if (forks.load(std::memory_order_relaxed) != forks_ || node_ == nullptr || closing_) return;
-  closing_ = true;
-  abandoned_.store(true);
-  {
-    const py::gil_scoped_release release;
-    for (int calls = calls_.load(); calls != 0; calls = calls_.load()) calls_.wait(calls);
-  }
+  end_calls();
   destroy();
+}
+
+void NodeHandle::leave_unclosed() {
+  if (forks.load(std::memory_order_relaxed) != forks_ || node_ == nullptr || closing_) return;
+  if (!connected_ || node_->state().failed.load()) return abandon();
+  end_calls();
+  keep_figures();
+  for (int i = 0; i < settings_.workers; ++i) node_->worker(i).set_interrupt_check({});
+  // Asynchronous calls may go on with these arrays until the process ends.
+  static_cast<void>(new std::vector<HeldArrays>(std::move(held_)));
+  serve_until_exit(std::move(node_));
 }
 
 NodeHandle::Call::Call(NodeHandle& handle) : handle_(handle) {
@@ -151,10 +160,23 @@ void NodeHandle::check_process() const {
   }
 }
 
-// Keeps what may be asked for later; ends the node's threads and frees its tables.
-void NodeHandle::destroy() {
+// Makes calls that block fail, and waits for their end.
+void NodeHandle::end_calls() {
+  closing_ = true;
+  abandoned_.store(true);
+  const py::gil_scoped_release release;
+  for (int calls = calls_.load(); calls != 0; calls = calls_.load()) calls_.wait(calls);
+}
+
+// What may be asked for later.
+void NodeHandle::keep_figures() {
   final_stats_ = node_->stats();
   final_trace_ = node_->trace_events();
+}
+
+// Ends the node's threads and frees its tables.
+void NodeHandle::destroy() {
+  keep_figures();
   std::unique_ptr<Node> ending = std::move(node_);
   {
     const py::gil_scoped_release release;

@@ -53,6 +53,9 @@ class NodeHandle : public std::enable_shared_from_this<NodeHandle> {
   void close();
   // At once and alone: calls that still block fail, the other nodes see that they lost a peer.
   void abandon();
+  // A node that is connected with others goes on serving them until the process ends, and ends with them if
+  // it ends well; any other one ends now. Calls that still block fail.
+  void leave_unclosed();
 
   // A call of some thread on the node: while one exists, the node does. Created and destroyed with the GIL
   // held.
@@ -73,6 +76,8 @@ class NodeHandle : public std::enable_shared_from_this<NodeHandle> {
 
  private:
   void check_process() const;
+  void end_calls();
+  void keep_figures();
   void destroy();
 
   const Settings settings_;
@@ -85,6 +90,7 @@ class NodeHandle : public std::enable_shared_from_this<NodeHandle> {
   std::map<std::string, double> final_stats_;
   std::vector<TraceEvent> final_trace_;
   bool closing_ = false;
+  bool connected_ = false;
   std::atomic<bool> abandoned_{false};  // any thread
   std::atomic<int> calls_{0};           // any thread
 };

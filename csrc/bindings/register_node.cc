@@ -5,6 +5,7 @@
 
 #include "adaps/socket_transport.h"
 #include "arrays.h"
+#include "at_exit.h"
 #include "node_handle.h"
 #include "node_table.h"
 #include "register.h"
@@ -100,7 +101,12 @@ void register_node(py::module_& module) {
       .def("trace", &trace, py::arg("keys"), "Records from now on what happens to these keys here.")
       .def("trace_events", &NodeHandle::trace_events, "What was recorded, the oldest first.")
       .def("close", &NodeHandle::close, "Collective: ends the node.")
-      .def("abandon", &NodeHandle::abandon, "Ends the node at once; the others see that they lost a peer.");
+      .def("abandon", &NodeHandle::abandon, "Ends the node at once; the others see that they lost a peer.")
+      .def("leave_unclosed", &NodeHandle::leave_unclosed,
+           "Ends a node without others; any other one when the process ends.");
+
+  module.def("end_served_nodes", &end_served_nodes, py::arg("well"), py::call_guard<py::gil_scoped_release>(),
+             "Ends the nodes that were left unclosed, together with all others if the process ends well.");
 
   module.def(
       "check_network", [](const std::string& network) { static_cast<void>(parse_link_shape(network)); },

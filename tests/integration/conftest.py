@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,55 @@ def adabench(tmp_path: Path, plugin_environment: dict[str, str]) -> Adabench:
         )
 
     return call
+
+
+@pytest.fixture
+def run_ranks(tmp_path: Path) -> Callable[..., list[subprocess.CompletedProcess[str]]]:
+    """Run a Python program as the ranks of a cluster, each as its users do; gives how each one ended.
+
+    A test fails if one of them is not done within `timeout` seconds.
+    """
+
+    def run(
+        program: str, ranks: int, *arguments: str, timeout: float = 240.0
+    ) -> list[subprocess.CompletedProcess[str]]:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        places = [
+            {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(ranks),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+            }
+            for rank in range(ranks)
+        ]
+        command = [sys.executable, "-W", "error", "-c", program, *arguments]
+        processes = [
+            subprocess.Popen(
+                command,
+                cwd=tmp_path,
+                env={**os.environ, "OMP_NUM_THREADS": "1", **(place if ranks > 1 else {})},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for place in places
+        ]
+        try:
+            with ThreadPoolExecutor(ranks) as pool:
+                said = list(pool.map(lambda process: process.communicate(timeout=timeout), processes))
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        return [
+            subprocess.CompletedProcess(command, process.returncode, *texts)
+            for process, texts in zip(processes, said, strict=True)
+        ]
+
+    return run
 
 
 @pytest.fixture

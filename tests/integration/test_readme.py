@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import autoada
 from adabench.harness import registry
+
+RunRanks = Callable[..., list[subprocess.CompletedProcess[str]]]
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
 PROGRAMS = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "import " in block]
@@ -31,17 +36,43 @@ loader = torch.utils.data.DataLoader(torch.arange(100), batch_size=10)
 """
 
 
+LABELS = """
+criterion = torch.nn.functional.mse_loss
+loader = torch.utils.data.DataLoader(
+    torch.utils.data.TensorDataset(torch.arange(100), torch.tensor(0.0).expand(100)), batch_size=10
+)
+model = torch.nn.Sequential(model.rows, torch.nn.Linear(4, 1), torch.nn.Flatten(0))
+"""
+DOCSTRING = "\n".join(re.findall(r"^(?:>>>|\.\.\.) (.*)$", autoada.__doc__ or "", re.MULTILINE))
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.split()[1])
-def test_example_runs(program: str, tmp_path: Path) -> None:
+def test_example_runs(program: str, nodes: int, run_ranks: RunRanks) -> None:
     for _ in range(2 if "restore(" in program else 1):  # the second time there is something to restore
-        process = subprocess.run(
-            [sys.executable, "-W", "error", "-c", GIVEN + program],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        for process in run_ranks(GIVEN + program, nodes):
+            assert process.returncode == 0, process.stderr
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_example_of_the_package_runs(nodes: int, run_ranks: RunRanks) -> None:
+    assert "loss.backward()" in DOCSTRING
+    for process in run_ranks(GIVEN + LABELS + DOCSTRING, nodes):
         assert process.returncode == 0, process.stderr
+
+
+def test_the_first_example_trains_under_torchrun(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(GIVEN + PROGRAMS[0])
+    process = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert process.returncode == 0, process.stderr
 
 
 def test_examples_are_found() -> None:
