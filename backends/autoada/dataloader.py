@@ -143,9 +143,10 @@ class AdaDataLoader:
         model = self._find_model()
         how = self._key_source(model).describe()
         stats = model.node.stats()
-        local = stats["pulled_local"] / max(1.0, stats["pulled_local"] + stats["pulled_remote"])
+        local = stats["pulled_local"] + stats["pulled_replica"]
+        share = local / max(1.0, local + stats["pulled_remote"])
         tables, batches = len(model.tables), self.lookahead.batches
-        return f"{tables} tables, {how}, {local:.1%} of rows were local, lookahead {batches}"
+        return f"{tables} tables, {how}, {share:.1%} of rows were local, lookahead {batches}"
 
     def _find_model(self) -> AdaModel:
         model = current_model() if self._model is None else self._model()
@@ -278,9 +279,13 @@ class _Ahead:
         self._announce(item)
 
     def _announce(self, item: _Item) -> None:
-        if item.expected is None or not item.expected.rows or self._lookahead.batches == 0:
+        expected = item.expected
+        if expected is None or self._lookahead.batches == 0:
             return
-        keys = [rows.keys for rows in item.expected.rows.values()]
+        keys = [rows.keys for table, rows in expected.rows.items() if table not in expected.whole]
+        keys += [self._model.tables[table].all_keys for table in sorted(expected.whole)]
+        if not keys:
+            return
         item.announced = keys[0] if len(keys) == 1 else torch.cat(keys)
         self._worker.intent(item.announced, item.clock)
         self._announced_until = max(self._announced_until, item.clock + 1)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from autoada.access.accesses import Prediction, source_line
+from autoada.access.accesses import Access, Prediction, source_line
 from autoada.access.batches import on_host
 from autoada.access.binding import Prepare
 from autoada.access.operations import name_of
@@ -134,7 +134,8 @@ class PredictedKeys:
         prediction = self.predictor.predict(self._in_reach(batch))
         self._report(prediction)
         reads = [(access.table, access.ids) for access in prediction.accesses if access.ids is not None]
-        return Expected(rows_of_reads(reads, self._keys_of), prediction, len(way))
+        whole = frozenset(access.table for access in prediction.accesses if self._may_read_all(access))
+        return Expected(rows_of_reads(reads, self._keys_of), prediction, len(way), whole)
 
     def hand_out(self, batch: Any, found: Callable[[], None]) -> None:
         if self._given is None:
@@ -223,20 +224,28 @@ class PredictedKeys:
             known = "first call's" if len(way) == 1 else f"first {len(way)} calls'"
             self._tell(_SEVERAL.format(known, self._loop.obstacle))
 
+    def _may_read_all(self, access: Access) -> bool:
+        """Whether all rows of the table are wanted: it is read in full, or small and any row may be meant."""
+        return access.kind == "full" or (
+            access.kind == "unpredictable" and self._model.tables[access.table].shape[0] <= SMALL_TABLE
+        )
+
     def _report(self, prediction: Prediction) -> None:
         for access in prediction.accesses:
             if access.kind == "rows":
                 continue
             where = f"{access.where}{source_line(access.where)}"
             if access.kind == "full":
-                self._model.keep(access.table)
-                self._tell(f"{access.table!r} is read in full, at {where}: every worker keeps all of it")
-            elif self._model.tables[access.table].shape[0] <= SMALL_TABLE:
-                self._model.keep(access.table)
-                self._tell(f"rows of {access.table!r} depend on parameters, at {where}: all are kept near")
+                self._tell(
+                    f"{access.table!r} is read in full, at {where}: all of its rows are announced for such "
+                    "batches; look up the rows that a batch needs where those will do"
+                )
+            elif self._may_read_all(access):
+                self._tell(f"rows of {access.table!r} depend on parameters, at {where}: all are announced")
             else:
                 self._tell(
-                    f"rows of {access.table!r} depend on parameters, at {where}: pulled on demand",
+                    f"rows of {access.table!r} depend on parameters, at {where}: pulled on demand; if you "
+                    "know which rows may be meant, give AdaDataLoader `keys=`",
                     f"{access.table!r} depends on parameters, at {where}",
                 )
         if prediction.stopped is not None:

@@ -104,7 +104,6 @@ class AdaModel(nn.Module):
         self._immediate = optimizer is None
         self.closed = False
         self._step = Step()
-        self._kept: set[str] = set()
         self._rates = [float(group.options["lr"]) for group in layout.groups]
         self.reads: list[Read] = []
         """What the expected forward passes read since `expect`, in order."""
@@ -213,13 +212,6 @@ class AdaModel(nn.Module):
         self.reads.clear()
         for name, table in self._tables.items():
             table.expect(None if expected is None else expected.rows.get(name))
-
-    def keep(self, table: str) -> None:
-        """Announce a whole table for the rest of the training."""
-        if table not in self._kept:
-            self._kept.add(table)
-            keys = self.node.table(table).keys(torch.arange(self._tables[table].shape[0]))
-            self.worker.intent(keys, self.worker.current_clock, FOREVER)
 
     def keys_of(self, table: str, ids: Tensor) -> Tensor:
         """The server's keys of rows of a table, given by the parameter's qualified name."""

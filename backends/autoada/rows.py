@@ -37,11 +37,14 @@ class Expected(NamedTuple):
         What says so.
     calls : int
         How many calls of the model read them.
+    whole : frozenset of str
+        Tables of which any row may be read.
     """
 
     rows: dict[str, TableRows]
     prediction: Prediction | None = None
     calls: int = 1
+    whole: frozenset[str] = frozenset()
 
 
 def rows_of_reads(

@@ -101,7 +101,6 @@ class RemoteTable:
         self._whole: Tensor | None = None
         self._whole_noted = False
         self.noting = True
-        self._read_whole_before = False
         self._gradients: list[tuple[Tensor, Tensor]] = []
         self.steps = 0
         """Pushes with a gradient so far, of this worker."""
@@ -115,6 +114,11 @@ class RemoteTable:
         """The server's keys of row ids; IndexError for a row that does not exist."""
         keys: Tensor = self._table.keys(ids)
         return keys
+
+    @property
+    def all_keys(self) -> Tensor:
+        """Those of all rows."""
+        return self.keys(torch.arange(self.shape[0]))
 
     # One step
 
@@ -135,10 +139,12 @@ class RemoteTable:
         known = self._next_expected(ids)
         if self.noting and self.training:
             self._reads.append((self.name, ids if known is None else known.ids))
-        if self._read_whole_before:
+        if (
+            self._whole is not None and self._whole.requires_grad == track
+        ):  # nothing more to pull in this step
             if known is None and ids.numel() > 0:
                 self._table.keys(torch.stack(ids.aminmax()).to("cpu", torch.int64))
-            return Rows(self._whole_table(track), self._all_keys, self._on_device(ids.long()))
+            return Rows(self._whole, self.all_keys, self._on_device(ids.long()))
         if known is not None:
             assert self._expected is not None
             keys = self._expected.keys
@@ -154,7 +160,6 @@ class RemoteTable:
         if self.noting and self.training and not self._whole_noted:
             self._whole_noted = True
             self._reads.append((self.name, None))
-        self._read_whole_before = True
         return self._whole_table(requires_grad and self.training and torch.is_grad_enabled())
 
     # Gradients
@@ -195,7 +200,7 @@ class RemoteTable:
         """A copy of the whole table, in host memory."""
         self.catch_up()
         rows = torch.empty(self.shape)
-        self._worker.pull(self._all_keys, rows.view(len(rows), -1))
+        self._worker.pull(self.all_keys, rows.view(len(rows), -1))
         return rows
 
     def write(self, values: Tensor) -> None:
@@ -271,13 +276,8 @@ class RemoteTable:
 
     def _whole_table(self, track: bool) -> Tensor:
         if self._whole is None or self._whole.requires_grad != track:
-            self._whole = self._pull(self._all_keys, track)
+            self._whole = self._pull(self.all_keys, track)
         return self._whole
-
-    @property
-    def _all_keys(self) -> Tensor:
-        keys: Tensor = self._table.keys(torch.arange(self.shape[0]))
-        return keys
 
     def _merge(self) -> None:
         if len(self._gradients) < 2:

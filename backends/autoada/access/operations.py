@@ -108,13 +108,9 @@ _METADATA_NAMES = {
     "storage_offset", "is_contiguous", "get_device", "__len__", "ndimension", "type", "is_signed",
     "is_same_size", "is_inference", "result_type", "is_tensor", "register_hook", "retain_grad", "can_cast",
     "is_storage", "sym_size", "register_post_accumulate_grad_hook", "data_ptr", "is_pinned", "is_shared",
-    "is_conj", "is_neg", "dim_order",
+    "is_conj", "is_neg", "dim_order", "_is_view", "untyped_storage",
 }  # fmt: skip
-_METADATA_ATTRIBUTES = {
-    "shape", "ndim", "dtype", "layout", "requires_grad", "is_leaf", "grad_fn", "is_sparse", "is_quantized",
-    "is_mkldnn", "is_complex", "names", "itemsize", "nbytes", "_version", "is_nested", "grad", "output_nr",
-    "is_cuda", "is_cpu", "is_meta", "_base", "name", "is_mps", "is_xpu", "is_sparse_csr",
-}  # fmt: skip
+_VALUE_ATTRIBUTES = {"T", "mT", "H", "mH", "real", "imag", "data"}
 _MOVE_NAMES = {"to", "cuda", "cpu", "type_as", "pin_memory"}
 _AUGMENTED = {
     f"__i{name}__" for name in ("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "and",
@@ -164,7 +160,7 @@ def _classify(function: TorchFunction) -> Kind:
         attribute = getattr(function.__self__, "__name__", "")  # type: ignore[attr-defined]
         if attribute == "device":
             return Kind.DEVICE
-        return Kind.METADATA if attribute in _METADATA_ATTRIBUTES else Kind.GENERAL
+        return Kind.GENERAL if attribute in _VALUE_ATTRIBUTES else Kind.METADATA
     if name in _BY_NAME:
         return _BY_NAME[name]
     if name.endswith("_") and not name.endswith("__"):
