@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -179,7 +180,7 @@ def _command(spec: TrialSpec, folder: Path, spec_file: Path) -> list[str]:
 
 
 def _environment(spec: TrialSpec, folder: Path) -> dict[str, str]:
-    return {
+    environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
@@ -188,6 +189,11 @@ def _environment(spec: TrialSpec, folder: Path) -> dict[str, str]:
         # Links between namespaces slow down the transport like any other socket.
         NETWORK_VARIABLE: "loopback" if spec.namespaces else spec.network,
     }
+    if spec.namespaces:
+        # Each is a host of its own to the parameter server, whose nodes then have to be given a secret.
+        environment.pop("ADAPS_SECRET_FILE", None)
+        environment["ADAPS_SECRET"] = secrets.token_hex(32)
+    return environment
 
 
 def _watch(

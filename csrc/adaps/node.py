@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, get_args
 
-from adaps import _checks, _core, rendezvous
+from adaps import _checks, _core, _hosts, rendezvous
 from adaps._typing import NonFinite, Technique
 from adaps.tables import Table
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from adaps._typing import Int64Like
     from adaps.checkpoint import Participant, Restored
 
-__all__ = ["TECHNIQUES", "Node", "NodeOptions", "open_node"]
+__all__ = ["TECHNIQUES", "Node", "NodeOptions", "listening_address", "open_node"]
 
 TECHNIQUES: tuple[Technique, ...] = get_args(Technique)
 """How keys may be managed: `adaptive` decides for each key, the others are for comparison."""
@@ -71,13 +71,21 @@ class Node:
         The network to imitate between nodes: ``loopback`` (none), ``lan``, ``slow``, or delay and bandwidth
         as in ``0.5ms,2gbit``. Default: the environment variable ADAPS_NETWORK, else ``loopback``.
     listen : str, optional
-        ``host`` or ``host:port`` where this node listens for the others. Default: any port of the loopback
-        interface, so only processes of this machine can connect.
+        ``host`` or ``host:port`` where this node listens for the others. Default: the environment variable
+        ADAPS_LISTEN; else any port of the loopback interface if all nodes are on this host, so that only its
+        processes can connect, or of the interface by which MASTER_ADDR is reached.
+
+    Notes
+    -----
+    Nodes prove to each other that they know the job's secret. On one host it is handed over among the user's
+    processes; nodes of several hosts need the same one in the environment variable ADAPS_SECRET, or in a
+    file that only the user can read and ADAPS_SECRET_FILE names.
 
     Raises
     ------
     RendezvousError
-        If nodes are missing at the end of `connect_timeout`, or the environment is incomplete.
+        If nodes are missing at the end of `connect_timeout`, the environment is incomplete, or nodes of
+        several hosts have no secret or listen at loopback addresses.
     """
 
     def __init__(
@@ -114,7 +122,7 @@ class Node:
             peer_timeout=_checks.seconds("peer_timeout", peer_timeout),
             stall_timeout=_checks.seconds("stall_timeout", stall_timeout),
             network=os.environ.get("ADAPS_NETWORK", "loopback") if network is None else network,
-            listen=_split_address(listen),
+            listen=listening_address(listen),
         )
         place = rendezvous.place_in_environment()
         self.rank = 0 if place is None else place.rank
@@ -244,7 +252,7 @@ class NodeOptions:
     peer_timeout: float = 5.0
     stall_timeout: float = 1800.0
     network: str = "loopback"
-    listen: tuple[str, int] = ("127.0.0.1", 0)
+    listen: tuple[str, int] | None = None
 
 
 def open_node(
@@ -271,7 +279,8 @@ def open_node(
     _end_with_child()
     if meeting_point is not None:
         try:
-            meeting = meeting_point.meet(node.listen(*options.listen), deadline)
+            listen = options.listen or (meeting_point.interface, 0)
+            meeting = meeting_point.meet(node.listen(*listen), deadline)
             node.connect(
                 meeting.addresses,
                 secret=meeting.secret,
@@ -283,6 +292,14 @@ def open_node(
             node.abandon()
             raise
     return node
+
+
+def listening_address(listen: str | None) -> tuple[str, int] | None:
+    """Host and port of `listen`, else of ADAPS_LISTEN; None leaves it to where the nodes meet."""
+    if listen is not None:
+        return _hosts.split_address(listen, "listen")
+    chosen = os.environ.get("ADAPS_LISTEN")
+    return _hosts.split_address(chosen, "ADAPS_LISTEN") if chosen else None
 
 
 _live: weakref.WeakSet[_core.Node] = weakref.WeakSet()
@@ -329,15 +346,3 @@ def _rate(name: str, value: float) -> float:
     if _checks.number(name, value) <= 0:
         raise ValueError(f"{name} is {value!r}; it must be more than 0")
     return float(value)
-
-
-def _split_address(listen: str | None) -> tuple[str, int]:
-    """Host and port of ``host``, ``host:port`` or ``[IPv6 address]:port``; port 0 stands for any."""
-    if listen is None:
-        return "127.0.0.1", 0
-    host, separator, port = listen.rpartition(":")
-    if not separator or listen.endswith("]"):
-        host, port = listen, "0"
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"listen is {listen!r}; it must be host or host:port, with a port of at most 65535")
-    return host.strip("[]"), int(port)

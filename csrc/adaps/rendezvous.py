@@ -5,20 +5,28 @@ in the environment tells one start of the job from the next, for agents count th
 So the processes agree on it. Whoever comes as rank 0 opens a new generation. The others join it with their
 addresses, when they see it; when all have, rank 0 calls the roll, and who is in the roll has met. What older
 generations left is never read, and a process that is not in the roll waits for the next generation.
+
+The store is open to whoever reaches its port, so nothing secret is in it. What is read there is believed only
+after the handshake of the connections, which proves that both sides know the job's secret, and the same roll.
 """
 
 from __future__ import annotations
 
+import errno
+import hmac
 import json
 import os
 import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from adaps import _hosts
+from adaps._secret import HOW_TO_SHARE, Handover, secret_in_environment, take_secret
 from adaps.errors import RendezvousError
 
 if TYPE_CHECKING:
@@ -45,6 +53,8 @@ MAX_NODES = 4096
 # Seconds between two looks at the store.
 _PATIENCE = 0.02
 
+_BACKLOG = 4096  # the kernel lowers it to its own limit
+
 
 @dataclass(frozen=True)
 class Place:
@@ -55,6 +65,11 @@ class Place:
     host: str
     port: int
     hosted: bool  # somebody else (torchrun's agent) holds the store; otherwise rank 0 does
+    one_host: bool  # torchrun says that all nodes are on this host
+
+    def interface(self) -> str:
+        """Where a node listens if nobody says otherwise: no more of the world can reach it than has to."""
+        return _hosts.LOOPBACK if self.one_host else _hosts.address_towards(self.host, self.port)
 
 
 @dataclass(frozen=True)
@@ -91,6 +106,7 @@ def place_in_environment(environment: Mapping[str, str] = os.environ) -> Place |
         host=variable(environment, "MASTER_ADDR"),
         port=integer_variable(environment, "MASTER_PORT"),
         hosted=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        one_host=environment.get("LOCAL_WORLD_SIZE") == environment["WORLD_SIZE"],
     )
 
 
@@ -106,6 +122,26 @@ class Clock:
         time.sleep(seconds)
 
 
+@dataclass(frozen=True)
+class _Introduction:
+    """What a node tells the others in the store, which everybody may read, and anybody may have written."""
+
+    address: str
+    host: str
+    has_secret: bool
+
+    @classmethod
+    def read(cls, text: str, rank: int) -> _Introduction:
+        try:
+            told = json.loads(text)
+            found = cls(told["address"], told["host"], told["has_secret"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise RendezvousError(f"the rendezvous store has {text[:200]!r} as rank {rank}") from error
+        if not (type(found.address) is type(found.host) is str and type(found.has_secret) is bool):
+            raise RendezvousError(f"the rendezvous store has {text[:200]!r} as rank {rank}")
+        return found
+
+
 class Rendezvous:
     """Where all nodes meet: a store, in which all keys begin with `prefix`.
 
@@ -117,6 +153,8 @@ class Rendezvous:
         This node's number, and how many there are.
     prefix : str
         Of all keys.
+    interface : str
+        The address where a node listens if nobody says otherwise.
     reopen : callable, optional
         Gives another connection, until a deadline, when the one to the store was lost: a process that comes
         early may have found the store of the job's last start, about to end.
@@ -131,6 +169,7 @@ class Rendezvous:
         world_size: int,
         prefix: str,
         *,
+        interface: str = _hosts.LOOPBACK,
         reopen: Callable[[float], Store] | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -138,12 +177,13 @@ class Rendezvous:
         self.world_size = world_size
         self.store = store
         self.prefix = prefix
+        self.interface = interface
         self._reopen = reopen
         self._clock = Clock() if clock is None else clock
         self._met: int | None = None
 
     def meet(self, address: str, deadline: float) -> Meeting:
-        """Tell the others this node's address; blocks until everybody's is known.
+        """Tell the others this node's address; blocks until everybody's and the job's secret are known.
 
         Every address was given by a process that came to this very meeting.
 
@@ -151,11 +191,17 @@ class Rendezvous:
         ------
         RendezvousError
             At the deadline (seconds of `time.monotonic`), naming the ranks that are missing; if another
-            process has come as rank 0 after this one; if the store is lost for good.
+            process has come as rank 0 after this one; if the store is lost for good; if nodes on several
+            hosts have no secret, or listen where the others cannot reach them.
         """
+        given = secret_in_environment()
+        own = _Introduction(address, _hosts.identity(), given is not None)
+        me = f"{secrets.token_hex(8)} {json.dumps(asdict(own))}"
         while True:
             try:
-                return self._lead(address, deadline) if self.rank == 0 else self._follow(address, deadline)
+                return (
+                    self._lead(me, given, deadline) if self.rank == 0 else self._follow(me, given, deadline)
+                )
             except RendezvousError:
                 raise
             except RuntimeError as error:  # what a store raises whose connection is broken
@@ -169,27 +215,24 @@ class Rendezvous:
         assert self._met is not None, "there was no meeting yet"
         return self._key(self._met, "own", name)
 
-    def _lead(self, address: str, deadline: float) -> Meeting:
+    def _lead(self, me: str, given: str | None, deadline: float) -> Meeting:
         generation = self.store.add(self._key("generation"), 1)
-        me = _signature(address)
         self.store.set(self._key(generation, "joined", 0), me)
-        joined = [self._key(generation, "joined", rank) for rank in range(self.world_size)]
-        while not self.store.check(joined):
-            if self._generation() != generation:
-                raise RendezvousError(
-                    "another process has come as rank 0 after this one, which is of an earlier start of the "
-                    "job or was started twice"
-                )
-            if self._clock.now() >= deadline:
-                raise self._missing([rank for rank, key in enumerate(joined) if not self.store.check([key])])
-            self._clock.sleep(_PATIENCE)
-        members = [self.store.get(key).decode() for key in joined]
-        roll = {"members": members, "secret": secrets.token_hex(32)}
-        self.store.set(self._key(generation, "roll"), json.dumps(roll))
-        return self._meeting(generation, roll)
+        joined = self._await_all(generation, "joined", deadline)
+        with ExitStack() as context:
+            handover = context.enter_context(Handover()) if given is None else None
+            offer = "" if handover is None else handover.name
+            roll = json.dumps({"members": [one.decode() for one in joined], "offer": offer})
+            self.store.set(self._key(generation, "roll"), roll)
+            nodes = _nodes(_read(roll))
+            if handover is None:
+                assert given is not None
+                return self._meeting(generation, nodes, given, roll)
+            self.store.set(self._key(generation, "knows", 0), "")
+            self._await_all(generation, "knows", deadline, handover.serve)
+            return self._meeting(generation, nodes, handover.secret, roll)
 
-    def _follow(self, address: str, deadline: float) -> Meeting:
-        me = _signature(address)
+    def _follow(self, me: str, given: str | None, deadline: float) -> Meeting:
         joined = 0
         while True:
             generation = self._generation()
@@ -197,16 +240,40 @@ class Rendezvous:
                 self.store.set(self._key(generation, "joined", self.rank), me)
                 joined = generation
             elif joined and self.store.check([self._key(joined, "roll")]):
-                roll = json.loads(self.store.get(self._key(joined, "roll")))
-                if roll["members"][self.rank] == me:
-                    return self._meeting(joined, roll)
+                text = self.store.get(self._key(joined, "roll")).decode("utf-8", "replace")
+                roll = _read(text)
+                if len(roll["members"]) == self.world_size and roll["members"][self.rank] == me:
+                    nodes = _nodes(roll)
+                    if given is None:
+                        given = take_secret(roll["offer"], deadline)
+                        self.store.set(self._key(joined, "knows", self.rank), "")
+                    return self._meeting(joined, nodes, given, text)
             if self._clock.now() >= deadline:
                 raise self._missing(self._absent(joined))
             self._clock.sleep(_PATIENCE)
 
-    def _meeting(self, generation: int, roll: dict[str, Any]) -> Meeting:
+    def _await_all(
+        self, generation: int, what: str, deadline: float, meanwhile: Callable[[], None] = lambda: None
+    ) -> list[bytes]:
+        """Wait, as rank 0, until every rank has written its key; gives what they wrote."""
+        keys = [self._key(generation, what, rank) for rank in range(self.world_size)]
+        while not self.store.check(keys):
+            if self._generation() != generation:
+                raise RendezvousError(
+                    "another process has come as rank 0 after this one, which is of an earlier start of the "
+                    "job or was started twice"
+                )
+            if self._clock.now() >= deadline:
+                raise self._missing([rank for rank, key in enumerate(keys) if not self.store.check([key])])
+            meanwhile()
+            self._clock.sleep(_PATIENCE)
+        return [self.store.get(key) for key in keys]
+
+    def _meeting(self, generation: int, nodes: list[_Introduction], secret: str, roll: str) -> Meeting:
         self._met = generation
-        return Meeting([member.partition(" ")[2] for member in roll["members"]], roll["secret"])
+        # A user's secret is the same for all starts of the job, and the roll of each of them another.
+        own = hmac.new(secret.encode(), roll.encode(), "sha256").hexdigest()
+        return Meeting([node.address for node in nodes], own)
 
     def _absent(self, generation: int) -> list[int]:
         """Who keeps a generation from being complete, for one that waits for it."""
@@ -227,6 +294,49 @@ class Rendezvous:
         return "/".join([self.prefix, f"of {self.world_size}", *map(str, parts)])
 
 
+def _read(roll: str) -> dict[str, Any]:
+    """What rank 0 has written, or somebody else: the store is open."""
+    try:
+        found: dict[str, Any] = json.loads(roll)
+        right = isinstance(found["offer"], str) and all(isinstance(one, str) for one in found["members"])
+    except (ValueError, TypeError, KeyError):
+        right = False
+    if not right:
+        raise RendezvousError(f"the rendezvous store has {roll[:200]!r} as the roll of all nodes")
+    return found
+
+
+def _nodes(roll: dict[str, Any]) -> list[_Introduction]:
+    nodes = [
+        _Introduction.read(member.partition(" ")[2], rank) for rank, member in enumerate(roll["members"])
+    ]
+    _check(nodes)
+    return nodes
+
+
+def _check(nodes: Sequence[_Introduction]) -> None:
+    """Refuse what cannot work, with the same sentence on every node."""
+    without = [rank for rank, node in enumerate(nodes) if not node.has_secret]
+    elsewhere = [rank for rank, node in enumerate(nodes) if node.host != nodes[0].host]
+    if without and len(without) < len(nodes):
+        raise RendezvousError(
+            f"{_ranks(without)} of {len(nodes)} nodes {_are(without)} without ADAPS_SECRET or "
+            "ADAPS_SECRET_FILE, which the others have: every node needs the same"
+        )
+    if without and elsewhere:
+        raise RendezvousError(
+            f"{_ranks(elsewhere)} of {len(nodes)} nodes {_are(elsewhere)} on another host than rank 0, and "
+            f"nodes of several hosts need a secret to know each other: {HOW_TO_SHARE}"
+        )
+    for rank, node in enumerate(nodes):
+        host = node.address.split(" ")[0]
+        if elsewhere and _hosts.is_loopback(host):
+            raise RendezvousError(
+                f"rank {rank} listens at {host}, which nodes on other hosts cannot reach: set listen= or the "
+                "environment variable ADAPS_LISTEN to the address of its interface to them"
+            )
+
+
 # Open as long as the process lives: a node that comes early to the second meeting must not find the first
 # one's store, about to be closed.
 _stores: dict[tuple[str, int], Store] = {}
@@ -242,7 +352,14 @@ def rendezvous_at(place: Place, deadline: float) -> Rendezvous:
         return _stores[where]
 
     store = _stores[where] if where in _stores else reopen(deadline)
-    return Rendezvous(store, place.rank, place.world_size, "adaps", reopen=None if hosts else reopen)
+    return Rendezvous(
+        store,
+        place.rank,
+        place.world_size,
+        "adaps",
+        interface=place.interface(),
+        reopen=None if hosts else reopen,
+    )
 
 
 def open_store(host: str, port: int, *, hosts: bool, deadline: float) -> Store:
@@ -253,20 +370,61 @@ def open_store(host: str, port: int, *, hosts: bool, deadline: float) -> Store:
     RendezvousError
         If the port is in use, or nobody listens there until the deadline.
     """
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
     if not hosts:
         _await_listener(host, port, deadline)
-    timeout = timedelta(seconds=max(deadline - time.monotonic(), 1.0))
+    while True:
+        try:
+            return _store(host, port, hosts, max(deadline - time.monotonic(), 1.0))
+        except RuntimeError as error:
+            # A server that strangers keep busy may close a connection; the next one may fare better.
+            if hosts or time.monotonic() >= deadline:
+                used = "EADDRINUSE" in str(error)
+                reason = "the port is in use" if used else str(error).partition("\n")[0]
+                verb = "opened" if hosts else "used"
+                raise RendezvousError(
+                    f"the rendezvous store cannot be {verb} at {host}:{port}: {reason}"
+                ) from error
+        time.sleep(_PATIENCE)
+
+
+def _store(host: str, port: int, hosts: bool, seconds: float) -> Store:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    listener = _listener(host, port) if hosts else None
+    # multi_tenant: a process group that the user makes in this process shares the store's server.
+    return TCPStore(
+        host,
+        port,
+        is_master=hosts,
+        timeout=timedelta(seconds=seconds),
+        wait_for_workers=False,
+        multi_tenant=True,
+        master_listen_fd=None if listener is None else listener.detach(),
+    )
+
+
+def _listener(host: str, port: int) -> socket.socket | None:
+    """Listen at `host` only, for a store left to itself listens on all interfaces.
+
+    None leaves the store to itself: a name may mean other addresses of this host elsewhere, an address may be
+    translated on the way; and if the port is taken, this process may have a store there, which is shared.
+    """
+    where = _hosts.literal(host)
+    if where is None:
+        return None
+    listener = socket.socket(socket.AF_INET6 if ":" in where else socket.AF_INET)
     try:
-        # multi_tenant: a process group that the user makes in this process shares the store's server.
-        return TCPStore(
-            host, port, is_master=hosts, timeout=timeout, wait_for_workers=False, multi_tenant=True
-        )
-    except RuntimeError as error:
-        reason = "the port is in use" if "EADDRINUSE" in str(error) else str(error).partition("\n")[0]
-        verb = "opened" if hosts else "used"
-        raise RendezvousError(f"the rendezvous store cannot be {verb} at {host}:{port}: {reason}") from error
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((where, port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
+            return None
+        raise RendezvousError(
+            f"the rendezvous store cannot be opened at {host}:{port}: {error.strerror}"
+        ) from error
+    return listener
 
 
 def wait_for(store: Store, keys: list[str], deadline: float) -> bool:
@@ -317,9 +475,8 @@ def _await_listener(host: str, port: int, deadline: float) -> None:
         time.sleep(0.05)
 
 
-def _signature(address: str) -> str:
-    """What tells a process that joins from all others, and where it is."""
-    return f"{secrets.token_hex(8)} {address}"
+def _are(ranks: list[int]) -> str:
+    return "are" if len(ranks) > 1 else "is"
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -2,8 +2,8 @@
 
 ``import adaps.compat.adapm as adapm`` offers `setup`, `scheduler`, `Server` and `Worker` with AdaPM's
 signatures, and reads its environment: DMLC_NUM_SERVER, DMLC_ROLE, DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT, and
-DMLC_NODE_HOST where a server listens on more than the loopback interface. Without these, torchrun's
-environment counts, or the server is alone.
+DMLC_NODE_HOST where a server listens elsewhere than on the interface by which it reaches the root. Without
+these, torchrun's environment counts, or the server is alone.
 
 Values start at 0 and `push` adds to them: optimizers are the script's business, as with AdaPM.
 """
@@ -18,8 +18,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from adaps import _checks, _core, rendezvous
+from adaps._hosts import address_towards
 from adaps.errors import AdapsError, RendezvousError
-from adaps.node import NodeOptions, open_node
+from adaps.node import NodeOptions, listening_address, open_node
 from adaps.tables import Table
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def setup(num_keys: int, num_threads: int, use_techniques: str | None = None, nu
         channels=1 if num_channels == -1 else _checks.count("num_channels", num_channels),
         technique=_TECHNIQUES[technique],
         network=os.environ.get("ADAPS_NETWORK", "loopback"),
-        listen=(os.environ.get("DMLC_NODE_HOST", "127.0.0.1"), 0),
+        listen=listening_address(os.environ.get("DMLC_NODE_HOST")),
     )
     _setup = _checks.count("num_keys", num_keys), options
 
@@ -156,7 +157,9 @@ class Server:
         if rank >= servers:
             raise RendezvousError(f"more than DMLC_NUM_SERVER={servers} servers came to {host}:{port}")
         self._scheduler = store, servers
-        return rendezvous.Rendezvous(store, rank, servers, "adapm") if servers > 1 else None
+        if servers == 1:
+            return None
+        return rendezvous.Rendezvous(store, rank, servers, "adapm", interface=address_towards(host, port))
 
 
 class Worker:

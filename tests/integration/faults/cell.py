@@ -157,7 +157,6 @@ class _Cluster:
                 hangs=cell.fault == "hang",
                 raises=_raised(cell.fault) if rank == cell.victim else None,
                 namespace=None if cable is None else cable.names[ends[0]],
-                listen=None if cable is None else cable.addresses[ends[0]],
                 master="127.0.0.1" if cable is None else cable.addresses[ends[1]],
             )
             process = os.fork()

@@ -46,9 +46,20 @@ class Cable:
     ) -> None:
         self._remove()
 
+    def add_ipv6(self) -> dict[str, str]:
+        """Give both ends another address, of IPv6."""
+        added = {"near": "fd77::1", "far": "fd77::2"}
+        for end, name in self.names.items():
+            _run("ip", "-n", name, "address", "add", f"{added[end]}/64", "dev", "cable", "nodad")
+        return added
+
     def cut(self) -> None:
         """Nothing comes through any more, and nobody is told."""
         _run("ip", "-n", self.names["far"], "link", "set", "cable", "down")
+
+    def mend(self) -> None:
+        """What was cut carries again; what was sent meanwhile is sent again by whoever still waits."""
+        _run("ip", "-n", self.names["far"], "link", "set", "cable", "up")
 
     def slow(self) -> None:
         """Everything comes through, at `RATE`."""

@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import resource
+import secrets
 import signal
 import sys
 import time
@@ -32,6 +33,8 @@ TURNS = 5
 """Of a rank whose cluster is to go on in spite of the fault."""
 
 ROWS, LENGTH = 1000, 16
+SECRET = secrets.token_hex(32)
+"""Of nodes in two network namespaces, which are two hosts to them; made before the ranks are forked."""
 
 _PEER_LOST, _FAILED = 3, 1
 
@@ -57,7 +60,6 @@ class Orders:
     hangs: bool
     raises: type[Exception] | None
     namespace: str | None
-    listen: str | None
     master: str
 
 
@@ -78,6 +80,7 @@ def live(orders: Orders) -> NoReturn:
             signal.signal(signal.SIGUSR1, lambda number, frame: _break(orders))
         if orders.namespace is not None:
             network.enter(orders.namespace)
+            os.environ["ADAPS_SECRET"] = SECRET
         os.environ.update(
             RANK=str(orders.rank),
             WORLD_SIZE=str(orders.nodes),
@@ -103,7 +106,6 @@ def _work(orders: Orders) -> int:
             techniques="static",
             peer_timeout=PEER_TIMEOUT,
             stall_timeout=STALL_TIMEOUT if orders.hangs else 1800.0,
-            listen=orders.listen,
         ) as node:
             rank.begin(node)
             try:

@@ -1,0 +1,101 @@
+"""Hosts and their interfaces: where this process is, and which of its addresses the others can reach."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import socket
+from pathlib import Path
+
+from adaps.errors import RendezvousError
+
+__all__ = ["LOOPBACK", "address_towards", "identity", "is_loopback", "literal", "split_address"]
+
+LOOPBACK = "127.0.0.1"
+
+# Of documentation (RFC 5737): no packet is ever sent there, it only tells the route to everywhere.
+_ANYWHERE = "203.0.113.1"
+_log = logging.getLogger("adaps")
+_told: set[str] = set()
+
+
+def identity() -> str:
+    """Tell apart what cannot reach each other over loopback: machines, and network namespaces of one."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
+
+
+def address_towards(host: str, port: int) -> str:
+    """Give this host's address on the interface by which `host` is reached, which logging tells once.
+
+    Raises
+    ------
+    RendezvousError
+        If `host` cannot be resolved or no route leads there.
+    """
+    if is_loopback(host):
+        return literal(host) or LOOPBACK
+    found = _resolve(host, port)
+    why = f"the interface by which MASTER_ADDR={host} is reached"
+    if all(is_loopback(where[0]) for _, where in found):
+        # As Debian's /etc/hosts has it for the host's own name; elsewhere that name means an interface.
+        found = [(socket.AF_INET, (_ANYWHERE, port))]
+        why = f"the interface of the default route, for MASTER_ADDR={host} means loopback on this host"
+    problem: OSError | None = None
+    for family, where in found:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect(where)  # sends nothing
+            except OSError as error:
+                problem = error
+                continue
+            address: str = probe.getsockname()[0]
+        if address not in _told:
+            _told.add(address)
+            _log.info("this node listens at %s, %s; listen= or ADAPS_LISTEN choose another one", address, why)
+        return address
+    assert problem is not None
+    raise RendezvousError(
+        f"no interface of this host leads to MASTER_ADDR={host} ({problem.strerror}): "
+        "set listen= or the environment variable ADAPS_LISTEN to the address that the other nodes reach"
+    )
+
+
+def literal(host: str) -> str | None:
+    """Give the one address that `host` means everywhere: itself, or that of localhost; None for names."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return LOOPBACK if is_loopback(host) else None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this is a loopback address, or localhost; names are not looked up."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def split_address(text: str, name: str) -> tuple[str, int]:
+    """Host and port of ``host``, ``host:port`` or ``[IPv6 address]:port``; port 0 stands for any."""
+    try:
+        return str(ipaddress.IPv6Address(text)), 0
+    except ValueError:
+        host, separator, port = text.rpartition(":")
+    if not separator or text.endswith("]"):
+        host, port = text, "0"
+    if not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
+        raise ValueError(f"{name} is {text!r}; it must be host or host:port, with a port of at most 65535")
+    return host.strip("[]"), int(port)
+
+
+def _resolve(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    except socket.gaierror as error:
+        raise RendezvousError(
+            f"the address {host!r} of the rendezvous cannot be resolved: {error.strerror}"
+        ) from error
+    return [(family, where) for family, _, _, _, where in found]  # type: ignore[misc]
