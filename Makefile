@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: run test lint peers stress stress-ci stress-processes stress-faults stress-mixed bench bench-baseline record scale clean help
+.PHONY: run test lint peers stress stress-ci stress-processes stress-faults stress-mixed stress-hosts bench bench-baseline record scale clean help
 
 PYTHON ?= python3
 ifeq ($(origin CXX),default)
@@ -47,7 +47,7 @@ peers: $(SET_UP)  ## install TorchRec, which the backend torchrec compares with
 	@$(PIP) install --no-deps torchrec==1.8.0 fbgemm-gpu-cpu==1.8.0 tensordict torchmetrics==1.0.3 pyre-extensions iopath tqdm cloudpickle lightning-utilities mypy_extensions packaging portalocker pyvers typing-inspect
 
 stress: CTEST_SHARE :=
-stress: $(addprefix stress-,release $(SANITIZERS)) stress-processes stress-faults stress-mixed  ## run all C++ tests, optimised and under every sanitizer, and the server's Python tests at full size
+stress: $(addprefix stress-,release $(SANITIZERS)) stress-processes stress-faults stress-mixed stress-hosts  ## run all C++ tests, optimised and under every sanitizer, and the server's Python tests at full size
 
 stress-ci: CTEST_SHARE := -LE long
 stress-ci: $(addprefix stress-,$(SANITIZERS))  ## the same without the optimised build and the tests labelled long
@@ -68,6 +68,9 @@ stress-faults: $(SET_UP)  ## let nodes fail in every way and phase, and keep the
 
 stress-mixed: $(SET_UP)  ## half an hour of work on four nodes of which one fails again and again
 	@$(BIN)/pytest --full -s tests/integration/test_mixed_load.py
+
+stress-hosts: $(SET_UP)  ## an hour of two torchrun agents in two network namespaces with faults of every kind, and keep the page of it; needs root
+	@$(BIN)/pytest --full -s tests/integration/test_two_agents.py --record-agents=results/reference/hosts.md
 
 fuzz: SECONDS := 60
 fuzz: export PATH := $(CURDIR)/$(BIN):$(PATH)

@@ -23,6 +23,7 @@ Adabench = Callable[..., subprocess.CompletedProcess[str]]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-faults", type=Path, help="write what the matrix of faults found to this file")
+    parser.addoption("--record-agents", type=Path, help="write what two agents went through to this file")
 
 
 @pytest.fixture

@@ -22,34 +22,29 @@ import sys
 import tempfile
 import time
 import traceback
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
-import numpy.typing as npt
 import psutil
 
 import adaps
 import adaps.checkpoint  # once, not in every process
 from adaps.node import TECHNIQUES
 from adaps.rendezvous import open_store
-from tests.checkpoint_files import content
 from tests.conftest import free_port
+from tests.integration.faults.workload import EVERY, Workload
 
 __all__ = ["main"]
 
 NODES, WORKERS = 4, 2
 VICTIMS = (2, 3)
-ROWS, LENGTH, PUSHED = 2000, 4, 100
-EVERY = 10
-"""Turns from one checkpoint to the next."""
+LEAST_FAULTS = 2
+"""However long they take, when the machine has other things to do."""
+
 PEER_TIMEOUT = 2.0
 PATIENCE = 60.0
-
-Counts = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -90,12 +85,13 @@ def supervise(directory: Path, seconds: float, longest_life: float, seed: int) -
         for rank in range(NODES):
             watched.start(Orders(rank, life, port, directory, -1, stop), [told])
         while True:
-            watched.await_all({"life": life, "restored": True})
-            left = begin + seconds - time.monotonic()
+            watched.await_all({"life": life})
+            left = max(begin + seconds - time.monotonic(), 0.0)
             pause = numbers.uniform(0.0, longest_life)
-            watched.listen_for(min(pause, max(left, 0.0)))
-            if left <= pause:
+            if left <= pause and life >= LEAST_FAULTS:
+                watched.listen_for(left)
                 break
+            watched.listen_for(pause)
             fault = numbers.choices(list(faults), [3, 1])[0]
             victim = numbers.choice(VICTIMS)
             faults[fault] += 1
@@ -235,112 +231,23 @@ def one_life(orders: Orders, life: int) -> bool:
     os.environ["TORCHELASTIC_RESTART_COUNT"] = str(life)
     gc.collect()
     measure(orders, life)
-    tables = [
-        adaps.Table("sums", ROWS, LENGTH),
-        adaps.Table(
-            "adagrad", ROWS, LENGTH, optimizer=adaps.Adagrad(lr=0.5), init=adaps.Uniform(-1, 1, seed=1)
-        ),
-        adaps.Table("turns", NODES * WORKERS, 1),
-        adaps.Table("end", 1, 1),
-    ]
+    load = Workload(
+        NODES, WORKERS, orders.directory, partial(say, orders, life=life), partial(time_is_up, orders)
+    )
     try:
-        with (
-            adaps.Node(
-                tables,
-                workers=WORKERS,
-                channels=1 + life % 3,
-                techniques=TECHNIQUES[life % len(TECHNIQUES)],
-                peer_timeout=PEER_TIMEOUT,
-            ) as node,
-            ThreadPoolExecutor(WORKERS) as threads,
-        ):
-            turns = list(threads.map(partial(work, orders, life, node), range(WORKERS)))
+        with adaps.Node(
+            load.tables(),
+            workers=WORKERS,
+            channels=1 + life % 3,
+            techniques=TECHNIQUES[life % len(TECHNIQUES)],
+            peer_timeout=PEER_TIMEOUT,
+        ) as node:
+            turns = load.live(node)
     except adaps.PeerLost as lost:
         say(orders, lost=lost.rank, in_life=life)
         return False
-    say(orders, done=True, turns=turns[0])
+    say(orders, done=True, turns=turns)
     return True
-
-
-def work(orders: Orders, life: int, node: adaps.Node, worker: int) -> int:
-    """Turns of one worker; gives how many there were in all lives."""
-    kv = node.worker(worker)
-    number = orders.rank * WORKERS + worker
-    turn = 0
-    if (orders.directory / "manifest.json").exists():
-        turn = int(node.restore(orders.directory, worker=worker).extra["turn"])
-    leads = number == 0
-    counts = counts_until(turn) if leads else np.zeros(ROWS)
-    kv.barrier()
-    if worker == 0:
-        say(orders, life=life, restored=True)
-    ones = np.ones((PUSHED, LENGTH), np.float32)
-    out = np.empty((PUSHED, LENGTH), np.float32)
-    last = np.empty((1, 1), np.float32)
-    sums, adagrad, turns = (node.table(name).keys for name in ("sums", "adagrad", "turns"))
-    own = turns(np.array([number]))
-    while True:
-        for ahead in (2, 5):
-            kv.intent(
-                sums(rows_of(number, turn + ahead)), kv.current_clock + ahead, kv.current_clock + ahead + 2
-            )
-        rows = rows_of(number, turn)
-        kv.push(sums(rows), ones, asynchronous=True)
-        kv.push_gradients(adagrad(rows), ones, asynchronous=turn % 2 == 0)
-        kv.set(own, np.full((1, 1), turn + 1, np.float32))
-        kv.pull(own, last)
-        if last[0, 0] != turn + 1:
-            raise AssertionError(f"worker {number} wrote {turn + 1} and read {last[0, 0]}")
-        kv.pull(sums(rows), out)
-        kv.advance_clock()
-        turn += 1
-        if turn % 3 == 0:
-            kv.wait_sync()
-        if turn % EVERY:
-            continue
-        if leads and time_is_up(orders):
-            kv.set(node.table("end").keys([0]), np.ones((1, 1), np.float32))
-        node.checkpoint(orders.directory, worker=worker, extra={"turn": turn})
-        if leads:
-            for past in range(turn - EVERY, turn):
-                add_turn(counts, past)
-            compare(orders.directory, counts, turn)
-        kv.pull(node.table("end").keys([0]), last)
-        kv.barrier()  # so that the next turn's end is not seen here
-        if last[0, 0]:
-            return turn
-
-
-def rows_of(number: int, turn: int) -> npt.NDArray[np.int64]:
-    """What a worker adds 1 to in a turn; the first rows are everybody's favourites."""
-    generator = np.random.default_rng([number, turn])
-    return (ROWS * generator.random(PUSHED) ** 2).astype(np.int64)
-
-
-def add_turn(counts: Counts, turn: int) -> None:
-    for number in range(NODES * WORKERS):
-        np.add.at(counts, rows_of(number, turn), 1)
-
-
-def counts_until(turn: int) -> Counts:
-    counts = np.zeros(ROWS)
-    for past in range(turn):
-        add_turn(counts, past)
-    return counts
-
-
-def compare(directory: Path, counts: Counts, turn: int) -> None:
-    """The files hold every push of every life once, and nothing of what was lost with a life."""
-    sums, adagrad, turns = (content(directory, name) for name in ("sums", "adagrad", "turns"))
-    for found, values in ((sums, sums.values), (adagrad, adagrad.state)):
-        if not np.array_equal(found.rows, np.unique(found.rows)):
-            raise AssertionError("a row is there twice")
-        every = np.zeros((ROWS, LENGTH))
-        every[found.rows] = values
-        if not np.array_equal(every, np.repeat(counts[:, None], LENGTH, axis=1)):
-            raise AssertionError(f"turn {turn}: rows {np.flatnonzero(every[:, 0] != counts)} are wrong")
-    if not (turns.values == turn).all():
-        raise AssertionError(f"turn {turn}: workers wrote {turns.values.ravel()}")
 
 
 def time_is_up(orders: Orders) -> bool:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import datetime
+from statistics import median
 from typing import Any
 
 from adabench.harness.environment import capture, machine_name
 
+from . import agents
 from .cell import FAULTS
 from .rank import PEER_TIMEOUT, PHASES, STALL_TIMEOUT
 
-__all__ = ["markdown"]
+__all__ = ["agents_page", "markdown"]
 
 _TEXT = """# What happens when a node fails
 
@@ -26,6 +28,60 @@ close) raised it at once, each process ended by itself (or, where it hung, by SI
 a file, and a cluster of one restored the last complete checkpoint. Where all complete, the seconds are those
 of {turns} turns with the fault and of the end, and every sum is exact.
 """
+
+
+_AGENTS = """# An hour of faults on two hosts
+
+Recorded by `make stress-hosts` on {date}, on {machine}.
+
+Two torchrun agents in two network namespaces, each with a rank of its own, trained for {minutes:.0f} minutes
+(seed {seed}). Again and again a fault met one of them, and some met a job that was still recovering from the
+one before. An agent that had ended was started again, as a scheduler does. Each life restored the
+checkpoint, compared every row with what had been added to it in all lives before it went on, and compared the
+checkpoints that it wrote itself. {verdict}
+
+{lives} processes were started as ranks by {agents} agents. {restored} of them came to work, {checkpoints}
+checkpoints were complete, of {turns} turns in all. Ranks ended like this: {ends}; the others were killed.
+
+| fault | times | of these during a restart | seconds until the next checkpoint: median | longest |
+|---|---|---|---|---|
+{rows}
+
+What ranks that ended by themselves gave as the reason, with `#` for digits:
+
+| times | reason |
+|---|---|
+{reasons}
+"""
+
+
+def agents_page(result: dict[str, Any], seed: int) -> str:
+    """A page of what two agents went through."""
+    rows = []
+    for kind, meaning in agents.FAULTS.items():
+        met = [fault for fault in result["faults"] if fault["kind"] == kind]
+        if met:
+            seconds = [fault["recovered"] for fault in met]
+            restarts = sum(fault["during_restart"] for fault in met)
+            rows.append(
+                f"| **{kind}**: {meaning} | {len(met)} | {restarts} |"
+                f" {median(seconds):.1f} | {max(seconds):.1f} |"
+            )
+    return _AGENTS.format(
+        **{name: result[name] for name in ("lives", "agents", "restored", "checkpoints", "turns")},
+        verdict=(
+            f"**Not as promised:** {'; '.join(result['problems'])}"
+            if result["problems"]
+            else "None that was complete was ever lost, and no sum was ever wrong."
+        ),
+        date=datetime.date.today(),
+        machine=machine_name(capture()),
+        minutes=result["seconds"] / 60,
+        seed=seed,
+        ends=", ".join(f"{count} {end}" for end, count in sorted(result["ends"].items())),
+        rows="\n".join(rows),
+        reasons="\n".join(f"| {count} | {why} |" for why, count in result["why"]),
+    )
 
 
 def markdown(outcomes: list[dict[str, Any]], turns: int) -> str:
