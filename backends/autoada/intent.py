@@ -135,7 +135,8 @@ class PredictedKeys:
         self._report(prediction)
         reads = [(access.table, access.ids) for access in prediction.accesses if access.ids is not None]
         whole = frozenset(access.table for access in prediction.accesses if self._may_read_all(access))
-        return Expected(rows_of_reads(reads, self._keys_of), prediction, len(way), whole)
+        rows = rows_of_reads(reads, self._keys_of)
+        return Expected(rows, prediction, len(way), whole, self.predictor.around(prediction))
 
     def hand_out(self, batch: Any, found: Callable[[], None]) -> None:
         if self._given is None:
@@ -206,7 +207,8 @@ class PredictedKeys:
                 "rows depend on a number that is not in the batch and differs from call to call"
             )
             self._tell_obstacle(self._model.calls)
-        return not exact and expected.prediction.complete
+        wrong = not exact and expected.prediction.stopped is None
+        return self.predictor.learned() or wrong
 
     def _in_reach(self, batch: Any) -> Any:
         return on_host(batch) if not self._model.transfer.direct else batch
@@ -248,7 +250,7 @@ class PredictedKeys:
                     "know which rows may be meant, give AdaDataLoader `keys=`",
                     f"{access.table!r} depends on parameters, at {where}",
                 )
-        if prediction.stopped is not None:
+        if prediction.stopped is not None and not prediction.waits:
             self._tell(
                 f"prediction could not go on, later rows are pulled on demand: {prediction.stopped}",
                 prediction.stopped,

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 import adaps
-from autoada.access.draws import Replay
 from autoada.calls import Calls, DirectCalls, is_method, method
 from autoada.checkpoint import WorkerState
 from autoada.dense import DenseParameters
@@ -206,9 +205,7 @@ class AdaModel(nn.Module):
         step = self._step
         step.calls = 0
         step.expected_calls = 1 if expected is None else expected.calls
-        prediction = None if expected is None else expected.prediction
-        replays = prediction is not None and prediction.replay
-        step.replay = Replay(prediction.draws) if prediction is not None and replays else NO_REPLAY
+        step.replay = NO_REPLAY if expected is None else expected.around
         self.reads.clear()
         for name, table in self._tables.items():
             table.expect(None if expected is None else expected.rows.get(name))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 import adaps
 from autoada.access.accesses import Prediction
+
+_NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class Lookup(NamedTuple):
@@ -39,12 +42,15 @@ class Expected(NamedTuple):
         How many calls of the model read them.
     whole : frozenset of str
         Tables of which any row may be read.
+    around : context manager
+        What the calls have to run in, one after the other.
     """
 
     rows: dict[str, TableRows]
     prediction: Prediction | None = None
     calls: int = 1
     whole: frozenset[str] = frozenset()
+    around: AbstractContextManager[Any] = _NOTHING
 
 
 def rows_of_reads(

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from autoada.access import IntentPredictor
+from autoada.access import IntentPredictor, Prediction
 from autoada.access.program import Program
 
 
@@ -230,3 +230,104 @@ def test_keys_of_any_kind_and_constants_without_a_text_are_bound_by_reference() 
         assert torch.equal(items.ids, batch[Column.ITEMS].clamp(max=15))
         assert torch.equal(users.ids, batch[Users])
     assert prediction.tier == "program", predictor.refused
+
+
+class Deciding(nn.Module):
+    """Python asks for values that depend on parameters before, between and after the lookups."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Embedding(20, 4)
+        self.b = nn.Embedding(20, 4)
+        self.gate = nn.Parameter(torch.ones(3))
+
+    def forward(self, ids: Tensor) -> Any:
+        x = self.a(ids)
+        scale = 1.0 / (1.0 + float(x.detach().abs().max()))
+        assert x.mean() < 1e6
+        if self.gate.detach().sum() > 0:
+            x = x * scale + self.b(ids)
+        kept = x[x[:, 0] > -1e6]
+        if (kept > -1e6).any():
+            kept = kept + self.a(ids.flip(0))
+        return kept.sum() + self.b.weight[int(self.gate.numel())].sum()
+
+
+def rows_read(model: Deciding, predictor: IntentPredictor, prediction: Prediction, ids: Tensor) -> bool:
+    """Forward for real, and the check after it."""
+    with predictor.around(prediction):
+        model(ids).backward()
+    real: list[tuple[str, Tensor | None]] = [("a.weight", ids)]
+    if float(model.gate.detach().sum()) > 0:
+        real.append(("b.weight", ids))
+    real += [("a.weight", ids.flip(0)), ("b.weight", torch.tensor([3]))]
+    return predictor.observe(prediction, real)
+
+
+def test_values_that_depend_on_parameters_are_guessed_as_they_were_last(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = Deciding()
+    predictor = IntentPredictor(model)
+    verdicts = []
+    for step in range(40):
+        ids = torch.randint(0, 20, (5,))
+        prediction = predictor.predict(ids)
+        while prediction.waits and predictor.learned():
+            prediction = predictor.predict(ids)
+        verdicts.append(rows_read(model, predictor, prediction, ids))
+        if step == 20:
+            with torch.no_grad():
+                model.gate.neg_()  # another way from here on
+    # the first stops where nothing is known yet; the one after the turn is wrong, and the next one stops
+    assert verdicts == [False, *[True] * 20, False, False, *[True] * 17]
+    assert predictor.strikes == 0
+    assert len(caplog.messages) == 1
+    assert "wrong because of a value that depends on parameters" in caplog.messages[0]
+    assert "test_access_predictor.py:" in caplog.messages[0]
+
+
+def test_after_several_wrong_guesses_prediction_stops_where_it_would_have_to_guess(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = Deciding()
+    predictor = IntentPredictor(model)
+    for step in range(30):
+        ids = torch.randint(0, 20, (5,))
+        prediction = predictor.predict(ids)
+        rows_read(model, predictor, prediction, ids)
+        if step % 3 == 2:
+            with torch.no_grad():
+                model.gate.neg_()
+    assert "`__float__` reads the value" in str(prediction.stopped)
+    assert not prediction.waits
+    assert "guessed no more" in caplog.messages[-1]
+    assert "test_access_predictor.py:" in caplog.messages[-1]
+    assert len(caplog.messages) == 2
+
+
+def test_the_real_forward_is_watched_no_longer_than_values_are_needed() -> None:
+    class Checked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Embedding(20, 4)
+
+        def forward(self, ids: Tensor) -> Any:
+            x = self.a(ids)
+            assert x.sum() < 1e6
+            return x.sum() + self.a(ids + 1).sum()
+
+    model = Checked()
+    predictor = IntentPredictor(model)
+    watched = []
+    for _ in range(30):
+        ids = torch.randint(0, 19, (5,))
+        prediction = predictor.predict(ids)
+        with predictor.around(prediction):
+            watched.append(torch._C._len_torch_function_stack())
+            model(ids)
+        predictor.observe(prediction, [("a.weight", ids), ("a.weight", ids + 1)])
+    assert watched[0] == 1
+    assert watched[-1] == 0
+    assert prediction.tier == "program", predictor.refused
+    assert prediction.complete

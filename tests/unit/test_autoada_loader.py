@@ -503,6 +503,34 @@ def test_of_several_calls_prepare_gives_one(
     assert announced.calls[-1][1:] == (expected_keys(model, given[-1]), 3)
 
 
+def test_values_that_forward_hands_to_python_stand_in_the_way_of_the_first_batch_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Deciding(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.items = nn.Embedding(ROWS, 4)
+
+        def forward(self, ids: Tensor) -> Any:
+            x = self.items(ids)
+            mask = x > -1e6
+            if mask.any() and bool(x.detach().norm() < 1e6):
+                x = x[mask] * min(1.0, x.detach().abs().max().item())
+            return x.sum() + self.items(ids.flip(0) // 2).sum()
+
+    model = autoada.AdaModel(Deciding())
+    announced = Announcements(model)
+    given = [batch[0] for batch in batches(16)]
+    for ids in autoada.AdaDataLoader(given, 3):
+        model(ids).backward()
+    last = {start: keys for _, keys, start in announced.calls}
+    for clock, ids in list(enumerate(given))[1:]:
+        rows = torch.cat([ids, ids // 2]).unique()
+        assert last[clock] == model.keys_of("items.weight", rows).tolist()
+    assert caplog.messages == []
+    model.close()
+
+
 class Silent:
     def __repr__(self) -> str:
         raise AssertionError("nobody has to write this down")

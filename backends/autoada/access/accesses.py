@@ -65,6 +65,8 @@ class Prediction(NamedTuple):
         Whether row ids depend on `draws`.
     cause : BaseException or None
         The exception behind `stopped`, with its traceback.
+    waits : bool
+        Whether it stopped for a value that depends on parameters, which a real forward may give.
     """
 
     accesses: tuple[Access, ...]
@@ -73,6 +75,7 @@ class Prediction(NamedTuple):
     draws: Mapping[int, Draw] = _NO_DRAWS
     replay: bool = False
     cause: BaseException | None = None
+    waits: bool = False
 
     @property
     def complete(self) -> bool:
@@ -100,7 +103,7 @@ class GhostEscape(SimulationEnd):
 
     def __init__(self, operation: str, where: str) -> None:
         super().__init__(f"`{operation}` reads the value of something that depends on parameters, at {where}")
-        self.where = where
+        self.place = operation, where
 
 
 class ForeignWrite(SimulationEnd):

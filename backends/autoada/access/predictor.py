@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from autoada.access.accesses import Access, Prediction, Tier
+from autoada.access.draws import Replay
+from autoada.access.guesses import Watch
 from autoada.access.program import NotRecorded, Program
 from autoada.access.programs import Programs, Recording
 from autoada.access.simulation import Call, Outcome, Simulation
@@ -97,9 +100,16 @@ class IntentPredictor:
             Whether every access was predicted exactly. If not, cheaper tiers are dropped and the shadow is
             taken anew from the live model; batches in flight should be predicted again.
         """
-        if not _agree(prediction.accesses, real):
-            if prediction.complete:
-                self._strike()
+        agree = _agree(prediction.accesses, real)
+        guesses = self._simulation.guesses
+        if not agree and prediction.stopped is None and guesses.used:
+            guesses.wrong()
+            self._start_over()
+        elif not agree and prediction.complete:
+            self._strike()
+        else:
+            guesses.right(needed=prediction.tier != "program")
+        if not agree:
             return False
         if prediction.tier == "simulation" and prediction.stopped is None:
             self._counts = [*self._counts, len(prediction.accesses)][-VERIFIED:]
@@ -107,6 +117,18 @@ class IntentPredictor:
             if regular and not self._irregular and self._strikes < STRIKES and not self._draws:
                 self._stop_after = self._counts[-1]
         return True
+
+    def around(self, prediction: Prediction) -> AbstractContextManager[Any]:
+        """What the real forward passes of the batch have to run in, one after the other.
+
+        It gives them the draws that rows depend on, and notes the values that simulations ask for.
+        """
+        watch = Watch(self._simulation.guesses)
+        return Together(Replay(prediction.draws), watch) if prediction.replay else watch
+
+    def learned(self) -> bool:
+        """Whether real forward passes, since this was asked last, gave values that predictions wait for."""
+        return self._simulation.guesses.news()
 
     def explain(self, batch: Any) -> str:
         """For each access of `batch`: table, rows, and where in the user's source it is."""
@@ -166,6 +188,8 @@ class IntentPredictor:
         except NotRecorded as reason:
             self._programs.refuse(str(reason))
             return self._prediction(outcome, replay=bool(outcome.draws))
+        if outcome.waits:
+            return self._prediction(outcome, replay=bool(outcome.draws))
         if outcome.stopped is not None:
             self._programs.refuse(f"the simulation stopped: {outcome.stopped}")
         elif self._programs.refused is None:
@@ -180,14 +204,19 @@ class IntentPredictor:
     ) -> Prediction:
         draws = {n: d for n, d in outcome.draws.items() if deciding is None or n in deciding}
         tier: Tier = "early exit" if outcome.early else "simulation"
-        return Prediction(outcome.accesses, tier, outcome.stopped, draws, replay, outcome.cause)
+        return Prediction(
+            outcome.accesses, tier, outcome.stopped, draws, replay, outcome.cause, outcome.waits
+        )
 
-    def _strike(self) -> None:
-        self._strikes += 1
+    def _start_over(self) -> None:
         self._stop_after = 0
         self._counts.clear()
         self._programs.forget()
         self._simulation.renew()
+
+    def _strike(self) -> None:
+        self._strikes += 1
+        self._start_over()
         if self._strikes == STRIKES:
             self._programs.refuse(f"{STRIKES} predictions were wrong")
         if self._strikes <= STRIKES:
@@ -196,6 +225,21 @@ class IntentPredictor:
                 self._strikes,
                 ", not told any more" if self._strikes == STRIKES else "",
             )
+
+
+class Together(AbstractContextManager[None]):
+    """Several contexts as one, which may be entered again and again."""
+
+    def __init__(self, *contexts: AbstractContextManager[Any]) -> None:
+        self._contexts = contexts
+
+    def __enter__(self) -> None:
+        for context in self._contexts:
+            context.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        for context in reversed(self._contexts):
+            context.__exit__(*error)
 
 
 def _call_with_batch(model: nn.Module, batch: Any) -> Any:

@@ -40,6 +40,8 @@ class Shadow:
         """``id(real parameter)`` -> its meta parameter."""
         self.tables: dict[int, str] = {}
         """``id(meta parameter)`` -> qualified name, for the wanted ones."""
+        self.compiled = False
+        """Whether a part of the live model is compiled."""
         self.module = self._module(model)
 
     def adopt(self, storage: int) -> bool:
@@ -64,7 +66,10 @@ class Shadow:
         }
 
     def _module(self, module: nn.Module) -> nn.Module:
-        module = getattr(module, _COMPILED, module) if type(module).__name__ == "OptimizedModule" else module
+        if type(module).__name__ == "OptimizedModule":
+            self.compiled = True
+            module = getattr(module, _COMPILED, module)
+        self.compiled |= getattr(module, "_compiled_call_impl", None) is not None
         if id(module) in self._copies:
             return self._copies[id(module)]
         copy = object.__new__(type(module))

@@ -21,6 +21,7 @@ from autoada.access.accesses import (
 from autoada.access.batches import copied
 from autoada.access.ghost_mode import GhostMode
 from autoada.access.ghosts import Recorder
+from autoada.access.guesses import Guesses
 from autoada.access.shadow import Shadow
 
 Call = Callable[[nn.Module, Any], Any]
@@ -36,6 +37,7 @@ class Outcome:
     early: bool = False
     stopped: str | None = None
     cause: BaseException | None = None
+    waits: bool = False
 
 
 class Simulation:
@@ -60,6 +62,7 @@ class Simulation:
         self.clones_batch = False
         """Whether forward writes into its batch, so that simulations get a copy."""
         self.shadow = Shadow(model, tables)
+        self.guesses = Guesses(possible=not self.shadow.compiled)
 
     @property
     def generator(self) -> torch.Generator:
@@ -92,6 +95,7 @@ class Simulation:
                 protect=self._protect,
                 recorder=None if recorder is None else recorder(seen),
                 explain=explain,
+                guesses=self.guesses,
             )
             try:
                 return self._attempt(mode, seen)
@@ -99,7 +103,7 @@ class Simulation:
                 self._redirect(write.storage)
 
     def _attempt(self, mode: GhostMode, batch: Any) -> Outcome:
-        early, stopped = False, None
+        early, stopped, waits = False, None, False
         cause: BaseException | None = None
         try:
             with torch.inference_mode(), mode:
@@ -107,13 +111,13 @@ class Simulation:
         except EnoughSeen:
             early = True
         except GhostEscape as escape:
-            stopped, cause = str(escape), escape
+            stopped, cause, waits = str(escape), escape, self.guesses.waits_for(escape.place)
         except (
             Exception
         ) as error:  # the user's code, on ghosts: reported with its place, and training goes on
             where = _innermost(error)
             stopped, cause = f"{type(error).__name__}: {error}, at {where}{source_line(where)}", error
-        return Outcome(tuple(mode.accesses), mode.draws, early, stopped, cause)
+        return Outcome(tuple(mode.accesses), mode.draws, early, stopped, cause, waits)
 
     def _redirect(self, storage: int) -> None:
         """Make sure that the write which was just refused goes to a copy from now on."""
