@@ -39,7 +39,8 @@ class AdaDataLoader:
         Any: a `torch.utils.data.DataLoader`, a PyG loader, a generator. Its attributes, such as ``dataset``
         and ``sampler``, are this one's too, and so is its length.
     lookahead : int or "auto"
-        How many batches to fetch ahead. ``"auto"`` widens until all rows are local when they are read.
+        How many batches to fetch ahead. ``"auto"`` follows how late rows come, by the rule of
+        `autoada.lookahead.Lookahead`.
     keys : callable or mapping, optional
         Hand-written intent: ``keys(batch)`` -> ``{table: ids}``, or a mapping of tables to functions
         ``f(batch)`` -> ids. A table is a parameter's or module's qualified name, or the module. Without it
@@ -126,7 +127,7 @@ class AdaDataLoader:
                     break
                 turn = _Turn(model, source, ahead, item)
                 batches.hand_out()
-                with self.lookahead.watching(model.node):
+                with self.lookahead.watching(model.node, functools.partial(_was_announced, item)):
                     yield item.batch
         finally:
             batches.end()
@@ -171,6 +172,10 @@ class _Item:
     clock: int
     expected: Expected | None = None
     announced: Tensor | None = None
+
+
+def _was_announced(item: _Item) -> bool:
+    return item.announced is not None
 
 
 class _Turn:

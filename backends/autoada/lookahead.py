@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import adaps
 
 FIRST = 2
 MOST = 64
-QUIET_STEPS = 16
-"""Steps in a row without a remote read after which the lookahead is wide enough."""
+WINDOW = 8
+"""Steps over which a width is judged."""
+TOLERATED = 0.005
+"""Share of remote rows at which a width is wide enough."""
+AS_GOOD = 1.25
+"""A narrower width is as good as the best one if its share of remote rows is at most so many times larger."""
+PAUSE = 256
+"""Steps between two searches; twice as many after each search that found nothing better."""
 
 _log = logging.getLogger("autoada")
 
 
 class Lookahead:
-    """A fixed number of batches, or one that widens until rows arrive before they are needed.
+    """A fixed number of batches, or one that follows how late rows come.
+
+    The rule of ``"auto"``: of the rows that `WINDOW` steps in a row read, the share that was not on this node
+    is measured, over steps whose rows were announced. If it is more than `TOLERATED`, a search begins: the
+    width is doubled, and measured again when all batches that were announced at the old width are used up,
+    until the share is tolerable or the width is `MOST`. Then the narrowest width is taken that is as good as
+    the best (`AS_GOOD`); that is the first one where more lookahead does not help. After `PAUSE` steps, a
+    share that is still too large, or is so again, begins another search from the width in use.
 
     Attributes
     ----------
@@ -28,28 +41,64 @@ class Lookahead:
 
     def __init__(self, given: int | Literal["auto"]) -> None:
         self.batches = FIRST if given == "auto" else given
-        self._searching = given == "auto"
-        self._quiet = 0
-        self._steps_at_width = 0
+        self._adapts = given == "auto"
+        self._tried: dict[int, float] = {}
+        self._settling = self.batches + 1
+        self._steps = 0
+        self._pulled = self._remote = 0.0
+        self._pause = PAUSE
+        self._resting = 0
 
     @contextlib.contextmanager
-    def watching(self, node: adaps.Node) -> Iterator[None]:
-        """Surrounds a training step; counts the rows that were not local in it."""
-        if not self._searching:
+    def watching(self, node: adaps.Node, announced: Callable[[], bool] = lambda: True) -> Iterator[None]:
+        """Surrounds a training step; counts the rows that were not local in it.
+
+        Afterwards `announced` says whether its rows were announced before: others cannot be local.
+        """
+        if not self._adapts:
             yield
             return
-        before = node.stats()["pulled_remote"]
+        before = node.stats()
         yield
-        self._learn(node.stats()["pulled_remote"] > before)
+        after = node.stats()
+        remote = after["pulled_remote"] - before["pulled_remote"]
+        here = sum(after[name] - before[name] for name in ("pulled_local", "pulled_replica"))
+        if announced():
+            self._learn(remote, remote + here)
 
-    def _learn(self, remote: bool) -> None:
-        self._steps_at_width += 1
-        if self._steps_at_width <= self.batches + 1:
-            return  # batches of this step were announced before the lookahead was widened
-        self._quiet = 0 if remote else self._quiet + 1
-        if self._quiet >= QUIET_STEPS or (remote and self.batches >= MOST):
-            self._searching = False
-            _log.info("lookahead: %d batches", self.batches)
-        elif remote:
-            self.batches = min(MOST, 2 * self.batches)
-            self._steps_at_width = 0
+    def _learn(self, remote: float, pulled: float) -> None:
+        if self._settling > 0:  # a batch of this step was announced before the width was changed
+            self._settling -= 1
+            return
+        self._resting = max(0, self._resting - 1)
+        self._steps += 1
+        self._remote += remote
+        self._pulled += pulled
+        if self._steps < WINDOW:
+            return
+        share = self._remote / max(1.0, self._pulled)
+        self._steps = 0
+        self._pulled = self._remote = 0.0
+        if self._resting == 0:
+            self._judge(share)
+
+    def _judge(self, share: float) -> None:
+        if not self._tried and share <= TOLERATED:
+            return  # no search is going on, and none is needed
+        self._tried[self.batches] = share
+        if share > TOLERATED and self.batches < MOST:
+            self._set(min(MOST, max(1, 2 * self.batches)))
+            return
+        start = min(self._tried)
+        best = min(self._tried.values())
+        self._set(
+            min(width for width, found in self._tried.items() if found <= max(TOLERATED, AS_GOOD * best))
+        )
+        self._pause = 2 * self._pause if self.batches == start else PAUSE
+        self._resting = self._pause
+        self._tried.clear()
+        _log.info("lookahead: %d batches", self.batches)
+
+    def _set(self, batches: int) -> None:
+        self._settling = max(batches, self.batches) + 1
+        self.batches = batches

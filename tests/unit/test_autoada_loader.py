@@ -667,6 +667,12 @@ def test_the_first_epoch_ends_with_a_summary(
     assert "users.weight: 6 rows at" in loader.explain(batches(1)[0])
 
 
+def test_replicas_are_local(model: autoada.AdaModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = {"pulled_local": 1.0, "pulled_replica": 2.0, "pulled_remote": 1.0}
+    monkeypatch.setattr(model.node, "stats", lambda: counted)
+    assert "75.0% of rows were local" in autoada.AdaDataLoader([], 2).summary()
+
+
 def test_mistakes_are_told_in_one_sentence(model: autoada.AdaModel) -> None:
     with pytest.raises(ValueError, match="lookahead is -1: it must be 'auto' or a number"):
         autoada.AdaDataLoader([], -1)
