@@ -18,7 +18,7 @@ BIN := $(VENV)/bin
 SET_UP := $(VENV)/.installed
 NATIVE := CMakeLists.txt $(shell find csrc/include csrc/src csrc/bindings csrc/sampler csrc/relay)
 SANITIZERS := address undefined thread
-BASELINE := tests/perf/baseline.json
+BASELINES := tests/perf/baselines
 FIGURES := results/reference/bench.json
 STUDIES := default thesis matrix
 BENCH_STUDIES := peers links latency scaling
@@ -83,17 +83,19 @@ fuzz: $(SET_UP)  ## search the fuzz targets by coverage, each for SECONDS of CPU
 	@$(BIN)/python csrc/tests/fuzz/search.py --seconds $(SECONDS) --jobs $$(nproc)
 
 bench: $(SET_UP)  ## measure speed against references in the same run, the recorded baseline, other systems and the goals, in half an hour
+	@$(BIN)/pytest -q --collect-only tests/perf $(ROUNDS) --baseline=$(BASELINES) > /dev/null # refused before half an hour's work
 	@failed=(); \
 	for study in $(BENCH_STUDIES); do $(BIN)/adabench run --fresh --study $$study -r 3 || failed+=("adabench run --study $$study"); done; \
-	$(BIN)/pytest tests/perf $(ROUNDS) --baseline=$(BASELINE) --record-goals=$(FIGURES) || failed+=("pytest tests/perf"); \
+	$(BIN)/pytest tests/perf $(ROUNDS) --baseline=$(BASELINES) --record-goals=$(FIGURES) || failed+=("pytest tests/perf"); \
 	$(BIN)/python results/reference/keep.py $(BENCH_STUDIES) || failed+=("python results/reference/keep.py"); \
 	echo "figures and goals: results/reference/BENCH.md, README.md"; \
 	for command in "$${failed[@]}"; do echo "failed: $$command" >&2; done; \
 	((!$${#failed[@]}))
 
-bench-baseline: $(SET_UP)  ## record the baseline of make bench, in five processes; best on a machine that does nothing else
-	@rm -f $(BASELINE)
-	@for process in {1..5}; do $(BIN)/pytest tests/perf --benchmark-only $(ROUNDS) --record-baseline=$(BASELINE); done
+bench-baseline: $(SET_UP)  ## record this processor's baseline of make bench, in five processes; best on a machine that does nothing else
+	@new=$$(mktemp -d); trap 'rm -rf "$$new"' EXIT; \
+	for process in {1..5}; do $(BIN)/pytest tests/perf --benchmark-only $(ROUNDS) --record-baseline="$$new"; done; \
+	mkdir -p $(BASELINES); cp "$$new"/*.json $(BASELINES)/
 
 record: $(SET_UP)  ## run the studies that the README shows, half an hour, and keep their sessions and figures
 	@for study in $(STUDIES); do $(BIN)/adabench run --fresh --study $$study; done

@@ -19,7 +19,15 @@ import psutil
 
 from adabench.results.record import Git
 
-__all__ = ["capture", "environment_id", "git_state", "machine_name", "probe", "short_differences"]
+__all__ = [
+    "capture",
+    "environment_id",
+    "git_state",
+    "machine_name",
+    "probe",
+    "processor_name",
+    "short_differences",
+]
 
 _PACKAGES = ("adabench", "torch", "torch-geometric", "torchrec", "numpy", "scipy", "msgspec", "pymetis")
 _CPU = Path("/sys/devices/system/cpu/cpu0")
@@ -72,6 +80,13 @@ def machine_name(environment: dict[str, Any]) -> str:
     """A line that describes the machine without naming it."""
     cores = environment["cores"]["usable"]
     return f"{environment['cpu']}, {cores} cores, {environment['memory_gib']:g} GiB, {environment['kernel']}"
+
+
+def processor_name(environment: dict[str, Any]) -> str:
+    """What decides how fast something runs beside something else: model, last cache and cores."""
+    caches, cores = environment["caches"], environment["cores"]["usable"]
+    last = f", {max(caches.items())[1]} of {max(caches)[:2]} cache" if caches else ""
+    return f"{environment['cpu']}{last}, {cores} cores"
 
 
 def git_state() -> Git | None:

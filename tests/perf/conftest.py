@@ -2,8 +2,11 @@
 
 Seconds depend on the machine; the ratio of two interleaved measurements does much less so. They are CPU
 seconds of the whole process, background threads included: the wall clock would also count what else the
-machine does. Five rounds by default, more with ``--benchmark-min-rounds``. ``make bench`` compares the ratios
-with those of ``baseline.json``, which ``make bench-baseline`` writes.
+machine does. Five rounds by default, more with ``--benchmark-min-rounds``.
+
+Without a baseline, as in ``make test``, nothing is judged by its speed: what is measured is shown, and tests
+fail for wrong results only. ``make bench`` judges: by the ratios in ``baselines/``, where each processor has
+a file, which ``make bench-baseline`` writes, and by the limits of single figures.
 """
 
 from __future__ import annotations
@@ -17,13 +20,13 @@ import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from adabench.harness.environment import capture, machine_name
+from adabench.harness.environment import capture, machine_name, processor_name
 
-from .gate import FEWEST_ROUNDS, Baseline, Rounds, regression
-from .goals import ROWS, goal, goal_table, write_record
+from .gate import FEWEST_ROUNDS, Baseline, NoBaseline, Rounds, regression
+from .goals import ROWS, Limit, goal, goal_table, write_record
 from .studies import rows_of_studies
 
-__all__ = ["Ratio", "goal"]
+__all__ = ["Limit", "Ratio", "goal"]
 
 SESSIONS = Path(__file__).resolve().parents[2] / "results" / "sessions"
 
@@ -38,8 +41,16 @@ Ratio = Callable[[Callable[[], object], Callable[[], object]], float]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("performance gate")
-    group.addoption("--baseline", type=Path, help="fail what has become slower than in this file")
-    group.addoption("--record-baseline", type=Path, help="add this run's ratios to this file")
+    group.addoption(
+        "--baseline",
+        type=Path,
+        help="fail what has become slower than this processor's baseline in this folder",
+    )
+    group.addoption(
+        "--record-baseline",
+        type=Path,
+        help="add this run's ratios to this processor's baseline in this folder",
+    )
     group.addoption(
         "--record-goals", type=Path, help="write the measured figures and their goals to this file"
     )
@@ -53,15 +64,30 @@ def pytest_configure(config: pytest.Config) -> None:
     rounds = config.getoption("benchmark_min_rounds")
     if rounds < FEWEST_ROUNDS:
         raise pytest.UsageError(f"--benchmark-min-rounds={rounds}: a baseline needs {FEWEST_ROUNDS} at least")
-    if before is not None:
-        if not before.is_file():
-            raise pytest.UsageError(f"there is no baseline {before}: `make bench-baseline` writes one")
-        config.stash[BEFORE] = Baseline.read(before)
+    processor = processor_name(capture())
+    try:
+        if before is not None:
+            config.stash[BEFORE] = Baseline.read(before, processor)
+    except NoBaseline as missing:
+        raise pytest.UsageError(f"{missing}") from missing
     if recorded is not None:
-        machine = machine_name(capture())
-        config.stash[RECORDED] = (
-            Baseline.read(recorded) if recorded.is_file() else Baseline(machine=machine, ratios={})
-        )
+        begun = Baseline.file(recorded, processor).is_file()
+        config.stash[RECORDED] = Baseline.read(recorded, processor) if begun else Baseline(processor, {})
+
+
+@pytest.fixture
+def limit(request: pytest.FixtureRequest) -> Limit:
+    """A function that fails the test if a figure of speed is beyond its bound.
+
+    It is called as ``limit(what, figure, at_most)``, and fails only where speed is judged: under other work,
+    or on another machine, a right program may be slow.
+    """
+
+    def check(what: str, figure: float, at_most: float) -> None:
+        if BEFORE in request.config.stash and figure > at_most:
+            pytest.fail(f"{what}: {figure:.4g}, where {at_most:g} is the most", pytrace=False)
+
+    return check
 
 
 @pytest.fixture(autouse=True)
@@ -126,7 +152,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.config.stash[RECORDED].write(session.config.getoption("--record-baseline"))
     goals = session.config.getoption("--record-goals", None)
     if goals is not None:
-        of_studies, costs = rows_of_studies(SESSIONS)
+        of_studies, costs = rows_of_studies(SESSIONS, processor_name(capture()))
         rows = [*session.config.stash.get(ROWS, []), *of_studies]
         session.config.stash[ROWS] = rows
         session.config.stash[WRITTEN] = [goals, write_record(goals, machine_name(capture()), rows, costs)]
@@ -144,5 +170,3 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(goal_table(config.stash[ROWS]))
     for file in config.stash.get(WRITTEN, []):
         terminalreporter.write_line(f"written: {file}")
-    if BEFORE in config.stash and (was := config.stash[BEFORE].machine) != machine_name(capture()):
-        terminalreporter.write_line(f"the baseline is of another machine: {was}")

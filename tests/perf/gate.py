@@ -1,7 +1,8 @@
-"""The performance gate: paired rounds of this run against the ratios of a committed baseline."""
+"""The performance gate: paired rounds of this run against the ratios of a baseline of the same processor."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
@@ -11,7 +12,7 @@ import msgspec
 
 from adabench.analysis.statistics import median_interval
 
-__all__ = ["CONFIDENCE", "FEWEST_ROUNDS", "MARGIN", "Baseline", "Rounds", "regression"]
+__all__ = ["CONFIDENCE", "FEWEST_ROUNDS", "MARGIN", "Baseline", "NoBaseline", "Rounds", "regression"]
 
 MARGIN = 1.08
 CONFIDENCE = 0.99
@@ -35,26 +36,56 @@ class Rounds:
 
     @property
     def ratios(self) -> list[float]:
-        """How many times as fast ours is, a value a round."""
+        """How many times as fast ours is, a value per round."""
         return [theirs / own for theirs, own in zip(self.reference_seconds, self.our_seconds, strict=True)]
 
 
-class Baseline(msgspec.Struct):
-    """Median ratios of several processes: name of the test -> a value a process."""
+class NoBaseline(ValueError):
+    """One sentence that says how to make one."""
 
-    machine: str
+
+class Baseline(msgspec.Struct):
+    """Median ratios of several processes on one kind of processor: name of the test -> values."""
+
+    processor: str
     ratios: dict[str, list[float]]
 
     @staticmethod
-    def read(file: Path) -> Baseline:
-        return msgspec.json.decode(file.read_bytes(), type=Baseline)
+    def file(folder: Path, processor: str) -> Path:
+        """Where the baseline of a processor is: those of several stand side by side."""
+        return folder / f"{re.sub(r'[^a-z0-9]+', '-', processor.lower()).strip('-')}.json"
+
+    @staticmethod
+    def read(folder: Path, processor: str) -> Baseline:
+        """The baseline of a processor.
+
+        Raises
+        ------
+        NoBaseline
+            If there is none, or what is there is another processor's.
+        """
+        file = Baseline.file(folder, processor)
+        if not file.is_file():
+            raise NoBaseline(
+                f"there is no baseline of this processor ({processor}) in {folder}: "
+                "`make bench-baseline` makes one"
+            )
+        found = msgspec.json.decode(file.read_bytes(), type=Baseline)
+        if found.processor != processor:
+            raise NoBaseline(
+                f"the baseline {file} is of another processor ({found.processor}) than this ({processor}): "
+                "`make bench-baseline` makes one"
+            )
+        return found
 
     def add(self, name: str, rounds: Sequence[float]) -> None:
         self.ratios.setdefault(name, []).append(round(median(rounds), 4))
 
-    def write(self, file: Path) -> None:
-        ordered = Baseline(self.machine, dict(sorted(self.ratios.items())))
-        file.write_bytes(msgspec.json.format(msgspec.json.encode(ordered), indent=1) + b"\n")
+    def write(self, folder: Path) -> None:
+        ordered = Baseline(self.processor, dict(sorted(self.ratios.items())))
+        folder.mkdir(parents=True, exist_ok=True)
+        content = msgspec.json.format(msgspec.json.encode(ordered), indent=1) + b"\n"
+        Baseline.file(folder, self.processor).write_bytes(content)
 
 
 def regression(rounds: Sequence[float], before: Sequence[float]) -> str | None:

@@ -8,6 +8,7 @@ from statistics import median
 
 from adabench.analysis.costs import cpu_microseconds, samples_a_second
 from adabench.analysis.load import SUCCESS, cell_labels, last_attempts
+from adabench.harness.environment import processor_name
 from adabench.results.record import Run
 from adabench.results.store import readable_sessions
 
@@ -29,13 +30,14 @@ Measure = Callable[[Run], float]
 Best = Callable[[Sequence[float]], float]
 
 
-def newest_complete(sessions: Path, study: str) -> list[Run]:
-    """The measured runs, however they ended, of the newest session of a study that was run to its end.
+def newest_complete(sessions: Path, study: str, processor: str) -> list[Run]:
+    """The measured runs, however they ended, of the newest session of a study that was run to its end on this
+    kind of processor.
 
     There are none if there is no such session.
     """
     for _, session, recorded in reversed(readable_sessions(sessions)):
-        if session.study["name"] != study:
+        if session.study["name"] != study or processor_name(session.environment) != processor:
             continue
         runs = {
             (run.cell, run.phase, run.block): run
@@ -47,9 +49,9 @@ def newest_complete(sessions: Path, study: str) -> list[Run]:
     return []
 
 
-def rows_of_studies(sessions: Path) -> tuple[list[Row], list[Cost]]:
-    """All rows, measured or not, and what each cell took."""
-    found = {study: newest_complete(sessions, study) for study in STUDIES}
+def rows_of_studies(sessions: Path, processor: str) -> tuple[list[Row], list[Cost]]:
+    """All rows, measured on this kind of processor or not, and what each cell took."""
+    found = {study: newest_complete(sessions, study, processor) for study in STUDIES}
     rows = [
         *rows_against_peers(found["peers"]),
         *rows_behind_links(found["links"]),
@@ -169,7 +171,11 @@ def _left_out(what: str, peers: Sequence[Run]) -> list[Row]:
 
 def _obstacle(runs: Sequence[Run]) -> str:
     bad = [run for run in runs if run.status not in SUCCESS]
-    return f"{bad[0].status}: {bad[0].reason}" if bad else "not measured: there is no complete session"
+    return (
+        f"{bad[0].status}: {bad[0].reason}"
+        if bad
+        else "not measured: there is no complete session of this processor"
+    )
 
 
 def _ours(runs: Sequence[Run], techniques: str = "adaptive") -> list[Run]:

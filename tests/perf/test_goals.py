@@ -62,6 +62,12 @@ def skipped(backend: str, **more: Any) -> Run:
 
 
 OURS = "autoada-automatic"
+ENVIRONMENT = {
+    "cpu": "a processor",
+    "caches": {"L2 unified": "1M", "L3 unified": "32M"},
+    "cores": {"usable": 2},
+}
+HERE = "a processor, 32M of L3 cache, 2 cores"
 
 
 def test_a_figure_meets_its_goal_or_misses_it_by_a_part_of_the_goal() -> None:
@@ -143,11 +149,11 @@ def test_ours_is_compared_with_the_best_peer_of_each_block() -> None:
     assert [
         (cost.backend, cost.cpu_microseconds_a_sample, cost.samples_a_second) for cost in costs("peers", runs)
     ] == [
-        ("floor", 10.0, 100_000),
+        ("floor (techniques=adaptive)", 10.0, 100_000),
         ("autoada-automatic (techniques=static)", 12.0, 500_000),
         ("autoada-automatic (techniques=adaptive)", 15.0, 250_000),
-        ("torchrec", 20.0, 125_000),
-        ("rpc", 24.0, 62_500),
+        ("torchrec (techniques=adaptive)", 20.0, 125_000),
+        ("rpc (techniques=adaptive)", 24.0, 62_500),
     ]
 
 
@@ -198,8 +204,8 @@ def test_without_sessions_every_row_says_so(tmp_path: Path) -> None:
         *rows_of_scaling([]),
     ]
     assert len(rows) == 9
-    assert {row.verdict for row in rows} == {"not measured: there is no complete session"}
-    assert all(newest_complete(tmp_path, study) == [] for study in STUDIES)
+    assert {row.verdict for row in rows} == {"not measured: there is no complete session of this processor"}
+    assert all(newest_complete(tmp_path, study, HERE) == [] for study in STUDIES)
 
 
 def test_a_session_counts_once_all_its_runs_are_recorded(tmp_path: Path) -> None:
@@ -207,7 +213,7 @@ def test_a_session_counts_once_all_its_runs_are_recorded(tmp_path: Path) -> None
     study = load_study(None, "peers", overrides)
     plan = planned_runs(cells_of(study), study)
 
-    def store(name: str, count: int) -> None:
+    def store(name: str, count: int, **environment: Any) -> None:
         made = SessionStore(tmp_path / name)
         made.create(
             Session(
@@ -218,7 +224,7 @@ def test_a_session_counts_once_all_its_runs_are_recorded(tmp_path: Path) -> None
                 study_id="s",
                 seed=1,
                 plan=plan,
-                environment={},
+                environment={**ENVIRONMENT, **environment},
                 environment_id="e",
                 git=Git(commit="c", dirty=False),
                 machine="m",
@@ -230,9 +236,10 @@ def test_a_session_counts_once_all_its_runs_are_recorded(tmp_path: Path) -> None
 
     store("older", len(plan))
     store("newer", len(plan) - 1)
-    assert {run.session for run in newest_complete(tmp_path, "peers")} == {"older"}
-    assert len(newest_complete(tmp_path, "peers")) == 4
-    assert newest_complete(tmp_path, "links") == []
+    store("elsewhere", len(plan), cpu="another")
+    assert {run.session for run in newest_complete(tmp_path, "peers", HERE)} == {"older"}
+    assert len(newest_complete(tmp_path, "peers", HERE)) == 4
+    assert newest_complete(tmp_path, "links", HERE) == []
 
 
 @pytest.mark.parametrize("name", STUDIES)

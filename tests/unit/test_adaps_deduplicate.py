@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-import time
 from typing import Any
 
 import numpy as np
@@ -57,37 +57,27 @@ def test_other_types_are_refused(ids: Any) -> None:
 
 
 def test_other_threads_go_on_meanwhile() -> None:
-    ids = np.arange(3_000_000)
-    ticks = 0
-    ended = threading.Event()
+    ids = np.arange(1_000_000)
+    go, ran = threading.Lock(), threading.Event()
 
-    def tick() -> None:
-        nonlocal ticks
-        while not ended.is_set():
-            ticks += 1
+    def run() -> None:
+        with go:
+            ran.set()
 
-    thread = threading.Thread(target=tick)
+    go.acquire()
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    before = ticks
-    adaps.deduplicate(ids)
-    during = ticks - before
-    ended.set()
+    # From here on, the interpreter's lock is only let go of by who does so on purpose.
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e6)
+    try:
+        go.release()
+        for _ in range(1000):  # how soon the thread is let run is up to a busy system
+            adaps.deduplicate(ids)
+            if ran.is_set():
+                break
+        went_on = ran.is_set()
+    finally:
+        sys.setswitchinterval(interval)
     thread.join()
-    # With the GIL held there would be none; switching threads alone takes 5 ms a turn.
-    assert during > 1000
-
-
-def test_a_batch_is_deduplicated_quicker_than_torch_does() -> None:
-    ids = torch.from_numpy(np.random.default_rng(0).zipf(1.3, 26 * 4096) % 1_000_000)
-
-    def seconds(function: Any) -> float:
-        times = []
-        for _ in range(9):
-            start = time.perf_counter()
-            function()
-            times.append(time.perf_counter() - start)
-        return min(times)
-
-    ours = seconds(lambda: adaps.deduplicate(ids))
-    theirs = seconds(lambda: torch.unique(ids, return_inverse=True))
-    assert ours < theirs / 1.5
+    assert went_on

@@ -14,6 +14,7 @@ ROWS = 50_000
 LENGTH = 16
 BATCH = 300
 LOOKAHEAD = 8
+LEAST_BATCHES = 1_000
 
 
 def main() -> None:
@@ -26,7 +27,10 @@ def main() -> None:
 
 
 def run_worker(node: adaps.Node, index: int, seconds: float, samples: int) -> list[dict[str, float]]:
-    """Use memory until `seconds` have passed; gives what the node occupied at `samples` moments."""
+    """Use memory until `seconds` have passed and so much was done that it has settled.
+
+    Gives what the node occupied at `samples` moments.
+    """
     kv = node.worker(index)
     rng = random_generator(RANK, index)
     out = np.empty((BATCH, LENGTH), dtype=np.float32)
@@ -37,7 +41,7 @@ def run_worker(node: adaps.Node, index: int, seconds: float, samples: int) -> li
     kv.barrier()
     start = time.monotonic()
     batches = 0
-    while (now := time.monotonic()) < start + seconds:
+    while (done := min((time.monotonic() - start) / seconds, batches / LEAST_BATCHES)) < 1:
         future.append(skewed(rng, ROWS, BATCH))
         clock = kv.current_clock
         kv.intent(future[-1], clock + LOOKAHEAD, clock + LOOKAHEAD + 1)
@@ -48,7 +52,7 @@ def run_worker(node: adaps.Node, index: int, seconds: float, samples: int) -> li
             kv.waitall()
         kv.advance_clock()
         batches += 1
-        if now - start > seconds * (len(found) + 1) / (samples + 1):
+        if done > (len(found) + 1) / (samples + 1):
             stats = node.stats()
             found.append(
                 {

@@ -47,7 +47,7 @@ def rounds_of(node: adaps.Node, kv: adaps.Worker, changing: int, seconds: float)
     kv.barrier()
     before = node.stats()
     cpu, wall = time.process_time(), time.monotonic()
-    while time.monotonic() < wall + seconds:
+    while not count or time.monotonic() < wall + seconds:
         kv.push(choices[count % len(choices)], deltas)
         kv.wait_sync()
         count += 1
