@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -95,7 +96,7 @@ def test_only_a_baseline_of_the_same_processor_is_read(tmp_path: Path) -> None:
 def test_a_committed_baseline_has_the_name_of_its_processor() -> None:
     folder = Path(__file__).parent / "baselines"
     for file in folder.iterdir():
-        processor = gate.msgspec.json.decode(file.read_bytes(), type=Baseline).processor
+        processor = msgspec.json.decode(file.read_bytes(), type=Baseline).processor
         assert Baseline.file(folder, processor) == file
 
 
