@@ -33,8 +33,13 @@ def tensors(path: Path) -> dict[str, npt.NDArray[Any]]:
     return result
 
 
+def manifest_path(directory: Path) -> Path:
+    """That of the checkpoint, whose number is the highest."""
+    return max(directory.glob("manifest-*.json"))
+
+
 def manifest(directory: Path) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads((directory / "manifest.json").read_text())["checkpoint"]
+    body: dict[str, Any] = json.loads(manifest_path(directory).read_text())["checkpoint"]
     return body
 
 

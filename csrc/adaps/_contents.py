@@ -15,7 +15,7 @@ from adaps._manifest import File, TableEntry
 from adaps.errors import CheckpointError
 from adaps.tables import Table
 
-__all__ = ["load_table", "read_extra", "split_extra", "verify", "write_extra", "write_table"]
+__all__ = ["load_table", "read_extra", "split_extra", "verify", "verify_rows", "write_extra", "write_table"]
 
 CHUNK_BYTES = 1 << 22
 """Of rows in memory at a time."""
@@ -68,6 +68,31 @@ def verify(folder: Path, file: File, entry: TableEntry | None) -> None:
     found = {name: (tensor.dtype, tensor.shape) for name, tensor in header.tensors.items()}
     if entry is not None and found != (shapes := _shapes(file.rows, entry.length, entry.state_length)):
         raise CheckpointError(f"{folder / file.name} holds {found}, where the table needs {shapes}")
+
+
+def verify_rows(folder: Path, table: Table, files: Iterable[File]) -> None:
+    """Raise CheckpointError unless each row of a checkpoint's files exists, and is there once."""
+    seen = np.zeros(table.rows, np.bool_)
+    chunk = np.empty(max(1, CHUNK_BYTES // 8), np.int64)
+    for file in files:
+        with _safetensors.Reader(folder / file.name) as reader:
+            for first in range(0, file.rows, len(chunk)):
+                rows = chunk[: min(len(chunk), file.rows - first)]
+                reader.read_into("rows", 8 * first, rows)
+                if len(wrong := rows[(rows < 0) | (rows >= table.rows)]):
+                    raise CheckpointError(
+                        f"{reader.path} does not fit: row {wrong[0]} does not exist in table {table.name!r}: "
+                        f"rows are 0 to {table.rows - 1}"
+                    )
+                sorted_rows = np.sort(rows)
+                twice = np.concatenate(
+                    (rows[seen[rows]], sorted_rows[1:][sorted_rows[1:] == sorted_rows[:-1]])
+                )
+                if len(twice):
+                    raise CheckpointError(
+                        f"{reader.path} does not fit: row {twice[0]} of table {table.name!r} is there twice"
+                    )
+                seen[rows] = True
 
 
 def load_table(core: _core.Node, index: int, table: Table, folder: Path, files: Iterable[File]) -> None:

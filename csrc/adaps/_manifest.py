@@ -1,10 +1,14 @@
-"""The manifest of a checkpoint: what it consists of, and whether a node's tables are those that it holds."""
+"""The manifest of a checkpoint: what it consists of, and whether a node's tables are those that it holds.
+
+Version 2 says who wrote it, and may tell of no checkpoint; version 1, which this version reads as well, holds
+a checkpoint only.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import os
+import math
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -13,26 +17,24 @@ from typing import Annotated, Any
 
 import msgspec
 
-from adaps import _disk
 from adaps.errors import CheckpointError
 from adaps.tables import Table
 
 __all__ = [
-    "NAME",
-    "TEMPORARY",
+    "Edition",
     "File",
     "Manifest",
     "TableEntry",
+    "Writer",
     "check_tables",
+    "decode",
+    "encode",
     "entry_of",
+    "folder_name",
     "is_folder_name",
-    "read",
-    "write",
 ]
 
-NAME = "manifest.json"
-TEMPORARY = f"{NAME}.new"
-FORMAT = "adaps checkpoint, version 1"
+FORMAT_1, FORMAT = "adaps checkpoint, version 1", "adaps checkpoint, version 2"
 
 FOLDER = r"^[0-9]{8,}-[0-9a-f]{16}$"
 
@@ -95,11 +97,76 @@ class Manifest:
     def __post_init__(self) -> None:
         if [len(clocks) for clocks in self.clocks] != [self.workers] * self.world_size:
             raise ValueError(f"there are no clocks of {self.world_size} nodes of {self.workers} workers")
+        if len(names := {file.name for file in self.files}) < len(self.files):
+            raise ValueError(f"of its {len(self.files)} files, only {len(names)} have names of their own")
+        for file in self.files:
+            of_worker = file.table is None
+            if file.rank >= self.world_size or of_worker == (file.worker is None):
+                raise ValueError(f"{file.name} is of no node, or of no worker, that wrote it")
+            if file.worker is not None and file.worker >= self.workers:
+                raise ValueError(f"{file.name} is of worker {file.worker}, and there were {self.workers}")
+        places = [(file.rank, file.worker) for file in self.files if file.table is None]
+        if len(set(places)) < len(places):
+            raise ValueError("a worker has two files")
+        if not all(math.isfinite(table.learning_rate) for table in self.tables):
+            raise ValueError("a learning rate is not finite")
+
+
+@dataclasses.dataclass(frozen=True)
+class Writer:
+    """Who writes checkpoints to a directory: a job, from the start of its node to its end.
+
+    Attributes
+    ----------
+    life : str
+        Distinguishes it from all others, of the same process and of earlier starts of the job, too.
+    process, host, since
+        Where and when rank 0 of it was.
+    """
+
+    life: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}$")]
+    process: Natural
+    host: str
+    since: str
+
+    def __str__(self) -> str:
+        return " ".join(f"process {self.process} on {self.host} (since {self.since})".split())
+
+
+@dataclasses.dataclass(frozen=True)
+class Edition:
+    """What a directory is to hold, from the moment at which it is published until the next one is.
+
+    Attributes
+    ----------
+    number : int
+        From 1, each one more than the one before. A directory of version 1 has number 0.
+    writer : Writer or None
+        Who published it; None in version 1.
+    checkpoint : Manifest or None
+        None if there is no checkpoint yet.
+    """
+
+    number: int
+    writer: Writer | None
+    checkpoint: Manifest | None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Version2:
+    writer: Writer
+    checkpoint: Manifest | None
 
 
 # Workers restore at the same time. What msgspec knows of a type it makes when it first meets it, and threads
-# that do so at once crash the process: it meets this one here, where there is one thread.
+# that do so at once crash the process: it meets these here, where there is one thread.
 msgspec.json.Decoder(Manifest)
+msgspec.json.Decoder(_Version2)
+
+
+def folder_name(count: int, life: str) -> str:
+    """The folder of the checkpoint that a life of a job writes as the so-manieth, from 1."""
+    return f"{count:08d}-{life}"
 
 
 def is_folder_name(name: str) -> bool:
@@ -147,50 +214,41 @@ def check_tables(manifest: Manifest, path: Path, present: Sequence[TableEntry]) 
                 )
 
 
-def read(directory: Path) -> Manifest | None:
-    """The manifest of the checkpoint in a directory; None if there is none.
+def decode(path: Path, text: bytes, number: int) -> Edition:
+    """What a manifest says.
 
     Raises
     ------
     CheckpointError
-        If there is one, but it cannot be read or is damaged.
+        If it is damaged, or not a manifest.
     """
-    path = directory / NAME
-    try:
-        text = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     try:
         raw = msgspec.json.decode(text)  # stricter than json: no NaN, no text that cannot be encoded
-        body, checksum, version = raw["checkpoint"], raw["crc32"], raw["format"]
+        checksum, version = raw["crc32"], raw["format"]
+        body = {"checkpoint": raw["checkpoint"]}
+        if version == FORMAT:
+            body["writer"] = raw["writer"]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged, or not the manifest of a checkpoint") from error
-    if version != FORMAT:
-        raise CheckpointError(f"{path} has the format {version!r}; this version reads {FORMAT!r}")
-    if zlib.crc32(_canonical(body)) != checksum:
+    if version not in (FORMAT, FORMAT_1):
+        raise CheckpointError(
+            f"{path} has the format {version!r}; this version reads {FORMAT!r} and {FORMAT_1!r}"
+        )
+    if zlib.crc32(_canonical(body if version == FORMAT else body["checkpoint"])) != checksum:
         raise CheckpointError(f"{path} is damaged: its checksum is not {checksum!r}")
     try:
-        return msgspec.convert(body, Manifest)
+        if version == FORMAT_1:
+            return Edition(number, None, msgspec.convert(body["checkpoint"], Manifest))
+        whole = msgspec.convert(body, _Version2)
     except msgspec.ValidationError as error:
         raise CheckpointError(f"{path} is not the manifest of a checkpoint: {error}") from error
+    return Edition(number, whole.writer, whole.checkpoint)
 
 
-def write(directory: Path, manifest: Manifest) -> None:
-    """Make a checkpoint the one of its directory, in one step; its files have to be on the disk."""
-    body = dataclasses.asdict(manifest)
-    whole = {"format": FORMAT, "crc32": zlib.crc32(_canonical(body)), "checkpoint": body}
-    new = directory / TEMPORARY
-    descriptor = _disk.create(new)
-    try:
-        with _disk.naming(new):
-            _disk.write_at(descriptor, json.dumps(whole, indent=1).encode(), 0)
-            _disk.sync(descriptor)
-    finally:
-        os.close(descriptor)
-    _disk.replace(new, directory / NAME)
-    _disk.sync_folder(directory)
+def encode(writer: Writer, checkpoint: Manifest | None) -> bytes:
+    """The text of a manifest."""
+    body = dataclasses.asdict(_Version2(writer, checkpoint))
+    return json.dumps({"format": FORMAT, "crc32": zlib.crc32(_canonical(body)), **body}, indent=1).encode()
 
 
 def _described(value: Any) -> dict[str, Any]:

@@ -8,8 +8,8 @@ the name ``header``, and of each tensor.
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -116,7 +116,7 @@ class Writer:
             with _disk.naming(path):
                 _disk.write_at(self._descriptor, head, 0)
         except BaseException:
-            os.close(self._descriptor)
+            _disk.close(self._descriptor)
             raise
 
     def __enter__(self) -> Writer:
@@ -130,7 +130,7 @@ class Writer:
                 with _disk.naming(self.path):
                     _disk.sync(self._descriptor)
         finally:
-            os.close(self._descriptor)
+            _disk.close(self._descriptor)
         if kind is None and self._places != self._ends:
             raise AssertionError(f"{self.path} was left incomplete")
 
@@ -149,7 +149,7 @@ class Reader:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._file: BinaryIO = path.open("rb")
+            self._file: BinaryIO = _disk.open_file(path)
         except OSError as error:
             raise CheckpointError(f"{path} cannot be opened: {error.strerror}") from error
         try:
@@ -191,7 +191,8 @@ class Reader:
 
 def read_header(path: Path, file: BinaryIO) -> Header:
     """The header of an open file, whose size has to be what the header says."""
-    size = os.fstat(file.fileno()).st_size
+    size = file.seek(0, io.SEEK_END)
+    file.seek(0)
     first = file.read(8)
     length = int.from_bytes(first, "little")
     if len(first) < 8 or length > min(size - 8, MOST_HEADER_BYTES):
@@ -219,10 +220,16 @@ def read_header(path: Path, file: BinaryIO) -> Header:
 
 def verify(path: Path, size: int, checksums: Mapping[str, int]) -> Header:
     """Read a whole file and compare its size and checksums."""
-    found = path.stat().st_size if path.exists() else None
+    told = f"the checkpoint's manifest tells of {size} bytes"
+    try:
+        with _disk.open_file(path) as file:
+            found = file.seek(0, io.SEEK_END)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing; {told}") from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be opened: {error.strerror}") from error
     if found != size:
-        how = "is missing" if found is None else f"has {found} bytes"
-        raise CheckpointError(f"{path} {how}; the checkpoint's manifest tells of {size} bytes")
+        raise CheckpointError(f"{path} has {found} bytes; {told}")
     with Reader(path) as reader:
         header = reader.header
         if set(checksums) != {HEADER, *header.tensors}:

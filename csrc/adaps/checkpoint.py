@@ -1,8 +1,9 @@
 """Checkpoints: what all nodes hold, in files, complete or invisible.
 
-A directory holds one checkpoint: ``manifest.json``, and the files that it names in the folder that it names.
-The next one is written to a folder of its own; then its manifest takes the place of the old one, in one step,
-and the old folder goes. So what the manifest names is complete at any moment.
+A directory holds one checkpoint: a numbered manifest, and the files that it names in the folder that it
+names. The next one is written to a folder of its own; then its manifest gets the next number, in one step,
+and the old one goes. So what the manifest names is complete at any moment, whatever an earlier job does that
+has not noticed yet that another one took over.
 
 The files are in the safetensors format. Each node writes, for each table, the rows that it owns: ``rows``
 (int64), ``values`` (float32, one row each) and ``state`` (float32, of the optimizer). Rows that nobody ever
@@ -17,23 +18,40 @@ import dataclasses
 import json
 import logging
 import os
-import secrets
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy.typing as npt
 
-from adaps import _contents, _core, _disk, _manifest
-from adaps._manifest import File, Manifest, TableEntry
-from adaps.errors import CheckpointError
+from adaps import _contents, _core, _disk, _editions, _manifest
+from adaps._editions import Publisher
+from adaps._manifest import Edition, File, Manifest, TableEntry
+from adaps.errors import AdapsError, CheckpointError
 from adaps.optimizers import SGD
 from adaps.tables import Table
 
-__all__ = ["Participant", "Restored"]
+__all__ = ["Participant", "Restored", "exists"]
 
 _T = TypeVar("_T")
 _log = logging.getLogger("adaps")
+
+
+_MOST_TRIES = 20
+"""To read a checkpoint that another job replaces meanwhile."""
+
+
+def exists(directory: str | os.PathLike[str]) -> bool:
+    """Whether a directory holds a checkpoint, which `adaps.Node.restore` can read.
+
+    Raises
+    ------
+    CheckpointError
+        If there is one, but it cannot be read or is damaged.
+    """
+    edition = _editions.newest(Path(directory))
+    return edition is not None and edition.checkpoint is not None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,10 +85,19 @@ class Participant:
         Its tables, as it was made with them.
     rank, world_size, workers, worker : int
         The node's number, how many there are, how many workers each has, and which this one is.
+    life : str
+        16 hexadecimal digits that the nodes which are connected have in common, and no others.
     """
 
     def __init__(
-        self, core: _core.Node, tables: Sequence[Table], rank: int, world_size: int, workers: int, worker: int
+        self,
+        core: _core.Node,
+        tables: Sequence[Table],
+        rank: int,
+        world_size: int,
+        workers: int,
+        worker: int,
+        life: str,
     ) -> None:
         self._core = core
         self._tables = tables
@@ -81,27 +108,30 @@ class Participant:
         self._kv = core.worker(worker)
         self._leads_node = worker == 0
         self._leads_all = worker == 0 and rank == 0
+        self._life = life
+        self._count = 0  # of the checkpoints that all workers wrote together, or tried to
+        self._publishers: dict[Path, Publisher] = {}
 
     def write(self, directory: Path, extra: Mapping[str, Any]) -> None:
         """Write what all nodes hold; see `adaps.Node.checkpoint`."""
         arrays, values = _contents.split_extra(extra)
         with self._nothing_moves():
-            try:
-                self._write(directory, arrays, values)
-            except CheckpointError:
-                if self._leads_all:
-                    _clean(directory)
-                raise
+            self._write(directory, arrays, values)
 
     def restore(self, directory: Path) -> Restored:
         """Make what all nodes hold that of a checkpoint; see `adaps.Node.restore`."""
-        manifest = self._together("read the checkpoint", lambda: self._suitable_manifest(directory))
-        folder = directory / manifest.folder
-        self._together("verify the checkpoint", lambda: self._verify_share(folder, manifest.files))
+        manifest, restored = self._verified(directory)
         with self._nothing_moves():
-            restored = self._together("restore the checkpoint", lambda: self._load(folder, manifest))
+            self._together(
+                "restore the checkpoint", lambda: self._load(directory / manifest.folder, manifest)
+            )
         self._make_visible()
         return restored
+
+    def end(self) -> None:
+        """Let other jobs write to the directories that this one wrote to."""
+        for publisher in self._publishers.values():
+            publisher.end()
 
     # All workers together
 
@@ -146,19 +176,32 @@ class Participant:
     # Writing
 
     def _write(self, directory: Path, arrays: dict[str, npt.NDArray[Any]], values: dict[str, Any]) -> None:
-        previous = self._together("read the previous checkpoint", lambda: _manifest.read(directory))
-        sequence = 1 if previous is None else previous.sequence + 1
+        self._count += 1
+        # No name of another life: even if this process sleeps here until there is another one.
+        folder = directory / _manifest.folder_name(self._count, self._life)
+        may_be_published = False
+        try:
+            self._together("prepare the checkpoint", lambda: self._prepare(folder))
+            self._together("find the checkpoint's folder", lambda: _find(folder))
+            self._together("write the checkpoint", lambda: self._write_share(folder, arrays, values))
+            may_be_published = True
+            self._together("complete the checkpoint", lambda: self._complete(folder))
+        except CheckpointError:
+            if self._leads_all:
+                if not may_be_published:
+                    _remove(folder)
+                self._publisher(directory).check()  # why files are gone, if another job removed them
+            raise
+
+    def _prepare(self, folder: Path) -> None:
         if self._leads_all:
-            self._together("prepare the checkpoint", lambda: _prepare(directory, sequence))
-        else:
-            self._together("prepare the checkpoint", lambda: None)
-        folder = self._together("find the checkpoint's folder", lambda: _find(directory, sequence))
-        self._together("write the checkpoint", lambda: self._write_share(folder, arrays, values))
-        if self._leads_all:
-            self._together("complete the checkpoint", lambda: self._complete(folder, sequence))
-            _clean(directory)
-        else:
-            self._together("complete the checkpoint", lambda: None)
+            self._publisher(folder.parent).begin(folder)
+
+    def _publisher(self, directory: Path) -> Publisher:
+        if directory not in self._publishers:
+            core = weakref.ref(self._core)
+            self._publishers[directory] = Publisher(directory, self._life, lambda: _lives(core()))
+        return self._publishers[directory]
 
     def _write_share(self, folder: Path, arrays: dict[str, npt.NDArray[Any]], values: dict[str, Any]) -> None:
         files = []
@@ -172,20 +215,22 @@ class Participant:
         _write_json(folder / _share_name(self._rank, self._worker), share)
         _disk.sync_folder(folder)
 
-    def _complete(self, folder: Path, sequence: int) -> None:
+    def _complete(self, folder: Path) -> None:
+        if not self._leads_all:
+            return
         files: list[File] = []
         clocks: list[list[int]] = []
         for rank in range(self._world_size):
             clocks.append([])
             for worker in range(self._workers):
                 path = folder / _share_name(rank, worker)
-                share = json.loads(path.read_bytes())
+                share = json.loads(_disk.read(path))
                 clocks[rank].append(share["clock"])
                 files += [File(**entry) for entry in share["files"]]
                 _disk.remove_file(path)
         _disk.sync_folder(folder)
         manifest = Manifest(
-            sequence=sequence,
+            sequence=1,  # counted when it is published
             folder=folder.name,
             world_size=self._world_size,
             workers=self._workers,
@@ -193,7 +238,7 @@ class Participant:
             tables=self._entries(),
             files=files,
         )
-        _manifest.write(folder.parent, manifest)
+        self._publisher(folder.parent).publish(manifest)
 
     def _entries(self) -> list[TableEntry]:
         return [
@@ -205,21 +250,63 @@ class Participant:
 
     # Restoring
 
-    def _suitable_manifest(self, directory: Path) -> Manifest:
-        manifest = _manifest.read(directory)
-        if manifest is None:
-            raise CheckpointError(f"{directory} holds no complete checkpoint: there is no {_manifest.NAME}")
-        _manifest.check_tables(manifest, directory / _manifest.NAME, self._entries())
-        return manifest
+    def _verified(self, directory: Path) -> tuple[Manifest, Restored]:
+        """The checkpoint of a directory, the same for all workers, found whole by every node."""
+        for _ in range(_MOST_TRIES):
+            edition = self._together("read the checkpoint", lambda: self._suitable(directory))
+            # Numbers only rise. So if nobody finds another one when everybody has found one, it is the same.
+            if not self._is_newest(directory, edition):
+                continue
+            try:
+                return self._verified_edition(directory, edition)
+            except CheckpointError:
+                if self._is_newest(directory, edition):
+                    raise
+                # Its files may have gone, for another one has taken its place.
+        raise CheckpointError(f"{directory} gets new checkpoints faster than one can be read")
 
-    def _verify_share(self, folder: Path, files: Sequence[File]) -> None:
+    def _verified_edition(self, directory: Path, edition: Edition) -> tuple[Manifest, Restored]:
+        manifest = edition.checkpoint
+        assert manifest is not None
+        self._together(
+            "verify the checkpoint", lambda: self._verify_share(directory / manifest.folder, manifest)
+        )
+        return manifest, self._together("read the checkpoint", lambda: self._kept(directory, manifest))
+
+    def _is_newest(self, directory: Path, edition: Edition) -> bool:
+        """For all workers alike, whether an edition still counts."""
+        found = self._together("read the checkpoint", lambda: _editions.newest_number(directory))
+        return self._kv.agree(found == edition.number) is None
+
+    def _suitable(self, directory: Path) -> Edition:
+        edition = _editions.newest(directory)
+        if edition is None or edition.checkpoint is None:
+            raise CheckpointError(f"{directory} holds no complete checkpoint: there is no manifest of one")
+        path = directory / _editions.edition_name(edition.number)
+        _manifest.check_tables(edition.checkpoint, path, self._entries())
+        return edition
+
+    def _verify_share(self, folder: Path, manifest: Manifest) -> None:
         if not self._leads_node:
             return
         entries = {entry.name: entry for entry in self._entries()}
-        for file in files[self._rank :: self._world_size]:
+        for file in manifest.files[self._rank :: self._world_size]:
             _contents.verify(folder, file, None if file.table is None else entries[file.table])
+        for table in self._tables[self._rank :: self._world_size]:
+            _contents.verify_rows(
+                folder, table, [file for file in manifest.files if file.table == table.name]
+            )
 
-    def _load(self, folder: Path, manifest: Manifest) -> Restored:
+    def _kept(self, directory: Path, manifest: Manifest) -> Restored:
+        same = (manifest.world_size, manifest.workers) == (self._world_size, self._workers)
+        place = (self._rank, self._worker) if same else (0, 0)
+        extra: dict[str, Any] = {}
+        for file in manifest.files:
+            if file.table is None and (file.rank, file.worker) == place:
+                extra = _contents.read_extra(directory / manifest.folder / file.name)
+        return Restored(extra, same, manifest.world_size * manifest.workers)
+
+    def _load(self, folder: Path, manifest: Manifest) -> None:
         saved = {entry.name: entry for entry in manifest.tables}
         if self._leads_node:
             for index, (table, placed) in enumerate(zip(self._tables, self._core.tables(), strict=True)):
@@ -231,57 +318,39 @@ class Participant:
                 if entry.step and not (moves_on and self._world_size > 1):
                     placed.set_step(entry.step)
         same = (manifest.world_size, manifest.workers) == (self._world_size, self._workers)
-        place = (self._rank, self._worker) if same else (0, 0)
         clock = manifest.clocks[self._rank][self._worker] if same else max(map(max, manifest.clocks))
         self._kv.skip_to_clock(clock)
-        extra: dict[str, Any] = {}
-        for file in manifest.files:
-            if file.table is None and (file.rank, file.worker) == place:
-                extra = _contents.read_extra(folder / file.name)
-        return Restored(extra, same, manifest.world_size * manifest.workers)
 
 
 def _share_name(rank: int, worker: int) -> str:
     return f"share-rank-{rank:04d}-worker-{worker:04d}.json"
 
 
-def _prepare(directory: Path, sequence: int) -> None:
-    for path in reversed([path for path in (directory, *directory.parents) if not path.exists()]):
-        _disk.make_folder(path)
-        _disk.sync_folder(path.parent)
-    _remove_leftovers(directory)
-    _disk.make_folder(directory / f"{sequence:08d}-{secrets.token_hex(8)}")
-    _disk.sync_folder(directory)
-
-
-def _find(directory: Path, sequence: int) -> Path:
-    """The folder that rank 0 has just made."""
-    found = list(directory.glob(f"{sequence:08d}-*"))
-    if len(found) != 1:
-        raise CheckpointError(
-            f"the folder that rank 0 made in {directory} is not there: the directory of a checkpoint has to "
-            "be on a file system that all nodes share"
-        )
-    return found[0]
-
-
-def _clean(directory: Path) -> None:
-    """Remove what the manifest does not name; what is left by a failure to do so goes with the next one."""
+def _lives(core: _core.Node | None) -> bool:
+    """Whether a node can still write."""
+    if core is None or core.closed:
+        return False
     try:
-        _remove_leftovers(directory)
+        core.check()
+    except AdapsError:
+        return False
+    return True
+
+
+def _find(folder: Path) -> None:
+    if not _disk.is_folder(folder):
+        raise CheckpointError(
+            f"the folder that rank 0 made in {folder.parent} is not there: the directory of a checkpoint has "
+            "to be on a file system that all nodes share"
+        )
+
+
+def _remove(folder: Path) -> None:
+    """Remove what was not published; what is left by a failure to do so goes with the next one."""
+    try:
+        _disk.remove_folder(folder)
     except OSError as error:
-        _log.warning("leftovers of a checkpoint in %s could not be removed: %s", directory, error)
-
-
-def _remove_leftovers(directory: Path) -> None:
-    if not directory.is_dir():
-        return
-    manifest = _manifest.read(directory)
-    kept = None if manifest is None else manifest.folder
-    for path in directory.iterdir():
-        if _manifest.is_folder_name(path.name) and path.name != kept:
-            _disk.remove_folder(path)
-    _disk.remove_file(directory / _manifest.TEMPORARY)
+        _log.warning("%s, which is left of a checkpoint, could not be removed: %s", folder, error)
 
 
 def _write_json(path: Path, content: Any) -> None:
@@ -290,4 +359,4 @@ def _write_json(path: Path, content: Any) -> None:
         with _disk.naming(path):
             _disk.write_at(descriptor, json.dumps(content).encode(), 0)
     finally:
-        os.close(descriptor)
+        _disk.close(descriptor)

@@ -6,6 +6,7 @@ import atexit
 import multiprocessing
 import multiprocessing.util
 import os
+import secrets
 import sys
 import time
 import weakref
@@ -133,6 +134,8 @@ class Node:
         meeting_point = None if place is None else rendezvous.rendezvous_at(place, deadline)
         self._core = open_node(specs, checked, meeting_point, deadline)
         self._tables = {table.name: table for table in self._core.tables()}
+        self._life = secrets.token_hex(8) if meeting_point is None else meeting_point.life
+        self._participants: dict[int, Participant] = {}
 
     def __enter__(self) -> Node:
         return self
@@ -144,6 +147,7 @@ class Node:
             self.close()
         else:
             self._core.abandon()
+            self._end_checkpoints()
 
     def __repr__(self) -> str:
         state = ", closed" if self._core.closed else ""
@@ -229,7 +233,15 @@ class Node:
     def _participant(self, worker: int) -> Participant:
         from adaps.checkpoint import Participant  # loads NumPy, which nothing else needs
 
-        return Participant(self._core, self._described, self.rank, self.world_size, self.workers, worker)
+        if worker not in self._participants:
+            self._participants[worker] = Participant(
+                self._core, self._described, self.rank, self.world_size, self.workers, worker, self._life
+            )
+        return self._participants[worker]
+
+    def _end_checkpoints(self) -> None:
+        for participant in self._participants.values():
+            participant.end()
 
     def close(self) -> None:
         """Collective: wait until every node is here and end this one; a second call does nothing.
@@ -237,6 +249,7 @@ class Node:
         Worker threads must have ended their calls.
         """
         self._core.close()
+        self._end_checkpoints()
 
 
 @dataclass(frozen=True, kw_only=True)

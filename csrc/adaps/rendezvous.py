@@ -13,6 +13,7 @@ after the handshake of the connections, which proves that both sides know the jo
 from __future__ import annotations
 
 import errno
+import hashlib
 import hmac
 import json
 import os
@@ -181,6 +182,7 @@ class Rendezvous:
         self._reopen = reopen
         self._clock = Clock() if clock is None else clock
         self._met: int | None = None
+        self._life: str | None = None
 
     def meet(self, address: str, deadline: float) -> Meeting:
         """Tell the others this node's address; blocks until everybody's and the job's secret are known.
@@ -209,6 +211,12 @@ class Rendezvous:
                     reason = str(error).partition("\n")[0]
                     raise RendezvousError(f"the rendezvous store was lost: {reason}") from error
             self.store = self._reopen(deadline)
+
+    @property
+    def life(self) -> str:
+        """16 hexadecimal digits that those who have met have in common, and nobody else."""
+        assert self._life is not None, "there was no meeting yet"
+        return self._life
 
     def key(self, name: str) -> str:
         """A key of the store for those who have met, which no other meeting uses."""
@@ -271,6 +279,7 @@ class Rendezvous:
 
     def _meeting(self, generation: int, nodes: list[_Introduction], secret: str, roll: str) -> Meeting:
         self._met = generation
+        self._life = hashlib.sha256(roll.encode()).hexdigest()[:16]
         # A user's secret is the same for all starts of the job, and the roll of each of them another.
         own = hmac.new(secret.encode(), roll.encode(), "sha256").hexdigest()
         return Meeting([node.address for node in nodes], own)

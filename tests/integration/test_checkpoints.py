@@ -94,6 +94,20 @@ def test_a_kill_at_any_call_leaves_a_checkpoint_of_the_last_acknowledged_step(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_process_that_was_stopped_at_any_call_harms_no_checkpoint_of_its_successor(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", f"{FOLDER}.stopped", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    ends = json.loads(done.stdout)
+    assert ends["told"] > 20
+    assert ends["had published"] > 0
+
+
 def test_torchrun_restarts_a_job_whose_rank_died_and_it_is_as_good_as_one_without_a_death(
     tmp_path: Path,
 ) -> None:

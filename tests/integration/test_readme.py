@@ -76,7 +76,7 @@ def test_the_first_example_trains_under_torchrun(tmp_path: Path) -> None:
 
 
 def test_examples_are_found() -> None:
-    assert [program.split()[1] for program in PROGRAMS] == ["autoada", "adaps", "pathlib"]
+    assert [program.split()[1] for program in PROGRAMS] == ["autoada", "adaps", "adaps.checkpoint"]
 
 
 def test_strategies_of_the_table_are_the_backends() -> None:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
+import os
 import random
+import re
+import signal
+import socket
 import subprocess
+import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -17,9 +23,9 @@ import numpy.typing as npt
 import pytest
 
 import adaps
-from adaps import _contents, _disk
+from adaps import _contents, _disk, checkpoint
 
-from ..checkpoint_files import content, manifest, tensors
+from ..checkpoint_files import content, manifest, manifest_path, tensors
 
 ROWS, LENGTH = 40, 3
 OPTIMIZERS = [
@@ -164,9 +170,9 @@ def test_the_next_checkpoint_takes_the_place_of_the_last(saved: Path) -> None:
             train(node, 4 + step, 1)
             node.checkpoint(saved)
         expected = values(node)
-    assert sorted(path.name for path in saved.iterdir()) == sorted(
-        ["manifest.json", manifest(saved)["folder"]]
-    )
+    assert len(list(saved.iterdir())) == 3
+    assert (saved / manifest(saved)["folder"]).is_dir()
+    assert (saved / "writer.lock").exists()
     assert manifest(saved)["sequence"] == 4
     assert np.array_equal(content(saved, "emb").values, expected[:20])
 
@@ -210,6 +216,161 @@ def test_every_worker_takes_part_and_gets_its_own(tmp_path: Path) -> None:
         assert node.worker(0).current_clock == 2
 
 
+def test_a_directory_of_version_1_is_read_and_goes_on_as_version_2(saved: Path) -> None:
+    body = manifest(saved)
+    manifest_path(saved).unlink()
+    (saved / "writer.lock").unlink()
+    old = {"format": "adaps checkpoint, version 1", "crc32": checksum(body), "checkpoint": body}
+    (saved / "manifest.json").write_text(json.dumps(old, indent=1))
+    assert checkpoint.exists(saved)
+    with adaps.Node([table()]) as node:
+        train(node, 0, 4)
+        expected = values(node)
+    with adaps.Node([table()]) as node:
+        assert node.restore(saved).extra == {"step": 4}
+        assert np.array_equal(values(node), expected)
+        node.checkpoint(saved)
+    assert manifest(saved)["sequence"] == 2
+    assert not (saved / "manifest.json").exists()
+    assert len(list(saved.iterdir())) == 3
+
+
+def test_whether_there_is_a_checkpoint_can_be_asked(saved: Path, tmp_path: Path) -> None:
+    assert checkpoint.exists(saved)
+    assert not checkpoint.exists(str(tmp_path / "nothing"))
+    (tmp_path / "empty").mkdir()
+    assert not checkpoint.exists(tmp_path / "empty")
+
+
+# Who may write
+
+
+def other_process(directory: Path) -> str:
+    """What another process says that writes a checkpoint to the directory: the exception, or nothing."""
+    program = f"""
+import adaps
+with adaps.Node([adaps.Table("emb", 4, 1)]) as node:
+    try:
+        node.checkpoint({str(directory)!r})
+    except adaps.CheckpointError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.strip()
+
+
+def test_a_second_job_is_told_who_writes_there_until_that_one_ends(tmp_path: Path) -> None:
+    with adaps.Node([table()]) as node:
+        node.checkpoint(tmp_path)
+        before = files_of(tmp_path)
+        said = other_process(tmp_path)
+        assert re.fullmatch(
+            rf"{tmp_path} is in use: process {os.getpid()} on {socket.gethostname()} \(since .*\) writes its "
+            r"checkpoints there; give each job a directory of its own, or end that one",
+            said,
+        )
+        assert files_of(tmp_path) == before
+        with (
+            adaps.Node([table()]) as second,
+            pytest.raises(adaps.CheckpointError, match="another node of this"),
+        ):
+            second.checkpoint(tmp_path)
+        node.checkpoint(tmp_path)
+    assert other_process(tmp_path) == ""
+
+
+def test_a_node_of_the_same_process_goes_on_after_one_that_ended_or_was_forgotten(tmp_path: Path) -> None:
+    def interrupted() -> None:
+        with adaps.Node([table()]) as node:
+            node.checkpoint(tmp_path)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    forgotten = adaps.Node([table()])
+    forgotten.checkpoint(tmp_path)
+    del forgotten
+    gc.collect()
+    with adaps.Node([table()]) as node:
+        node.checkpoint(tmp_path)
+    assert manifest(tmp_path)["sequence"] == 3
+
+
+def test_a_child_that_outlives_the_process_leaves_the_directory_to_others(tmp_path: Path) -> None:
+    parent = f"""
+import os, signal, adaps
+with adaps.Node([adaps.Table("emb", 4, 1)]) as node:
+    node.checkpoint({str(tmp_path)!r})
+    if os.fork() == 0:
+        print(os.getpid(), flush=True)
+        signal.pause()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        try:
+            assert process.wait(timeout=120) == -signal.SIGKILL
+            assert other_process(tmp_path) == ""
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_without_locks_the_first_job_is_told_that_it_was_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_locks(path: Path, text: bytes) -> int:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(_disk, "lock", no_locks)
+    with adaps.Node([table()]) as node:
+        train(node, 0, 1)
+        node.checkpoint(tmp_path)
+        assert "cannot be locked, so no second job is told before it writes there" in caplog.text
+        monkeypatch.undo()
+        said = other_process(tmp_path)
+        assert said == ""
+        before = files_of(tmp_path)
+        for _ in range(2):
+            with pytest.raises(adaps.CheckpointError) as refusal:
+                node.checkpoint(tmp_path)
+            assert re.fullmatch(
+                rf"{tmp_path} was taken over by process \d+ on .*: this job, process {os.getpid()} on .*, "
+                "writes no checkpoints there any more",
+                str(refusal.value),
+            )
+        assert files_of(tmp_path) == before
+
+
+def test_a_file_system_without_links_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(source: Path, target: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(_disk, "link", no_links)
+    with (
+        adaps.Node([table()]) as node,
+        pytest.raises(adaps.CheckpointError, match="is on a file system without hard links"),
+    ):
+        node.checkpoint(tmp_path)
+
+
+def test_a_link_whose_answer_was_lost_is_known_to_have_worked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = _disk.link
+
+    def asked_twice(source: Path, target: Path) -> None:
+        original(source, target)
+        original(source, target)
+
+    monkeypatch.setattr(_disk, "link", asked_twice)
+    with adaps.Node([table()]) as node:
+        node.checkpoint(tmp_path)
+        node.checkpoint(tmp_path)
+    assert manifest(tmp_path)["sequence"] == 2
+
+
 # What is refused
 
 
@@ -217,7 +378,7 @@ def test_without_a_checkpoint_the_sentence_says_so(tmp_path: Path) -> None:
     with adaps.Node([table()]) as node, pytest.raises(adaps.CheckpointError) as refusal:
         node.restore(tmp_path / "nothing")
     assert str(refusal.value) == (
-        f"{tmp_path / 'nothing'} holds no complete checkpoint: there is no manifest.json"
+        f"{tmp_path / 'nothing'} holds no complete checkpoint: there is no manifest of one"
     )
 
 
@@ -237,7 +398,7 @@ def test_tables_that_differ_are_named(saved: Path, changes: Any, sentence: str) 
         train_rows = np.arange(5)
         before = np.empty((5, node.table(changes.get("name", "emb")).length), np.float32)
         node.worker(0).pull(train_rows, before)
-        with pytest.raises(adaps.CheckpointError, match=f"^{saved}/manifest.json.*{sentence}"):
+        with pytest.raises(adaps.CheckpointError, match=f"^{saved}/manifest-00000002.json.*{sentence}"):
             node.restore(saved)
         after = np.empty_like(before)
         node.worker(0).pull(train_rows, after)
@@ -298,7 +459,7 @@ def test_damaged_files_are_named_and_nothing_is_changed(
 
 
 def test_a_damaged_manifest_is_named_and_not_replaced(saved: Path) -> None:
-    path = saved / "manifest.json"
+    path = manifest_path(saved)
     path.write_bytes(path.read_bytes().replace(b'"rows": 40', b'"rows": 41'))
     with adaps.Node([table()]) as node:
         with pytest.raises(adaps.CheckpointError, match=rf"^{path} is damaged: its checksum is not \d+"):
@@ -306,6 +467,84 @@ def test_a_damaged_manifest_is_named_and_not_replaced(saved: Path) -> None:
         with pytest.raises(adaps.CheckpointError, match=rf"^{path} is damaged: its checksum is not \d+"):
             node.checkpoint(saved)
     assert len(list(saved.glob("*/table-*"))) == 1
+
+
+def with_rows(path: Path, change: Callable[[npt.NDArray[np.int64]], None]) -> None:
+    """Change the numbers of a file's rows, and the checksum that the manifest has of them."""
+    data = bytearray(path.read_bytes())
+    start = 8 + int.from_bytes(data[:8], "little")
+    rows = np.frombuffer(data, np.int64, count=json.loads(data[8:start])["rows"]["shape"][0], offset=start)
+    change(rows)
+    path.write_bytes(data)
+    adjust_checksums(path.parents[1])
+
+
+@pytest.mark.parametrize(
+    ("at", "row", "sentence"),
+    [
+        (-1, ROWS, f"row {ROWS} does not exist in table 'last': rows are 0 to {ROWS - 1}"),
+        (-1, -1, f"row -1 does not exist in table 'last': rows are 0 to {ROWS - 1}"),
+        (-1, 0, "row 0 of table 'last' is there twice"),
+        (1, 19, "row 19 of table 'last' is there twice"),
+    ],
+)
+def test_bad_rows_whose_checksums_fit_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, row: int, sentence: str
+) -> None:
+    tables = [table(name=name) for name in ("first", "last")]
+
+    def everything(node: adaps.Node) -> npt.NDArray[np.float32]:
+        out = np.empty((2 * ROWS, LENGTH), np.float32)
+        node.worker(0).pull(np.arange(2 * ROWS), out)
+        return out
+
+    monkeypatch.setattr(_contents, "CHUNK_BYTES", 7 * 8)  # seven rows
+    with adaps.Node(tables) as node:
+        node.worker(0).push_gradients(np.arange(ROWS + 20), np.ones((ROWS + 20, LENGTH), np.float32))
+        node.checkpoint(tmp_path)
+    (path,) = tmp_path.glob("*/table-0001-*")
+    with_rows(path, lambda rows: rows.__setitem__(at, row))
+    with adaps.Node(tables) as node:
+        node.worker(0).push_gradients(np.arange(ROWS), np.full((ROWS, LENGTH), 3, np.float32))
+        node.table("first").set_learning_rate(0.75)
+        before = everything(node)
+        with pytest.raises(adaps.CheckpointError, match=f"^{path} does not fit: {sentence}$"):
+            node.restore(tmp_path)
+        assert np.array_equal(everything(node), before)
+        assert (node.table("first").learning_rate, node.worker(0).current_clock) == (0.75, 0)
+
+
+def test_a_worker_s_bad_file_changes_nothing(saved: Path) -> None:
+    (path,) = saved.glob("*/extra-*")
+    path.write_bytes(path.read_bytes().replace(b'{\\"step\\"', b'[\\"step\\"'))
+    adjust_checksums(saved)
+    with adaps.Node([table()]) as node:
+        train(node, 50, 2)
+        before = values(node)
+        with pytest.raises(adaps.CheckpointError, match=f"^{path} has damaged metadata"):
+            node.restore(saved)
+        assert np.array_equal(values(node), before)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            lambda body: body["files"].append(body["files"][0]),
+            "of its 3 files, only 2 have names of their own",
+        ),
+        (lambda body: body["files"][0].update(rank=1), "is of no node, or of no worker, that wrote it"),
+        (lambda body: body["files"][1].update(worker=1), "is of worker 1, and there were 1"),
+        (lambda body: body["files"][1].update(worker=None), "is of no node, or of no worker"),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_refused(saved: Path, change: Any, sentence: str) -> None:
+    whole = json.loads(manifest_path(saved).read_bytes())
+    change(whole["checkpoint"])
+    whole["crc32"] = checksum({name: whole[name] for name in ("checkpoint", "writer")})
+    manifest_path(saved).write_text(json.dumps(whole))
+    with adaps.Node([table()]) as node, pytest.raises(adaps.CheckpointError, match=sentence):
+        node.restore(saved)
 
 
 @pytest.mark.parametrize("honest", [False, True], ids=["checksums as they were", "checksums made to fit"])
@@ -372,7 +611,7 @@ def mutated(data: bytes, random_numbers: random.Random) -> bytes:
 def adjust_checksums(directory: Path) -> None:
     """Give the manifest the sizes and checksums that its files have, as far as they can be told."""
     try:
-        whole = json.loads((directory / "manifest.json").read_bytes())
+        whole = json.loads(manifest_path(directory).read_bytes())
         body = whole["checkpoint"]
         for file in body["files"]:
             path = directory / body["folder"] / file["name"]
@@ -382,10 +621,19 @@ def adjust_checksums(directory: Path) -> None:
             file["checksums"] = {"header": zlib.crc32(data[:start])}
             for name, array in tensors(path).items():
                 file["checksums"][name] = zlib.crc32(array.tobytes())
-        whole["crc32"] = zlib.crc32(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
+        whole["crc32"] = checksum({name: whole[name] for name in ("checkpoint", "writer")})
     except (ValueError, KeyError, TypeError, AttributeError, OSError):
         return  # too damaged for that
-    (directory / "manifest.json").write_text(json.dumps(whole))
+    manifest_path(directory).write_text(json.dumps(whole))
+
+
+def checksum(content: Any) -> int:
+    """What a manifest says of itself."""
+    return zlib.crc32(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
+
+
+def files_of(directory: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 # What goes wrong while writing
@@ -410,15 +658,15 @@ def test_a_full_disk_is_said_and_the_previous_checkpoint_stays(small_disk: Path)
         kv = node.worker(0)
         kv.push(np.arange(3000), np.ones((3000, 3), np.float32))
         node.checkpoint(directory)
-        before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+        before = files_of(directory)
         kv.push(np.arange(12000), np.ones((12000, 3), np.float32))
         said = (
             rf"^rank 0 could not write the checkpoint: {directory}/.*\.safetensors: No space left on device$"
         )
         with pytest.raises(adaps.CheckpointError, match=said):
             node.checkpoint(directory)
-        assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
-        assert len(list(directory.iterdir())) == 2
+        assert files_of(directory) == before
+        assert len(list(directory.iterdir())) == 3
     with adaps.Node([large]) as node:
         node.restore(directory)
         out = np.empty((2, 3), np.float32)
@@ -427,12 +675,12 @@ def test_a_full_disk_is_said_and_the_previous_checkpoint_stays(small_disk: Path)
 
 
 @pytest.mark.parametrize(
-    "call", ["create", "write_at", "sync", "sync_folder", "replace", "make_folder", "remove_file"]
+    "call", ["create", "write_at", "sync", "sync_folder", "link", "make_folder", "remove_file"]
 )
 def test_whichever_call_fails_the_previous_checkpoint_stays(
     saved: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    before = {path: path.read_bytes() for path in saved.rglob("*") if path.is_file()}
+    before = content(saved, "emb")
     with adaps.Node([table()]) as node:
         node.restore(saved)
         train(node, 4, 1)
@@ -444,12 +692,13 @@ def test_whichever_call_fails_the_previous_checkpoint_stays(
             patch.setattr(_disk, call, fail)
             with pytest.raises(adaps.CheckpointError, match=r"^rank 0 could not .*Input/output error"):
                 node.checkpoint(saved)
-        for path, data in before.items():
-            assert path.read_bytes() == data
+        after = content(saved, "emb")
+        assert np.array_equal(after.values, before.values)
+        assert np.array_equal(after.state, before.state)
         train(node, 5, 1)  # the node works on
         node.checkpoint(saved)
         expected = values(node)
-        assert len(list(saved.iterdir())) == 2
+        assert len(list(saved.iterdir())) == 3
     assert np.array_equal(content(saved, "emb").values, expected[:20])
 
 
@@ -479,4 +728,5 @@ def test_a_worker_that_cannot_write_fails_the_others_too(
         0: "rank 0 could not write the checkpoint: its own exception says why",
         1: "rank 0 could not write the checkpoint: Input/output error",
     }
-    assert list(tmp_path.iterdir()) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest-00000001.json", "writer.lock"]
+    assert manifest(tmp_path) is None

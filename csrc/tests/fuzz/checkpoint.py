@@ -57,11 +57,13 @@ class Target:
 
     def examples(self) -> list[bytes]:
         """Well-formed inputs."""
-        manifest = json.loads((self._directory / "manifest.json").read_bytes())
+        (path,) = self._directory.glob("manifest-*.json")
+        manifest = json.loads(path.read_bytes())
         folder = self._directory / manifest["checkpoint"]["folder"]
         # the same in every run
         manifest["checkpoint"]["folder"] = FOLDER
-        manifest["crc32"] = _checksum(manifest["checkpoint"])
+        manifest["writer"] = {"life": "0123456789abcdef", "process": 1, "host": "h", "since": "now"}
+        manifest["crc32"] = _checksum_of(manifest)
         text = json.dumps(manifest, separators=(",", ":")).encode()
         files = [(folder / name).read_bytes() for name in (TABLE_FILE, EXTRA_FILE)]
         return [packed(choice, text, *files) for choice in (0, HONEST)]
@@ -85,7 +87,7 @@ class Target:
         folder.mkdir()
         for name, content in files.items():
             (folder / name).write_bytes(content[:-1] if choice & STRAY and name == EXTRA_FILE else content)
-        (self._directory / "manifest.json").write_bytes(manifest)
+        (self._directory / _name_of(manifest)).write_bytes(manifest)
         said = None
         try:
             self._node.restore(self._directory)
@@ -119,6 +121,11 @@ def _folder_of(manifest: bytes) -> str:
     return found[1].decode() if found else FOLDER
 
 
+def _name_of(manifest: bytes) -> str:
+    """Where a manifest of its version is."""
+    return "manifest.json" if b"version 1" in manifest else "manifest-00000001.json"
+
+
 def _made_to_fit(manifest: bytes, files: dict[str, bytes]) -> bytes:
     """The manifest with sizes and checksums that the files have, as far as they can be told."""
     with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -127,7 +134,7 @@ def _made_to_fit(manifest: bytes, files: dict[str, bytes]) -> bytes:
             for file in whole["checkpoint"]["files"]:
                 content = files[file["name"]]
                 file |= {"bytes": len(content), "checksums": _checksums(content)}
-        whole["crc32"] = _checksum(whole["checkpoint"])
+        whole["crc32"] = _checksum_of(whole)
         return json.dumps(whole).encode()
     return manifest
 
@@ -141,6 +148,13 @@ def _checksums(content: bytes) -> dict[str, int]:
                 first, end = entry["data_offsets"]
                 found[name] = zlib.crc32(content[start + first : start + end])
     return found
+
+
+def _checksum_of(whole: Any) -> int:
+    """What a manifest of its version says of itself."""
+    if "writer" not in whole:
+        return _checksum(whole["checkpoint"])
+    return _checksum({name: whole[name] for name in ("checkpoint", "writer")})
 
 
 def _checksum(body: Any) -> int:
@@ -163,9 +177,9 @@ def main() -> None:
     """Search with libFuzzer."""
     import atheris  # type: ignore[import-untyped]  # only a search needs it
 
-    from adaps import _contents, _manifest, _safetensors, checkpoint
+    from adaps import _contents, _editions, _manifest, _safetensors, checkpoint
 
-    for module in (checkpoint, _contents, _manifest, _safetensors, json.decoder):
+    for module in (checkpoint, _contents, _editions, _manifest, _safetensors, json.decoder):
         for function in _functions(module):
             atheris.instrument_func(function)
     with target() as made:

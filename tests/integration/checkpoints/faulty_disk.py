@@ -18,6 +18,10 @@ from typing import Any
 
 from adaps import _disk
 
+CHANGING = (
+    *("create", "write_at", "sync", "sync_folder", "link", "make_folder", "remove_file", "remove_folder"),
+)
+
 
 class FaultyDisk:
     """Counts the calls that change the disk.
@@ -39,8 +43,7 @@ class FaultyDisk:
         self._paths: dict[int, Path] = {}
         self._unsynced_files: set[Path] = set()
         self._unsynced_names: set[Path] = set()
-        self._replaced: dict[Path, Path] = {}
-        self._original = {name: getattr(_disk, name) for name in _disk.__all__ if name != "naming"}
+        self._original = {name: getattr(_disk, name) for name in CHANGING}
         for name in self._original:
             setattr(_disk, name, getattr(self, f"_{name}"))
 
@@ -56,7 +59,6 @@ class FaultyDisk:
             {
                 "files": sorted(map(str, self._unsynced_files)),
                 "names": sorted(map(str, self._unsynced_names)),
-                "replaced": {str(target): str(copy) for target, copy in self._replaced.items()},
             }
         )
         os.kill(os.getpid(), signal.SIGKILL)
@@ -84,21 +86,12 @@ class FaultyDisk:
     def _sync_folder(self, path: Path) -> None:
         self._step(lambda: self._original["sync_folder"](path))
         self._unsynced_names = {name for name in self._unsynced_names if name.parent != path}
-        for target in [target for target in self._replaced if target.parent == path]:
-            self._replaced.pop(target).unlink()
 
-    def _replace(self, source: Path, target: Path) -> None:
-        if target.exists():
-            copy = target.with_name("before-the-replacement")
-            shutil.copy(target, copy)
-            self._replaced[target] = copy
-        else:
-            self._unsynced_names.add(target)
-        self._step(lambda: self._original["replace"](source, target))
-        self._unsynced_names.discard(source)
+    def _link(self, source: Path, target: Path) -> None:
+        self._unsynced_names.add(target)
         if source in self._unsynced_files:
-            self._unsynced_files.remove(source)
             self._unsynced_files.add(target)
+        self._step(lambda: self._original["link"](source, target))
 
     def _make_folder(self, path: Path) -> None:
         if not path.exists():
@@ -118,11 +111,6 @@ class FaultyDisk:
 
 def lose(unsynced: dict[str, Any], numbers: random.Random) -> None:
     """Make each thing that was not on the disk survive or not, by chance."""
-    for target, copy in unsynced["replaced"].items():
-        if numbers.random() < 0.5 and Path(target).exists():
-            os.replace(copy, target)
-        else:
-            Path(copy).unlink()
     for name in unsynced["files"]:
         path = Path(name)
         if path.exists():

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 import adaps
+import adaps.checkpoint
 from tests.conftest import free_port
 from tests.integration.checkpoints.faulty_disk import FaultyDisk, lose, received
 
@@ -73,7 +74,7 @@ def live(directory: Path, acknowledged: int, report: int, nodes: int, fault: tup
         with adaps.Node([table()], peer_timeout=30.0) as node:
             kv = node.worker(0)
             step = 0
-            if (directory / "manifest.json").exists():
+            if adaps.checkpoint.exists(directory):
                 step = int(node.restore(directory).extra["step"])
             if not acknowledged <= step <= acknowledged + 1:
                 raise AssertionError(f"step {acknowledged} was acknowledged; step {step} was restored")

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+import adaps.checkpoint
 import autoada
 from tests.integration.autoada_ranks.task import batches, clicks, loss_of
 
@@ -29,7 +30,7 @@ def main() -> None:
     data: DataLoader[Any] = DataLoader(batches(BATCHES, world, rank), batch_size=None, shuffle=True)  # type: ignore[arg-type]
     loader = autoada.AdaDataLoader(data, 3)
     steps = 0
-    if (directory / "manifest.json").exists():
+    if adaps.checkpoint.exists(directory):
         steps = model.restore(directory, loader)["steps"]
     restored = steps
     while loader.epoch < EPOCHS:

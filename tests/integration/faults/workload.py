@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 import adaps
+import adaps.checkpoint
 from tests.checkpoint_files import content
 
 __all__ = ["EVERY", "Workload"]
@@ -66,7 +67,7 @@ class Workload:
         number = node.rank * self.workers + worker
         sums, adagrad, turns = (node.table(name).keys for name in ("sums", "adagrad", "turns"))
         turn = 0
-        if (self.directory / "manifest.json").exists():
+        if adaps.checkpoint.exists(self.directory):
             turn = int(node.restore(self.directory, worker=worker).extra["turn"])
         leads = number == 0
         counts = self._counts_until(turn) if leads else np.zeros(ROWS)
