@@ -11,6 +11,7 @@ from adabench.harness.findings import Finding
 from adabench.harness.launch import Outcome, launch_unrecorded
 from adabench.harness.registry import load_backend, load_usecase, unavailable
 from adabench.harness.spec import TrialSpec
+from adabench.usecases.protocol import Params
 
 __all__ = ["check_backend"]
 
@@ -25,8 +26,8 @@ SECONDS = 300.0
 def check_backend(name: str) -> Iterator[Finding]:
     """Yield what was found: declarations first, then runs with one and with two node processes.
 
-    A backend reaches the quality of plain PyTorch; one with a lookahead signals intent when it is
-    distributed; and no process or file is left when it is closed.
+    A backend trains every batch it is given and reaches the quality of plain PyTorch; one with a lookahead
+    signals intent when it is distributed; and no process or file is left when it is closed.
 
     Raises
     ------
@@ -54,6 +55,7 @@ def check_backend(name: str) -> Iterator[Finding]:
         if outcome.status != "ok":
             continue
         yield _quality(where, outcome, reference)
+        yield _samples(where, outcome, nodes * workers)
         yield Finding(f"cleans up on {where}", not outcome.left, ", ".join(outcome.left))
         if nodes > 1 and "lookahead" in {field.name for field in msgspec.structs.fields(backend.Options)}:
             yield _intents(where, outcome, nodes)
@@ -76,6 +78,21 @@ def _quality(where: str, outcome: Outcome, reference: Outcome) -> Finding:
     )
 
 
+def _samples(where: str, outcome: Outcome, workers: int) -> Finding:
+    """A backend that drops batches is quicker, and hardly worse."""
+    params = _params(workers)
+    kind = load_usecase(USECASE)
+    usecase = kind(params, None, 1)
+    shares = [usecase.loaders(worker, workers).train for worker in range(workers)]
+    given = params.epochs * sum(usecase.samples(batch) for share in shares for batch in share)
+    trained = sum(result.samples for result in outcome.results)
+    return Finding(
+        f"trains every batch of every epoch on {where}",
+        trained == given,
+        "" if trained == given else f"{trained} samples, where its workers were given {given}",
+    )
+
+
 def _intents(where: str, outcome: Outcome, nodes: int) -> Finding:
     signalled = [result.counters.get("intents", 0.0) for result in outcome.results]
     return Finding(
@@ -86,15 +103,17 @@ def _intents(where: str, outcome: Outcome, nodes: int) -> Finding:
 
 
 def _train(backend: str, options: dict[str, object], nodes: int, workers: int) -> Outcome:
-    # All workers together have the same batch in every shape, or quality would differ without a fault.
-    given = {**PARAMS, "batch": BATCH // (nodes * workers)}
-    params = msgspec.to_builtins(msgspec.convert(given, load_usecase(USECASE).Params))
     spec = TrialSpec(
         usecase=USECASE,
-        params=params,
+        params=msgspec.to_builtins(_params(nodes * workers)),
         backend=backend,
         options=options,
         nodes=nodes,
         workers=workers,
     )
     return launch_unrecorded(spec, SECONDS)
+
+
+def _params(workers: int) -> Params:
+    # All workers together have the same batch in every shape, or quality would differ without a fault.
+    return msgspec.convert({**PARAMS, "batch": BATCH // workers}, load_usecase(USECASE).Params)

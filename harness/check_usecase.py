@@ -38,6 +38,7 @@ def check_usecase(name: str, data: Path | None) -> Iterator[Finding]:
         one, other = (kind(kind.Params(), data, seed) for seed in (1, 1))
     except DataError as error:
         raise UsageError(f"use case {name!r}: {error}") from error
+    yield _unused(kind)
     checks: list[tuple[str, Callable[[UseCase, UseCase], str]]] = [
         ("equal data have equal fingerprints", _fingerprints),
         ("equal seeds give equal initial weights", _weights),
@@ -55,6 +56,19 @@ def check_usecase(name: str, data: Path | None) -> Iterator[Finding]:
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
         yield Finding(promise, not problem, problem)
+
+
+def _unused(kind: type[UseCase]) -> Finding:
+    """What is named and not read would be ignored in silence."""
+    promise = "data that are not there are refused"
+    nowhere = Path("no", "such", "data")
+    try:
+        kind(kind.Params(), nowhere, 1)
+    except DataError:
+        return Finding(promise, True)
+    except Exception as error:
+        return Finding(promise, False, f"{type(error).__name__} instead of DataError: {error}")
+    return Finding(promise, False, f"{nowhere} is ignored")
 
 
 def _fingerprints(one: UseCase, other: UseCase) -> str:

@@ -36,7 +36,7 @@ def plugin_environment() -> dict[str, str]:
 def adabench(tmp_path: Path, plugin_environment: dict[str, str]) -> Adabench:
     """Run ``adabench ARGUMENTS`` in an empty folder."""
 
-    def call(*arguments: str, timeout: float = 400) -> subprocess.CompletedProcess[str]:
+    def call(*arguments: str, timeout: float = 900) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "adabench.harness.cli", *arguments],
             cwd=tmp_path,

@@ -107,7 +107,8 @@ def test_a_timeout_kills_the_process_group(adabench: Any, tmp_path: Path, marked
     assert marked() == []
     assert done.returncode == 1
     (run,) = session(tmp_path).runs()
-    assert (run.status, run.failed_phase, run.reason) == ("timeout", "train", "killed after 20 s")
+    assert (run.status, run.reason) == ("timeout", "killed after 20 s")
+    assert run.failed_phase in ("launch", "setup", "train")  # how far it comes is up to the machine
     assert run.seconds.total > 20
 
 

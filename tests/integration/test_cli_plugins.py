@@ -27,9 +27,9 @@ def test_a_scaffolded_package_is_installed_listed_checked_run_and_compared(
 
     usecase = adabench("check", "usecase", "task")
     assert usecase.returncode == 0, usecase.stdout + usecase.stderr
-    assert usecase.stdout.count("ok ") == len(usecase.stdout.splitlines()) == 9
+    assert usecase.stdout.count("ok ") == len(usecase.stdout.splitlines()) == 10
 
-    backend = adabench("check", "backend", "mine", timeout=400)
+    backend = adabench("check", "backend", "mine")
     assert backend.returncode == 0, backend.stdout + backend.stderr
     assert "signals intent on every node" in backend.stdout
 
@@ -39,7 +39,7 @@ def test_a_scaffolded_package_is_installed_listed_checked_run_and_compared(
     planned = adabench("plan", "study.toml")
     assert "study study: 2 cells, 1 blocks, 2 runs" in planned.stdout
     assert "time: not known; 2 of 2 runs" in planned.stdout
-    done = adabench("run", "study.toml", timeout=300)
+    done = adabench("run", "study.toml")
     assert done.returncode == 0, done.stdout + done.stderr
     (store,) = list_sessions(tmp_path / "adabench-results")
     assert {run.backend: run.status for run in store.runs()} == {"mine": "ok", "single": "ok"}

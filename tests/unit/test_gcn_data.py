@@ -189,6 +189,11 @@ def test_a_row_count_other_than_promised_is_refused(tmp_path: Path) -> None:
         load("ogbn-mine", tmp_path)
 
 
+def test_data_that_would_be_ignored_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=rf"graph=generated reads no data, so {tmp_path} would be ignored"):
+        load("generated", tmp_path)
+
+
 def test_files_need_a_folder(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="graph=github is read from files: name their folder with --data"):
         load("github", None)

@@ -24,7 +24,7 @@ def load(name: str, folder: Path | None) -> Graph:
     Parameters
     ----------
     name : str
-        ``generated``, which needs no data; ``facebook``, ``github``, ``twitch_de`` (MUSAE csv); ``cora``,
+        ``generated``, which takes no data; ``facebook``, ``github``, ``twitch_de`` (MUSAE csv); ``cora``,
         ``citeseer``, ``pubmed`` (Planetoid npz or pickles); ``ogbn-…`` (OGB's csv.gz layout); otherwise
         ``NAME.npz`` (compressed rows or an edge list; ``arxiv_like`` is in arxivlike.npz).
     folder : Path or None
@@ -36,6 +36,11 @@ def load(name: str, folder: Path | None) -> Graph:
         If there is no such graph there, or it cannot be used.
     """
     if name == "generated":
+        if folder is not None:
+            raise DataError(
+                f"graph=generated reads no data, so {folder} would be ignored: leave --data out, or name the "
+                "graph that is there, such as graph=cora"
+            )
         return generate()
     if folder is None:
         raise DataError(
