@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import msgspec
@@ -45,9 +44,5 @@ def export_runs(store: SessionStore, form: str) -> Path:
     if form == "csv":
         write_atomically(file, frame.to_csv(index=False).encode())
         return file
-    if importlib.util.find_spec("pyarrow") is None:
-        raise RecordError(
-            "parquet needs pyarrow: say `pip install 'adabench[parquet]'`, or export csv or json"
-        )
     write_atomically(file, frame.to_parquet(index=False))
     return file

@@ -82,6 +82,10 @@ def draw_quality(runs: Sequence[Run], metric: str) -> Figure:
             ]
             for seconds, values in curves:
                 axes.plot(seconds, values, color=colours[cell], linewidth=0.8, alpha=0.4)
+            reached = [(sum(run.epoch_seconds[: run.best_epoch]), run) for run in own if run.best_epoch]
+            best = [(seconds, run.metrics[metric]) for seconds, run in reached if metric in run.metrics]
+            if best:
+                axes.plot(*zip(*best, strict=True), "*", color=colours[cell], markersize=9, zorder=4)
             middle = [
                 [median(points) for points in zip(*part, strict=False)] for part in zip(*curves, strict=True)
             ]

@@ -156,8 +156,8 @@ _RATIOS = (
     "inside it means equivalent. No run is left out."
 )
 _QUALITY = (
-    "On the test split, after each epoch. Thin lines are runs, thick ones medians; evaluation does "
-    "not count as time."
+    "On the test split, after each epoch. Thin lines are runs, thick ones medians; stars are the epochs that "
+    "were best by validation, whose quality is the run's. Evaluation does not count as time."
 )
 _PHASES = "Setup is the start of processes, imports and reading data."
 _BUDGETS = (

@@ -20,6 +20,7 @@ __all__ = [
     "markdown",
     "needs",
     "run_text",
+    "seconds_to_best",
     "session_table",
     "shortened",
     "usecase_rows",
@@ -153,12 +154,20 @@ def _row(label: str, runs: Sequence[Run]) -> dict[str, str]:
     row["not ok"] = ", ".join(f"{others.count(status)} {status}" for status in dict.fromkeys(others)) or "-"
     row["training (s)"] = _spread([run.seconds.train for run in done if run.seconds.train is not None], ".2f")
     row["whole run (s)"] = _spread([run.seconds.total for run in done], ".2f")
+    best = [run for run in done if run.best_epoch is not None and run.epoch_seconds]
+    row["best epoch"] = _spread([float(run.best_epoch or 0) for run in best], ".0f")
+    row["reached after (s)"] = _spread([seconds_to_best(run) for run in best], ".2f")
     for metric in dict.fromkeys(name for run in done for name in run.metrics):
         row[metric] = _spread([run.metrics[metric] for run in done if metric in run.metrics], ".4f")
     row["local"] = _local_share(done)
     sent = [run.counters["bytes_sent"] for run in done if "bytes_sent" in run.counters]
     row["sent (MB)"] = f"{fmean(sent) / 1e6:.1f}" if sent else "-"
     return row
+
+
+def seconds_to_best(run: Run) -> float:
+    """Training seconds until the end of the epoch that is best by validation, whose metrics are the run's."""
+    return sum(run.epoch_seconds[: run.best_epoch])
 
 
 def _spread(values: Sequence[float], form: str) -> str:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def full(request: pytest.FixtureRequest) -> bool:
     """Whether tests that have two sizes run at the full one."""
     return bool(request.config.getoption("--full"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What tests read goes into a cache of theirs, not into the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ADABENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")

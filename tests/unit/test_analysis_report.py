@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 import re
 import xml.etree.ElementTree as ElementTree
@@ -15,6 +14,7 @@ from adabench.analysis.compare import compare
 from adabench.analysis.export import export_runs
 from adabench.analysis.figures import draw_figures
 from adabench.analysis.report import report_html, write_report
+from adabench.analysis.tables import usecase_rows
 from adabench.results.record import Git, PlannedRun, RecordError, Run, Seconds, Session
 from adabench.results.store import SessionStore
 
@@ -120,6 +120,18 @@ def test_a_report_and_compare_have_the_same_verdicts(session: Session, runs: lis
     assert "<td>faster</td>" not in page
 
 
+def test_the_time_of_the_best_epoch_stands_with_its_quality(session: Session, runs: list[Run]) -> None:
+    early = [msgspec.structs.replace(run, best_epoch=1) for run in runs if run.status == "ok"]
+    names, rows = usecase_rows(early)
+    by_name = dict(zip(names, rows[0], strict=True))
+    assert by_name["best epoch"] == "1 [1, 1]"
+    # Half of 13 to 13.5 seconds.
+    assert by_name["reached after (s)"] == "6.62 [6.50, 6.75]"
+    page = report_html(session, early)
+    assert "reached after (s)" in page
+    assert "stars are the epochs that were best by validation" in page
+
+
 def test_a_report_needs_nothing_but_itself(session: Session, runs: list[Run]) -> None:
     page = report_html(session, runs)
     assert not re.search(r"<(script|link|img|iframe)\b", page)
@@ -170,18 +182,9 @@ def test_export_keeps_every_run_and_every_field(store: SessionStore, runs: list[
 
 
 def test_export_to_parquet(store: SessionStore) -> None:
-    pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
     frame = pd.read_parquet(export_runs(store, "parquet"))
     assert frame["metrics.auc"].count() == 12
     assert frame["params.hidden"][0] == "[8,4]"
-
-
-def test_parquet_without_pyarrow_says_what_to_do(
-    store: SessionStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(RecordError, match=r"parquet needs pyarrow: .*pip install 'adabench\[parquet\]'"):
-        export_runs(store, "parquet")
 
 
 def test_nothing_recorded_cannot_be_exported(tmp_path: Path) -> None:

@@ -3,8 +3,11 @@
 ``--data`` may name
 
 * a folder with the three files of `read_npy`;
-* a folder with raw files ``train``, ``dev`` and ``test``, each ending in ``.csv``, ``.tsv`` or ``.txt``;
+* a folder with raw files ``train``, ``dev`` and ``test``, each ending in ``.csv``, ``.tsv`` or ``.txt``, or
+  packed, in ``.csv.gz`` and so on;
 * one raw file.
+
+Raw files are read once, into a cache (`cache`).
 
 Raw files in a folder are the splits. Otherwise the last seventh of the rows is the test split, the
 seventh before it the validation split, and the rest the training split, in the order of the file; Criteo's is
@@ -23,16 +26,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from adabench.usecases.ctr.cache import Columns, cached
 from adabench.usecases.ctr.fields import zipf_fields
 from adabench.usecases.ctr.generate import generate
 from adabench.usecases.ctr.loader import Batch, Split
 from adabench.usecases.ctr.read_npy import DENSE, LABELS, SPARSE, read_npy
-from adabench.usecases.ctr.read_raw import read_raw
+from adabench.usecases.ctr.sizes import Sizes
 from adabench.usecases.ctr.table import (
     SPARSE_FIELDS,
     Table,
     all_row_ids,
-    concatenate,
     require_both_classes,
     row_ids,
     standardise,
@@ -40,15 +43,7 @@ from adabench.usecases.ctr.table import (
 from adabench.usecases.protocol import DataError
 
 RAW_NAMES = ("train", "dev", "test")
-RAW_ENDINGS = (".csv", ".tsv", ".txt")
-
-
-class Sizes(NamedTuple):
-    """Rows of each split, which follow one another in the table."""
-
-    train: int
-    valid: int
-    test: int
+RAW_ENDINGS = tuple(f"{ending}{packed}" for ending in (".csv", ".tsv", ".txt") for packed in ("", ".gz"))
 
 
 class CtrData(NamedTuple):
@@ -80,25 +75,26 @@ def load(path: Path | None, generated_rows: int, vocabulary: int | None = None) 
         fields = () if vocabulary is None else (zipf_fields(vocabulary),)
         table = generate(generated_rows, *fields)
         what = f"generated data of {generated_rows} rows"
-        return _prepare(table, _sevenths(table, what), what, vocabulary)
+        return _prepare(table, Sizes.sevenths(generated_rows, what), what, vocabulary)
     try:
-        table, sizes = _read(path)
+        files = _raw_files(path)
+        if files is not None:
+            return _mapped(cached(files, str(path)))
+        table = read_npy(path)
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error}): data must be a readable folder or file") from error
-    return _prepare(table, sizes, str(path))
+    return _prepare(table, Sizes.sevenths(len(table.labels), str(path)), str(path))
 
 
-def _read(path: Path) -> tuple[Table, Sizes]:
+def _raw_files(path: Path) -> list[Path] | None:
+    """Files of raw rows; None for a folder of arrays."""
     if not path.exists():
         raise DataError(f"{path} does not exist: data must be a folder or a file of raw Criteo rows")
-    if path.is_dir() and not any((path / name).exists() for name in (LABELS, DENSE, SPARSE)):
-        tables = [read_raw(file) for file in _raw_files(path)]
-        return concatenate(tables), Sizes(*(len(part.labels) for part in tables))
-    table = read_npy(path) if path.is_dir() else read_raw(path)
-    return table, _sevenths(table, str(path))
-
-
-def _raw_files(folder: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    if any((path / name).exists() for name in (LABELS, DENSE, SPARSE)):
+        return None
+    folder = path
     found = {
         name: [file for ending in RAW_ENDINGS if (file := folder / f"{name}{ending}").is_file()]
         for name in RAW_NAMES
@@ -106,7 +102,7 @@ def _raw_files(folder: Path) -> list[Path]:
     if not any(found.values()):
         raise DataError(
             f"{folder} holds no Criteo data: it must hold {LABELS}, {DENSE} and {SPARSE}, "
-            "or train.csv, dev.csv and test.csv (.tsv, .txt)"
+            "or train.csv, dev.csv and test.csv (.tsv, .txt, packed: .gz)"
         )
     for name, files in found.items():
         if len(files) != 1:
@@ -115,17 +111,19 @@ def _raw_files(folder: Path) -> list[Path]:
     return [files[0] for files in found.values()]
 
 
-def _sevenths(table: Table, what: str) -> Sizes:
-    seventh = len(table.labels) // 7
-    if seventh == 0:
-        raise DataError(f"{what} has {len(table.labels)} rows: it must have at least 7 to be split")
-    return Sizes(len(table.labels) - 2 * seventh, seventh, seventh)
+def _mapped(columns: Columns) -> CtrData:
+    """Splits that are read from the cache's files when they are used."""
+    samples = Batch(*(torch.from_numpy(column) for column in (columns.dense, columns.ids, columns.labels)))
+    train, valid, test = (
+        Split(Batch(*(column[part] for column in samples))) for part in columns.sizes.slices().values()
+    )
+    first_rows = torch.from_numpy(columns.first_rows)
+    return CtrData(train, valid, test, columns.rows, first_rows, columns.fingerprint)
 
 
 def _prepare(table: Table, sizes: Sizes, what: str, vocabulary: int | None = None) -> CtrData:
-    ends = np.cumsum(sizes)
-    parts = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
-    for name, part in zip(Sizes._fields, parts, strict=True):
+    parts = list(sizes.slices().values())
+    for name, part in sizes.slices().items():
         require_both_classes(table.labels[part], f"the {name} split of {what}")
     if vocabulary is None:
         ids, rows = row_ids(table)

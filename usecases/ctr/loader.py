@@ -22,7 +22,13 @@ class Batch(NamedTuple):
 
 
 class Split(Dataset[Batch]):
-    """Samples by their row numbers: ``split[rows]`` for an int64 tensor of rows is a `Batch`."""
+    """Samples by their row numbers: ``split[rows]`` for an int64 tensor of rows is a `Batch`.
+
+    Parameters
+    ----------
+    samples : Batch
+        Of all rows; ids may be int32 and labels uint8, as in the cache's files.
+    """
 
     def __init__(self, samples: Batch) -> None:
         self.samples = samples
@@ -31,7 +37,8 @@ class Split(Dataset[Batch]):
         return len(self.samples.label)
 
     def __getitem__(self, rows: Tensor) -> Batch:
-        return Batch(*(column.index_select(0, rows) for column in self.samples))
+        dense, ids, label = (column.index_select(0, rows) for column in self.samples)
+        return Batch(dense, ids.long(), label.float())
 
 
 class ShuffledBatches(Sampler[Tensor]):

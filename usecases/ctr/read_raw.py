@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from array import array
 from collections.abc import Iterable
 from pathlib import Path
 from string import hexdigits
+from typing import IO
 
 import numpy as np
 
@@ -31,14 +34,19 @@ def read_raw(path: Path) -> Table:
         be used; names the line.
     """
     try:
-        with path.open(encoding="utf-8") as file:
+        with open_text(path) as file:
             return _parse(path, file)
     except FileNotFoundError:
         raise DataError(f"{path} is missing: it must be a file of raw Criteo rows") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise DataError(
             f"{path} cannot be read ({error}): it must be a text file of raw Criteo rows"
         ) from error
+
+
+def open_text(path: Path) -> IO[str]:
+    """A text file, unpacked if its name ends in ``.gz``."""
+    return gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
 
 
 def _parse(path: Path, lines: Iterable[str]) -> Table:

@@ -44,11 +44,6 @@ def standardise(dense: NDArray[np.float32], reference: NDArray[np.float32]) -> N
     return (centred / np.where(std > 0, std, 1)).astype(np.float32)
 
 
-def concatenate(tables: list[Table]) -> Table:
-    """The rows of all tables, one after the other."""
-    return Table(*(np.concatenate(column) for column in zip(*tables, strict=True)))
-
-
 def row_ids(table: Table) -> tuple[NDArray[np.int64], int]:
     """Ids remapped to contiguous rows of one embedding table, one for each distinct value of each field.
 

@@ -38,7 +38,7 @@ class CtrParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     epochs: int = 3
-    lr: float = 0.003
+    lr: float = 0.002  # with 0.003 the generated data are overfitted from the third epoch on
     optimizer: Literal["adagrad", "sgd"] = "adagrad"
     hidden: tuple[int, ...] = (128, 64)
     wide: bool = True

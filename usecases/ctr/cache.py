@@ -1,0 +1,258 @@
+"""Raw Criteo files, read once into columns on disk that all nodes of all runs map into memory.
+
+The cache is a folder for each set of files, below ``$ADABENCH_CACHE``, else ``$XDG_CACHE_HOME/adabench``,
+else ``~/.cache/adabench``. It holds what training needs, row by row: ``dense.bin`` (float32, 13 per row,
+standardised), ``ids.bin`` (int32, 26 per row: rows of the embedding table), ``labels.bin`` (uint8), and
+``columns.json``. A file that has another size or time of change than when it was read is read anew.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from adabench.usecases.ctr.parse_raw import raw_blocks
+from adabench.usecases.ctr.sizes import Sizes
+from adabench.usecases.ctr.table import DENSE_FIELDS, SPARSE_FIELDS, require_both_classes
+from adabench.usecases.protocol import DataError
+
+__all__ = ["CACHE_VARIABLE", "Columns", "cache_root", "cached"]
+
+CACHE_VARIABLE = "ADABENCH_CACHE"
+FORMAT = 1
+_BLOCK = 1 << 18  # rows that are worked on at a time
+
+
+class Columns(NamedTuple):
+    """Rows in the order of their splits, mapped from files: writing to them changes no file.
+
+    Attributes
+    ----------
+    dense : (n, 13) float32
+        Log-transformed, and standardised by the training split.
+    ids : (n, 26) int32
+        Rows of the embedding table.
+    labels : (n,) uint8
+    sizes : Sizes
+    rows : int
+        How many rows the embedding table needs.
+    first_rows : (26,) int64
+        Where each field's rows begin.
+    fingerprint : str
+    """
+
+    dense: NDArray[np.float32]
+    ids: NDArray[np.int32]
+    labels: NDArray[np.uint8]
+    sizes: Sizes
+    rows: int
+    first_rows: NDArray[np.int64]
+    fingerprint: str
+
+
+class _Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    format: int
+    sizes: Sizes
+    rows: int
+    first_rows: list[int]
+    fingerprint: str
+
+
+def cache_root() -> Path:
+    """The folder of all caches."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "adabench"
+
+
+def cached(files: Sequence[Path], what: str) -> Columns:
+    """The columns of raw files, from the cache if they are there; blocks while another process reads them.
+
+    Parameters
+    ----------
+    files : sequence of Path
+        Training, validation and test split, or one file that is split by sevenths.
+    what : str
+        What messages call the data.
+
+    Raises
+    ------
+    DataError
+        If a file cannot be read or used, or the cache cannot be written.
+    """
+    stats = [file.stat() for file in files]
+    name = _hash([str(file.resolve()) for file in files])
+    state = _hash([[one.st_size, one.st_mtime_ns] for one in stats])
+    home = cache_root() / f"criteo-{name}"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with _locked(home / "lock"):
+            found = _open(home / state)
+            if found is None:
+                _build(files, home / state, what)
+                found = _open(home / state)
+            _forget_others(home, state)
+    except OSError as error:
+        raise DataError(
+            f"the cache {home} cannot be used ({error.strerror or error}): say with the environment variable "
+            f"{CACHE_VARIABLE} where there is room for it"
+        ) from error
+    if found is None:
+        raise DataError(f"the cache {home} is damaged right after it was written: the disk may be faulty")
+    return found
+
+
+def _open(folder: Path) -> Columns | None:
+    """What a finished folder holds; None if there is none, or files have the wrong size."""
+    try:
+        meta = msgspec.json.decode((folder / "columns.json").read_bytes(), type=_Meta)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+    if meta.format != FORMAT:
+        return None
+    count = sum(meta.sizes)
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {
+        "dense": ("<f4", (count, DENSE_FIELDS)),
+        "ids": ("<i4", (count, SPARSE_FIELDS)),
+        "labels": ("u1", (count,)),
+    }
+    columns: dict[str, Any] = {}
+    for name, (dtype, shape) in shapes.items():
+        file = folder / f"{name}.bin"
+        if not file.is_file() or file.stat().st_size != math.prod(shape) * np.dtype(dtype).itemsize:
+            return None
+        columns[name] = np.memmap(file, dtype=dtype, mode="c", shape=shape)
+    return Columns(
+        **columns,
+        sizes=meta.sizes,
+        rows=meta.rows,
+        first_rows=np.array(meta.first_rows, dtype=np.int64),
+        fingerprint=meta.fingerprint,
+    )
+
+
+def _build(files: Sequence[Path], target: Path, what: str) -> None:
+    """Read the files into a new folder, which takes its name when it is complete."""
+    folder = Path(tempfile.mkdtemp(prefix="new-", dir=target.parent))
+    try:
+        sizes = _read(files, folder, what)
+        labels = np.fromfile(folder / "labels.bin", dtype=np.uint8)
+        for name, part in sizes.slices().items():
+            require_both_classes(labels[part], f"the {name} split of {what}")
+        fingerprint = _fingerprint(folder, sizes)
+        _standardise(folder, sizes)
+        distinct = [np.unique(np.fromfile(_field(folder, field), dtype=np.int64)) for field in _FIELDS]
+        _number(folder, sum(sizes), distinct)
+        ends = np.cumsum([len(values) for values in distinct])
+        meta = _Meta(
+            format=FORMAT,
+            sizes=sizes,
+            rows=int(ends[-1]),
+            first_rows=[0, *(int(end) for end in ends[:-1])],
+            fingerprint=fingerprint,
+        )
+        (folder / "columns.json").write_bytes(msgspec.json.encode(meta))
+        for field in _FIELDS:
+            _field(folder, field).unlink()
+        shutil.rmtree(target, ignore_errors=True)  # a damaged one
+        folder.rename(target)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+_FIELDS = range(SPARSE_FIELDS)
+
+
+def _read(files: Sequence[Path], folder: Path, what: str) -> Sizes:
+    counts = [0] * len(files)
+    with (folder / "labels.bin").open("wb") as labels, (folder / "dense.bin").open("wb") as dense:
+        fields = [_field(folder, field).open("wb") for field in _FIELDS]
+        try:
+            for index, block in raw_blocks(files):
+                counts[index] += len(block.labels)
+                block.labels.tofile(labels)
+                block.dense.tofile(dense)
+                for column, file in zip(block.ids.T, fields, strict=True):
+                    np.ascontiguousarray(column).tofile(file)
+        finally:
+            for file in fields:
+                file.close()
+    return Sizes(*counts) if len(files) > 1 else Sizes.sevenths(counts[0], what)
+
+
+def _fingerprint(folder: Path, sizes: Sizes) -> str:
+    digest = hashlib.sha256(repr(tuple(sizes)).encode())
+    for name in ("labels.bin", "dense.bin", *(f"field{field}.bin" for field in _FIELDS)):
+        with (folder / name).open("rb") as file:
+            while block := file.read(1 << 22):
+                digest.update(block)
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _standardise(folder: Path, sizes: Sizes) -> None:
+    """To mean 0 and deviation 1 of the training split, as `table.standardise` does."""
+    file = folder / "dense.bin"
+    dense: Any = np.memmap(file, dtype=np.float32, mode="r+", shape=(sum(sizes), DENSE_FIELDS))
+    train = [dense[start:stop] for start, stop in _blocks(sizes.train)]
+    mean = sum(block.sum(axis=0, dtype=np.float64) for block in train) / sizes.train
+    squares = sum(((block - mean) ** 2).sum(axis=0) for block in train) / sizes.train
+    std = np.sqrt(squares)
+    for start, stop in _blocks(len(dense)):
+        dense[start:stop] = (dense[start:stop] - mean) / np.where(std > 0, std, 1)
+    dense.flush()
+
+
+def _number(folder: Path, count: int, distinct: Sequence[NDArray[np.int64]]) -> None:
+    """Write the rows of the embedding table that the ids stand for, as `table.row_ids` numbers them."""
+    columns = [np.memmap(_field(folder, field), dtype=np.int64, mode="r") for field in _FIELDS]
+    with (folder / "ids.bin").open("wb") as file:
+        for start, stop in _blocks(count):
+            rows = np.empty((stop - start, SPARSE_FIELDS), dtype=np.int32)
+            first = 0
+            for field, values in enumerate(distinct):
+                rows[:, field] = np.searchsorted(values, columns[field][start:stop]) + first
+                first += len(values)
+            rows.tofile(file)
+
+
+def _field(folder: Path, field: int) -> Path:
+    return folder / f"field{field}.bin"
+
+
+def _blocks(count: int) -> Iterator[tuple[int, int]]:
+    return ((start, min(start + _BLOCK, count)) for start in range(0, count, _BLOCK))
+
+
+def _forget_others(home: Path, state: str) -> None:
+    """Remove what was read of the files as they were before, and what a killed process left."""
+    for folder in home.iterdir():
+        if folder.is_dir() and folder.name != state:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(msgspec.json.encode(value)).hexdigest()[:16]
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,32 @@
+"""How many rows each split has."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import NamedTuple
+
+from adabench.usecases.protocol import DataError
+
+__all__ = ["Sizes"]
+
+
+class Sizes(NamedTuple):
+    """Rows of each split, which follow one another."""
+
+    train: int
+    valid: int
+    test: int
+
+    @classmethod
+    def sevenths(cls, rows: int, what: str) -> Sizes:
+        """The last seventh for the test, the one before it for validation, the rest for training."""
+        seventh = rows // 7
+        if seventh == 0:
+            raise DataError(f"{what} has {rows} rows: it must have at least 7 to be split")
+        return cls(rows - 2 * seventh, seventh, seventh)
+
+    def slices(self) -> dict[str, slice]:
+        """Each split's rows among all."""
+        ends = accumulate(self)
+        named = zip(self._fields, self, ends, strict=True)
+        return {name: slice(end - size, end) for name, size, end in named}
