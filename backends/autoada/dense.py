@@ -27,6 +27,8 @@ class DenseParameters:
         The server's table of blocks.
     transfer : Transfer
         To the parameters' device.
+    shared : bool
+        Whether other workers change them, too.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class DenseParameters:
         worker: Any,
         table: Any,
         transfer: Transfer,
+        shared: bool,
     ) -> None:
         self._worker = worker
         self._transfer = transfer
@@ -46,10 +49,14 @@ class DenseParameters:
         self._gradients = torch.zeros_like(self._values)
         self.keys: Tensor = table.keys(torch.arange(layout.rows))
         self._gradient_views = [self._view(self._gradients, i) for i in range(len(self._parameters))]
-        for i, parameter in enumerate(self._parameters):
-            view = self._view(self._values, i)
+        self._names = layout.names
+        self._shared = shared
+        self._views = [self._view(self._values, i) for i in range(len(self._parameters))]
+        for view, parameter in zip(self._views, self._parameters, strict=True):
             view.copy_(parameter.detach())
             parameter.data = view
+        self._pulled = self._values.clone()
+        self._behind = False
 
     def initialise(self) -> None:
         """Make the present values those of the server."""
@@ -61,13 +68,43 @@ class DenseParameters:
         """Refresh the parameters, in place."""
         if self._transfer.direct:
             self._worker.pull(self.keys, self._values)
+        else:
+            host = self._transfer.host_array(*self._values.shape)
+            self._worker.pull(self.keys, host)
+            self._values.copy_(self._transfer.to_device(host))
+        self._pulled.copy_(self._values)
+        self._behind = False
+
+    def keep_changes(self) -> None:
+        """Hand over what was written into the parameters since the last pull, other than by an optimizer.
+
+        With several workers, and where a step was made since then, the change is added to what the server
+        has, as gradients are.
+
+        Raises
+        ------
+        RuntimeError
+            If a parameter was given other memory, of another shape, dtype or device.
+        """
+        for i, (parameter, view) in enumerate(zip(self._parameters, self._views, strict=True)):
+            if parameter.data_ptr() != view.data_ptr():
+                self._take_over(i)
+        if torch.equal(self._values, self._pulled):
             return
-        host = self._transfer.host_array(*self._values.shape)
-        self._worker.pull(self.keys, host)
-        self._values.copy_(self._transfer.to_device(host))
+        differs = (self._values != self._pulled) & ~(self._values.isnan() & self._pulled.isnan())
+        chosen = differs.any(1).nonzero()[:, 0]
+        if len(chosen) == 0:
+            return
+        add = self._shared or self._behind
+        values = self._values[chosen] - self._pulled[chosen] if add else self._values[chosen]
+        host = self._transfer.start_to_host(values)
+        self._transfer.finish()
+        (self._worker.push if add else self._worker.set)(self.keys[chosen.cpu()], host)
+        self._pulled[chosen] = self._values[chosen]
 
     def collect(self) -> None:
         """Drop the gradients from the parameters, to be pushed; parameters without one are left out."""
+        self.keep_changes()
         present = [i for i, parameter in enumerate(self._parameters) if parameter.grad is not None]
         if not present:
             return
@@ -89,6 +126,31 @@ class DenseParameters:
         if self._pushed is not None:
             self._worker.push_gradients(*self._pushed)
             self._pushed = None
+            self._behind = True
+
+    def follow_step(self) -> None:
+        """Show what a step of the optimizer has made of the parameters, which autograd is told of."""
+        if self._behind:
+            self.pull()
+            torch.autograd.graph.increment_version(self._parameters)
+
+    def _take_over(self, i: int) -> None:
+        """Make a parameter a view of the buffer again, with the values that it was given."""
+        parameter, view = self._parameters[i], self._views[i]
+        new = parameter.data
+        if (new.shape, new.dtype, new.device) != (view.shape, view.dtype, view.device):
+            raise RuntimeError(
+                f"the parameter {self._names[i]!r} was given {new.dtype} of shape {tuple(new.shape)} on "
+                f"{new.device}; in a wrapped model it stays {view.dtype} of shape {tuple(view.shape)} on "
+                f"{view.device}: change it before AdaModel wraps the model"
+            )
+        if new.untyped_storage().data_ptr() == self._values.untyped_storage().data_ptr():
+            raise RuntimeError(
+                f"the parameter {self._names[i]!r} was given the memory of another one: tie parameters "
+                "before AdaModel wraps the model, or copy values with copy_()"
+            )
+        view.copy_(new)
+        parameter.data = view
 
     def _view(self, buffer: Tensor, i: int) -> Tensor:
         first, count = self._spans[i]

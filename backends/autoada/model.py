@@ -15,9 +15,10 @@ import adaps
 from autoada.calls import Calls, DirectCalls, is_method, method
 from autoada.checkpoint import WorkerState
 from autoada.dense import DenseParameters
+from autoada.guard import ONE_PROCESS, PARALLEL, refuse_new_parameters
 from autoada.layout import layout_of
 from autoada.optimizers import Optimizers, listed
-from autoada.parameter import TableParameter, replace_parameters
+from autoada.parameter import TableParameter, check_replaceable, replace_parameters
 from autoada.rows import Expected
 from autoada.state import load_all_but_tables, state_of
 from autoada.step import NO_REPLAY, CallListener, Step, push_at_step
@@ -89,10 +90,16 @@ class AdaModel(nn.Module):
         super().__init__()
         layout = layout_of(model, optimizer, tables)
         for name, module in model.named_modules():
+            if isinstance(module, PARALLEL):
+                raise ValueError(
+                    f"the model is or holds a {type(module).__name__}: give AdaModel the model in it, as the "
+                    "parameter server shares its parameters between processes"
+                )
             if isinstance(module, AdaModel):
                 raise ValueError(
                     f"the model is wrapped already: {f'its module {name!r}' if name else 'it'} is an AdaModel"
                 )
+        check_replaceable(layout.tables)
         self._owns_node = node is None
         self.node = adaps.Node(layout.server_tables()) if node is None else node
         self.worker = self.node.worker(worker)
@@ -111,14 +118,15 @@ class AdaModel(nn.Module):
         parts: dict[str, RemoteTable | DenseParameters] = {**self._tables, **self._dense}
         self._parts = [(layout.groups[layout.rules[name]].optimizer, part) for name, part in parts.items()]
         self._initialise()
-        replacements = replace_parameters(model, layout.tables, self._tables)
+        replace_parameters(layout.tables, self._tables)
+        refuse_new_parameters(model, self)
         self._calls = Calls(self._step, self._tables.values(), self.reads, self._refresh)
         self._followed = {"": DirectCalls(self._calls, "", model)}
         self.module = model
         if optimizer is None:
             self._push_after_backward(model)
         for each in listed(optimizer):
-            push_at_step(each, replacements, self.push)
+            push_at_step(each, self.push)
         _made.model = weakref.ref(self)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -138,8 +146,38 @@ class AdaModel(nn.Module):
             self._follow(name, value)
         return value
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        module = self.__dict__.get("_modules", {}).get("module")
+        if module is None or name in self.__dict__ or hasattr(type(self), name):
+            super().__setattr__(name, value)
+        else:
+            setattr(module, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self.module, name)
+
+    def add_module(self, name: str, module: nn.Module | None) -> None:
+        """To the wrapped model."""
+        self.module.add_module(name, module)
+
+    def register_module(self, name: str, module: nn.Module | None) -> None:
+        """To the wrapped model."""
+        self.module.register_module(name, module)
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        """To the wrapped model."""
+        self.module.register_parameter(name, param)
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """To the wrapped model."""
+        self.module.register_buffer(name, tensor, persistent)
+
     def push(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Hand gradients over, all or one optimizer's; the next forward pass sees their effect."""
+        """Hand gradients over: all, which the next call sees the effect of, or one optimizer's."""
+        with torch._C.DisableTorchFunction():  # no part of what the loop does with its batch
+            self._push(optimizer)
+
+    def _push(self, optimizer: torch.optim.Optimizer | None) -> None:
         self._step.push_queued = False
         self._calls.stepping()
         self._follow_learning_rates()
@@ -149,7 +187,11 @@ class AdaModel(nn.Module):
         self.transfer.finish()
         for part in parts:
             part.push()
-        self._step.stale = True
+        if optimizer is not None:
+            for part in parts:
+                if isinstance(part, DenseParameters):
+                    part.follow_step()
+        self._step.stale = self._shares > 1 or optimizer is None
 
     @property
     def calls(self) -> int:
@@ -240,7 +282,7 @@ class AdaModel(nn.Module):
             for dense in self._dense.values():
                 dense.initialise()
         self.worker.end_setup()
-        self._refresh()
+        self._pull()
         return loaded
 
     def checkpoint(
@@ -271,6 +313,8 @@ class AdaModel(nn.Module):
         """
         for table in self._tables.values():
             table.catch_up()
+        for dense in self._dense.values():
+            dense.keep_changes()
         kept = self._own_state().take(loader, extra)
         self.node.checkpoint(directory, worker=self._number, extra=kept)
 
@@ -296,7 +340,7 @@ class AdaModel(nn.Module):
         self._rates = [float(group.options["lr"]) for group in self._layout.groups]
         for table in self._tables.values():
             table.forget_rows()
-        self._refresh()
+        self._pull()
         return extra
 
     @property
@@ -323,6 +367,19 @@ class AdaModel(nn.Module):
         self.worker.finalize()
         if self._owns_node:
             self.node.close()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        raise TypeError("a wrapped model is in the parameter server: copy autoada.unwrap(model) instead")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "a wrapped model is in the parameter server: "
+            "save model.state_dict() or autoada.unwrap(model) instead"
+        )
+
+    @property
+    def _ddp_params_and_buffers_to_ignore(self) -> Any:
+        raise TypeError(ONE_PROCESS)  # it is what DistributedDataParallel asks for first
 
     def _follow(self, name: str, module: nn.Module) -> None:
         """Have the loop's own calls of one of the model's modules, or of those in a list, be calls."""
@@ -351,7 +408,7 @@ class AdaModel(nn.Module):
         parameters = dict(model.named_parameters())
         return {
             dense.table: DenseParameters(
-                dense, parameters, self.worker, self.node.table(dense.table), self.transfer
+                dense, parameters, self.worker, self.node.table(dense.table), self.transfer, self._shares > 1
             )
             for dense in self._layout.dense
         }
@@ -368,9 +425,14 @@ class AdaModel(nn.Module):
         self.worker.end_setup()
         for dense in self._dense.values():  # every worker needs them in every step
             self.worker.intent(dense.keys, self.worker.current_clock, FOREVER)
-        self._refresh()
+        self._pull()
 
     def _refresh(self) -> None:
+        for dense in self._dense.values():
+            dense.keep_changes()
+        self._pull()
+
+    def _pull(self) -> None:
         for dense in self._dense.values():
             dense.pull()
         self._step.stale = False

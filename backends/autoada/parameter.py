@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -78,19 +79,20 @@ class TableParameter(nn.Parameter):
             return handler(func, args, kwargs)
 
 
-def replace_parameters(
-    model: nn.Module, parameters: Mapping[str, nn.Parameter], tables: Mapping[str, RemoteTable]
-) -> dict[int, TableParameter]:
-    """Put `TableParameter`s in the place of `parameters`, ties included; by ``id()`` of the old ones."""
-    replacements = {
-        id(parameter): TableParameter.of(tables[name], parameter.requires_grad)
-        for name, parameter in parameters.items()
-    }
-    for module in model.modules():
-        for name, parameter in module._parameters.items():
-            if id(parameter) in replacements:
-                module._parameters[name] = replacements[id(parameter)]
-    return replacements
+def check_replaceable(parameters: Mapping[str, nn.Parameter]) -> None:
+    """Raise ValueError unless `replace_parameters` can do its work."""
+    for name, parameter in parameters.items():
+        if cast("Any", parameter)._use_count() > 1 or weakref.getweakrefs(parameter):
+            raise ValueError(
+                f"the parameter {name!r} is still part of an earlier forward pass, or referred to weakly: "
+                "delete the outputs and losses before AdaModel wraps the model"
+            )
+
+
+def replace_parameters(parameters: Mapping[str, nn.Parameter], tables: Mapping[str, RemoteTable]) -> None:
+    """Make `TableParameter`s of `parameters`: the same objects, whoever holds them."""
+    for name, parameter in parameters.items():
+        torch.utils.swap_tensors(parameter, TableParameter.of(tables[name], parameter.requires_grad))
 
 
 def _embedding(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
-
-from autoada.parameter import TableParameter
 
 NO_REPLAY: AbstractContextManager[None] = nullcontext()
 
@@ -61,19 +59,11 @@ class Step:
     loaders: set[object] = field(default_factory=set)
 
 
-def push_at_step(
-    optimizer: torch.optim.Optimizer,
-    replacements: Mapping[int, TableParameter],
-    push: Callable[[torch.optim.Optimizer], None],
-) -> None:
-    """Let ``optimizer.step()`` push; torch's own step then finds no gradient and does nothing.
-
-    `replacements` are the parameters that stand for tables, by ``id()`` of those that stood there before.
-    """
+def push_at_step(optimizer: torch.optim.Optimizer, push: Callable[[torch.optim.Optimizer], None]) -> None:
+    """Let ``optimizer.step()`` push; torch's own step then finds no gradient and does nothing."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             optimizer.state.pop(parameter, None)  # the state is the server's now
-        group["params"] = [replacements.get(id(parameter), parameter) for parameter in group["params"]]
 
     def before_step(_: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if len(args) > 1 or kwargs.get("closure") is not None:  # the first one is the optimizer

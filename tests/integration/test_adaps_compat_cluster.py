@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import pytest
+
+import adaps.compat.adapm as adapm
 
 SCRIPT = """
 import os, sys, threading
@@ -33,6 +39,10 @@ def work(index, kv):
             kv.intent(keys, kv.current_clock() + 1)
             kv.advance_clock()
             kv.push(keys, vals, True)
+            keys, pushed = keys.clone(), keys
+            vals, given = vals.clone(), vals
+            given.fill_(1e6)  # both are the script's again
+            pushed.fill_(999)
         kv.waitall()
         kv.wait_sync()
         kv.barrier()
@@ -59,17 +69,39 @@ sys.exit(bool(failures))
 """
 
 
-def start(script: Path, role: str, port: int) -> subprocess.Popen[str]:
+FAILING = """
+import os, signal, sys
+import adaps.compat.adapm as adapm
+from adaps.compat import _presence
+
+_presence.SILENCE, adapm._CONNECT_TIMEOUT = 4.0, 20.0
+if os.environ["DMLC_ROLE"] == "scheduler":
+    if sys.argv[1] == "absent":
+        adapm._CONNECT_TIMEOUT = 2.0
+    adapm.scheduler(10, 1)
+    sys.exit(0)
+adapm.setup(10, 1)
+server = adapm.Server(2)
+if sys.argv[1] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[1] == "left":
+    raise ValueError("of the script")
+"""
+
+
+def start(
+    script: Path, role: str, port: int, servers: int = 2, arguments: Sequence[str] = ()
+) -> subprocess.Popen[str]:
     environment = {
         **os.environ,
-        "DMLC_NUM_SERVER": "2",
+        "DMLC_NUM_SERVER": str(servers),
         "DMLC_ROLE": role,
         "DMLC_PS_ROOT_URI": "127.0.0.1",
         "DMLC_PS_ROOT_PORT": str(port),
         "OMP_NUM_THREADS": "1",
     }
     return subprocess.Popen(
-        [sys.executable, str(script)],
+        [sys.executable, str(script), *arguments],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -80,9 +112,7 @@ def start(script: Path, role: str, port: int) -> subprocess.Popen[str]:
 def test_a_scheduler_and_two_servers(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     processes = [start(script, role, port) for role in ("scheduler", "server", "server")]
     try:
         said = [process.communicate(timeout=120) for process in processes]
@@ -93,3 +123,51 @@ def test_a_scheduler_and_two_servers(tmp_path: Path) -> None:
     assert [process.returncode for process in processes] == [0, 0, 0], said
     assert sorted(out for out, _ in said) == ["", "rank 0\n", "rank 1\n"]
     assert [err for _, err in said] == ["", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "message"),
+    [
+        ("killed", -9, "AdapsError: server 0 is dead: it gave no sign of life for 4 s"),
+        ("left", 1, "AdapsError: server 0 ended without shutdown()"),
+        ("absent", None, "RendezvousError: 0 of 1 servers came within 2 s"),
+    ],
+)
+def test_the_scheduler_ends_with_a_reason_when_a_server_does_not_shut_down(
+    how: str, code: int | None, message: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(FAILING)
+    port = free_port()
+    roles = ["scheduler"] if code is None else ["scheduler", "server"]
+    processes = [start(script, role, port, 1, [how]) for role in roles]
+    try:
+        said = [process.communicate(timeout=120) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert message in said[0][1]
+    assert [process.returncode for process in processes] == [1, code][: len(roles)]
+
+
+def test_sampling_is_refused_by_name() -> None:
+    with adapm_server() as server:
+        worker = adapm.Worker(0, server)
+        for call in (server.enable_sampling_support, worker.prepare_sample, worker.pull_sample):
+            with pytest.raises(NotImplementedError, match=f"{call.__name__} needs sampling, which"):
+                call(1, 2)
+
+
+@contextlib.contextmanager
+def adapm_server() -> Iterator[adapm.Server]:
+    adapm.setup(10, 1)
+    server = adapm.Server(2)
+    yield server
+    server.shutdown()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

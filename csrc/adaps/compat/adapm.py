@@ -10,22 +10,22 @@ Values start at 0 and `push` adds to them: optimizers are the script's business,
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 import warnings
 from collections.abc import Iterator, Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from adaps import _checks, _core, rendezvous
 from adaps._hosts import address_towards
+from adaps.compat._presence import Presence, await_servers
 from adaps.errors import AdapsError, RendezvousError
 from adaps.node import NodeOptions, listening_address, open_node
 from adaps.tables import Table
 
 if TYPE_CHECKING:
-    from torch.distributed import Store  # type: ignore[attr-defined]
-
     from adaps._typing import Float32Like, Int64Like
 
 __all__ = ["Server", "Worker", "scheduler", "setup"]
@@ -37,8 +37,8 @@ _TECHNIQUES = {
     "relocation_only": _core.Technique.RELOCATION,
 }
 _CONNECT_TIMEOUT = 60.0
+_NO_SAMPLING = "{} needs sampling, which this parameter server does not have yet: draw keys in the script"
 _DONE = -1
-_END_KEY = "adapm/end"
 
 
 def setup(num_keys: int, num_threads: int, use_techniques: str | None = None, num_channels: int = -1) -> None:
@@ -72,19 +72,17 @@ def scheduler(num_keys: int, num_threads: int) -> None:
 
     Raises
     ------
+    RendezvousError
+        If servers have not come within a minute.
     AdapsError
-        If a server saw that another one was lost.
+        If a server ends without `Server.shutdown`, is killed, or saw that another one was lost.
     """
     _checks.count("num_keys", num_keys)
     _checks.count("num_threads", num_threads)
     _check_role("scheduler")
-    host, port, _ = _root(os.environ)
+    host, port, servers = _root(os.environ)
     store = rendezvous.open_store(host, port, hosts=True, deadline=time.monotonic() + _CONNECT_TIMEOUT)
-    while not rendezvous.wait_for(store, [_END_KEY], time.monotonic() + _CONNECT_TIMEOUT):
-        pass
-    reason = store.get(_END_KEY).decode()
-    if reason:
-        raise AdapsError(reason)
+    await_servers(store, servers, _CONNECT_TIMEOUT)
 
 
 class Server:
@@ -105,8 +103,8 @@ class Server:
             for first, rows, length in _runs(value_lengths, num_keys)
         ]
         deadline = time.monotonic() + _CONNECT_TIMEOUT
-        # The store of the scheduler process, if there is one, and the number of servers that it waits for.
-        self._scheduler: tuple[Store, int] | None = None
+        # What the scheduler process sees of this server, if there is one.
+        self._presence: Presence | None = None
         self._others = self._meet(deadline)
         self._barriers = 0
         self._node = open_node([table.spec() for table in tables], options, self._others, deadline)
@@ -133,17 +131,22 @@ class Server:
         try:
             self._node.close()
         except AdapsError as error:
-            self._tell_scheduler(str(error))
+            self._leave(str(error))
             raise
-        if self._scheduler is not None:
-            store, servers = self._scheduler
-            if store.add("adapm/ended", 1) == servers:
-                self._tell_scheduler("")
+        self._leave("")
 
-    def _tell_scheduler(self, reason: str) -> None:
-        if self._scheduler is not None:
-            store, _ = self._scheduler
-            store.set(_END_KEY, reason)
+    def enable_sampling_support(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Not there yet; raises NotImplementedError."""
+        raise NotImplementedError(_NO_SAMPLING.format("enable_sampling_support"))
+
+    def _leave(self, reason: str) -> None:
+        if self._presence is not None:
+            self._presence.leave(reason)
+            atexit.unregister(self._left_without_shutdown)
+
+    def _left_without_shutdown(self) -> None:
+        assert self._presence is not None
+        self._leave(f"server {self._presence.rank} ended without shutdown()")
 
     def _meet(self, deadline: float) -> rendezvous.Rendezvous | None:
         """Where the servers meet; None for a server that is alone."""
@@ -153,13 +156,16 @@ class Server:
         _check_role("server")
         host, port, servers = _root(os.environ)
         store = rendezvous.open_store(host, port, hosts=False, deadline=deadline)
-        rank = store.add("adapm/servers", 1) - 1
-        if rank >= servers:
+        presence = Presence(store, servers)
+        if presence.rank >= servers:
             raise RendezvousError(f"more than DMLC_NUM_SERVER={servers} servers came to {host}:{port}")
-        self._scheduler = store, servers
+        self._presence = presence
+        atexit.register(self._left_without_shutdown)
         if servers == 1:
             return None
-        return rendezvous.Rendezvous(store, rank, servers, "adapm", interface=address_towards(host, port))
+        return rendezvous.Rendezvous(
+            store, presence.rank, servers, "adapm", interface=address_towards(host, port)
+        )
 
 
 class Worker:
@@ -180,12 +186,20 @@ class Worker:
         return _timestamp(self._worker.pull(keys, vals, asynchronous))
 
     def push(self, keys: Int64Like, vals: Float32Like, asynchronous: bool = False) -> int:
-        """Add `vals` to the values of the keys."""
-        return _timestamp(self._worker.push(keys, vals, asynchronous))
+        """Add `vals` to the values of the keys; both arrays may be changed after the call."""
+        return _timestamp(self._worker.push(*_kept(keys, vals, asynchronous), asynchronous))
 
     def set(self, keys: Int64Like, vals: Float32Like, asynchronous: bool = False) -> int:
-        """Overwrite the values of the keys."""
-        return _timestamp(self._worker.set(keys, vals, asynchronous))
+        """Overwrite the values of the keys; both arrays may be changed after the call."""
+        return _timestamp(self._worker.set(*_kept(keys, vals, asynchronous), asynchronous))
+
+    def prepare_sample(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Not there yet; raises NotImplementedError."""
+        raise NotImplementedError(_NO_SAMPLING.format("prepare_sample"))
+
+    def pull_sample(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Not there yet; raises NotImplementedError."""
+        raise NotImplementedError(_NO_SAMPLING.format("pull_sample"))
 
     def intent(self, keys: Int64Like, start: int, end: int = 0) -> int:
         """Announce access to the keys in this worker's clocks [start, end); 0 stands for start + 1."""
@@ -242,6 +256,17 @@ class Worker:
 
 
 _setup: tuple[int, NodeOptions] | None = None
+
+
+def _kept(keys: Any, vals: Any, asynchronous: bool) -> tuple[Any, Any]:
+    """What an asynchronous call works on while the caller goes on: copies, as with AdaPM."""
+    return (_copy(keys), _copy(vals)) if asynchronous else (keys, vals)
+
+
+def _copy(array: Any) -> Any:
+    if hasattr(array, "detach"):
+        return array.detach().clone()
+    return array.copy() if hasattr(array, "copy") else array
 
 
 def _timestamp(ticket: int | None) -> int:

@@ -1,0 +1,59 @@
+"""Parameters that come to a model after it was wrapped: nobody would ever train them."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from torch import nn
+from torch.nn.modules import module as registration
+
+_wrapped: weakref.WeakKeyDictionary[nn.Module, frozenset[int]] = weakref.WeakKeyDictionary()
+"""The modules of wrapped models, and the identities of the parameters that are in the server."""
+
+
+ONE_PROCESS = (
+    "the parameter server shares a wrapped model's parameters between processes: start one for each device, "
+    "as torchrun does, without DataParallel or DistributedDataParallel"
+)
+PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+_wrappers: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+
+def refuse_new_parameters(model: nn.Module, wrapper: nn.Module) -> None:
+    """From now on, what is put into `model` or its modules must not have other parameters than it has now."""
+    _wrappers.add(wrapper)
+    _watch(model, frozenset(map(id, model.parameters())))
+
+
+def _watch(model: nn.Module, known: frozenset[int]) -> None:
+    for module in model.modules():
+        _wrapped[module] = known
+
+
+def _parameter_comes(module: nn.Module, name: str, parameter: Any) -> None:
+    known = _wrapped.get(module)
+    if known is not None and parameter is not None and id(parameter) not in known:
+        raise RuntimeError(
+            f"the parameter {name!r} comes after AdaModel wrapped the model, and would never be trained: "
+            "change the model before it is wrapped, or write new values into the parameter that is there"
+        )
+
+
+def _module_comes(module: nn.Module, name: str, child: Any) -> None:
+    if isinstance(module, PARALLEL) and child in _wrappers:
+        raise TypeError(ONE_PROCESS)
+    known = _wrapped.get(module)
+    if known is None or child is None:
+        return
+    new = [path for path, parameter in child.named_parameters() if id(parameter) not in known]
+    if new:
+        raise RuntimeError(
+            f"the module {name!r} comes after AdaModel wrapped the model, and its parameter {new[0]!r} would "
+            "never be trained: change the model before it is wrapped"
+        )
+    _watch(child, known)
+
+
+registration.register_module_parameter_registration_hook(_parameter_comes)
+registration.register_module_module_registration_hook(_module_comes)

@@ -1,0 +1,90 @@
+"""Servers that show a scheduler that they live, through the store in which they met."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from adaps import rendezvous
+from adaps.errors import AdapsError, RendezvousError
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
+PERIOD = 1.0
+"""Seconds between two signs of life."""
+SILENCE = 30.0
+"""Seconds without one after which a server counts as dead."""
+_END_KEY = "adapm/end"
+_ARRIVED_KEY = "adapm/servers"
+_LEFT_KEY = "adapm/ended"
+
+
+class Presence:
+    """One server's part: it arrives, lives, and leaves.
+
+    Attributes
+    ----------
+    rank : int
+        The server's number, in the order in which they came.
+    """
+
+    def __init__(self, store: Store, servers: int) -> None:
+        self._store = store
+        self._servers = servers
+        self.rank: int = store.add(_ARRIVED_KEY, 1) - 1
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._live, name="adapm presence", daemon=True)
+        if self.rank < servers:
+            self._thread.start()
+
+    def leave(self, reason: str = "") -> None:
+        """The server has ended, well or for a reason; a second call does nothing."""
+        if self._over.is_set() or self.rank >= self._servers:
+            return
+        self._over.set()
+        self._thread.join()
+        if reason:
+            self._store.set(_END_KEY, reason)
+        elif self._store.add(_LEFT_KEY, 1) == self._servers:
+            self._store.set(_END_KEY, "")
+
+    def _live(self) -> None:
+        while not self._over.wait(PERIOD):
+            try:
+                self._store.add(_life_key(self.rank), 1)
+            except RuntimeError:  # the scheduler's process has ended, and nobody wants to know any more
+                return
+
+
+def await_servers(store: Store, servers: int, arrival: float) -> None:
+    """Return when all servers have left.
+
+    Raises
+    ------
+    RendezvousError
+        If they have not come `arrival` seconds from now.
+    AdapsError
+        If one of them ends otherwise or shows no sign of life any more.
+    """
+    started = time.monotonic()
+    seen = [(0, started)] * servers
+    while not rendezvous.wait_for(store, [_END_KEY], time.monotonic() + PERIOD):
+        now = time.monotonic()
+        arrived = store.add(_ARRIVED_KEY, 0)
+        if arrived < servers and now - started > arrival:
+            raise RendezvousError(f"{arrived} of {servers} servers came within {arrival:.0f} s")
+        for rank in range(min(arrived, servers)):
+            signs = store.add(_life_key(rank), 0)
+            if signs != seen[rank][0] or seen[rank][1] == started:
+                seen[rank] = signs, now
+            elif now - seen[rank][1] > SILENCE:
+                raise AdapsError(f"server {rank} is dead: it gave no sign of life for {SILENCE:.0f} s")
+    reason = store.get(_END_KEY).decode()
+    if reason:
+        raise AdapsError(reason)
+
+
+def _life_key(rank: int) -> str:
+    return f"adapm/life/{rank}"
