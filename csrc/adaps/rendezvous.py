@@ -12,22 +12,20 @@ after the handshake of the connections, which proves that both sides know the jo
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import hmac
 import json
 import os
 import secrets
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from adaps import _hosts
 from adaps._secret import HOW_TO_SHARE, Handover, secret_in_environment, take_secret
+from adaps._store import TimedStore, open_store, wait_for
 from adaps.errors import RendezvousError
 
 if TYPE_CHECKING:
@@ -53,8 +51,6 @@ MAX_NODES = 4096
 
 # Seconds between two looks at the store.
 _PATIENCE = 0.02
-
-_BACKLOG = 4096  # the kernel lowers it to its own limit
 
 
 @dataclass(frozen=True)
@@ -165,13 +161,13 @@ class Rendezvous:
 
     def __init__(
         self,
-        store: Store,
+        store: Store | TimedStore,
         rank: int,
         world_size: int,
         prefix: str,
         *,
         interface: str = _hosts.LOOPBACK,
-        reopen: Callable[[float], Store] | None = None,
+        reopen: Callable[[float], Store | TimedStore] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.rank = rank
@@ -356,94 +352,26 @@ def rendezvous_at(place: Place, deadline: float) -> Rendezvous:
     where = place.host, place.port
     hosts = place.rank == 0 and not place.hosted
 
-    def reopen(deadline: float) -> Store:
-        _stores[where] = open_store(*where, hosts=hosts, deadline=deadline)
-        return _stores[where]
+    def forget() -> None:
+        _stores.pop(where, None)
 
-    store = _stores[where] if where in _stores else reopen(deadline)
+    def connect(deadline: float) -> TimedStore:
+        if where not in _stores:
+            _stores[where] = open_store(*where, hosts=hosts, deadline=deadline)
+        return TimedStore(_stores[where], deadline, forget)
+
+    def reopen(deadline: float) -> TimedStore:
+        forget()
+        return connect(deadline)
+
     return Rendezvous(
-        store,
+        connect(deadline),
         place.rank,
         place.world_size,
         "adaps",
         interface=place.interface(),
         reopen=None if hosts else reopen,
     )
-
-
-def open_store(host: str, port: int, *, hosts: bool, deadline: float) -> Store:
-    """Connect to the store at `host`:`port`, which this process creates if it `hosts`.
-
-    Raises
-    ------
-    RendezvousError
-        If the port is in use, or nobody listens there until the deadline.
-    """
-    if not hosts:
-        _await_listener(host, port, deadline)
-    while True:
-        try:
-            return _store(host, port, hosts, max(deadline - time.monotonic(), 1.0))
-        except RuntimeError as error:
-            # A server that strangers keep busy may close a connection; the next one may fare better.
-            if hosts or time.monotonic() >= deadline:
-                used = "EADDRINUSE" in str(error)
-                reason = "the port is in use" if used else str(error).partition("\n")[0]
-                verb = "opened" if hosts else "used"
-                raise RendezvousError(
-                    f"the rendezvous store cannot be {verb} at {host}:{port}: {reason}"
-                ) from error
-        time.sleep(_PATIENCE)
-
-
-def _store(host: str, port: int, hosts: bool, seconds: float) -> Store:
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-    listener = _listener(host, port) if hosts else None
-    # multi_tenant: a process group that the user makes in this process shares the store's server.
-    return TCPStore(
-        host,
-        port,
-        is_master=hosts,
-        timeout=timedelta(seconds=seconds),
-        wait_for_workers=False,
-        multi_tenant=True,
-        master_listen_fd=None if listener is None else listener.detach(),
-    )
-
-
-def _listener(host: str, port: int) -> socket.socket | None:
-    """Listen at `host` only, for a store left to itself listens on all interfaces.
-
-    None leaves the store to itself: a name may mean other addresses of this host elsewhere, an address may be
-    translated on the way; and if the port is taken, this process may have a store there, which is shared.
-    """
-    where = _hosts.literal(host)
-    if where is None:
-        return None
-    listener = socket.socket(socket.AF_INET6 if ":" in where else socket.AF_INET)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((where, port))
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        if error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
-            return None
-        raise RendezvousError(
-            f"the rendezvous store cannot be opened at {host}:{port}: {error.strerror}"
-        ) from error
-    return listener
-
-
-def wait_for(store: Store, keys: list[str], deadline: float) -> bool:
-    """Block until the store has all keys; False at the deadline."""
-    # The store's own wait cannot be interrupted by Ctrl-C and prints a warning when its time is up.
-    while not store.check(keys):
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(_PATIENCE)
-    return True
 
 
 def variable(environment: Mapping[str, str], name: str, together: Sequence[str] = VARIABLES) -> str:
@@ -463,25 +391,6 @@ def integer_variable(environment: Mapping[str, str], name: str, together: Sequen
         return int(text)
     except ValueError:
         raise RendezvousError(f"the environment variable {name} is {text!r}; it must be an integer") from None
-
-
-def _await_listener(host: str, port: int, deadline: float) -> None:
-    while True:
-        try:
-            with socket.create_connection((host, port), timeout=1.0):
-                return
-        except socket.gaierror as error:
-            raise RendezvousError(
-                f"the address {host!r} of the rendezvous cannot be resolved: {error.strerror}"
-            ) from error
-        except OSError as error:
-            if time.monotonic() >= deadline:
-                raise RendezvousError(
-                    f"nobody opened the rendezvous store at {host}:{port} in time (rank 0 is missing): "
-                    f"{error.strerror or error}"
-                ) from error
-        # Nobody can tell this process when the port opens; asking again is all there is.
-        time.sleep(0.05)
 
 
 def _are(ranks: list[int]) -> str:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +19,7 @@ import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 import adaps
-from adaps import _hosts, rendezvous
+from adaps import _hosts, _store, rendezvous
 from adaps._secret import take_secret
 from adaps.node import listening_address
 from tests.conftest import free_port
@@ -248,6 +251,49 @@ def test_a_store_at_loopback_is_reached_at_that_address_only() -> None:
     assert other.get("key") == b"value"
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", port), timeout=10)
+
+
+HOLDS_A_STORE = """
+import sys, time
+from adaps.rendezvous import open_store
+store = open_store("127.0.0.1", int(sys.argv[1]), hosts=True, deadline=time.monotonic() + 60)
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_a_store_that_is_stopped_is_told_at_the_deadline(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+    """Before it is connected to, and after."""
+    port = free_port()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS_A_STORE, str(port)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None
+        try:
+            assert holder.stdout.readline() == "open\n"
+            place = rendezvous.Place(rank, 3, "127.0.0.1", port, hosted=True, one_host=True)
+            deadline = time.monotonic() + 60
+            if rank == 1:
+                where = rendezvous.rendezvous_at(place, deadline)
+                holder.send_signal(signal.SIGSTOP)
+                where.store = _store.TimedStore(where.store, time.monotonic(), lambda: None)
+                with pytest.raises(
+                    adaps.RendezvousError, match=r"^the rendezvous store does not answer: .*stopped"
+                ):
+                    where.meet("a", deadline)
+            else:
+                holder.send_signal(signal.SIGSTOP)
+                monkeypatch.setattr(_store, "_LEAST_TO_OPEN", 0.5)
+                with pytest.raises(
+                    adaps.RendezvousError, match=rf"^the rendezvous store at 127.0.0.1:{port} does n"
+                ):
+                    rendezvous.rendezvous_at(place, time.monotonic())
+        finally:
+            holder.kill()
 
 
 def test_strangers_who_flood_the_store_keep_nobody_from_it() -> None:

@@ -20,6 +20,7 @@ import adaps
 from tests.conftest import free_port
 from tests.integration.faults.network import Cable
 from tests.integration.faults.rank import (
+    CONNECT_TIMEOUT,
     LATE,
     PEER_TIMEOUT,
     PHASES,
@@ -65,7 +66,7 @@ class Cell:
     @property
     def needs_cable(self) -> bool:
         """Whether the nodes have to be in two network namespaces."""
-        return self.fault.startswith("link")
+        return self.fault.startswith("link") or self.phase == "two hosts"
 
 
 @dataclass
@@ -206,7 +207,7 @@ class _Cluster:
     def newest_step(self) -> int:
         """The newest checkpoint that a rank knows to be complete."""
         steps = [said.get("step", 0) for said in self.said]
-        return max(steps) if self.cell.phase == "checkpoint" else 0
+        return max(steps) if self.cell.phase in ("checkpoint", "two hosts") else 0
 
     def end(self) -> None:
         self.tell()
@@ -252,17 +253,20 @@ def _check_completion(cluster: _Cluster, outcome: Outcome) -> None:
 
 def _check_loss(cluster: _Cluster, outcome: Outcome) -> None:
     cell = cluster.cell
+    told = "RendezvousError" if cell.phase == "during restart" else "PeerLost"
     cluster.await_all(cluster.survivors, "outcome", _PATIENCE)
     said = cluster.said
     named = {f"{said[rank]['outcome']}({said[rank].get('rank')})" for rank in cluster.survivors}
     outcome.outcome = " and ".join(sorted(named))
     outcome.seconds = max(said[rank].get("at", 0.0) - cluster.hit_at for rank in cluster.survivors)
     for rank in cluster.survivors:
-        if (said[rank]["outcome"], said[rank].get("rank")) != ("PeerLost", cell.victim):
+        if (said[rank]["outcome"], said[rank].get("rank")) != (told, cell.victim):
             outcome.problems.append(f"rank {rank} was told: {said[rank].get('reason', said[rank])}")
         if silent := said[rank].get("silent"):
             outcome.problems.append(f"rank {rank}: {', '.join(silent)} did not raise PeerLost({cell.victim})")
     limit = STALL_TIMEOUT if cell.fault == "hang" else PEER_TIMEOUT
+    if cell.phase == "during restart":
+        limit = CONNECT_TIMEOUT
     if outcome.seconds > limit + LATE:
         outcome.problems.append(f"it was told after {outcome.seconds:.2f} s; the limit is {limit} s")
     if cell.fault == "hang":
@@ -271,10 +275,10 @@ def _check_loss(cluster: _Cluster, outcome: Outcome) -> None:
         os.kill(cluster.processes[cell.victim], signal.SIGCONT)
     cluster.tell()
     if cell.fault == "link down":
-        cluster.await_all([cell.victim], "outcome", _END)
-        if said[cell.victim]["outcome"] != "PeerLost" or said[cell.victim]["rank"] == cell.victim:
+        cluster.await_all([cell.victim], "outcome", _PATIENCE)
+        if said[cell.victim]["outcome"] != told or said[cell.victim]["rank"] == cell.victim:
             outcome.problems.append(f"the rank beyond the cable was told {said[cell.victim]}")
-    cluster.await_ends(range(cell.nodes), _END)
+    cluster.await_ends(range(cell.nodes), _PATIENCE if told == "RendezvousError" else _END)
     codes = {rank: code for rank, code in cluster.ended.items() if rank != cell.victim and code != 3}
     if codes:
         outcome.problems.append(f"exit codes of ranks {codes}; 3 is due")

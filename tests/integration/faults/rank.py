@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import resource
 import secrets
 import signal
@@ -21,11 +22,28 @@ import numpy as np
 import adaps
 from tests.integration.faults import network
 
-__all__ = ["LATE", "PEER_TIMEOUT", "PHASES", "STALL_TIMEOUT", "TURNS", "Orders", "live", "table", "value_at"]
+__all__ = [
+    "CONNECT_TIMEOUT",
+    "LATE",
+    "PEER_TIMEOUT",
+    "PHASES",
+    "STALL_TIMEOUT",
+    "TURNS",
+    "Orders",
+    "live",
+    "table",
+    "value_at",
+]
 
-PHASES = ("setup", "pull", "push", "wait_sync", "barrier", "checkpoint", "finalize")
+PHASES = (
+    *("setup", "pull", "push", "wait_sync", "barrier", "checkpoint", "finalize"),
+    *("two hosts", "during restart"),
+)
 PEER_TIMEOUT = 1.5
 STALL_TIMEOUT = 2.0
+CONNECT_TIMEOUT = 3.0
+"""Of a cluster that starts again and misses the victim."""
+
 LATE = 0.5
 """Seconds that a call may raise later than that, for the machine has other things to do."""
 
@@ -99,15 +117,16 @@ def live(orders: Orders) -> NoReturn:
 
 def _work(orders: Orders) -> int:
     rank = _Rank(orders)
+    restarts = orders.phase == "during restart"
     try:
-        with adaps.Node(
-            [table()],
-            channels=orders.channels,
-            techniques="static",
-            peer_timeout=PEER_TIMEOUT,
-            stall_timeout=STALL_TIMEOUT if orders.hangs else 1800.0,
-        ) as node:
-            rank.begin(node)
+        if restarts:
+            with _node(orders, 60.0) as node:
+                rank.begin(node)
+            _say(orders, ready=True)
+            if orders.victim or orders.goes_on:
+                os.read(orders.told, 1)
+        with _node(orders, CONNECT_TIMEOUT if restarts and not orders.goes_on else 60.0) as node:
+            rank.resume(node) if restarts else rank.begin(node)
             try:
                 rank.run()
             except adaps.PeerLost as lost:
@@ -124,8 +143,30 @@ def _work(orders: Orders) -> int:
                 raise
     except adaps.PeerLost:
         return _PEER_LOST
+    except adaps.RendezvousError as error:
+        missing = [int(number) for number in re.findall(r"\brank (\d+)", str(error))]
+        _say(
+            orders,
+            outcome="RendezvousError",
+            rank=missing[0] if missing else None,
+            at=time.monotonic(),
+            reason=str(error),
+        )
+        os.read(orders.told, 1)  # the others may still ask the store, which ends with this process
+        return _PEER_LOST
     _say(orders, outcome="done", step=rank.step, seconds=rank.seconds)
     return 0
+
+
+def _node(orders: Orders, connect_timeout: float) -> adaps.Node:
+    return adaps.Node(
+        [table()],
+        channels=orders.channels,
+        techniques="static",
+        peer_timeout=PEER_TIMEOUT,
+        stall_timeout=STALL_TIMEOUT if orders.hangs else 1800.0,
+        connect_timeout=connect_timeout,
+    )
 
 
 class _Rank:
@@ -145,8 +186,18 @@ class _Rank:
         self.kv.push(self.keys, self.ones)
         node.checkpoint(self.orders.directory, extra={"step": 0})
 
+    def resume(self, node: adaps.Node) -> None:
+        """Go on after a restart, from the checkpoint of `begin`."""
+        self.node, self.kv = node, node.worker(0)
+        node.restore(self.orders.directory)
+
     def run(self) -> None:
-        turn: Callable[[], None] = getattr(self, f"_{self.orders.phase}")
+        turn: Callable[[], None] = getattr(self, f"_{self.orders.phase.replace(' ', '_')}")
+        if self.orders.phase == "during restart":
+            if not self.orders.goes_on:
+                raise AssertionError("the nodes met without the victim")
+            self._go_on(turn)
+            return
         if self.orders.phase != "finalize":
             self._take(turn, 2)
         _say(self.orders, ready=True)
@@ -196,7 +247,7 @@ class _Rank:
         else:
             self._take(turn, TURNS)
         self.kv.end_setup()
-        pushes = self.step if self.orders.phase in ("push", "wait_sync", "checkpoint", "finalize") else 0
+        pushes = 0 if self.orders.phase in ("setup", "pull", "barrier") else self.step
         expected = float(self.step) if self.orders.phase == "setup" else value_at(pushes, self.orders.nodes)
         self.kv.pull(self.keys, self.out)
         if not (self.out == expected).all():
@@ -227,6 +278,8 @@ class _Rank:
     def _checkpoint(self) -> None:
         self.kv.push(self.keys, self.ones)
         self.node.checkpoint(self.orders.directory, extra={"step": self.step + 1})
+
+    _two_hosts = _during_restart = _checkpoint
 
     def _finalize(self) -> None:
         self.node.close()

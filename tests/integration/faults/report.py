@@ -10,7 +10,7 @@ from adabench.harness.environment import capture, machine_name
 
 from . import agents
 from .cell import FAULTS
-from .rank import PEER_TIMEOUT, PHASES, STALL_TIMEOUT
+from .rank import CONNECT_TIMEOUT, PEER_TIMEOUT, PHASES, STALL_TIMEOUT
 
 __all__ = ["agents_page", "markdown"]
 
@@ -27,6 +27,11 @@ Afterwards every other call (pull, push, set, intent, wait_sync, barrier, begin_
 close) raised it at once, each process ended by itself (or, where it hung, by SIGKILL), none left a process or
 a file, and a cluster of one restored the last complete checkpoint. Where all complete, the seconds are those
 of {turns} turns with the fault and of the end, and every sum is exact.
+
+In `two hosts`, the victim is in another network namespace than all others, which is another host to them, and
+all push and write checkpoints in turns. In `during restart`, all have closed their nodes after a checkpoint
+and make new ones; the victim has not come yet. `RendezvousError(rank)`: every other node was refused after
+`connect_timeout`, here {connect_timeout} s, by a sentence that names that rank.
 """
 
 
@@ -92,6 +97,7 @@ def markdown(outcomes: list[dict[str, Any]], turns: int) -> str:
             machine=machine_name(capture()),
             peer_timeout=PEER_TIMEOUT,
             stall_timeout=STALL_TIMEOUT,
+            connect_timeout=CONNECT_TIMEOUT,
             turns=turns,
         )
     ]
@@ -105,7 +111,7 @@ def markdown(outcomes: list[dict[str, Any]], turns: int) -> str:
         for fault, meaning in FAULTS.items():
             found = {one["phase"]: one for one in outcomes if (one["fault"], one["nodes"]) == (fault, nodes)}
             if found:
-                cells = " | ".join(_cell(found[phase]) for phase in PHASES)
+                cells = " | ".join(_cell(found[phase]) if phase in found else "–" for phase in PHASES)
                 lines.append(f"| **{fault}**: {meaning} | {cells} |")
         lines.append("")
     return "\n".join(lines)

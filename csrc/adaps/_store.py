@@ -1,0 +1,184 @@
+"""The store in which nodes meet, a `torch.distributed.TCPStore`, whose calls end when their time is up."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from adaps import _hosts
+from adaps.errors import RendezvousError
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
+__all__ = ["TimedStore", "open_store", "wait_for"]
+
+T = TypeVar("T")
+
+# Seconds between two looks at the store.
+_PATIENCE = 0.02
+
+# Seconds that a busy store may take for an answer, or to be opened, however late the call comes.
+_LEAST, _LEAST_TO_OPEN = 1.0, 5.0
+
+_SILENT = (
+    "does not answer: the process that holds it, rank 0 or torchrun's agent, is stopped, cut off or kept busy"
+)
+_BACKLOG = 4096  # the kernel lowers it to its own limit
+
+
+def open_store(host: str, port: int, *, hosts: bool, deadline: float) -> Store:
+    """Connect to the store at `host`:`port`, which this process creates if it `hosts`.
+
+    Raises
+    ------
+    RendezvousError
+        If the port is in use, or nobody listens there until the deadline.
+    """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    if not hosts:
+        _await_listener(host, port, deadline)
+    while True:
+        seconds = max(deadline - time.monotonic(), _LEAST_TO_OPEN)
+        listener = _listener(host, port) if hosts else None
+        # multi_tenant: a process group that the user makes in this process shares the store's server.
+        store = partial(
+            TCPStore,
+            host,
+            port,
+            is_master=hosts,
+            timeout=timedelta(seconds=seconds),
+            wait_for_workers=False,
+            multi_tenant=True,
+            master_listen_fd=None if listener is None else listener.detach(),
+        )
+        try:
+            return _answer(store, seconds)
+        except TimeoutError:
+            raise RendezvousError(f"the rendezvous store at {host}:{port} {_SILENT}") from None
+        except RuntimeError as error:
+            # A server that strangers keep busy may close a connection; the next one may fare better.
+            if hosts or time.monotonic() >= deadline:
+                used = "EADDRINUSE" in str(error)
+                reason = "the port is in use" if used else str(error).partition("\n")[0]
+                verb = "opened" if hosts else "used"
+                raise RendezvousError(
+                    f"the rendezvous store cannot be {verb} at {host}:{port}: {reason}"
+                ) from error
+        time.sleep(_PATIENCE)
+
+
+def wait_for(store: Store | TimedStore, keys: list[str], deadline: float) -> bool:
+    """Block until the store has all keys; False at the deadline."""
+    # The store's own wait cannot be interrupted by Ctrl-C and prints a warning when its time is up.
+    while not store.check(keys):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_PATIENCE)
+    return True
+
+
+class TimedStore:
+    """A connection to a store, whose calls end at a deadline even if the store's process is stopped.
+
+    Those of the store itself wait for its answer without an end, and no Ctrl-C comes through.
+    """
+
+    def __init__(self, store: Store | TimedStore, deadline: float, given_up: Callable[[], Any]) -> None:
+        self._store = store
+        self._deadline = deadline
+        self._given_up = given_up
+
+    def set(self, key: str, value: str) -> None:
+        """Write a value."""
+        self._ask(partial(self._store.set, key, value))
+
+    def get(self, key: str) -> bytes:
+        """Read a value that is there."""
+        return self._ask(partial(self._store.get, key))
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number, which is 0 if nobody has; gives the sum."""
+        return self._ask(partial(self._store.add, key, amount))
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all these keys are there."""
+        return self._ask(partial(self._store.check, keys))
+
+    def _ask(self, call: Callable[[], T]) -> T:
+        try:
+            return _answer(call, max(self._deadline - time.monotonic(), _LEAST))
+        except TimeoutError:
+            self._given_up()  # the answer may still come, and would be taken for the next one's
+            raise RendezvousError(f"the rendezvous store {_SILENT}") from None
+
+
+def _listener(host: str, port: int) -> socket.socket | None:
+    """Listen at `host` only, for a store left to itself listens on all interfaces.
+
+    None leaves the store to itself: a name may mean other addresses of this host elsewhere, an address may be
+    translated on the way; and if the port is taken, this process may have a store there, which is shared.
+    """
+    where = _hosts.literal(host)
+    if where is None:
+        return None
+    listener = socket.socket(socket.AF_INET6 if ":" in where else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((where, port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
+            return None
+        raise RendezvousError(
+            f"the rendezvous store cannot be opened at {host}:{port}: {error.strerror}"
+        ) from error
+    return listener
+
+
+def _answer(call: Callable[[], T], seconds: float) -> T:
+    """Give what a call returns or raises, or TimeoutError after that time, when it is left to itself."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+    done = threading.Event()
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:  # raised where the call was made
+            errors.append(error)
+        done.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    if not done.wait(seconds):
+        raise TimeoutError
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def _await_listener(host: str, port: int, deadline: float) -> None:
+    while True:
+        try:
+            with socket.create_connection((host, port), timeout=1.0):
+                return
+        except socket.gaierror as error:
+            raise RendezvousError(
+                f"the address {host!r} of the rendezvous cannot be resolved: {error.strerror}"
+            ) from error
+        except OSError as error:
+            if time.monotonic() >= deadline:
+                raise RendezvousError(
+                    f"nobody opened the rendezvous store at {host}:{port} in time (rank 0 is missing): "
+                    f"{error.strerror or error}"
+                ) from error
+        # Nobody can tell this process when the port opens; asking again is all there is.
+        time.sleep(0.05)
