@@ -17,6 +17,7 @@ from adabench.analysis.costs import draw_costs
 from adabench.analysis.life_of_keys import draw_life_of_run
 from adabench.analysis.load import SUCCESS, cell_labels, last_attempts, traced_runs
 from adabench.analysis.style import INK, SVG, palette, styled
+from adabench.analysis.sweeps import draw_sweep, swept
 from adabench.analysis.thesis import draw_thesis
 from adabench.results.record import RecordError, Run
 from adabench.results.store import SessionStore, write_atomically
@@ -29,8 +30,8 @@ _BARS_IN_A_ROW = 6
 
 def draw_figures(store: SessionStore) -> list[Path]:
     """Draw a session into its folder ``figures``, each as PNG and SVG: bars a use case, costs
-    beside other systems', the budget of profiled steps, ratios beside the thesis's, and the life of
-    keys where it was traced.
+    beside other systems', the budget of profiled steps, ratios beside the thesis's, training time over each
+    parameter that was swept, and the life of keys where it was traced.
 
     Raises
     ------
@@ -50,6 +51,7 @@ def draw_figures(store: SessionStore) -> list[Path]:
             f"{usecase}-costs": draw_costs(own),
             f"{usecase}-budget": draw_budgets(own),
             f"{usecase}-thesis": draw_thesis(own),
+            **{f"{usecase}-by-{name}": draw_sweep(own, name) for name in swept(own)},
             f"{usecase}-life": draw_life_of_run(store, traced[usecase]) if usecase in traced else None,
         }
         for name, figure in figures.items():

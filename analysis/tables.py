@@ -11,6 +11,7 @@ import msgspec
 
 from adabench.analysis.compare import ALPHA, Comparison
 from adabench.analysis.load import SUCCESS, cell_labels, last_attempts
+from adabench.analysis.sessions import Change
 from adabench.results.record import Run
 from adabench.results.store import SessionStore, write_atomically
 
@@ -21,6 +22,7 @@ __all__ = [
     "needs",
     "run_text",
     "seconds_to_best",
+    "session_comparison_table",
     "session_table",
     "shortened",
     "usecase_rows",
@@ -83,6 +85,30 @@ def comparison_table(comparisons: Sequence[Comparison], width: int | None = None
     if flagged:
         lines += ["", f"far from the other runs of their cell, and kept: {', '.join(dict.fromkeys(flagged))}"]
     return "\n".join(lines)
+
+
+def session_comparison_table(changes: Sequence[Change], before: str, after: str) -> str:
+    """The cells of two sessions: ratio of the later one's training time to the earlier one's, and verdict."""
+    rows = [
+        [
+            one.usecase,
+            one.label,
+            f"{one.before}, {one.after}",
+            f"{one.ratio:.3f}",
+            f"{one.p:.4f}",
+            one.verdict,
+        ]
+        for one in changes
+    ]
+    return "\n".join(
+        [
+            f"training time in {after}: its ratio to that in {before}; below 1 is faster",
+            f"rank-sum test, unpaired: what changed on the machine in between is in it "
+            f"(Holm, comparisons: {len(changes)})",
+            "",
+            markdown(["use case", "cell", "runs", "ratio", "p", "verdict"], rows),
+        ]
+    )
 
 
 def needs(blocks: int, comparisons: int) -> str:

@@ -7,6 +7,7 @@ import sys
 
 import typer
 
+from adabench.harness.commands_history import history
 from adabench.harness.commands_machine import doctor, fetch
 from adabench.harness.commands_plugins import check, new
 from adabench.harness.commands_profile import profile
@@ -26,7 +27,7 @@ app = typer.Typer(
     # Markup would swallow the brackets of ctr[dim=8].
     rich_markup_mode=None,
 )
-for command in (run, plan, profile, show, compare, plot, report, export, doctor, check, new):
+for command in (run, plan, profile, show, compare, history, plot, report, export, doctor, check, new):
     app.command()(command)
 app.command("list")(list_)
 

@@ -87,6 +87,9 @@ def plot(session: SessionName = None, results: Results = None) -> None:
 
 def compare(
     session: SessionName = None,
+    other: Annotated[
+        str | None, typer.Argument(help="Another session, whose cells are compared with the first one's.")
+    ] = None,
     baseline: Annotated[
         str | None,
         typer.Option(
@@ -105,15 +108,25 @@ def compare(
     ] = False,
     results: Results = None,
 ) -> None:
-    """Compare the backends of a session with one of them, block by block."""
+    """Compare the backends of a session with one of them, block by block; or the cells of two sessions."""
     from adabench.analysis.compare import UNJUDGED
     from adabench.analysis.compare import compare as compare_runs
     from adabench.analysis.condition import parse_condition
-    from adabench.analysis.tables import comparison_table
+    from adabench.analysis.sessions import compare_sessions
+    from adabench.analysis.tables import comparison_table, session_comparison_table
     from adabench.results.store import find_session
 
     if fail_undecided and fail_if is None:
         raise UsageError("--fail-undecided needs --fail-if, which says what fails otherwise")
+    if other is not None:
+        if baseline is not None or fail_if is not None:
+            raise UsageError(
+                "--baseline and --fail-if are for the backends of one session, not for two sessions"
+            )
+        stores = [find_session(results_root(results), name) for name in (session, other)]
+        found_changes = compare_sessions(*(one.runs() for one in stores))
+        tell(session_comparison_table(found_changes, *(one.folder.name for one in stores)))
+        return
     condition = parse_condition(fail_if) if fail_if is not None else None
     store = find_session(results_root(results), session)
     found = compare_runs(store.runs(), baseline, looks=store.session().looks)

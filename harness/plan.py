@@ -11,6 +11,7 @@ import msgspec
 from adabench.harness.cell import Cell, digest, with_identity
 from adabench.harness.errors import UsageError
 from adabench.harness.registry import load_backend, load_usecase
+from adabench.harness.selection import select
 from adabench.harness.study import Study
 from adabench.harness.syntax import combinations, convert_params
 from adabench.results.record import PlannedRun
@@ -50,7 +51,8 @@ def cells_of(study: Study) -> list[Cell]:
                 turn_steps=study.turn_steps,
             )
             cells += [found for found in _with_backends(cell, study) if found not in cells]
-    return with_identity(cells, study.seed)
+    chosen = select(cells, study.include, study.exclude, study.sample, study.seed)
+    return with_identity(chosen, study.seed)
 
 
 def order(cells: Sequence[Cell], repeats: int, seed: int, warmup: bool) -> list[PlannedRun]:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from adabench.harness.errors import UsageError, unknown
+from adabench.harness.selection import Pattern, checked_patterns
 from adabench.harness.syntax import Selection, parse_duration, parse_network, parse_selections
 
 if sys.version_info >= (3, 11):
@@ -58,6 +59,10 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         Use case -> folder or file of its data; absent where the use case generates its own.
     targets : dict
         Use case -> metric -> value that has to be reached.
+    include, exclude : list of Pattern
+        Which of all combinations are cells of the study.
+    sample : int
+        How many of these, drawn at random by the seed; 0 for all.
     """
 
     name: str
@@ -75,6 +80,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     warmup: bool
     data: dict[str, str]
     targets: dict[str, dict[str, float]]
+    include: list[Pattern] = []
+    exclude: list[Pattern] = []
+    sample: int = 0
 
 
 _DEFAULTS: dict[str, Any] = {
@@ -92,6 +100,9 @@ _DEFAULTS: dict[str, Any] = {
     "warmup": True,
     "data": {},
     "targets": {},
+    "include": [],
+    "exclude": [],
+    "sample": 0,
     "params": {},
     "options": {},
 }
@@ -175,6 +186,12 @@ def load_study(file: Path | None, name: str, overrides: Mapping[str, Any]) -> St
         data = _data(values["data"], usecases, None if origin["data"] == "option" or file is None else file)
     with located("targets"):
         targets = _targets(values["targets"], usecases)
+    with located("include"):
+        include = checked_patterns(values["include"])
+    with located("exclude"):
+        exclude = checked_patterns(values["exclude"])
+    with located("sample"):
+        sample = _between(0, values["sample"], MOST_REPEATS)
     return Study(
         name=name,
         usecases=usecases,
@@ -191,6 +208,9 @@ def load_study(file: Path | None, name: str, overrides: Mapping[str, Any]) -> St
         warmup=warmup,
         data=data,
         targets=targets,
+        include=include,
+        exclude=exclude,
+        sample=sample,
     )
 
 

@@ -65,7 +65,7 @@ def a_session(root: Path, runs: list[Run]) -> None:
 
 def exit_code(root: Path, fail_if: str | None, *, fail_undecided: bool = False) -> int:
     try:
-        compare("s", "prefetch", fail_if, fail_undecided, root)
+        compare("s", None, "prefetch", fail_if, fail_undecided, root)
     except typer.Exit as ended:
         return ended.exit_code
     return 0

@@ -1,0 +1,85 @@
+"""Training time over a parameter that was swept: nodes, workers, or any numeric option."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from matplotlib.figure import Figure
+
+from adabench.analysis.load import SUCCESS, cell_labels
+from adabench.analysis.style import palette, styled
+from adabench.results.record import Run
+
+__all__ = ["FEWEST", "draw_sweep", "swept"]
+
+FEWEST = 3
+"""Values that make a sweep; two are compared better as bars."""
+
+_TOPOLOGY = ("nodes", "workers")
+
+
+def swept(runs: Sequence[Run]) -> list[str]:
+    """What the finished runs of one use case have at least `FEWEST` numeric values of, for one backend.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        Of one use case.
+    """
+    done = [run for run in runs if run.status in SUCCESS]
+    names = [*_TOPOLOGY, *dict.fromkeys(name for run in done for name in run.params)]
+    # They become names of files, and records may be anybody's.
+    return [name for name in names if name.isidentifier() and _most_values(done, name) >= FEWEST]
+
+
+def draw_sweep(runs: Sequence[Run], name: str) -> Figure:
+    """A line per backend, and per whatever else tells cells apart, over the values of `name`.
+
+    Points are means, whiskers go from the fastest to the slowest run.
+    """
+    done = [run for run in runs if run.status in SUCCESS and _value(run, name) is not None]
+    lines: dict[str, dict[float, list[float]]] = {}
+    labels = cell_labels(done)
+    for run in done:
+        line = lines.setdefault(_without(labels[run.cell], name), {})
+        line.setdefault(_value(run, name) or 0.0, []).append(run.seconds.train or 0.0)
+    with styled():
+        figure = Figure(figsize=(7.0, 3.8), layout="constrained")
+        axes = figure.subplots()
+        for (label, points), colour in zip(sorted(lines.items()), palette(len(lines)), strict=True):
+            values = sorted(points)
+            means = [fmean(points[value]) for value in values]
+            low = [mean - min(points[value]) for value, mean in zip(values, means, strict=True)]
+            high = [max(points[value]) - mean for value, mean in zip(values, means, strict=True)]
+            axes.errorbar(values, means, yerr=[low, high], fmt="o-", color=colour, capsize=4, label=label)
+        ticks = sorted({value for points in lines.values() for value in points})
+        axes.set_xticks(ticks, [f"{value:g}" for value in ticks])
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel(name)
+        axes.set_ylabel("training time of a run (seconds)")
+        axes.set_title(f"{runs[0].usecase}: means, whiskers min and max", fontsize=10)
+        axes.legend(frameon=False, fontsize=8.5, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.08))
+    return figure
+
+
+def _value(run: Run, name: str) -> float | None:
+    value = getattr(run, name) if name in _TOPOLOGY else run.params.get(name)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _without(label: str, name: str) -> str:
+    """A cell's label less what the axis says."""
+    backend, _, rest = label.partition(" (")
+    parts = [part for part in rest.rstrip(")").split(", ") if part and not part.startswith(f"{name}=")]
+    return f"{backend} ({', '.join(parts)})" if parts else backend
+
+
+def _most_values(runs: Sequence[Run], name: str) -> int:
+    """How many values the backend with the most of them has."""
+    values: dict[str, set[float]] = {}
+    for run in runs:
+        value = _value(run, name)
+        if value is not None:
+            values.setdefault(run.backend, set()).add(value)
+    return max(map(len, values.values()), default=0)
