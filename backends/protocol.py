@@ -39,7 +39,19 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options of every backend on the parameter server."""
+    """Options of every backend on the parameter server.
+
+    Attributes
+    ----------
+    lookahead : int
+        Batches announced ahead of their use; 0 announces none.
+    techniques : str
+        How rows become local. Adaptive chooses for each row.
+    timing : bool
+        Whether intent is acted on as late as it can be.
+    channels : int
+        Threads that exchange rows with the other nodes.
+    """
 
     lookahead: int = 20
     techniques: Technique = "adaptive"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import sys
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from adabench.harness.commands_history import history
 from adabench.harness.commands_machine import doctor, fetch
@@ -22,17 +25,46 @@ __all__ = ["app", "main"]
 app = typer.Typer(
     help="Benchmarks of intent signalling: use cases × strategies × repeated runs, recorded and compared.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     # Markup would swallow the brackets of ctr[dim=8].
     rich_markup_mode=None,
 )
+
+
+class Command(TyperCommand):
+    """A command that refuses an option given twice, where the first would be forgotten in silence."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        order = self.make_parser(ctx).parse_args(args=list(args))[2]
+        for option in order:
+            several = getattr(option, "multiple", False) or option.param_type_name == "argument"
+            if not several and order.count(option) > 1:
+                raise UsageError(f"{option.opts[0]} is given {order.count(option)} times: give it once")
+        return super().parse_args(ctx, args)
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"adabench {version('adabench')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _app(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", help="Say which version this is.", callback=_say_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Benchmarks of intent signalling: use cases × strategies × repeated runs, recorded and compared."""
+
+
 for command in (run, plan, profile, show, compare, history, plot, report, export, doctor, check, new):
-    app.command()(command)
-app.command("list")(list_)
+    app.command(cls=Command)(command)
+app.command("list", cls=Command)(list_)
 
 data = typer.Typer(help="Data of use cases that is not generated.", no_args_is_help=True)
-data.command()(fetch)
+data.command(cls=Command)(fetch)
 app.add_typer(data, name="data")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,19 +23,28 @@ REGRESSION = 3
 """Exit code of a comparison that fulfils the condition of ``--fail-if``, or that cannot be judged by it."""
 
 
+def _kinds(incomplete: str) -> list[str]:
+    return [kind for kind in ("backends", "usecases", "studies", "sessions") if kind.startswith(incomplete)]
+
+
 def list_(
-    what: Annotated[str, typer.Argument(help="backends, usecases, studies or sessions.")],
+    what: Annotated[
+        str, typer.Argument(help="backends, usecases, studies or sessions.", autocompletion=_kinds)
+    ],
     results: Results = None,
 ) -> None:
     """List what there is."""
-    from adabench.harness import registry
+    from adabench.harness.describe import describe_plugins
     from adabench.harness.study import built_in_studies
     from adabench.results.store import list_sessions
 
+    rows: list[tuple[str, str]]
     if what in ("backends", "usecases"):
-        rows = list(registry.names("backend" if what == "backends" else "usecase").items())
-    elif what == "studies":
-        rows = [(name, _first_comment(file)) for name, file in built_in_studies().items()]
+        for line in describe_plugins("backend" if what == "backends" else "usecase", terminal_width()):
+            tell(line)
+        return
+    if what == "studies":
+        rows = [(name, _comment(file)) for name, file in built_in_studies().items()]
     elif what == "sessions":
         rows = [
             (store.folder.name, _session_summary(store)) for store in list_sessions(results_root(results))
@@ -42,7 +53,9 @@ def list_(
         raise unknown("kind", what, ("backends", "usecases", "studies", "sessions"))
     width = max((len(name) for name, _ in rows), default=0)
     for name, text in rows:
-        tell(f"{name:<{width}}  {text}")
+        lines = textwrap.wrap(text, max((terminal_width() or 10_000) - width - 2, 20)) or [""]
+        for number, line in enumerate(lines):
+            tell(f"{'' if number else name:<{width}}  {line}")
 
 
 def show(
@@ -180,8 +193,12 @@ def export(
     tell(shown(export_runs(find_session(results_root(results), session), to)))
 
 
-def _first_comment(file: Path) -> str:
-    return file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ").strip()
+def _comment(file: Path) -> str:
+    """What a study file says of itself first."""
+    lines = itertools.takewhile(
+        lambda line: line.startswith("#"), file.read_text(encoding="utf-8").splitlines()
+    )
+    return " ".join(line.lstrip("# ").strip() for line in lines)
 
 
 def _session_summary(store: SessionStore) -> str:

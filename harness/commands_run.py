@@ -68,6 +68,7 @@ def run(
     from adabench.analysis.load import last_attempts
     from adabench.harness.errors import UsageError
     from adabench.harness.execute import Policy, run_session
+    from adabench.harness.progress import failure_lines
 
     if until_rel_ci is not None and not 0 < until_rel_ci < 1:
         raise UsageError(f"--until-rel-ci {until_rel_ci:g} is not a part of a ratio: say such as 0.03")
@@ -102,10 +103,8 @@ def run(
         console.print("interrupted: the same command continues")
         raise typer.Exit(130)
     bad = [one for one in last_attempts(runs) if one.status not in ("ok", "not_converged", "skipped")]
-    for one in bad:
-        console.print(
-            f"{one.status}: {one.backend} ({one.run_id}): {one.reason}", highlight=False, markup=False
-        )
+    for line in failure_lines(bad):
+        console.print(line, highlight=False, markup=False)
     raise typer.Exit(1 if bad else 0)
 
 

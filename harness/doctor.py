@@ -6,6 +6,7 @@ import math
 import os
 import statistics
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -19,7 +20,7 @@ from adabench.harness.registry import load_usecase
 from adabench.harness.spec import TrialSpec
 from adabench.harness.study import Study
 
-__all__ = ["examine", "noise_floor"]
+__all__ = ["examine", "noise_complaints", "noise_floor"]
 
 PROBES = 30
 BUSY_LOAD = 0.5
@@ -46,10 +47,7 @@ def examine(study: Study | None = None, clean: bool = False) -> tuple[list[str],
     if clean:
         leftovers.clean(left)
     environment = capture()
-    load = os.getloadavg()[0]
-    seconds = [probe()[1] for _ in range(PROBES)]
-    median = statistics.median(seconds)
-    spread = (statistics.quantiles(seconds, n=10)[-1] - min(seconds)) / median
+    load, median, spread, noisy = _noise(environment)
     torch = environment["torch"]["version"]
     lines = [
         f"machine     {machine_name(environment)}",
@@ -78,17 +76,12 @@ def examine(study: Study | None = None, clean: bool = False) -> tuple[list[str],
             "torch left memory behind that a process shared which is gone; whether a run's or another "
             f"program's cannot be told: if none needs it, say: rm {files}"
         )
-    if load > BUSY_LOAD * environment["cores"]["usable"]:
-        complaints.append(
-            f"the load is {load:.2f} on {environment['cores']['usable']} cores: wait until nothing else runs"
-        )
-    if environment["governor"] not in (None, "performance"):
-        complaints.append(
-            f"the governor is {environment['governor']!r}: 'performance' keeps the clock steady"
-        )
-    if spread > NOISY_SPREAD:
-        complaints.append(f"a fixed computation varies by {spread:.1%}: differences of that size are noise")
-    return lines, complaints
+    return lines, complaints + noisy
+
+
+def noise_complaints(environment: dict[str, Any]) -> list[str]:
+    """What disturbs measurements right now, a sentence each; probes for about a second."""
+    return _noise(environment)[-1]
 
 
 def noise_floor(say: Callable[[str], None]) -> str:
@@ -120,6 +113,26 @@ def noise_floor(say: Callable[[str], None]) -> str:
         f"A/A         ratio {math.exp(interval.median):.3f} [{low:.3f}, {high:.3f}] in {PAIRS} pairs: "
         f"with {PAIRS} blocks, differences below {floor:.1%} cannot be told from noise here"
     )
+
+
+def _noise(environment: dict[str, Any]) -> tuple[float, float, float, list[str]]:
+    """The load, a probe's median seconds, how far probes vary, and what is wrong with that."""
+    load = os.getloadavg()[0]
+    seconds = [probe()[1] for _ in range(PROBES)]
+    median = statistics.median(seconds)
+    spread = (statistics.quantiles(seconds, n=10)[-1] - min(seconds)) / median
+    complaints = []
+    if load > BUSY_LOAD * environment["cores"]["usable"]:
+        complaints.append(
+            f"the load is {load:.2f} on {environment['cores']['usable']} cores: wait until nothing else runs"
+        )
+    if environment["governor"] not in (None, "performance"):
+        complaints.append(
+            f"the governor is {environment['governor']!r}: 'performance' keeps the clock steady"
+        )
+    if spread > NOISY_SPREAD:
+        complaints.append(f"a fixed computation varies by {spread:.1%}: differences of that size are noise")
+    return load, median, spread, complaints
 
 
 def _train(seed: int) -> float:

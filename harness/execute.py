@@ -12,9 +12,10 @@ import msgspec
 from rich.console import Console
 
 from adabench.analysis.compare import blocks_needed, compare
-from adabench.analysis.load import cell_labels
+from adabench.analysis.load import cell_labels, last_attempts
 from adabench.analysis.statistics import looks
 from adabench.harness.cell import Cell
+from adabench.harness.doctor import noise_complaints
 from adabench.harness.errors import UsageError
 from adabench.harness.interruption import Interruption
 from adabench.harness.one_run import execute_run
@@ -29,7 +30,12 @@ from adabench.harness.turns import Participant, in_turns
 from adabench.results.record import PlannedRun, Run, Session
 from adabench.results.store import SessionStore
 
-__all__ = ["Policy", "obstacle", "remaining", "run_session", "settled"]
+__all__ = ["BAD", "Policy", "obstacle", "remaining", "run_session", "settled"]
+
+BAD = ("failed", "timeout", "oom")
+"""Statuses of runs that were tried and came to no good end."""
+
+INTERLEAVE = "with --interleaved the runs of a block take turns, so that noise meets all of them alike"
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,7 @@ def run_session(study: Study, root: Path, policy: Policy, console: Console) -> t
     by_id = {cell.id: cell for cell in cells}
     opened = open_session(study, cells, root, policy.fresh, console.print)
     with opened as (store, session), Interruption() as interruption:
-        recorded = store.runs()
+        recorded, noisy = store.runs(), False
         if session.looks < len(schedule):
             session = msgspec.structs.replace(session, looks=len(schedule))
             store.create(session)
@@ -87,9 +93,18 @@ def run_session(study: Study, root: Path, policy: Policy, console: Console) -> t
             console.print(short, highlight=False)
         if not remaining(session.plan, recorded, policy) and _satisfied(policy, session, recorded):
             console.print(f"session {store.folder.name} is complete; --fresh runs it again")
+        elif not study.interleaved:
+            for complaint in noise_complaints(session.environment):
+                console.print(f"warning: {complaint}", highlight=False, markup=False)
+                noisy = True
+            if noisy:
+                console.print(INTERLEAVE, highlight=False, markup=False)
         with SessionProgress(session.plan, recorded, cell_labels(session.plan), console) as progress:
             while not interruption.requested:
                 todo = remaining(session.plan, store.runs(), policy)
+                if _warm_ups_failed(todo, store.runs()):
+                    console.print("all warm-ups failed: no measured run is started", highlight=False)
+                    break
                 if not todo and _satisfied(policy, session, store.runs()):
                     break
                 if not todo:
@@ -210,6 +225,13 @@ def _execute(
             for planned, attempt in runs
         ]
     )
+
+
+def _warm_ups_failed(todo: Sequence[tuple[PlannedRun, int]], recorded: Sequence[Run]) -> bool:
+    """Whether every warm-up has been tried and none has ended well."""
+    warm_ups = [run for run in last_attempts(recorded) if run.phase == "warmup"]
+    left = any(planned.phase == "warmup" for planned, _ in todo)
+    return bool(warm_ups) and not left and all(run.status in BAD for run in warm_ups)
 
 
 def _satisfied(policy: Policy, session: Session, runs: Sequence[Run]) -> bool:

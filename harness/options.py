@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,18 +12,49 @@ import msgspec
 import typer
 
 from adabench.harness.errors import UsageError, unknown
+from adabench.harness.registry import names
 from adabench.harness.study import Study, built_in_studies, load_study, parse_target
 from adabench.harness.syntax import parse_selections
 
 __all__ = ["results_root", "shown", "study_from", "terminal_width"]
 
 StudyFile = Annotated[Path | None, typer.Argument(help="A study file.", metavar="[STUDY.toml]")]
+
+
+def _last(given: str, known: Iterable[str]) -> list[str]:
+    """What the last of several names may be completed to."""
+    before, comma, begun = given.rpartition(",")
+    return [before + comma + name for name in known if name.startswith(begun)]
+
+
+def _usecases(incomplete: str) -> list[str]:
+    return _last(incomplete, names("usecase"))
+
+
+def _backends(incomplete: str) -> list[str]:
+    return _last(incomplete, names("backend"))
+
+
+def _studies(incomplete: str) -> list[str]:
+    return [name for name in built_in_studies() if name.startswith(incomplete)]
+
+
 StudyName = Annotated[
-    str | None, typer.Option("--study", help="A study of the project; `default` if nothing is said.")
+    str | None,
+    typer.Option(
+        "--study", help="A study of the project; `default` if nothing is said.", autocompletion=_studies
+    ),
 ]
-UseCases = Annotated[str | None, typer.Option("--usecase", "-u", help="Such as ctr or 'ctr[dim=8,16]'.")]
+# Those that name several values may be given several times, which adds up.
+UseCases = Annotated[
+    list[str] | None,
+    typer.Option("--usecase", "-u", help="Such as ctr or 'ctr[dim=8,16]'.", autocompletion=_usecases),
+]
 Backends = Annotated[
-    str | None, typer.Option("--backend", "-b", help="Such as manual,'prefetch[lookahead=0,10]'.")
+    list[str] | None,
+    typer.Option(
+        "--backend", "-b", help="Such as manual,'prefetch[lookahead=0,10]'.", autocompletion=_backends
+    ),
 ]
 Repeats = Annotated[str | None, typer.Option("--repeats", "-r", help="Measured runs a cell.")]
 Interleaved = Annotated[
@@ -36,10 +67,10 @@ Interleaved = Annotated[
 TurnSteps = Annotated[
     str | None, typer.Option(help="Steps of a turn with --interleaved, instead of an epoch.")
 ]
-Nodes = Annotated[str | None, typer.Option(help="Node processes; several values are several cells.")]
-Workers = Annotated[str | None, typer.Option(help="Worker threads a node.")]
+Nodes = Annotated[list[str] | None, typer.Option(help="Node processes; several values are several cells.")]
+Workers = Annotated[list[str] | None, typer.Option(help="Worker threads a node.")]
 Network = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(help="loopback, lan, slow, or such as 0.5ms,2gbit; namespaces:lan slows down all sockets."),
 ]
 Timeout = Annotated[str | None, typer.Option(help="Of one run, such as 20m.")]
@@ -65,7 +96,11 @@ def study_from(
     UsageError
         For every mistake that can be found without asking plugins.
     """
-    given = {key: value for key, value in overrides.items() if value is not None}
+    given = {
+        key: ",".join(value) if isinstance(value, list) else value
+        for key, value in overrides.items()
+        if value is not None and value != []
+    }
     if file is not None and name is not None:
         raise UsageError(f"a study file ({file}) and --study {name} exclude each other: give one")
     if file is None and name is None and not given.keys() & {"usecases", "backends"}:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Console
@@ -11,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from adabench.harness.spec import RankState
 from adabench.results.record import PlannedRun, Run
 
-__all__ = ["SessionProgress", "describe"]
+__all__ = ["SessionProgress", "describe", "duration", "failure_lines"]
 
 
 class SessionProgress:
@@ -132,6 +133,18 @@ def describe(run: Run) -> str:
     quality = "  ".join(f"{name} {value:.4g}" for name, value in run.metrics.items())
     train = f"{run.seconds.train:.1f} s training" if run.seconds.train is not None else ""
     return f"{run.status}  {train} of {run.seconds.total:.1f} s  {quality}"
+
+
+def failure_lines(runs: Sequence[Run]) -> list[str]:
+    """A line per reason why runs did not end well, with the first of them."""
+    alike: dict[tuple[str, str | None], list[Run]] = {}
+    for run in runs:
+        alike.setdefault((run.status, run.reason), []).append(run)
+    lines = []
+    for (status, reason), own in alike.items():
+        others = f" and {len(own) - 1} other{'s' * (len(own) > 2)}" if len(own) > 1 else ""
+        lines.append(f"{status}: {own[0].backend} ({own[0].run_id}){others}: {reason}")
+    return lines
 
 
 def duration(seconds: float) -> str:

@@ -13,7 +13,7 @@ import msgspec
 
 from adabench.harness.errors import UsageError, unknown
 from adabench.harness.selection import Pattern, checked_patterns
-from adabench.harness.syntax import Selection, parse_duration, parse_network, parse_selections
+from adabench.harness.syntax import Selection, parse_duration, parse_networks, parse_selections
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -163,7 +163,7 @@ def load_study(file: Path | None, name: str, overrides: Mapping[str, Any]) -> St
     with located("workers"):
         workers = [_between(1, one, MOST_NODES) for one in _several(values["workers"])]
     with located("network"):
-        network = [parse_network(_text(one)) for one in _as_list(values["network"])]
+        network = [found for one in _as_list(values["network"]) for found in parse_networks(_text(one))]
     with located("repeats"):
         repeats = _between(1, values["repeats"], MOST_REPEATS)
     with located("interleaved"):

@@ -19,6 +19,7 @@ __all__ = [
     "convert_params",
     "parse_duration",
     "parse_network",
+    "parse_networks",
     "parse_selections",
 ]
 
@@ -29,6 +30,7 @@ MOST_SECONDS = 1e9
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _NETWORKS = ("loopback", "lan", "slow")
+_RATE = re.compile(r"\d+(\.\d+)?(kbit|mbit|gbit)")
 _LINK = re.compile(r"(\d+(\.\d+)?)(us|ms|s),(\d+(\.\d+)?)(kbit|mbit|gbit)")
 
 
@@ -126,6 +128,18 @@ def parse_network(text: str) -> str:
         f"unknown network {text!r}: there is {', '.join(_NETWORKS)}, or such as 0.5ms,2gbit; "
         f"between network namespaces, {PREFIX}lan and so on"
     )
+
+
+def parse_networks(text: str) -> list[str]:
+    """Check several networks: ``lan,slow,0.5ms,2gbit``, whose last is one with its rate behind the comma."""
+    parts = text.split(",")
+    networks: list[str] = []
+    while parts:
+        first = parts.pop(0)
+        if parts and _RATE.fullmatch(parts[0].strip().lower()):
+            first = f"{first},{parts.pop(0).strip()}"
+        networks.append(parse_network(first))
+    return networks
 
 
 def _from_text(value: Any, kind: Any) -> Any:

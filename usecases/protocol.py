@@ -20,7 +20,19 @@ class Loaders(NamedTuple):
 
 
 class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Parameters that every use case has; a use case derives its own class with its own defaults."""
+    """Parameters that every use case has; a use case derives its own class with its own defaults.
+
+    Attributes
+    ----------
+    epochs : int
+        Passes over the training split.
+    batch : int
+        Samples per step and worker.
+    dim : int
+        Width of an embedding.
+    lr : float
+        Learning rate.
+    """
 
     epochs: int = 3
     batch: int = 128

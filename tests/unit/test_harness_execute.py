@@ -17,6 +17,7 @@ from adabench.harness import execute, open_session
 from adabench.harness.environment import capture
 from adabench.harness.errors import UsageError
 from adabench.harness.execute import Policy, run_session
+from adabench.harness.progress import failure_lines
 from adabench.harness.study import Study, load_study
 from adabench.results.record import PlannedRun, Run, Seconds, Status
 from adabench.results.store import list_sessions
@@ -48,6 +49,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], list[tuple[st
             )
 
         monkeypatch.setattr(execute, "execute_run", execute_run)
+        monkeypatch.setattr(execute, "noise_complaints", lambda environment: [])
         return calls
 
     return install
@@ -165,3 +167,31 @@ def test_runs_of_another_environment_are_not_added_to(
     monkeypatch.setattr(open_session, "capture", lambda: {**environment, "compiler": "another"})
     assert "is of another environment (compiler): starting a new one" in run(tmp_path, Policy())[2]
     assert len(list_sessions(tmp_path)) == 2
+
+
+def test_if_all_warm_ups_fail_no_measured_run_is_started(tmp_path: Path, made_up: Any) -> None:
+    calls = made_up(lambda planned, attempt: ("timeout", 1.0))
+    for _ in range(2):  # the same command goes on no further
+        runs, stopped, said = run(tmp_path, Policy())
+        assert not stopped
+        assert "all warm-ups failed: no measured run is started" in said
+    assert sorted(calls) == [("manual", -1, 1), ("single", -1, 1)]
+    (line,) = failure_lines(runs)
+    assert line == f"timeout: {runs[0].backend} ({runs[0].run_id}) and 1 other: None"
+
+
+def test_one_warm_up_that_works_is_enough_to_go_on(tmp_path: Path, made_up: Any) -> None:
+    calls = made_up(lambda planned, attempt: ("ok" if planned.backend == "single" else "timeout", 1.0))
+    run(tmp_path, Policy())
+    assert len(calls) == 6
+
+
+def test_a_noisy_machine_is_told_with_a_remedy(
+    tmp_path: Path, made_up: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_up(lambda planned, attempt: ("ok", 1.0))
+    assert "warning" not in run(tmp_path / "quiet", Policy())[2]
+    monkeypatch.setattr(execute, "noise_complaints", lambda environment: ["the load is 9"])
+    said = run(tmp_path / "noisy", Policy())[2]
+    assert "warning: the load is 9\nwith --interleaved the runs of a block take turns" in said
+    assert "warning" not in run(tmp_path / "noisy", Policy())[2]  # it is complete: nothing is measured

@@ -10,6 +10,7 @@ from adabench.harness.syntax import (
     convert_params,
     parse_duration,
     parse_network,
+    parse_networks,
     parse_selections,
 )
 
@@ -87,3 +88,14 @@ def test_networks() -> None:
     for text in ("wan", "5ms", "5,2gbit", "", "namespaces:", "namespaces:wan", "lan:namespaces"):
         with pytest.raises(UsageError, match="unknown network"):
             parse_network(text)
+
+
+def test_several_networks() -> None:
+    assert parse_networks("lan, slow") == ["lan", "slow"]
+    assert parse_networks("0.5ms,2gbit") == ["0.5ms,2gbit"]
+    assert parse_networks("lan,0.5ms,2gbit,namespaces:1ms, 1gbit,slow") == [
+        *("lan", "0.5ms,2gbit", "namespaces:1ms,1gbit", "slow")
+    ]
+    for text in ("lan,", "5ms,lan", "2gbit", "lan,,slow"):
+        with pytest.raises(UsageError, match="unknown network"):
+            parse_networks(text)

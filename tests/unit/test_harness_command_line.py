@@ -1,0 +1,113 @@
+"""What the command line makes of its arguments, and what lists say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adabench.harness import commands_results
+from adabench.harness.cli import main
+from adabench.harness.describe import parameter_rows
+from adabench.harness.options import study_from
+from adabench.harness.registry import load_backend, load_usecase
+
+
+def said(monkeypatch: pytest.MonkeyPatch, capsys: Any, *arguments: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["adabench", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out, err = capsys.readouterr()
+    return int(ended.value.code or 0), out, err
+
+
+def test_it_tells_its_version(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    assert said(monkeypatch, capsys, "--version") == (0, f"adabench {version('adabench')}\n", "")
+
+
+def test_options_with_several_values_add_up() -> None:
+    backends = ["manual", "prefetch[lookahead=0,10]"]
+    networks = ["lan,slow", "0.5ms,2gbit"]
+    overrides = {"usecases": ["ctr", "gcn"], "backends": backends, "nodes": ["1", "2"], "network": networks}
+    study = study_from(None, None, {**overrides, "workers": []}, None)
+    assert [one.name for one in study.usecases] == ["ctr", "gcn"]
+    assert [one.name for one in study.backends] == ["manual", "prefetch"]
+    assert (study.nodes, study.workers) == ([1, 2], [1])
+    assert study.network == ["lan", "slow", "0.5ms,2gbit"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("plan", "-u", "ctr", "--seed", "1", "--seed", "2"), "--seed is given 2 times: give it once"),
+        (("plan", "-u", "ctr", "-r", "3", "--repeats", "4"), "--repeats is given 2 times: give it once"),
+        (("show", "--results", "a", "--results", "b"), "--results is given 2 times: give it once"),
+    ],
+)
+def test_other_options_are_given_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any, arguments: tuple[str, ...], sentence: str
+) -> None:
+    assert said(monkeypatch, capsys, *arguments) == (2, "", f"error: {sentence}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        (("adabench", "run", "--stu"), "--study"),
+        (("adabench", "run", "--study", "sca"), "scaling"),
+        (("adabench", "run", "-b", "manual,pre"), "manual,prefetch"),
+        (("adabench", "list", "stu"), "studies"),
+    ],
+)
+def test_a_shell_completes_names(words: tuple[str, ...], completed: str) -> None:
+    asked = {
+        **os.environ,
+        "_ADABENCH_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(words),
+        "COMP_CWORD": f"{len(words) - 1}",
+    }
+    code = "import sys; sys.argv = ['adabench']; import adabench.harness.cli as cli; cli.main()"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=asked, capture_output=True, text=True, timeout=240)
+    assert completed in done.stdout.split(), done.stderr
+
+
+def test_a_list_tells_parameters_with_type_default_and_meaning() -> None:
+    rows = {row[0]: row[1:] for row in parameter_rows(load_backend("prefetch").Options)}
+    assert rows["lookahead"] == ["int", "20", "Batches announced ahead of their use"]
+    assert rows["timing"][:2] == ["on|off", "on"]
+    assert rows["techniques"][:2] == ["choice", "adaptive"]
+    assert rows["techniques"][2].endswith("(adaptive, replication, relocation, static, full_replication)")
+    for name in ("ctr", "gcn"):
+        params = load_usecase(name).Params
+        rows = {row[0]: row[1:] for row in parameter_rows(params)}
+        assert list(rows) == list(params.__struct_fields__)
+        assert rows["batch"] == ["int", "128", rows["batch"][2]]
+        assert all(all(row) for row in rows.values()), rows
+    assert parameter_rows(load_backend("single").Options) == []
+
+
+def test_lists_fit_the_terminal_and_studies_are_not_cut(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(commands_results, "terminal_width", lambda: 80)
+    for what in ("backends", "usecases", "studies"):
+        code, out, _ = said(monkeypatch, capsys, "list", what)
+        assert code == 0
+        assert max(map(len, out.splitlines())) <= 80
+    assert "so all sockets are slowed down alike, whoever opened them; this needs root." in " ".join(
+        out.split()
+    )
+
+
+def test_a_list_names_what_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / "session.json").write_text('{"schema": 2, "ses')
+    code, out, err = said(monkeypatch, capsys, "list", "sessions", "--results", str(tmp_path))
+    assert (code, err) == (0, "")
+    assert out.startswith("torn  cannot be read: ")
