@@ -25,6 +25,7 @@ __all__ = [
     "UNJUDGED",
     "Comparison",
     "Verdict",
+    "blocks_advised",
     "blocks_needed",
     "compare",
 ]
@@ -124,6 +125,16 @@ def compare(runs: Sequence[Run], baseline: str | None = None, *, looks: int = 1)
     levels = dict(zip(comparable, holm_levels([drafts[index].p for index in comparable], alpha), strict=True))
     needed = fewest_blocks(alpha / max(len(comparable), 1))
     return [draft.judge(levels.get(index, alpha), needed) for index, draft in enumerate(drafts)]
+
+
+def blocks_advised(plan: Sequence[PlannedRun] | Sequence[Run]) -> int:
+    """How many blocks find a difference of 5 % in about four of five sessions, where runs scatter by 3 %.
+
+    Twice what a verdict needs at least, less three: what simulations of one to twenty comparisons give
+    (docs/statistics.md). Six where there is nothing to compare.
+    """
+    needed, comparisons = blocks_needed(plan)
+    return 2 * needed - 3 if comparisons else 6
 
 
 def blocks_needed(plan: Sequence[PlannedRun] | Sequence[Run], looks: int = 1) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from adabench.harness.errors import UsageError
 from adabench.harness.interruption import Interruption
 from adabench.harness.one_run import execute_run
 from adabench.harness.open_session import open_session
-from adabench.harness.plan import cells_of, planned_runs
+from adabench.harness.plan import cells_of, planned_runs, with_repeats
 from adabench.harness.plan_text import too_short
 from adabench.harness.progress import SessionProgress
 from adabench.harness.registry import load_usecase, unavailable
@@ -75,6 +75,7 @@ def run_session(study: Study, root: Path, policy: Policy, console: Console) -> t
         Before anything is launched: for a mistake in the study, its data or the results folder.
     """
     cells = cells_of(study)
+    study = with_repeats(study, cells)
     _check_targets(study)
     schedule = [study.repeats]
     if policy.until_rel_ci is not None:

@@ -56,7 +56,12 @@ Backends = Annotated[
         "--backend", "-b", help="Such as manual,'prefetch[lookahead=0,10]'.", autocompletion=_backends
     ),
 ]
-Repeats = Annotated[str | None, typer.Option("--repeats", "-r", help="Measured runs a cell.")]
+Repeats = Annotated[
+    str | None,
+    typer.Option(
+        "--repeats", "-r", help="Measured runs per cell; by default as many as verdicts on 5 % take."
+    ),
+]
 Interleaved = Annotated[
     bool | None,
     typer.Option(

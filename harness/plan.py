@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import msgspec
 
+from adabench.analysis.compare import blocks_advised
 from adabench.harness.cell import Cell, digest, with_identity
 from adabench.harness.errors import UsageError
 from adabench.harness.registry import load_backend, load_usecase
@@ -16,7 +17,7 @@ from adabench.harness.study import Study
 from adabench.harness.syntax import combinations, convert_params
 from adabench.results.record import PlannedRun
 
-__all__ = ["cells_of", "order", "planned_runs", "study_id"]
+__all__ = ["cells_of", "order", "planned_runs", "study_id", "with_repeats"]
 
 WARMUP_BLOCK = -1
 
@@ -85,6 +86,13 @@ def order(cells: Sequence[Cell], repeats: int, seed: int, warmup: bool) -> list[
             for position, index in enumerate(orders[usecase][max(block, 0)]):
                 planned.append(_planned(own[index], block, position, seed))
     return planned
+
+
+def with_repeats(study: Study, cells: Sequence[Cell]) -> Study:
+    """The study with a number of blocks: its own, or as many as `blocks_advised` for its cells."""
+    if study.repeats:
+        return study
+    return msgspec.structs.replace(study, repeats=blocks_advised(order(cells, 1, study.seed, warmup=False)))
 
 
 def planned_runs(cells: Sequence[Cell], study: Study, repeats: int | None = None) -> list[PlannedRun]:

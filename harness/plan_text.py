@@ -9,7 +9,7 @@ from statistics import median
 from adabench.analysis.compare import blocks_needed
 from adabench.analysis.load import SUCCESS, cell_labels
 from adabench.analysis.tables import markdown, needs
-from adabench.harness.plan import cells_of, planned_runs
+from adabench.harness.plan import cells_of, planned_runs, with_repeats
 from adabench.harness.progress import duration
 from adabench.harness.study import Study
 from adabench.results.record import PlannedRun, Run
@@ -27,7 +27,9 @@ def plan_text(study: Study, root: Path) -> str:
     root : Path
         Where earlier sessions are, which the estimate of the time comes from.
     """
-    planned = planned_runs(cells_of(study), study)
+    found = cells_of(study)
+    study = with_repeats(study, found)
+    planned = planned_runs(found, study)
     labels = cell_labels(planned)
     cells = {run.cell: run for run in planned if run.phase == "measured"}
     names = {cell: f"{index + 1}" for index, cell in enumerate(cells)}

@@ -44,7 +44,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     pinned : bool
         Whether each node process gets one core of its own for all its threads.
     repeats : int
-        Blocks, hence measured runs a cell.
+        Blocks, hence measured runs per cell; 0 for as many as verdicts take.
     interleaved : bool
         Whether the runs of a block that are compared with one another take turns.
     turn_steps : int
@@ -92,7 +92,7 @@ _DEFAULTS: dict[str, Any] = {
     "workers": 1,
     "network": "loopback",
     "pinned": False,
-    "repeats": 6,
+    "repeats": None,
     "interleaved": False,
     "turn_steps": 0,
     "seed": 1,
@@ -165,7 +165,7 @@ def load_study(file: Path | None, name: str, overrides: Mapping[str, Any]) -> St
     with located("network"):
         network = [found for one in _as_list(values["network"]) for found in parse_networks(_text(one))]
     with located("repeats"):
-        repeats = _between(1, values["repeats"], MOST_REPEATS)
+        repeats = 0 if values["repeats"] is None else _between(1, values["repeats"], MOST_REPEATS)
     with located("interleaved"):
         interleaved = _switch(values["interleaved"])
     with located("turn_steps"):

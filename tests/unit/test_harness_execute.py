@@ -17,6 +17,7 @@ from adabench.harness import execute, open_session
 from adabench.harness.environment import capture
 from adabench.harness.errors import UsageError
 from adabench.harness.execute import Policy, run_session
+from adabench.harness.plan import cells_of, with_repeats
 from adabench.harness.progress import failure_lines
 from adabench.harness.study import Study, load_study
 from adabench.results.record import PlannedRun, Run, Seconds, Status
@@ -117,6 +118,21 @@ def test_what_cannot_come_to_a_verdict_is_said_before_it_runs(tmp_path: Path, ma
     needed = "no verdict can be reached with 5 blocks: a verdict on one comparison needs 6 blocks: say -r 6"
     assert needed in run(tmp_path, Policy(), repeats=5)[2]
     assert "no verdict" not in run(tmp_path, Policy(), repeats=6)[2]
+
+
+def test_a_study_without_a_number_of_blocks_gets_as_many_as_verdicts_take(
+    tmp_path: Path, made_up: Any
+) -> None:
+    made_up(lambda planned, attempt: ("ok", 10.0))
+    fields = {"usecases": "ctr[rows=2000]", "backends": "single,manual,prefetch", "nodes": "1"}
+    open_ended = load_study(None, "s", fields)
+    assert open_ended.repeats == 0
+    store, _ = run_session(open_ended, tmp_path, Policy(), Console(file=io.StringIO(), width=200))
+    # Two comparisons need seven blocks at least.
+    assert store.session().study["repeats"] == 11
+    assert {run.block for run in store.runs() if run.phase == "measured"} == set(range(11))
+    alone = load_study(None, "t", {**fields, "backends": "single"})
+    assert with_repeats(alone, cells_of(alone)).repeats == 6
 
 
 def test_a_single_cell_has_no_ratio_to_watch(tmp_path: Path) -> None:
