@@ -8,10 +8,11 @@ import weakref
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, DistributedSampler
 
 from autoada.access.binding import Prepare
 from autoada.intent import HandWrittenKeys, Keys, KeySource, PredictedKeys
@@ -19,6 +20,7 @@ from autoada.lookahead import Lookahead
 from autoada.model import AdaModel, current_model
 from autoada.position import Position
 from autoada.rows import Expected
+from autoada.shards import check_shardable, sharded, tell_same_data
 
 _log = logging.getLogger("autoada")
 
@@ -50,6 +52,14 @@ class AdaDataLoader:
         message asks for it: the way from batch to call is normally recorded.
     model : AdaModel, optional
         The model that reads; by default the one that this thread wrapped last.
+    shard : bool
+        Give each worker of each node its own part of the data. Otherwise every node trains on all that
+        `loader` gives it, and a warning says so if two begin with equal batches. Takes a
+        `torch.utils.data.DataLoader` that goes through its data set in order or shuffled; with one worker it
+        stays as it is. Of several, each takes every n-th item of a common order, and the last ones may get
+        an item that another has, too, so that all make as many steps. The order of a shuffled one follows
+        from the seed that worker 0 has, that of ``loader.generator`` or ``torch.manual_seed``, and from the
+        number of the pass. All workers make and iterate such loaders in the same order.
     """
 
     def __init__(
@@ -60,7 +70,10 @@ class AdaDataLoader:
         *,
         prepare: Prepare | None = None,
         model: AdaModel | None = None,
+        shard: bool = False,
     ) -> None:
+        if shard:
+            check_shardable(loader)
         if lookahead != "auto" and (not isinstance(lookahead, int) or lookahead < 0):
             raise ValueError(
                 f"lookahead is {lookahead!r}: it must be 'auto' or a number of batches, 0 or more"
@@ -79,11 +92,13 @@ class AdaDataLoader:
         self._source: KeySource | None = None
         self._running: weakref.ref[Generator[Any, None, None]] | None = None
         self._summarised = False
+        self._to_shard = shard
+        self._shards = shard
         self.position = Position()
         """Where the training is; `AdaModel.checkpoint` keeps it."""
 
     def __len__(self) -> int:
-        return len(self.loader)  # type: ignore[arg-type]
+        return len(self._own_loader())  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
         if name == "loader":
@@ -92,6 +107,7 @@ class AdaDataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         model = self._find_model()
+        self._own_loader()
         if not model.training:
             return iter(self.loader)
         if self._running is not None and (running := self._running()) is not None:
@@ -116,6 +132,8 @@ class AdaDataLoader:
 
     def _run(self, model: AdaModel) -> Generator[Any, None, None]:
         source = self._key_source(model)
+        if self._shards and isinstance(sampler := getattr(self.loader, "sampler", None), DistributedSampler):
+            sampler.set_epoch(self.position.epoch)
         batches = self.position.begin(self.loader)
         ahead = _Ahead(model, source, batches, self.lookahead)
         turn: _Turn | None = None
@@ -125,6 +143,8 @@ class AdaDataLoader:
                 item = ahead.take()
                 if item is None:
                     break
+                if model.begins_data() and not self._shards:
+                    tell_same_data(model, item.batch)
                 turn = _Turn(model, source, ahead, item)
                 batches.hand_out()
                 with self.lookahead.watching(model.node, functools.partial(_was_announced, item)):
@@ -148,6 +168,14 @@ class AdaDataLoader:
         share = local / max(1.0, local + stats["pulled_remote"])
         tables, batches = len(model.tables), self.lookahead.batches
         return f"{tables} tables, {how}, {share:.1%} of rows were local, lookahead {batches}"
+
+    def _own_loader(self) -> Iterable[Any]:
+        """The loader, with this worker's part of the data if that is wanted."""
+        if self._to_shard:
+            model = self._find_model()
+            self._to_shard = False
+            self.loader = sharded(cast("DataLoader[Any]", self.loader), model, model.count_shared())
+        return self.loader
 
     def _find_model(self) -> AdaModel:
         model = current_model() if self._model is None else self._model()

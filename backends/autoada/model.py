@@ -191,7 +191,7 @@ class AdaModel(nn.Module):
             for part in parts:
                 if isinstance(part, DenseParameters):
                     part.follow_step()
-        self._step.stale = self._shares > 1 or optimizer is None
+        self._step.stale = self.shares > 1 or optimizer is None
 
     @property
     def calls(self) -> int:
@@ -336,15 +336,30 @@ class AdaModel(nn.Module):
             On every worker, if there is no complete checkpoint or it does not fit; nothing is changed then.
         """
         restored = self.node.restore(directory, worker=self._number)
-        extra = self._own_state().put(restored, loader, self._shares)
+        extra = self._own_state().put(restored, loader, self.shares)
         self._rates = [float(group.options["lr"]) for group in self._layout.groups]
         for table in self._tables.values():
             table.forget_rows()
         self._pull()
         return extra
 
+    def begins_data(self) -> bool:
+        """Whether other workers train, too, and this one has not used any batch before; once."""
+        began, self._step.data_began = self._step.data_began, True
+        return not began and self.shares > 1
+
+    def count_shared(self) -> int:
+        """The number of another loader whose data all workers share."""
+        self._step.loaders_shared += 1
+        return self._step.loaders_shared
+
     @property
-    def _shares(self) -> int:
+    def share(self) -> int:
+        """The number of this worker among all that train together."""
+        return self.node.rank * self.node.workers + self._number
+
+    @property
+    def shares(self) -> int:
         """How many workers train together."""
         return self.node.world_size * self.node.workers
 
@@ -399,7 +414,7 @@ class AdaModel(nn.Module):
                 self.transfer,
                 self.reads,
                 self._gradient_arrived,
-                Steps.of(self._layout.groups[self._layout.rules[name]].rule, self._shares),
+                Steps.of(self._layout.groups[self._layout.rules[name]].rule, self.shares),
             )
             for name, parameter in self._layout.tables.items()
         }
@@ -408,7 +423,7 @@ class AdaModel(nn.Module):
         parameters = dict(model.named_parameters())
         return {
             dense.table: DenseParameters(
-                dense, parameters, self.worker, self.node.table(dense.table), self.transfer, self._shares > 1
+                dense, parameters, self.worker, self.node.table(dense.table), self.transfer, self.shares > 1
             )
             for dense in self._layout.dense
         }

@@ -46,6 +46,10 @@ class Step:
         Ends the use of the batch that a loader handed out last, on behalf of the loader that it is given.
     loaders : set of object
         Whose batches are used at this clock.
+    data_began : bool
+        Whether any batch was used.
+    loaders_shared : int
+        Loaders so far whose data all workers share.
     """
 
     stale: bool = False
@@ -57,6 +61,8 @@ class Step:
     listener: CallListener | None = None
     end_turn: Callable[[object], None] | None = None
     loaders: set[object] = field(default_factory=set)
+    data_began: bool = False
+    loaders_shared: int = 0
 
 
 def push_at_step(optimizer: torch.optim.Optimizer, push: Callable[[torch.optim.Optimizer], None]) -> None:

@@ -133,6 +133,8 @@ class Node:
         deadline = time.monotonic() + timeout
         meeting_point = None if place is None else rendezvous.rendezvous_at(place, deadline)
         self._core = open_node(specs, checked, meeting_point, deadline)
+        self._meeting = meeting_point
+        self._posts: dict[str, str] = {}
         self._tables = {table.name: table for table in self._core.tables()}
         self._life = secrets.token_hex(8) if meeting_point is None else meeting_point.life
         self._participants: dict[int, Participant] = {}
@@ -213,6 +215,25 @@ class Node:
             table differs. Nothing is changed then.
         """
         return self._participant(worker).restore(Path(directory))
+
+    def check(self) -> None:
+        """Raise `PeerLost` if another node is lost."""
+        self._core.check()
+
+    def post(self, name: str, text: str) -> None:
+        """Leave a short text under a name for all workers of all nodes; it is no secret."""
+        if self._meeting is None:
+            self._posts[name] = text
+        else:
+            self._meeting.store.set(self._meeting.key(f"post/{name}"), text)
+
+    def posted(self, name: str) -> str | None:
+        """What was left under a name; None if nothing was yet."""
+        if self._meeting is None:
+            return self._posts.get(name)
+        key = self._meeting.key(f"post/{name}")
+        store = self._meeting.store
+        return store.get(key).decode() if store.check([key]) else None
 
     def stats(self) -> dict[str, float]:
         """Names and numbers of everything that this node counts; those of the end once it is closed."""

@@ -57,8 +57,11 @@ def test_example_runs(program: str, nodes: int, run_ranks: RunRanks) -> None:
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_example_of_the_package_runs(nodes: int, run_ranks: RunRanks) -> None:
     assert "loss.backward()" in DOCSTRING
-    for process in run_ranks(GIVEN + LABELS + DOCSTRING, nodes):
+    processes = run_ranks(GIVEN + LABELS + DOCSTRING, nodes)
+    for process in processes:
         assert process.returncode == 0, process.stderr
+    told = "".join(process.stderr for process in processes)
+    assert ("workers 0 and 1 begin with equal batches" in told) == (nodes == 2)
 
 
 def test_the_first_example_trains_under_torchrun(tmp_path: Path) -> None:
