@@ -104,8 +104,7 @@ class Publisher:
             _disk.make_folder(path)
             _disk.sync_folder(path.parent)
         if self._last == 0:
-            self._lock()
-            self._append(lambda before: None if before is None else before.checkpoint)
+            self._take_over()
         self.check()
         _disk.make_folder(folder)
         _disk.sync_folder(self._directory)
@@ -121,11 +120,16 @@ class Publisher:
             The checkpoint may have been published or not.
         """
 
-        def following(before: Edition | None) -> Manifest:
+        for _ in range(_MOST_TRIES):
+            before = newest(self._directory)
+            self._check(before)
+            number = 1 + max(self._last, 0 if before is None else before.number)
             last = None if before is None else before.checkpoint
-            return dataclasses.replace(checkpoint, sequence=1 if last is None else last.sequence + 1)
-
-        self._append(following)
+            sequence = 1 if last is None else last.sequence + 1
+            if self._published(number, dataclasses.replace(checkpoint, sequence=sequence)):
+                self._last = number
+                return
+        raise CheckpointError(f"{self._directory} changes again and again, by no job that is known")
 
     def check(self) -> None:
         """Raise CheckpointError if another job has begun to write to the directory since this one did."""
@@ -140,16 +144,19 @@ class Publisher:
             if handle is not None:
                 _disk.unlock(handle)
 
-    def _append(self, make: Callable[[Edition | None], Manifest | None]) -> None:
+    def _take_over(self) -> None:
+        """Publish an edition that repeats the last checkpoint; only from one that does not live."""
         for _ in range(_MOST_TRIES):
+            seen = newest_number(self._directory)
+            self._lock()
             before = newest(self._directory)
-            if self._last:
-                self._check(before)
-            number = 1 + max(self._last, 0 if before is None else before.number)
-            checkpoint = make(before)
-            if self._published(number, checkpoint):
-                self._last = number
-                return
+            # If another job has begun meanwhile, the lock may have been lost, and that job have it.
+            if seen == (None if before is None else before.number):
+                number = 1 if before is None else before.number + 1
+                if self._published(number, None if before is None else before.checkpoint):
+                    self._last = number
+                    return
+            self.end()
         raise CheckpointError(f"{self._directory} is written to by other jobs again and again")
 
     def _check(self, found: Edition | None) -> None:

@@ -246,7 +246,7 @@ class Rendezvous:
             elif joined and self.store.check([self._key(joined, "roll")]):
                 text = self.store.get(self._key(joined, "roll")).decode("utf-8", "replace")
                 roll = _read(text)
-                if len(roll["members"]) == self.world_size and roll["members"][self.rank] == me:
+                if self._is_in(roll, me):
                     nodes = _nodes(roll)
                     if given is None:
                         given = take_secret(roll["offer"], deadline)
@@ -255,6 +255,9 @@ class Rendezvous:
             if self._clock.now() >= deadline:
                 raise self._missing(self._absent(joined))
             self._clock.sleep(_PATIENCE)
+
+    def _is_in(self, roll: dict[str, Any], me: str) -> bool:
+        return len(roll["members"]) == self.world_size and roll["members"][self.rank] == me
 
     def _await_all(
         self, generation: int, what: str, deadline: float, meanwhile: Callable[[], None] = lambda: None

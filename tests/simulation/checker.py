@@ -1,0 +1,130 @@
+"""What has to hold in every simulated world, told from what happened without the code that is tested."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.simulation.disk import Disk, File
+from tests.simulation.world import Process, Violation, World
+
+__all__ = ["Checker"]
+
+_NUMBERED = re.compile(r"^manifest-([0-9]{8,18})\.json$")
+
+
+class Told(NamedTuple):
+    """What a manifest tells."""
+
+    number: int
+    life: str
+    checkpoint: Any
+
+
+class Checker:
+    """Told of what happens; raises Violation.
+
+    Of meetings: all who met have the same addresses, each its own at its rank, and none of a process that had
+    died before rank 0 of the meeting came. Of checkpoints: what the newest manifest names is there and whole
+    at every moment, after a loss of power, too; only who published the last one, or repeats it, may publish
+    the next; what was acknowledged is not lost; all ranks get the same when they restore, and it was the
+    newest while they did; nobody takes over from a process that lives and has not lost its lock.
+    """
+
+    def __init__(self, world: World, disk: Disk, directory: Path) -> None:
+        self.world, self.disk, self.directory = world, disk, directory
+        self.acknowledged = 0
+        self.meetings: dict[str, list[str]] = {}
+        self.came: dict[str, tuple[Process, float]] = {}
+        self.effective: list[tuple[float, Any]] = []
+        self.restored: dict[str, Any] = {}
+        self.writers: dict[str, Process] = {}
+        disk.on_link, disk.on_change = self.linked, self.changed
+
+    def arrives(self, address: str) -> None:
+        """A process begins to meet others."""
+        self.came[address] = self.world.me, self.world.now
+
+    def met(self, life: str, rank: int, address: str, addresses: list[str]) -> None:
+        """A process has met others."""
+        if self.meetings.setdefault(life, addresses) != addresses:
+            raise Violation(f"{self.world.me} met {addresses}, others met {self.meetings[life]}")
+        if addresses[rank] != address:
+            raise Violation(f"{self.world.me} of rank {rank} met {addresses}, and is {address}")
+        begun = self.came[addresses[0]][1]
+        for other in addresses:
+            process = self.came[other][0]
+            if process.died is not None and process.died < begun:
+                raise Violation(f"{self.world.me} met {process}, which died at {process.died:.2f}")
+
+    def linked(self, target: Path, data: bytes, before: dict[Path, File | None]) -> None:
+        """A file has got a name."""
+        numbered = _NUMBERED.match(target.name)
+        if numbered is None or target.parent != self.directory:
+            return
+        last = self._newest(before)
+        if last is not None and last.number > int(numbered[1]):
+            return  # it does not count
+        new = self._told(int(numbered[1]), data)
+        self.effective.append((self.world.now, new.checkpoint))
+        self.writers[new.life] = self.world.me
+        if last is None or new.life == last.life:
+            return
+        if new.checkpoint != last.checkpoint or new.number != last.number + 1:
+            raise Violation(f"{self.world.me} published {new}, though the newest was {last}")
+        holder = self.writers[last.life]
+        if holder in self.disk.holders and holder is not self.world.me and not holder.is_gone:
+            raise Violation(f"{self.world.me} took over from {holder}, which lives and holds the lock")
+
+    def changed(self) -> None:
+        """The disk is another one now."""
+        newest = self._newest(self.disk.visible)
+        if newest is None or newest.number < self.acknowledged:
+            if self.acknowledged:
+                raise Violation(f"manifest {self.acknowledged} was acknowledged, and the newest is {newest}")
+            return
+        if newest.checkpoint is None:
+            return
+        for file in newest.checkpoint["files"]:
+            path = self.directory / newest.checkpoint["folder"] / file["name"]
+            found = self.disk.visible.get(path)
+            if found is None or len(found.data) != file["bytes"]:
+                raise Violation(f"{path} of manifest {newest.number} is gone or too short")
+            start = 8 + int.from_bytes(found.data[:8], "little")
+            if zlib.crc32(found.data[:start]) != file["checksums"]["header"]:
+                raise Violation(f"{path} of manifest {newest.number} is damaged")
+
+    def acknowledges(self, life: str) -> None:
+        """A process was told that its checkpoint is written."""
+        newest = self._newest(self.disk.visible)
+        if newest is not None and newest.life == life:
+            self.acknowledged = max(self.acknowledged, newest.number)
+
+    def restores(self, life: str, begun: float, extra: dict[str, Any]) -> None:
+        """A process has restored what it began to at that time."""
+        content = extra["life"], extra["step"]
+        if self.restored.setdefault(life, content) != content:
+            raise Violation(f"{self.world.me} restored {content}, others {self.restored[life]}")
+        before = [checkpoint for time, checkpoint in self.effective if time <= begun][-1:]
+        during = [checkpoint for time, checkpoint in self.effective if time > begun]
+        folders = {checkpoint["folder"][-16:] for checkpoint in before + during if checkpoint is not None}
+        if extra["life"] not in folders:
+            raise Violation(f"{self.world.me} restored {content}, which was not the newest: {folders}")
+
+    def _newest(self, names: dict[Path, File | None]) -> Told | None:
+        found = {
+            int(match[1]): file
+            for path, file in names.items()
+            if path.parent == self.directory and (match := _NUMBERED.match(path.name)) and file is not None
+        }
+        return self._told(max(found), found[max(found)].data) if found else None
+
+    def _told(self, number: int, data: bytes) -> Told:
+        try:
+            whole = json.loads(data)
+        except ValueError:
+            raise Violation(f"manifest {number} is not whole") from None
+        return Told(number, whole["writer"]["life"], whole["checkpoint"])

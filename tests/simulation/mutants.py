@@ -1,0 +1,102 @@
+"""Mistakes that the simulation has to find, each put in the place of the code that does not make it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from adaps import _disk, _editions, _manifest
+from adaps._manifest import Manifest
+from adaps.rendezvous import Rendezvous
+from tests.simulation.job import DIRECTORY, Simulation
+
+__all__ = ["MUTANTS"]
+
+Mutant = Callable[[Simulation], contextlib.AbstractContextManager[Any]]
+
+
+def stale_generation(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
+    """A roll is taken by who is not in it."""
+    return mock.patch.object(Rendezvous, "_is_in", return_value=True)
+
+
+def last_address(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
+    """Who joined is told under the same keys by all generations."""
+    original = Rendezvous._key
+
+    def key(self: Rendezvous, *parts: object) -> str:
+        return original(self, *(parts[1:] if "joined" in parts else parts))
+
+    return mock.patch.object(Rendezvous, "_key", key)
+
+
+def no_fence(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
+    """A manifest is renamed to its number, whoever has it."""
+
+    def replace(source: Path, target: Path) -> None:
+        disk = simulation.disk
+        simulation.world.turn("publish")
+        disk.put(target, disk._file(source))
+
+    return mock.patch.object(_disk, "link", replace)
+
+
+def deletes_what_is_new(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
+    """Folders that the own edition does not name are removed, not only those that were there before it."""
+    original = _editions.Publisher._published
+
+    def published(self: _editions.Publisher, number: int, checkpoint: Manifest | None) -> bool:
+        if not original(self, number, checkpoint):
+            return False
+        kept = None if checkpoint is None else checkpoint.folder
+        for name in _disk.names(self._directory):
+            if _manifest.is_folder_name(name) and name != kept:
+                _disk.remove_folder(self._directory / name)
+        return True
+
+    return mock.patch.object(_editions.Publisher, "_published", published)
+
+
+def unsynced_files(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
+    """The manifest is on the disk, but what it names need not be."""
+    original = simulation.disk.sync
+
+    def sync(descriptor: int) -> None:
+        if simulation.disk.is_manifest(descriptor):
+            original(descriptor)
+
+    return mock.patch.object(_disk, "sync", sync)
+
+
+def unsynced_names(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
+    """A checkpoint is acknowledged before its manifest's name is on the disk."""
+
+    def sync_folder(path: Path) -> None:
+        if path != DIRECTORY:
+            simulation.disk.sync_folder(path)
+
+    return mock.patch.object(_disk, "sync_folder", sync_folder)
+
+
+def lock_of_the_living(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
+    """A lock is given to who asks for it."""
+
+    def lock(path: Path, text: bytes) -> bytes | int:
+        simulation.disk.locks.pop(path, None)
+        return simulation.disk.lock(path, text)
+
+    return mock.patch.object(_disk, "lock", lock)
+
+
+MUTANTS: dict[str, Mutant] = {
+    "stale generation accepted": stale_generation,
+    "address of the last life read": last_address,
+    "rename without fence": no_fence,
+    "folders deleted that came later": deletes_what_is_new,
+    "manifest published before its files are synced": unsynced_files,
+    "acknowledged before its name is synced": unsynced_names,
+    "lock taken over while its holder lives": lock_of_the_living,
+}

@@ -1,0 +1,160 @@
+"""Processes that take turns by a seed, at every call of a store, a disk or a clock; time is simulated.
+
+Each process is a thread of which only one runs at a time. A process that is killed runs no further than to
+its next call, where it is unwound; one that is stopped gets no turns until its time has come.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["Killed", "Process", "Violation", "World"]
+
+MOST_TURNS = 60_000
+STAYS = 0.6
+"""Chance that a process goes on after a call as if no other were there."""
+
+
+class Killed(BaseException):
+    """Unwinds a process that is no more."""
+
+
+class Violation(AssertionError):
+    """What must not happen; the world ends with it."""
+
+
+class Process:
+    """A process, from its first call to its end."""
+
+    def __init__(self, world: World, name: str, work: Callable[[], Any]) -> None:
+        self.number = len(world.processes) + 1
+        self.name = name
+        self.born = world.now
+        self.died: float | None = None
+        self.dead = self.ended = False
+        self.wakes = self.stopped_until = world.now
+        self.result: Any = None
+        self.baton = threading.Lock()
+        self.baton.acquire()
+        self._world = world
+        self._work = work
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def __repr__(self) -> str:
+        return f"{self.name} (process {self.number})"
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it does nothing any more."""
+        return self.dead or self.ended
+
+    def is_ready(self, now: float) -> bool:
+        """Whether it can have a turn."""
+        return not self.ended and (self.dead or max(self.wakes, self.stopped_until) <= now)
+
+    def _run(self) -> None:
+        self.baton.acquire()
+        try:
+            if not self.dead:
+                self.result = self._work()
+        except Killed:
+            pass
+        except BaseException as error:
+            if not self.dead or isinstance(error, Violation):
+                self._world.failure = self._world.failure or error
+        self.ended = True
+        self.died = self._world.now if self.died is None else self.died
+        self._world.at_death(self)
+        self._world.baton.release()
+
+
+class World:
+    """Everything that is simulated; `at_turn` is called before every call of a process."""
+
+    def __init__(self, seed: int) -> None:
+        self.numbers = random.Random(seed)
+        self.now = 0.0
+        self.turns = 0
+        self.doing = ""
+        self.processes: list[Process] = []
+        self.current: Process | None = None
+        self.failure: BaseException | None = None
+        self.at_turn: Callable[[], None] = lambda: None
+        self.at_death: Callable[[Process], None] = lambda process: None
+        self.baton = threading.Lock()
+        self.baton.acquire()
+
+    def spawn(self, name: str, work: Callable[[], Any]) -> Process:
+        """Start a process."""
+        process = Process(self, name, work)
+        self.processes.append(process)
+        process.thread.start()
+        return process
+
+    @property
+    def me(self) -> Process:
+        """The process whose turn it is."""
+        assert self.current is not None
+        return self.current
+
+    def kill(self, process: Process) -> None:
+        """What it holds is free from now on; it has no further effect."""
+        if not process.is_gone:
+            process.dead, process.died = True, self.now
+            self.at_death(process)
+
+    def turn(self, what: str = "") -> None:
+        """Called before whatever a process does to the world: others may come first, or it may die here."""
+        me, self.doing = self.me, what
+        if me.dead:
+            raise Killed
+        self.turns += 1
+        self.now += 0.01
+        self.at_turn()
+        if not me.is_ready(self.now) or me.dead or self.numbers.random() > STAYS:
+            self._switch(me)
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        me = self.me
+        if me.dead:
+            raise Killed
+        self.turns += 1
+        self.at_turn()
+        me.wakes = self.now + seconds
+        self._switch(me)
+
+    def run(self) -> None:
+        """Until all processes have ended; raises what was wrong."""
+        while self.failure is None and self.turns < MOST_TURNS:
+            ready = [process for process in self.processes if process.is_ready(self.now)]
+            if ready:
+                self._give(self.numbers.choice(ready))
+                continue
+            left = [process for process in self.processes if not process.ended]
+            if not left:
+                break
+            self.now = min(max(process.wakes, process.stopped_until) for process in left)
+        endless = self.failure is None and self.turns >= MOST_TURNS
+        living = [process for process in self.processes if not process.ended]
+        for process in living:
+            process.dead = True
+            self._give(process)
+        if self.failure is not None:
+            raise self.failure
+        if endless:
+            raise Violation(f"no end after {self.turns} turns: {living} are left")
+
+    def _give(self, process: Process) -> None:
+        self.current = process
+        process.baton.release()
+        self.baton.acquire()
+
+    def _switch(self, me: Process) -> None:
+        self.baton.release()
+        me.baton.acquire()
+        if me.dead:
+            raise Killed
