@@ -39,7 +39,7 @@ lint: $(SET_UP)  ## check style, spelling, types and stubs
 	@$(BIN)/ruff format --check
 	@find csrc -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
 	@git ls-files -z ':!typings' | xargs -0 $(BIN)/codespell
-	@$(BIN)/mypy typings tests
+	@$(BIN)/mypy typings tests tools
 	@MYPYPATH=typings $(BIN)/stubtest --mypy-config-file pyproject.toml --allowlist typings/stubtest-allowlist.txt adaps._core adabench.usecases.gcn._sampler
 
 # Without their dependencies: these would bring CUDA along, and all that is needed of them is named here.
