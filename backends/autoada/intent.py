@@ -28,12 +28,20 @@ _PREPARE = (
     "(args, kwargs) of the model's call"
 )
 
+_ELSEWHERE = (
+    "what is drawn can be foreseen if the model's forward, the data set or its collate_fn draws it, what is "
+    "made from the batch with AdaDataLoader's `prepare=`"
+)
+
 _TOGETHER = (
     "rows are pulled on demand: wrap the loaders whose batches a step takes together, as in "
     "AdaDataLoader(zip(first, second))"
 )
 
-_SEVERAL = "the model is called more than once a batch: only the {} rows are announced ({})"
+_SEVERAL = (
+    "the model is called more than once a batch: only the {} rows are announced ({}); hand what it needs "
+    "to one call where you can"
+)
 
 _log = logging.getLogger("autoada")
 
@@ -219,12 +227,12 @@ class PredictedKeys:
             return
         if way is None:
             self._tell(
-                "how a batch becomes the model's arguments cannot be recorded "
+                f"how a batch becomes the model's arguments, at {self._call_place}, cannot be recorded "
                 f"({self._loop.obstacle}); {_PREPARE if self._model.loaders < 2 else _TOGETHER}"
             )
         elif calls > len(way) and self._loop.obstacle is not None:
             known = "first call's" if len(way) == 1 else f"first {len(way)} calls'"
-            self._tell(_SEVERAL.format(known, self._loop.obstacle))
+            self._tell(_SEVERAL.format(known, f"{self._loop.obstacle}, at {self._call_place}"))
 
     def _may_read_all(self, access: Access) -> bool:
         """Whether all rows of the table are wanted: it is read in full, or small and any row may be meant."""
@@ -243,11 +251,14 @@ class PredictedKeys:
                     "batches; look up the rows that a batch needs where those will do"
                 )
             elif self._may_read_all(access):
-                self._tell(f"rows of {access.table!r} depend on parameters, at {where}: all are announced")
+                self._tell(
+                    f"rows of {access.table!r} depend on parameters{self._unknown()}, at {where}: "
+                    "all are announced"
+                )
             else:
                 self._tell(
-                    f"rows of {access.table!r} depend on parameters, at {where}: pulled on demand; if you "
-                    "know which rows may be meant, give AdaDataLoader `keys=`",
+                    f"rows of {access.table!r} depend on parameters{self._unknown()}, at {where}: pulled on "
+                    "demand; if you know which rows may be meant, give AdaDataLoader `keys=`",
                     f"{access.table!r} depends on parameters, at {where}",
                 )
         if prediction.stopped is not None and not prediction.waits:
@@ -255,6 +266,22 @@ class PredictedKeys:
                 f"prediction could not go on, later rows are pulled on demand: {prediction.stopped}",
                 prediction.stopped,
             )
+
+    @property
+    def _call_place(self) -> str:
+        """Where the loop calls the model, with the source."""
+        return f"{self._loop.where}{source_line(self._loop.where)}"
+
+    def _unknown(self) -> str:
+        """What beside parameters rows may depend on."""
+        way = () if self._loop.way is None else self._loop.way
+        names = ", ".join(dict.fromkeys(name for call in way for name in call.prepare.unknown))
+        where = self._call_place
+        return (
+            f" or on what is not made from the batch ({names} of the call at {where}; {_ELSEWHERE})"
+            if names
+            else ""
+        )
 
     def _tell(self, message: str, on_demand: str | None = None) -> None:
         if message not in self._told:

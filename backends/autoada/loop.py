@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from autoada.access.accesses import user_location
 from autoada.access.binding import Binding, Prepare, Recording
 from autoada.access.program import NotRecorded
 from autoada.model import AdaModel
@@ -80,6 +81,8 @@ class LoopRecorder:
         Whether arguments hold numbers that differ from batch to batch; those of one batch stand for all.
     obstacle : str or None
         Why calls are not known.
+    where : str
+        ``file:line`` of the last call that was recorded.
     """
 
     def __init__(self, model: AdaModel, changed: Callable[[], None]) -> None:
@@ -87,6 +90,7 @@ class LoopRecorder:
         self._changed = changed
         self.way: tuple[RecordedCall, ...] | None = None
         self.obstacle: str | None = None
+        self.where = "?"
         self.settled = False
         self.numbers_vary = False
         self._all_calls = False
@@ -111,6 +115,7 @@ class LoopRecorder:
         recording = self._recording
         assert recording is not None
         recording.stop()
+        self.where = user_location()
         present = self._present = _Present(target, (self.way, self.settled, self.numbers_vary, self.obstacle))
         try:
             present.call = RecordedCall(target, recording.arguments(args, kwargs))
@@ -196,8 +201,16 @@ class LoopRecorder:
             self.way = None
         if len(self._seen) == RECORDED_BATCHES and not self.settled:
             self.settled = True
-            self.obstacle = self.obstacle or "every batch becomes the model's arguments in another way"
-            self.way = self.way[:1] if self._all_calls and self.way is not None else None
+            merged = _merged(*self._seen[-2:]) if self._model.loaders < 2 else None
+            if merged is not None:
+                self.way, self.numbers_vary = merged, _numbers(merged) != _numbers(self._seen[-2])
+            else:
+                self.obstacle = self.obstacle or "every batch becomes the model's arguments in another way"
+                self.way = self.way[:1] if self._all_calls and self.way is not None else None
+        if self.settled:
+            for call in (call for seen in self._seen for call in seen):
+                call.prepare.seal()
+            self._seen = [()]
         return bool(_key(self.way) != _key(before))
 
     def _end_recording(self) -> None:
@@ -220,6 +233,17 @@ class _Present:
     @property
     def uses_batch(self) -> bool:
         return self.call is not None and self.call.prepare.uses_batch
+
+
+def _merged(first: Sequence[RecordedCall], second: Sequence[RecordedCall]) -> tuple[RecordedCall, ...] | None:
+    """What two batches have in common; None if that is nothing."""
+    if not second or [call.target for call in first] != [call.target for call in second]:
+        return None
+    bindings = [b.prepare.merged(a.prepare) for a, b in zip(first, second, strict=True)]
+    calls = [
+        RecordedCall(call.target, binding) for call, binding in zip(second, bindings, strict=True) if binding
+    ]
+    return tuple(calls) if len(calls) == len(second) else None
 
 
 def _numbers(way: Sequence[RecordedCall]) -> list[tuple[float, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import random
 from typing import Any
 
 import numpy as np
@@ -331,3 +332,60 @@ def test_the_real_forward_is_watched_no_longer_than_values_are_needed() -> None:
     assert watched[-1] == 0
     assert prediction.tier == "program", predictor.refused
     assert prediction.complete
+
+
+class HostDraws(nn.Module):
+    """Rows depend on what NumPy, Python and generators of its own draw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Embedding(20, 2)
+        self.own: list[Any] = [np.random.default_rng(1), torch.Generator().manual_seed(1), random.Random(1)]
+        self.seen: list[Tensor] = []
+
+    def forward(self, ids: Tensor) -> Any:
+        numpy, torch_, python = self.own
+        rows = torch.from_numpy(np.random.randint(0, 20, 4))  # noqa: NPY002
+        if random.random() < 0.5:
+            rows = torch.cat([rows, torch.tensor([int(np.random.randn() > 0)])])  # noqa: NPY002
+        held = int(numpy.integers(0, 3)) + python.randrange(3)
+        drawn = torch.randint(0, 4, ids.shape, generator=torch_)
+        for read in (rows, ids + held + drawn):
+            self.seen.append(read)
+            self.a(read)
+        return self.a(ids).sum()
+
+
+def test_draws_of_numpy_and_python_are_replayed_and_leave_their_streams_alone() -> None:
+    def streams() -> list[Any]:
+        numpy, torch_, python = model.own
+        return [
+            np.random.get_state()[1].tolist(),  # type: ignore[index]  # noqa: NPY002
+            np.random.get_state()[2:],  # type: ignore[index]  # noqa: NPY002
+            random.getstate(),
+            numpy.bit_generator.state,
+            torch_.get_state().tolist(),
+            python.getstate(),
+        ]
+
+    model: Any = HostDraws()
+    predictor = IntentPredictor(model)
+    np.random.seed(3)  # noqa: NPY002
+    np.random.randn()  # noqa: NPY002 - the other one of the pair is kept for later
+    random.seed(3)
+    queue: list[tuple[Tensor, Prediction]] = []
+    for _ in range(20):
+        before = streams()
+        ids = torch.randint(0, 10, (5,))
+        queue.append((ids, predictor.predict(ids)))
+        assert streams() == before
+        if len(queue) < 4:
+            continue
+        ids, prediction = queue.pop(0)
+        model.seen.clear()
+        with predictor.around(prediction):
+            model(ids)
+        assert streams()[:3] == before[:3]
+        real: list[tuple[str, Tensor | None]] = [("a.weight", read) for read in (*model.seen, ids)]
+        assert predictor.observe(prediction, real)
+    assert predictor.strikes == 0

@@ -10,6 +10,8 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
+from autoada.access.streams import State
+
 AccessKind = Literal["rows", "full", "unpredictable"]
 Tier = Literal["simulation", "early exit", "program"]
 
@@ -67,6 +69,8 @@ class Prediction(NamedTuple):
         The exception behind `stopped`, with its traceback.
     waits : bool
         Whether it stopped for a value that depends on parameters, which a real forward may give.
+    streams : State or None
+        Where the generators of NumPy and Python have to be for the real forward; None if it need not be told.
     """
 
     accesses: tuple[Access, ...]
@@ -76,6 +80,7 @@ class Prediction(NamedTuple):
     replay: bool = False
     cause: BaseException | None = None
     waits: bool = False
+    streams: State | None = None
 
     @property
     def complete(self) -> bool:

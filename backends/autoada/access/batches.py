@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 Step = tuple[str, Any]
@@ -41,8 +42,8 @@ def signature(batch: Any) -> tuple[Any, ...]:
     """What may make a forward take another way: paths, shapes, dtypes, plain values."""
     return tuple(
         (path, tuple(leaf.shape), leaf.dtype)
-        if isinstance(leaf, Tensor)
-        else (path, leaf if isinstance(leaf, _SCALARS) else type(leaf).__qualname__)
+        if isinstance(leaf, (Tensor, np.ndarray))
+        else (path, leaf if isinstance(leaf, _SCALARS) else type(leaf))
         for path, leaf in leaves(batch)
     )
 

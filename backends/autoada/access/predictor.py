@@ -16,6 +16,7 @@ from autoada.access.guesses import Watch
 from autoada.access.program import NotRecorded, Program
 from autoada.access.programs import Programs, Recording
 from autoada.access.simulation import Call, Outcome, Simulation
+from autoada.access.streams import ReplayStreams
 from autoada.access.tables import find_tables
 from autoada.access.tape import Tape
 
@@ -123,12 +124,19 @@ class IntentPredictor:
 
         It gives them the draws that rows depend on, and notes the values that simulations ask for.
         """
-        watch = Watch(self._simulation.guesses)
-        return Together(Replay(prediction.draws), watch) if prediction.replay else watch
+        contexts: list[AbstractContextManager[Any]] = [Watch(self._simulation.guesses)]
+        if prediction.replay:
+            contexts.insert(0, Replay(prediction.draws))
+        if prediction.streams is not None:
+            contexts.insert(0, ReplayStreams(prediction.streams))
+        return Together(*contexts) if len(contexts) > 1 else contexts[0]
 
     def learned(self) -> bool:
         """Whether real forward passes, since this was asked last, gave values that predictions wait for."""
-        return self._simulation.guesses.news()
+        news = self._simulation.guesses.news()
+        if news:
+            self._simulation.renew()  # batches in flight are simulated again, from where the model is
+        return news
 
     def explain(self, batch: Any) -> str:
         """For each access of `batch`: table, rows, and where in the user's source it is."""
@@ -179,6 +187,9 @@ class IntentPredictor:
         if self._simulation.shadow.plain_attributes() != before:
             self._irregular = True
             self._programs.refuse("forward changes numbers or strings that its modules hold")
+        if outcome.streams is not None:
+            self._irregular = True
+            self._programs.refuse("forward draws from the generators of NumPy or Python")
         tape = tapes[-1]
         self._irregular |= tape.reads_values
         self._draws |= bool(outcome.draws)
@@ -205,7 +216,14 @@ class IntentPredictor:
         draws = {n: d for n, d in outcome.draws.items() if deciding is None or n in deciding}
         tier: Tier = "early exit" if outcome.early else "simulation"
         return Prediction(
-            outcome.accesses, tier, outcome.stopped, draws, replay, outcome.cause, outcome.waits
+            outcome.accesses,
+            tier,
+            outcome.stopped,
+            draws,
+            replay,
+            outcome.cause,
+            outcome.waits,
+            outcome.streams,
         )
 
     def _start_over(self) -> None:

@@ -16,7 +16,7 @@ from autoada.access.accesses import Draw
 from autoada.access.batches import expression
 from autoada.access.draws import draw
 from autoada.access.operations import name_of
-from autoada.access.tape import Constant, Leaf, Operation, Ref, Tape, references
+from autoada.access.tape import Constant, Leaf, Ref, Tape
 
 _LITERALS = (int, float, bool, str, type(None))  # compared by value
 
@@ -62,12 +62,12 @@ class Program:
 
     def __init__(self, tape: Tape, outputs: Sequence[Tensor], *, clone_leaves: bool = False) -> None:
         numbers = [_number(tape, tensor) for tensor in outputs]
-        self._needed = sorted(_slice(tape, numbers))
+        self._needed = sorted(tape.needed(numbers))
         self.names = Names()
         self.constants: list[Tensor] = []
         self.draw_numbers: set[int] = set()
         self.outputs_follow_batch = all(
-            any(isinstance(tape.nodes[source], Leaf) for source in _slice(tape, [number]))
+            any(isinstance(tape.nodes[source], Leaf) for source in tape.needed([number]))
             for number in numbers
         )
         self.obstacle = tape.obstacle() or self._own_obstacle(tape)
@@ -119,7 +119,9 @@ class Program:
         """Source and key of one node."""
         node = tape.nodes[number]
         if isinstance(node, Leaf):
-            return expression(node.path, self.names.of) + (".clone()" if clone else ""), node.path
+            return expression(node.path, self.names.of) + (
+                self._copy(tape.values[number]) if clone else ""
+            ), node.path
         if isinstance(node, Constant):
             self.constants.append(node.tensor)
             return self.names.of(node.tensor), ("constant", id(node.tensor))
@@ -136,6 +138,10 @@ class Program:
         else:
             call = f"{function}({', '.join(given)})"
         return call, (node.function, node.draw, _canonical((node.args, tuple(node.kwargs.items())), short))
+
+    @staticmethod
+    def _copy(leaf: Any) -> str:
+        return ".clone()" if isinstance(leaf, Tensor) else ".copy()"
 
     def _text(self, value: Any, short: dict[int, int]) -> str:
         if isinstance(value, Ref):
@@ -213,13 +219,15 @@ def _conditions(entries: tuple[tuple[Any, ...], ...], name: Callable[[Any], str]
         values = {entry[1] for entry in entries}
         if len(values) == 1 and type(first[1]) in _LITERALS and first[1] == first[1]:
             yield f"{text} == {name(first[1])}"
+        elif isinstance(first[1], type):
+            yield f"type({text}) is {name(first[1])}"
         return
     shapes = [entry[1] for entry in entries]
     pinned = [i for i, size in enumerate(shapes[0]) if all(shape[i] == size for shape in shapes)]
     if len(pinned) == len(shapes[0]):
         yield f"{text}.shape == {name(tuple(shapes[0]))}"
         return
-    yield f"{text}.dim() == {len(shapes[0])}"
+    yield f"len({text}.shape) == {len(shapes[0])}"
     yield from (f"{text}.shape[{i}] == {name(shapes[0][i])}" for i in pinned)
 
 
@@ -228,21 +236,6 @@ def _number(tape: Tape, tensor: Tensor) -> int:
     if number is None:
         raise NotRecorded("ids come from an operation that cannot be recorded")
     return number
-
-
-def _slice(tape: Tape, numbers: Iterable[int]) -> set[int]:
-    """The nodes that the given ones depend on, themselves included."""
-    needed: set[int] = set()
-    waiting = list(numbers)
-    while waiting:
-        number = waiting.pop()
-        if number in needed:
-            continue
-        needed.add(number)
-        node = tape.nodes[number]
-        if isinstance(node, Operation):
-            waiting += references((node.args, tuple(node.kwargs.values())))
-    return needed
 
 
 def _canonical(value: Any, short: dict[int, int]) -> Any:

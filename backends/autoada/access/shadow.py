@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import random
 import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import UninitializedParameter
 
 _CONTAINER_DEPTH = 3
+_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 _COMPILED = "_orig_mod"
 
 
@@ -72,9 +76,9 @@ class Shadow:
         self.compiled |= getattr(module, "_compiled_call_impl", None) is not None
         if id(module) in self._copies:
             return self._copies[id(module)]
-        copy = object.__new__(type(module))
-        self._copies[id(module)] = copy
-        attributes = copy.__dict__
+        shadow = object.__new__(type(module))
+        self._copies[id(module)] = shadow
+        attributes = shadow.__dict__
         for name, value in module.__dict__.items():
             if name == "_parameters":
                 attributes[name] = {key: self._parameter(p) for key, p in value.items()}
@@ -88,9 +92,9 @@ class Shadow:
                 attributes[name] = self._attribute(value, 0)
         if "_flat_weight_refs" in attributes:  # nn.RNNBase checks its weights through weak references
             attributes["_flat_weight_refs"] = [weakref.ref(w) for w in attributes["_flat_weights"]]
-        if isinstance(module, _NormBase) and copy._buffers.get("num_batches_tracked") is not None:
-            copy._buffers["num_batches_tracked"] = None
-        return copy
+        if isinstance(module, _NormBase) and shadow._buffers.get("num_batches_tracked") is not None:
+            shadow._buffers["num_batches_tracked"] = None
+        return shadow
 
     def _parameter(self, parameter: nn.Parameter | None) -> nn.Parameter | None:
         if parameter is None:
@@ -120,6 +124,10 @@ class Shadow:
             return self._parameter(value)
         if isinstance(value, Tensor):
             return _in_host_memory(value)
+        if isinstance(value, torch.Generator):
+            return value.clone_state()
+        if isinstance(value, _GENERATORS):
+            return copy.deepcopy(value)
         if depth == _CONTAINER_DEPTH:
             return value
         if type(value) is list:
@@ -127,9 +135,9 @@ class Shadow:
         if type(value) is tuple:
             return tuple(self._attribute(item, depth + 1) for item in value)
         if type(value) in (dict, OrderedDict, defaultdict):
-            copy = value.copy()
-            copy.update((key, self._attribute(item, depth + 1)) for key, item in value.items())
-            return copy
+            same = value.copy()
+            same.update((key, self._attribute(item, depth + 1)) for key, item in value.items())
+            return same
         if type(value) in (set, deque):
             return value.copy()
         if inspect.ismethod(value) and isinstance(value.__self__, nn.Module):

@@ -23,6 +23,7 @@ from autoada.access.ghost_mode import GhostMode
 from autoada.access.ghosts import Recorder
 from autoada.access.guesses import Guesses
 from autoada.access.shadow import Shadow
+from autoada.access.streams import State, Streams
 
 Call = Callable[[nn.Module, Any], Any]
 """``call(model, batch)``: how a training loop hands a batch to its model."""
@@ -38,6 +39,7 @@ class Outcome:
     stopped: str | None = None
     cause: BaseException | None = None
     waits: bool = False
+    streams: State | None = None
 
 
 class Simulation:
@@ -58,6 +60,7 @@ class Simulation:
         self._tables = tables
         self._call = call
         self._generator = torch.Generator().manual_seed(torch.initial_seed() % 2**63)
+        self._streams = Streams()
         self._protect = True
         self.clones_batch = False
         """Whether forward writes into its batch, so that simulations get a copy."""
@@ -106,7 +109,7 @@ class Simulation:
         early, stopped, waits = False, None, False
         cause: BaseException | None = None
         try:
-            with torch.inference_mode(), mode:
+            with self._streams.kept(), torch.inference_mode(), mode:
                 self._call(self.shadow.module, batch)
         except EnoughSeen:
             early = True
@@ -117,7 +120,7 @@ class Simulation:
         ) as error:  # the user's code, on ghosts: reported with its place, and training goes on
             where = _innermost(error)
             stopped, cause = f"{type(error).__name__}: {error}, at {where}{source_line(where)}", error
-        return Outcome(tuple(mode.accesses), mode.draws, early, stopped, cause, waits)
+        return Outcome(tuple(mode.accesses), mode.draws, early, stopped, cause, waits, self._streams.start)
 
     def _redirect(self, storage: int) -> None:
         """Make sure that the write which was just refused goes to a copy from now on."""

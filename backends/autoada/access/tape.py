@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,7 +24,7 @@ class Ref:
 
 @dataclass(frozen=True)
 class Leaf:
-    """A tensor of the batch."""
+    """A tensor or array of the batch."""
 
     path: Path
 
@@ -71,9 +72,12 @@ class Tape:
         self._obstacles: list[tuple[int, str]] = []
         self._shape_reads: list[tuple[int, int]] = []
         self._data_shaped: dict[int, bool] = {}
+        self._arrays: dict[int, np.ndarray[Any, Any]] = {}
         for path, leaf in self.leaves:
-            if isinstance(leaf, Tensor):
+            if isinstance(leaf, (Tensor, np.ndarray)):
                 self._add(leaf, Leaf(path))
+            if isinstance(leaf, np.ndarray) and leaf.size:
+                self._arrays[leaf.ctypes.data] = leaf
 
     # What a simulation reports
 
@@ -140,6 +144,11 @@ class Tape:
         number = self._numbers.get(id(tensor))
         if number is not None:
             return number
+        array = self._array_of(tensor)
+        if array is not None:
+            call = Operation(torch.from_numpy, (Ref(self._numbers[id(array)]),))
+            self._alive.append(tensor)
+            return self._add(tensor, call)
         # under vmap a lookup sees another object of the same memory
         for i in reversed(range(len(self.values))):
             value = self.values[i]
@@ -148,6 +157,20 @@ class Tape:
                 self._alive.append(tensor)
                 return i
         return None
+
+    def needed(self, numbers: Iterable[int]) -> set[int]:
+        """The nodes that the given ones depend on, themselves included."""
+        needed: set[int] = set()
+        waiting = list(numbers)
+        while waiting:
+            number = waiting.pop()
+            if number in needed:
+                continue
+            needed.add(number)
+            node = self.nodes[number]
+            if isinstance(node, Operation):
+                waiting += references((node.args, tuple(node.kwargs.values())))
+        return needed
 
     def computed(self, tensor: Tensor) -> bool:
         """Whether `tensor` is of the batch, or an operation gave it."""
@@ -184,6 +207,9 @@ class Tape:
         )
 
     def _referred(self, value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            number = self._numbers.get(id(value))
+            return value if number is None else Ref(number)
         if isinstance(value, Tensor):
             number = self.number(value)
             return Ref(self._add(value, Constant(value)) if number is None else number)
@@ -192,6 +218,14 @@ class Tape:
         if isinstance(value, slice):
             return slice(*(self._referred(part) for part in (value.start, value.stop, value.step)))
         return value
+
+    def _array_of(self, tensor: Tensor) -> np.ndarray[Any, Any] | None:
+        """The batch's array whose memory a tensor is; torch does not tell of `torch.from_numpy`."""
+        if not self._arrays or not tensor.is_cpu or _transformed(tensor):
+            return None
+        array = self._arrays.get(tensor.data_ptr())
+        same = array is not None and array.shape == tensor.shape and array.itemsize == tensor.itemsize
+        return array if same else None
 
     def _obstacle(self, reason: str) -> None:
         self._obstacles.append((self.accesses, reason))
@@ -227,10 +261,13 @@ _DATA_SHAPED_NAMES = {
 }  # fmt: skip
 
 
+_transformed = torch._C._functorch.is_functorch_wrapped_tensor
+
+
 def _same_memory(a: Tensor, b: Tensor) -> bool:
     return bool(
         not a.is_meta
-        and not torch._C._functorch.is_functorch_wrapped_tensor(a)
+        and not _transformed(a)
         and a.data_ptr() == b.data_ptr()
         and a.dtype is b.dtype
         and a.shape == b.shape

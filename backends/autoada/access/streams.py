@@ -1,0 +1,86 @@
+"""The global generators of NumPy and Python: simulations draw from copies, real passes the same again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class State(NamedTuple):
+    """Where both generators are."""
+
+    numpy: dict[str, Any]
+    python: Any
+
+    @classmethod
+    def now(cls) -> State:
+        """Of the global generators."""
+        return cls(np.random.get_state(legacy=False), random.getstate())  # noqa: NPY002
+
+    def set(self) -> None:
+        """Have the global generators go on from here."""
+        np.random.set_state(self.numpy)  # noqa: NPY002
+        random.setstate(self.python)
+
+    def same_as(self, other: State) -> bool:
+        """Whether nothing was drawn between the two."""
+        mine, others = self.numpy, other.numpy
+        return bool(
+            self.python == other.python
+            and mine["has_gauss"] == others["has_gauss"]
+            and mine["gauss"] == others["gauss"]
+            and mine["state"].keys() == others["state"].keys()
+            and all(np.array_equal(value, others["state"][name]) for name, value in mine["state"].items())
+        )
+
+
+class Streams:
+    """Keeps simulations from drawing out of the global generators.
+
+    Attributes
+    ----------
+    start : State or None
+        Where the last simulation began to draw; None if it drew nothing.
+    """
+
+    def __init__(self) -> None:
+        self.start: State | None = None
+        self._next: State | None = None
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Surrounds a simulation."""
+        before = State.now()
+        start = self._next or before
+        if self._next is not None:
+            start.set()
+        try:
+            yield
+        finally:
+            after = State.now()
+            drawn = not after.same_as(start)
+            self.start = start if drawn else None
+            if drawn:
+                self._next = after
+            if drawn or self._next is not None:
+                before.set()
+
+
+class ReplayStreams(AbstractContextManager[None]):
+    """Surrounds the real forward passes of a batch: they draw what its simulation drew."""
+
+    def __init__(self, start: State) -> None:
+        self._next = start
+        self._outside = start
+
+    def __enter__(self) -> None:
+        self._outside = State.now()
+        self._next.set()
+
+    def __exit__(self, *error: object) -> None:
+        self._next = State.now()
+        self._outside.set()
