@@ -91,6 +91,20 @@ def lock_of_the_living(simulation: Simulation) -> contextlib.AbstractContextMana
     return mock.patch.object(_disk, "lock", lock)
 
 
+def lost_lock(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
+    """Who once got the lock takes over from whoever there is when it comes to it."""
+
+    def take_over(self: _editions.Publisher) -> None:
+        self._lock()
+        while self._last == 0:
+            before = _editions.newest(self._directory)
+            number = 1 if before is None else before.number + 1
+            if self._published(number, None if before is None else before.checkpoint):
+                self._last = number
+
+    return mock.patch.object(_editions.Publisher, "_take_over", take_over)
+
+
 MUTANTS: dict[str, Mutant] = {
     "stale generation accepted": stale_generation,
     "address of the last life read": last_address,
@@ -99,4 +113,5 @@ MUTANTS: dict[str, Mutant] = {
     "manifest published before its files are synced": unsynced_files,
     "acknowledged before its name is synced": unsynced_names,
     "lock taken over while its holder lives": lock_of_the_living,
+    "taken over by a lock that was lost": lost_lock,
 }
