@@ -18,6 +18,7 @@ from adabench.results.store import SessionStore, write_atomically
 __all__ = [
     "comparison_rows",
     "comparison_table",
+    "fitted",
     "markdown",
     "needs",
     "run_text",
@@ -30,13 +31,20 @@ __all__ = [
 ]
 
 
-def session_table(runs: Sequence[Run]) -> str:
-    """What was measured, a row a cell: counts, training seconds as mean [min, max], quality, traffic."""
+def session_table(runs: Sequence[Run], width: int | None = None) -> str:
+    """What was measured, a row a cell: counts, training seconds as mean [min, max], quality, traffic.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+    width : int, optional
+        Characters per line: see `fitted`.
+    """
     counted = [run for run in last_attempts(runs) if run.phase == "measured"]
     tables = []
     for usecase in dict.fromkeys(run.usecase for run in counted):
         names, rows = usecase_rows([run for run in counted if run.usecase == usecase])
-        tables.append(f"{usecase}\n\n" + markdown(names, rows))
+        tables.append(f"{usecase}\n\n" + fitted(names, rows, width))
     return "\n\n".join(tables)
 
 
@@ -115,6 +123,30 @@ def needs(blocks: int, comparisons: int) -> str:
     """What a verdict takes, in a sentence."""
     several = f"{comparisons} comparisons" if comparisons > 1 else "one comparison"
     return f"a verdict on {several} needs {blocks} blocks: say -r {blocks} or more"
+
+
+def fitted(names: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> str:
+    """A Markdown table; several below one another, each with the first column, if it is wider than `width`.
+
+    Names in the first column are shortened where even one other column would not fit beside them.
+    """
+    if width is None:
+        return markdown(names, rows)
+    widths = [max(len(line[column]) for line in [names, *rows]) + 3 for column in range(len(names))]
+    first = min(widths[0], max(width - 1 - max(widths[1:], default=0), 15))
+    groups: list[list[int]] = [[]]
+    for column in range(1, len(names)):
+        if groups[-1] and first + 1 + sum(widths[one] for one in [*groups[-1], column]) > width:
+            groups.append([])
+        groups[-1].append(column)
+    tables = [
+        markdown(
+            [names[0], *(names[column] for column in group)],
+            [[shortened(row[0], first - 3), *(row[column] for column in group)] for row in rows],
+        )
+        for group in groups
+    ]
+    return "\n\n".join(tables)
 
 
 def shortened(text: str, width: int) -> str:

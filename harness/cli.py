@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import logging
 import sys
+import warnings
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -79,6 +81,10 @@ def main() -> None:
         # Names of files may be of any bytes.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    # Of figures: a letter that the font lacks, names that leave little room. The figure shows it.
+    for said in ("Glyph ", "constrained_layout not applied"):
+        warnings.filterwarnings("ignore", said)
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
         _refuse_other_text(sys.argv[1:])
         app()

@@ -86,7 +86,7 @@ def show(
     for one in runs:
         line = f"  {one.run_id:<20} {one.phase:<8} block {one.block:>2}  {one.backend:<20} {one.status:<12}"
         tell(line + (one.reason or f"{one.seconds.total:.1f} s"))
-    tell(session_table(runs))
+    tell(session_table(runs, terminal_width()))
 
 
 def plot(session: SessionName = None, results: Results = None) -> None:

@@ -25,6 +25,7 @@ from adabench.harness.options import (
     results_root,
     shown,
     study_from,
+    terminal_width,
 )
 
 __all__ = ["plan", "run"]
@@ -94,7 +95,7 @@ def run(
         from adabench.analysis.figures import draw_figures
         from adabench.analysis.tables import session_table, write_table
 
-        console.print(session_table(runs), markup=False, highlight=False)
+        console.print(session_table(runs, terminal_width()), markup=False, highlight=False)
         console.print(f"table:   {shown(write_table(store))}", highlight=False)
         for file in draw_figures(store):
             console.print(f"figure:  {shown(file)}", highlight=False)
@@ -138,4 +139,6 @@ def plan(
         "seed": seed,
         "data": data,
     }
-    typer.echo(plan_text(study_from(study, study_name, overrides, None), results_root(results)))
+    typer.echo(
+        plan_text(study_from(study, study_name, overrides, None), results_root(results), terminal_width())
+    )

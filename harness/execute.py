@@ -91,15 +91,15 @@ def run_session(study: Study, root: Path, policy: Policy, console: Console) -> t
             store.create(session)
         short = too_short(session.plan, max(_blocks(session.plan), schedule[-1]), session.looks)
         if short is not None:
-            console.print(short, highlight=False)
+            _say(console, short)
         if not remaining(session.plan, recorded, policy) and _satisfied(policy, session, recorded):
             console.print(f"session {store.folder.name} is complete; --fresh runs it again")
         elif not study.interleaved:
             for complaint in noise_complaints(session.environment):
-                console.print(f"warning: {complaint}", highlight=False, markup=False)
+                _say(console, f"warning: {complaint}")
                 noisy = True
             if noisy:
-                console.print(INTERLEAVE, highlight=False, markup=False)
+                _say(console, INTERLEAVE)
         with SessionProgress(session.plan, recorded, cell_labels(session.plan), console) as progress:
             while not interruption.requested:
                 todo = remaining(session.plan, store.runs(), policy)
@@ -226,6 +226,11 @@ def _execute(
             for planned, attempt in runs
         ]
     )
+
+
+def _say(console: Console, sentence: str) -> None:
+    """Print it, in a terminal broken between words."""
+    console.print(sentence, highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
 def _warm_ups_failed(todo: Sequence[tuple[PlannedRun, int]], recorded: Sequence[Run]) -> bool:

@@ -8,7 +8,7 @@ from statistics import median
 
 from adabench.analysis.compare import blocks_needed
 from adabench.analysis.load import SUCCESS, cell_labels
-from adabench.analysis.tables import markdown, needs
+from adabench.analysis.tables import fitted, needs
 from adabench.harness.plan import cells_of, planned_runs, with_repeats
 from adabench.harness.progress import duration
 from adabench.harness.study import Study
@@ -18,7 +18,7 @@ from adabench.results.store import readable_sessions
 __all__ = ["plan_text", "too_short"]
 
 
-def plan_text(study: Study, root: Path) -> str:
+def plan_text(study: Study, root: Path, width: int | None = None) -> str:
     """Cells, order and time of a study.
 
     Parameters
@@ -26,6 +26,8 @@ def plan_text(study: Study, root: Path) -> str:
     study : Study
     root : Path
         Where earlier sessions are, which the estimate of the time comes from.
+    width : int, optional
+        Characters per line.
     """
     found = cells_of(study)
     study = with_repeats(study, found)
@@ -38,7 +40,7 @@ def plan_text(study: Study, root: Path) -> str:
         for cell, run in cells.items()
     ]
     lines = [f"study {study.name}: {len(cells)} cells, {study.repeats} blocks, {len(planned)} runs", ""]
-    lines += [markdown(["", "use case", "backend", "nodes x workers", "network", "cell"], rows), ""]
+    lines += [fitted(["", "use case", "backend", "nodes x workers", "network", "cell"], rows, width), ""]
     for block, usecase in dict.fromkeys((run.block, run.usecase) for run in planned):
         order = [run for run in planned if (run.block, run.usecase) == (block, usecase)]
         title = "warm-up" if order[0].phase == "warmup" else f"block {block + 1}"

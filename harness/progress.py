@@ -9,10 +9,17 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from adabench.analysis.tables import shortened
 from adabench.harness.spec import RankState
 from adabench.results.record import PlannedRun, Run
 
 __all__ = ["SessionProgress", "describe", "duration", "failure_lines"]
+
+_BAR = 12
+_GAPS = 4  # between five columns
+# The terminal writes ^C where the cursor is: in a full line that would begin another one, which would stay.
+_MARGIN = 3
+_SHORTEST_NAME = 12
 
 
 class SessionProgress:
@@ -44,18 +51,22 @@ class SessionProgress:
     def __enter__(self) -> SessionProgress:
         if self._console.is_terminal:
             self._live = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
+                TextColumn("{task.description}", markup=False),
+                BarColumn(_BAR),
                 MofNCompleteColumn(),
                 TimeElapsedColumn(),
-                TextColumn("{task.fields[eta]}"),
+                TextColumn("{task.fields[eta]}", markup=False),
                 console=self._console,
                 transient=True,
             )
             self._live.start()
             self._task = self._live.add_task(
-                "", total=len(self._planned), completed=len(self._planned) - len(self._remaining), eta=""
+                "",
+                total=len(self._planned),
+                completed=len(self._planned) - len(self._remaining),
+                eta=self._left(),
             )
+            self._began_at = time.monotonic()
         return self
 
     def __exit__(
@@ -83,37 +94,58 @@ class SessionProgress:
                 )
             self._began.add(run.key)
         else:
-            self._live.update(
-                self._task, description=f"{self._place(run)} {self._labels[run.cell]}", eta=self.eta()
-            )
+            self._show(run, "launch")
 
     def watch(self, run: PlannedRun, state: RankState) -> None:
         """A run's phase is known anew; what those say that wait for their turn is known already."""
         if self._live is not None and run is self._current:
-            phase = state.phase + (f" {state.epoch}/{run.params.get('epochs', '?')}" if state.epoch else "")
-            description = f"{self._place(run)} {self._labels[run.cell]} [dim]{phase}[/dim]"
-            self._live.update(self._task, description=description, eta=self.eta())
+            epoch = f" {state.epoch}/{run.params.get('epochs', '?')}" if state.epoch else ""
+            self._show(run, f"{state.phase}{epoch}")
 
     def end(self, run: Run) -> None:
         """A run is recorded."""
         self._account(run)
         self._recorded_at = time.monotonic()
-        self._console.print(f"{self._place(run)} {self._labels[run.cell]}: {describe(run)}", highlight=False)
+        label, outcome = self._labels[run.cell], describe(run)
         if self._live is not None:
-            self._live.update(self._task, advance=1, eta=self.eta())
+            rest = len(self._place(run)) + len(outcome) + 3
+            label = shortened(label, max(self._console.width - rest, _SHORTEST_NAME))
+        self._console.print(f"{self._place(run)} {label}: {outcome}", highlight=False, markup=False)
+        if self._live is not None:
+            self._live.update(self._task, advance=1, eta=self._left())
 
     def eta(self) -> str:
         """What is left, from the runs that have finished: a cell's own mean, else the mean of all."""
+        left = self._seconds_left()
+        return "" if left is None else f"about {duration(left)} left"
+
+    def _left(self) -> str:
+        """The same in as few characters as there are beside the bar."""
+        left = self._seconds_left()
+        return "? left" if left is None else f"{duration(left)} left"
+
+    def _show(self, run: PlannedRun, phase: str) -> None:
+        """What runs goes before the bar, its name as long as there is room for it."""
+        assert self._live is not None
+        count = len(f"{len(self._planned)}")
+        elapsed = max(len(f"{int(time.monotonic() - self._began_at) // 3600}"), 1) + len(":00:00")
+        beside = _BAR + (2 * count + 1) + elapsed + len(self._left()) + _GAPS + _MARGIN
+        room = self._console.width - beside
+        name = f"{self._place(run)} {self._labels[run.cell]}"
+        if room - len(phase) - 1 >= _SHORTEST_NAME:
+            name = f"{shortened(name, room - len(phase) - 1)} {phase}"
+        self._live.update(self._task, description=shortened(name, max(room, 0)), eta=self._left())
+
+    def _seconds_left(self) -> float | None:
         known = [second for seconds in self._seconds.values() for second in seconds]
         if not known:
-            return ""
+            return None
         mean = sum(known) / len(known)
         left = 0.0
         for run in self._remaining.values():
             own = self._seconds.get((run.cell, run.phase))
             left += sum(own) / len(own) if own else mean
-        left -= min(time.monotonic() - self._recorded_at, left)
-        return f"about {duration(left)} left"
+        return left - min(time.monotonic() - self._recorded_at, left)
 
     def _account(self, run: Run) -> None:
         self._remaining.pop((run.cell, run.phase, run.block), None)

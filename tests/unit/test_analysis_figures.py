@@ -212,3 +212,15 @@ def test_markdown_columns_line_up() -> None:
         len({len(line) for line in markdown(["a", "long name"], [["1", "2"], ["333333", ""]]).splitlines()})
         == 1
     )
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_table_fits_the_terminal_with_every_column(runs: list[Run], width: int) -> None:
+    wide, narrow = session_table(runs), session_table(runs, width)
+    assert max(map(len, narrow.splitlines())) <= width
+    cells = [
+        {cell.strip() for line in text.splitlines() for cell in line.split("|")[2:-1]}
+        for text in (wide, narrow)
+    ]
+    assert {cell for cell in cells[0] if set(cell) - set("-")} <= cells[1]
+    assert session_table(runs, 10_000) == wide

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from adabench.harness.environment import (
 )
 from adabench.harness.execute import settled
 from adabench.harness.progress import SessionProgress, duration
+from adabench.harness.spec import RankState
 from adabench.results.record import PlannedRun, Run, Seconds
 
 
@@ -103,6 +105,31 @@ def test_progress_without_a_terminal_is_plain_lines_with_what_is_left() -> None:
         "block 2/3 ctr manual … about 2 min 00 s left",
         "block 2/3 ctr manual: ok  60.0 s training of 60.0 s  auc 0.7412",
     ]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("runs", [3, 1200])
+def test_bar_count_elapsed_and_time_left_are_always_there(width: int, runs: int) -> None:
+    out = io.StringIO()
+    plan = [planned(block) for block in range(runs)]
+    console = Console(file=out, width=width, force_terminal=True, color_system=None, _environ={})
+    label = "autoada-automatic (lookahead=20, techniques=full_replication, nodes=2, network=lan)"
+    with SessionProgress(plan, [recorded(0, 3700)], {"c": label}, console) as progress:
+        progress.start(plan[1])
+        for phase, epoch in (("setup", 0), ("train", 2)):
+            progress.watch(plan[1], RankState(pid=1, phase=phase, epoch=epoch))
+            assert progress._live is not None
+            progress._live.refresh()
+        progress.end(recorded(1, 3700))
+    drawn = [
+        line for line in re.split(r"[\r\n]|\x1b\[[0-9;?]*[A-Za-z]", out.getvalue()) if f"/{runs} 0:00" in line
+    ]
+    assert drawn
+    for line in drawn:
+        assert len(line.rstrip()) <= width - 2
+        assert line.rstrip().endswith(" left")
+    assert all("…" in line for line in drawn[1:])  # before, there is no run
+    assert any("train 2/3" in line for line in drawn) or width == 60
 
 
 def test_durations_are_said_in_the_unit_that_suits() -> None:
