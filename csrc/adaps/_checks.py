@@ -11,14 +11,16 @@ from typing import SupportsFloat, SupportsIndex
 __all__ = ["count", "nearest", "number", "one_of", "seconds"]
 
 
-def count(name: str, value: SupportsIndex) -> int:
-    """`value` as a positive int; any integer type will do, a bool will not."""
+def count(name: str, value: SupportsIndex, *, most: int | None = None) -> int:
+    """`value` as a positive int of at most `most`; any integer type will do, a bool will not."""
     try:
         number_of = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} is {value!r}; it must be a positive integer") from None
     if isinstance(value, bool) or number_of < 1:
         raise ValueError(f"{name} is {value!r}; it must be a positive integer")
+    if most is not None and number_of > most:
+        raise ValueError(f"{name} is {value!r}; it must be at most {most}")
     return number_of
 
 

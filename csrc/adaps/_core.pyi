@@ -10,6 +10,11 @@ from torch import Tensor
 
 from adaps._typing import Float32Like, Int64Like
 
+MAX_KEYS: int
+MAX_ROW_FLOATS: int
+MAX_WORKERS: int
+MAX_CHANNELS: int
+
 class RuleKind(enum.Enum):
     SGD = 0
     MOMENTUM = 1
@@ -128,6 +133,7 @@ class Node:
         max_rounds_per_second: float,
         nonfinite: NonFinite = ...,
         stall_timeout: float = ...,
+        max_queued_bytes: int = ...,
     ) -> None: ...
     @property
     def num_keys(self) -> int: ...
@@ -142,6 +148,7 @@ class Node:
         network: str,
         connect_timeout: float,
         peer_timeout: float,
+        frame_mac: bool = ...,
     ) -> None: ...
     def worker(self, index: int) -> Worker: ...
     def tables(self) -> tuple[NodeTable, ...]: ...

@@ -20,7 +20,8 @@ class Table:
     name : str
         How ``node.table(name)`` finds it.
     rows, length : int
-        Number of rows, and of floats in each.
+        Number of rows, and of floats in each. A row with its optimizer's state must fit into one message of
+        64 MiB, so it has at most 16,777,200 floats.
     optimizer : SGD, Adagrad, RowAdagrad, Adam or SparseAdam
         What ``push_gradients`` does. Its state lives beside the value.
     init : Constant, Uniform or Normal
@@ -36,8 +37,8 @@ class Table:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise ValueError(f"table name {self.name!r}: it must be a string that is not empty")
-        _checks.count(f"rows of table {self.name!r}", self.rows)
-        _checks.count(f"length of table {self.name!r}", self.length)
+        _checks.count(f"rows of table {self.name!r}", self.rows, most=_core.MAX_KEYS)
+        _checks.count(f"length of table {self.name!r}", self.length, most=_core.MAX_ROW_FLOATS)
         if not isinstance(self.optimizer, Optimizer):
             raise TypeError(
                 f"optimizer of table {self.name!r} is {self.optimizer!r}; "
@@ -48,6 +49,7 @@ class Table:
                 f"init of table {self.name!r} is {self.init!r}; "
                 "it must be an adaps.Constant, Uniform or Normal"
             )
+        self.spec()  # refuses a row that is too long with its optimizer's state
 
     def spec(self) -> _core.TableSpec:
         """The table as the core takes it."""

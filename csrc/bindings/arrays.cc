@@ -145,7 +145,14 @@ Array Array::of_float32(py::handle object, const char* argument, Access access) 
   return of(object, Type::kFloat32, argument, access);
 }
 
-py::object Array::keeper() const { return owned_ ? owned_ : py::reinterpret_borrow<py::object>(object_); }
+// A tensor is only a name for its storage: it can be given another (`tensor.data = …`, `tensor.set_()`), and
+// the storage other memory (`resize_`).
+py::object Array::keeper() const {
+  if (!is_torch(object_)) return owned_ ? owned_ : py::reinterpret_borrow<py::object>(object_);
+  py::object storage = object_.attr("untyped_storage")();
+  if (py::cast<bool>(storage.attr("resizable")())) static_cast<void>(object_.attr("numpy")());
+  return storage;
+}
 
 Array Array::of(py::handle object, Type type, const char* argument, Access access) {
   if (py::isinstance<py::array>(object)) return of_numpy(object, type, argument, access);
@@ -161,7 +168,9 @@ Array Array::of(py::handle object, Type type, const char* argument, Access acces
     const int device_type = py::cast<int>(device[0]);
     if (device_type != dlpack::kCpu && device_type != dlpack::kCudaHost) refuse_device(argument, access);
     if (is_torch(object)) check_torch_flags(object, argument);
-    return own(numpy.attr("from_dlpack")(object), type, argument, access);
+    Array view = own(numpy.attr("from_dlpack")(object), type, argument, access);
+    if (is_torch(object)) view.object_ = object;
+    return view;
   }
   throw py::type_error(std::string(argument) + " is of type " + Py_TYPE(object.ptr())->tp_name +
                        " where a NumPy array or a CPU tensor of PyTorch is needed");

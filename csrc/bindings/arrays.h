@@ -33,7 +33,9 @@ class Array {
   float* floats() const { return static_cast<float*>(data_); }
   std::size_t size() const { return size_; }
 
-  // The object to hold as long as the memory is in use.
+  // What to hold as long as the memory is in use by a call that has returned. The storage of a tensor is
+  // pinned for good: PyTorch refuses to resize it from now on, as after tensor.numpy(). Throws a ValueError
+  // where that is not possible.
   py::object keeper() const;
 
  private:

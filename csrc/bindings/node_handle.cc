@@ -77,7 +77,7 @@ std::shared_ptr<WorkerHandle> NodeHandle::worker(int index) {
   auto& known = workers_[i];
   auto handle = known.lock();
   if (!handle) {
-    handle = std::make_shared<WorkerHandle>(shared_from_this(), live.worker(index), held_[i]);
+    handle = std::make_shared<WorkerHandle>(shared_from_this(), live.worker(index), index, held_[i]);
     known = handle;
   }
   return handle;

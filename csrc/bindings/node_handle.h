@@ -21,8 +21,8 @@ namespace py = pybind11;
 
 class WorkerHandle;
 
-// Keys and values of a worker's asynchronous calls. Tickets rise: the oldest come first.
-using HeldArrays = std::map<Ticket, std::pair<py::object, py::object>>;
+// What keeps the values of a worker's asynchronous calls. Tickets rise: the oldest come first.
+using HeldArrays = std::map<Ticket, py::object>;
 
 // A node together with the calls that run on it. Members are touched with the GIL held, unless they say
 // otherwise.

@@ -18,7 +18,10 @@ py::tuple deduplicate_ids(const py::object& ids, std::int64_t first_key) {
     const py::gil_scoped_release release;
     unique = deduplicate(input.int64(), positions.data());
     if (first_key != 0) {
-      for (std::int64_t& id : unique) id += first_key;
+      for (std::int64_t& id : unique) {  // in a type that wraps: what is no id here is refused as a key
+        id =
+            static_cast<std::int64_t>(static_cast<std::uint64_t>(id) + static_cast<std::uint64_t>(first_key));
+      }
     }
   }
   const py::object keys = new_int64(ids, {static_cast<py::ssize_t>(unique.size())});

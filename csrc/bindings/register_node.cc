@@ -19,8 +19,13 @@ constexpr double kLongestStall = 1e9;  // seconds; more than anybody waits
 
 std::shared_ptr<NodeHandle> make_node(std::vector<TableSpec> tables, int rank, int world_size, int workers,
                                       int channels, Technique technique, bool timing,
-                                      double max_rounds_per_second, NonFinite nonfinite,
-                                      double stall_timeout) {
+                                      double max_rounds_per_second, NonFinite nonfinite, double stall_timeout,
+                                      std::size_t max_queued_bytes) {
+  if (rank < 0 || world_size < 1 || world_size > static_cast<int>(kMaxNodes) || rank >= world_size) {
+    throw py::value_error("rank " + std::to_string(rank) + " of " + std::to_string(world_size) +
+                          " nodes: a cluster has 1 to " + std::to_string(kMaxNodes) +
+                          " nodes, with ranks from 0 on");
+  }
   Settings settings;
   settings.rank = static_cast<NodeId>(rank);
   settings.nodes = static_cast<NodeId>(world_size);
@@ -30,14 +35,16 @@ std::shared_ptr<NodeHandle> make_node(std::vector<TableSpec> tables, int rank, i
   settings.timing = timing;
   settings.max_rounds_per_second = max_rounds_per_second;
   settings.nonfinite = nonfinite;
+  settings.max_queued_bytes = max_queued_bytes;
   settings.stall_timeout = static_cast<Micros>(std::min(stall_timeout, kLongestStall) * 1e6);
   return std::make_shared<NodeHandle>(std::move(tables), settings);
 }
 
 void connect(NodeHandle& node, const std::vector<std::string>& addresses, const std::string& secret,
-             const std::string& network, double connect_timeout, double peer_timeout) {
+             const std::string& network, double connect_timeout, double peer_timeout, bool frame_mac) {
   ConnectOptions options;
   options.secret = secret;
+  options.frame_mac = frame_mac;
   options.shape = parse_link_shape(network);
   options.connect_timeout_seconds = connect_timeout;
   options.peer_timeout_seconds = peer_timeout;
@@ -86,11 +93,13 @@ void register_node(py::module_& module) {
       .def(py::init(&make_node), py::arg("tables"), py::kw_only(), py::arg("rank"), py::arg("world_size"),
            py::arg("workers"), py::arg("channels"), py::arg("technique"), py::arg("timing"),
            py::arg("max_rounds_per_second"), py::arg("nonfinite") = NonFinite::kRaise,
-           py::arg("stall_timeout") = kLongestStall)
+           py::arg("stall_timeout") = kLongestStall,
+           py::arg("max_queued_bytes") = Settings{}.max_queued_bytes)
       .def("listen", &NodeHandle::listen, py::arg("host"), py::arg("port"),
            "Listens for the other nodes and returns the address that they need.")
       .def("connect", &connect, py::arg("addresses"), py::kw_only(), py::arg("secret"), py::arg("network"),
-           py::arg("connect_timeout"), py::arg("peer_timeout"), "Collective: connects with all other nodes.")
+           py::arg("connect_timeout"), py::arg("peer_timeout"), py::arg("frame_mac") = false,
+           "Collective: connects with all other nodes.")
       .def("worker", &NodeHandle::worker, py::arg("index"), "The handle of a worker thread.")
       .def("tables", &tables_of, "The tables in the order of their keys.")
       .def_property_readonly("num_keys", &NodeHandle::num_keys, "Number of keys of all tables.")

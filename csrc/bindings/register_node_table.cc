@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -60,6 +61,10 @@ void NodeTable::set_step(std::uint64_t number) {
     throw py::value_error("step " + std::to_string(number) + " of table '" + name_ +
                           "': with momentum, steps are numbered on one node only, and there are " +
                           std::to_string(node.settings().nodes));
+  }
+  if (number > std::numeric_limits<std::uint32_t>::max()) {
+    throw py::value_error("step " + std::to_string(number) + " of table '" + name_ + "': steps go to " +
+                          std::to_string(std::numeric_limits<std::uint32_t>::max()));
   }
   table.set_step(number);
 }

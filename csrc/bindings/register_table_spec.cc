@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "adaps/message.h"
 #include "adaps/table.h"
 #include "register.h"
 
@@ -28,6 +29,11 @@ void register_table_spec(py::module_& module) {
       .value("NORMAL", InitKind::kNormal)
       .finalize();
 
+  module.attr("MAX_KEYS") = kMaxKeys;
+  module.attr("MAX_ROW_FLOATS") = kMaxRowFloats;
+  module.attr("MAX_WORKERS") = kMaxWorkers;
+  module.attr("MAX_CHANNELS") = kMaxChannels;
+
   py::class_<UpdateRule>(module, "UpdateRule", "An optimizer's kind and hyperparameters.")
       .def(py::init([](RuleKind kind, float lr, float momentum, float eps, float beta1, float beta2,
                        float initial_accumulator) {
@@ -43,9 +49,12 @@ void register_table_spec(py::module_& module) {
            py::arg("kind"), py::kw_only(), py::arg("a"), py::arg("b") = 0.0F, py::arg("seed") = 0);
 
   py::class_<TableSpec>(module, "TableSpec", "A table before it has its place in a node.")
-      .def(py::init(
-               [](std::string name, std::uint64_t rows, std::size_t length, const UpdateRule& rule,
-                  const Initializer& init) { return TableSpec{std::move(name), rows, length, rule, init}; }),
+      .def(py::init([](std::string name, std::uint64_t rows, std::size_t length, const UpdateRule& rule,
+                       const Initializer& init) {
+             TableSpec spec{std::move(name), rows, length, rule, init};
+             validate(spec);
+             return spec;
+           }),
            py::arg("name"), py::arg("rows"), py::arg("length"), py::arg("rule"), py::arg("init"));
 }
 

@@ -1,14 +1,34 @@
 #include "worker_handle.h"
 
+#include <algorithm>
 #include <string>
 #include <type_traits>
 #include <utility>
 
+#include "errors.h"
+
 namespace adaps::bindings {
 
-WorkerHandle::WorkerHandle(std::shared_ptr<NodeHandle> node, Worker& worker, HeldArrays& held)
-    : node_(std::move(node)), worker_(worker), held_(held) {
+namespace {
+
+template <typename Function>
+std::invoke_result_t<Function> without_gil(Function function) {
+  const py::gil_scoped_release release;
+  return function();
+}
+
+}  // namespace
+
+WorkerHandle::WorkerHandle(std::shared_ptr<NodeHandle> node, Worker& worker, int index, HeldArrays& held)
+    : node_(std::move(node)), worker_(worker), index_(index), held_(held) {
   worker_.set_interrupt_check([handle = node_.get()] { handle->check_interrupt(); });
+}
+
+WorkerHandle::Turn::Turn(WorkerHandle& handle) : handle_(handle), call_(*handle.node_) {
+  if (handle.busy_.exchange(true, std::memory_order_acquire))
+    throw Failure("worker " + std::to_string(handle.index_) +
+                  " is in a call of another thread: give each thread a worker of its own, with "
+                  "adaps.Node(..., workers=...)");
 }
 
 std::optional<Ticket> WorkerHandle::pull(py::handle keys, py::handle out, bool asynchronous) {
@@ -37,8 +57,8 @@ std::optional<Ticket> WorkerHandle::set(py::handle keys, py::handle values, bool
 }
 
 void WorkerHandle::intent(py::handle keys, Clock start, std::optional<Clock> end) {
-  const Clock stop = end.value_or(start + 1);
-  if (stop <= start) {
+  const Clock stop = end.value_or(std::min(start, kMaxClock) + 1);
+  if (stop <= start && start <= kMaxClock) {
     throw py::value_error("an intent for the clocks [" + std::to_string(start) + ", " + std::to_string(stop) +
                           ") is empty: end must be greater than start");
   }
@@ -47,12 +67,12 @@ void WorkerHandle::intent(py::handle keys, Clock start, std::optional<Clock> end
 }
 
 void WorkerHandle::advance_clock() {
-  const NodeHandle::Call call(*node_);
+  const Turn turn(*this);
   worker_.advance_clock();
 }
 
 void WorkerHandle::skip_to_clock(Clock clock) {
-  const NodeHandle::Call call(*node_);
+  const Turn turn(*this);
   worker_.skip_to_clock(clock);
 }
 
@@ -62,19 +82,21 @@ Clock WorkerHandle::current_clock() {
 }
 
 bool WorkerHandle::is_done(Ticket ticket) {
-  const NodeHandle::Call call(*node_);
+  const Turn turn(*this);
   const bool done = worker_.is_done(ticket);
   if (done) held_.erase(ticket);
   return done;
 }
 
 void WorkerHandle::wait(Ticket ticket) {
-  blocking([&] { worker_.wait(ticket); });
+  const Turn turn(*this);
+  without_gil([&] { worker_.wait(ticket); });
   held_.erase(ticket);
 }
 
 void WorkerHandle::waitall() {
-  blocking([&] { worker_.waitall(); });
+  const Turn turn(*this);
+  without_gil([&] { worker_.waitall(); });
   held_.clear();
 }
 
@@ -111,18 +133,23 @@ void WorkerHandle::finalize() {
 
 template <typename Function>
 std::invoke_result_t<Function> WorkerHandle::blocking(Function function) {
-  const NodeHandle::Call call(*node_);
-  const py::gil_scoped_release release;
-  return function();
+  const Turn turn(*this);
+  return without_gil(function);
 }
 
 template <typename Function>
 std::optional<Ticket> WorkerHandle::access(const Array& keys, const Array& values, bool asynchronous,
                                            Function function) {
-  const Ticket ticket = blocking([&] { return function(keys.keys(), values.floats(), values.size()); });
-  if (!asynchronous) return std::nullopt;
+  const Turn turn(*this);
+  if (!asynchronous) {
+    without_gil([&] { function(keys.keys(), values.floats(), values.size()); });
+    return std::nullopt;
+  }
+  // The keys were copied when the call returns.
+  py::object keeper = values.keeper();
+  const Ticket ticket = without_gil([&] { return function(keys.keys(), values.floats(), values.size()); });
   release_finished();
-  if (ticket != kDone) held_.emplace(ticket, HeldArrays::mapped_type(keys.keeper(), values.keeper()));
+  if (ticket != kDone) held_.emplace(ticket, std::move(keeper));
   return ticket;
 }
 

@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -15,7 +16,7 @@ namespace adaps::bindings {
 
 class WorkerHandle {
  public:
-  WorkerHandle(std::shared_ptr<NodeHandle> node, Worker& worker, HeldArrays& held);
+  WorkerHandle(std::shared_ptr<NodeHandle> node, Worker& worker, int index, HeldArrays& held);
 
   std::optional<Ticket> pull(py::handle keys, py::handle out, bool asynchronous);
   std::optional<Ticket> push(py::handle keys, py::handle deltas, bool asynchronous);
@@ -39,6 +40,19 @@ class WorkerHandle {
   void finalize();
 
  private:
+  // A call of this worker: a second one at the same time, by another thread, is refused.
+  class Turn {
+   public:
+    explicit Turn(WorkerHandle& handle);
+    ~Turn() { handle_.busy_.store(false, std::memory_order_release); }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    WorkerHandle& handle_;
+    const NodeHandle::Call call_;
+  };
+
   template <typename Function>
   std::invoke_result_t<Function> blocking(Function function);
   template <typename Function>
@@ -48,7 +62,9 @@ class WorkerHandle {
   const std::shared_ptr<NodeHandle> node_;
   // Both exist while a call does: see NodeHandle::Call.
   Worker& worker_;
+  const int index_;
   HeldArrays& held_;
+  std::atomic<bool> busy_{false};
 };
 
 }  // namespace adaps::bindings

@@ -4,7 +4,6 @@
 #include <string>
 #include <utility>
 
-#include "adaps/lookahead.h"
 #include "adaps/mutant.h"
 
 namespace adaps {
@@ -25,6 +24,9 @@ class Driving {
   const Channel* before_;
 };
 
+// Microseconds; beyond it rounds might as well not be.
+constexpr double kRarestRounds = 1e15;
+
 // Numbers of barrier messages; one of a release of kFailed + n says that something failed on node n.
 constexpr std::uint32_t kAtBarrier = 0;
 constexpr std::uint32_t kForGood = 1;
@@ -43,7 +45,8 @@ Channel::Channel(NodeState& node, int index)
       rank_(node.settings.rank),
       technique_(node.settings.technique),
       outbox_(node.settings.nodes),
-      round_distance_(static_cast<Micros>(1e6 / node.settings.max_rounds_per_second)),
+      round_distance_(
+          static_cast<Micros>(std::min(1e6 / node.settings.max_rounds_per_second, kRarestRounds))),
       last_round_(-round_distance_),
       cadence_(node.tables),
       deferred_(node.tables.size()),
@@ -126,38 +129,60 @@ void Channel::mark_dirty(LockedKey& key) {
 }
 
 void Channel::take_submissions() {
-  std::vector<Unit*> units;
-  std::vector<Operation*> syncs;
   std::vector<Submitted> intents;
-  std::vector<bool> gatherings;
-  bool goodbye = false;
   {
     const std::lock_guard guard(inbox_mutex_);
-    units.swap(submitted_units_);
-    syncs.swap(submitted_syncs_);
     intents.swap(submitted_intents_);
-    gatherings.swap(submitted_gatherings_);
-    goodbye = goodbye_submitted_ && !goodbye_sent_;
+    more_submitted_ = !batch_.done();
+    if (!more_submitted_) {
+      batch_ = {};
+      batch_.units = std::exchange(next_parts_, {});
+      batch_.units.insert(batch_.units.end(), submitted_units_.begin(), submitted_units_.end());
+      submitted_units_.clear();
+      batch_.syncs.swap(submitted_syncs_);
+      batch_.gatherings.swap(submitted_gatherings_);
+      batch_.goodbye = goodbye_submitted_ && !goodbye_sent_;
+      batch_.begins_round = std::any_of(batch_.units.begin(), batch_.units.end(), [](const Unit* unit) {
+        return unit->operation->kind == OperationKind::kLocalize;
+      });
+    }
   }
   for (Submitted& intent : intents) {
     interests_[static_cast<std::size_t>(intent.worker)]->queued.emplace(
         intent.start, Signal{std::move(intent.keys), intent.end});
   }
-  // Who waits for keys to come has signalled them before: that must have had its effect.
-  const auto awaits_intent = [](const Unit* unit) {
-    return unit->operation->kind == OperationKind::kLocalize;
-  };
-  if (std::any_of(units.begin(), units.end(), awaits_intent)) run_round();
-  for (Unit* unit : units) try_operation(*unit);
-  for (Operation* operation : syncs) begin_sync(*operation);
-  for (const bool for_good : gatherings) on_gathered(for_good);
-  if (goodbye) {
+}
+
+void Channel::work_off_batch() {
+  begin_turn();
+  if (std::exchange(batch_.begins_round, false)) {
+    run_round();
+    batch_.follows_intents = true;
+    begin_turn();
+  }
+  if (batch_.follows_intents && acting_ && !node_.frozen.load()) return;
+  while (batch_.next < batch_.units.size()) {
+    if (turn_is_over()) return;
+    Unit& unit = *batch_.units[batch_.next++];
+    spend(unit.occurrences * node_.tables.find(unit.key, table_hint_).length());
+    try_operation(unit);
+  }
+  for (Operation* operation : std::exchange(batch_.syncs, {})) begin_sync(*operation);
+  for (const bool for_good : std::exchange(batch_.gatherings, {})) on_gathered(for_good);
+  if (std::exchange(batch_.goodbye, false)) {
     for (NodeId peer = 0; peer < node_.settings.nodes; ++peer) {
       if (peer != rank_) outbox_.append(peer, NumberMessage{.type = MessageType::kGoodbye});
     }
     goodbye_sent_.store(true, std::memory_order_release);
     node_.announce_ending();
   }
+}
+
+std::size_t Channel::affordable(std::span<const Key> keys) {
+  std::size_t count = 0;
+  for (; count < keys.size() && !turn_is_over(); ++count)
+    spend(node_.tables.find(keys[count], table_hint_).width());
+  return count;
 }
 
 // --- driving ---
@@ -169,20 +194,30 @@ Micros Channel::on_tick() {
   finish_torn();
 #endif
   take_submissions();
+  work_off_batch();
+  // Each kind of work has its turn, or a flood of one would keep the others from theirs.
   const bool frozen = node_.frozen.load();
+  begin_turn();
   if (!frozen) take_up_postponed();
-  if (!frozen && permanent_cursor_ < node_.tables.num_keys()) start_permanent_interest();
+  const bool permanent = permanent_cursor_ < node_.tables.num_keys();
+  if (!frozen && permanent) start_permanent_interest();
+  begin_turn();
   if (round_requested_.load() && now_ >= last_round_ + round_distance_) run_round();
-  if (!frozen && now_ >= intents_due_) act_on_intents();
+  if (!frozen && (acting_ || now_ >= intents_due_)) act_on_intents();
+  begin_turn();
   if (now_ >= std::max(flush_wanted_, flush_allowed_)) flush_dirty(false);
+  if (flushing()) go_on_flushing();
   // A wait_sync does not wait for the next round.
   if (node_.epochs.anyone_waits() && has_dirty()) flush_dirty(true);
   if (now_ >= stall_due()) give_up_on_stalled();
-  Micros next = lost_peer_ ? now_ : stall_due();
+  const bool more_calls = !batch_.done() || more_submitted_ || !next_parts_.empty();
+  if (lost_peer_ || flushing() || more_calls) return now_;
+  if (!frozen && (acting_ || permanent || !postponed_intents_.empty() || !postponed_decisions_.empty()))
+    return now_;
+  Micros next = stall_due();
   if (round_requested_.load()) next = std::min(next, last_round_ + round_distance_);
   if (!frozen) next = std::min(next, intents_due_);
   if (flush_wanted_ != kNever) next = std::min(next, std::max(flush_wanted_, flush_allowed_));
-  if (!frozen && permanent_cursor_ < node_.tables.num_keys()) next = now_;
   return next;
 }
 
@@ -208,15 +243,36 @@ void Channel::run_round() {
   if (now_ >= flush_allowed_) flush_dirty(false);
 }
 
-// Changes go out with this round, or later if it is not their table's turn.
+// Changes go out with this round, or later if it is not their table's turn. What a flush that is under way
+// has not come to yet goes along.
 void Channel::flush_dirty(bool everything) {
+  const Clock clock = newest_clock();
+  const bool under_way = flushing();
+  flush_wanted_ = kNever;
+  dirty_.take(newly_dirty_);
+  flush_end_ += newly_dirty_.size();
+  if (under_way) {
+    flush_keys_.insert(flush_keys_.end(), newly_dirty_.begin(), newly_dirty_.end());
+  } else {
+    flush_keys_.swap(newly_dirty_);
+  }
+  for (std::size_t i = 0; i < deferred_.size(); ++i) {
+    table_due_[i] = everything || (under_way ? table_due_[i] : cadence_.due(i, now_, clock));
+    if (!table_due_[i]) continue;
+    flush_keys_.insert(flush_keys_.end(), deferred_[i].begin(), deferred_[i].end());
+    flush_end_ += deferred_[i].size();
+    deferred_[i].clear();
+  }
+  go_on_flushing();
+}
+
+void Channel::go_on_flushing() {
   const Tables& tables = node_.tables;
   const Clock clock = newest_clock();
-  for (std::size_t i = 0; i < tables.size(); ++i) table_due_[i] = everything || cadence_.due(i, now_, clock);
-  dirty_.take(round_keys_);
   const std::size_t before = outbox_.size_bytes();
+  const std::size_t first = flush_next_;
   const Table* hint = nullptr;
-  for_each_prefetched(node_.store, round_keys_, [&](Key name) {
+  const bool through = go_on(flush_keys_, flush_next_, [&](Key name) {
     const auto table = static_cast<std::size_t>(&tables.find(name, hint) - &tables[0]);
     if (table_due_[table]) {
       flush_key(name);
@@ -225,20 +281,23 @@ void Channel::flush_dirty(bool everything) {
       deferred_[table].push_back(name);
     }
   });
+  flushed_ += flush_next_ - first;
+  flushed_bytes_ += outbox_.size_bytes() - before;
+  if (through) end_flush();
+  send_flushed();
+}
+
+void Channel::end_flush() {
+  const Clock clock = newest_clock();
+  flush_keys_.clear();
+  flush_next_ = 0;
   flush_deferred_ = false;
-  flush_wanted_ = kNever;
-  for (std::size_t i = 0; i < tables.size(); ++i) {
+  for (std::size_t i = 0; i < deferred_.size(); ++i) {
     if (deferred_[i].empty()) continue;
-    if (!table_due_[i]) {
-      flush_deferred_ = true;
-      flush_wanted_ = std::min(flush_wanted_, cadence_.latest(i, clock));
-      continue;
-    }
-    for_each_prefetched(node_.store, deferred_[i], [this](Key name) { flush_key(name); });
-    deferred_[i].clear();
-    cadence_.flushed(i, now_, clock);
+    flush_deferred_ = true;
+    flush_wanted_ = std::min(flush_wanted_, cadence_.latest(i, clock));
   }
-  const auto bytes = static_cast<double>(outbox_.size_bytes() - before);
+  const auto bytes = static_cast<double>(std::exchange(flushed_bytes_, 0));
   const auto pause = static_cast<Micros>(bytes / node_.settings.max_round_bytes_per_second * 1e6);
   flush_allowed_ = now_ + std::max(round_distance_, pause);
 }
@@ -259,6 +318,7 @@ Clock Channel::newest_clock() const {
 
 void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
   const Driving driving(this);
+  begin_turn();
   Reader reader(payload);
   Lookahead lookahead(node_.store, awaiting_, payload);
   while (!reader.at_end()) {
@@ -365,6 +425,38 @@ void Channel::check_key(Key key) const {
 
 void Channel::begin_sync(Operation& operation) {
   flush_dirty(true);
+  after_flush({flush_end_, &operation, 0, 0});
+}
+
+void Channel::on_mark(NodeId from, const NumberMessage& message) {
+  if (ADAPS_MUTANT(echo_first)) {
+    outbox_.append(from, NumberMessage{.type = MessageType::kEcho, .number = message.number});
+    flush_dirty(true);
+    return;
+  }
+  if (!ADAPS_MUTANT(echo_without_refresh)) flush_dirty(true);
+  const std::uint64_t end = ADAPS_MUTANT(echo_in_between) ? flushed_ : flush_end_;
+  after_flush({end, nullptr, from, message.number});
+}
+
+void Channel::after_flush(const AfterFlush& message) {
+  after_flush_.push_back(message);
+  send_flushed();
+}
+
+void Channel::send_flushed() {
+  while (!after_flush_.empty() && after_flush_.front().end <= flushed_) {
+    const AfterFlush message = after_flush_.front();
+    after_flush_.pop_front();
+    if (message.sync != nullptr) {
+      send_mark(*message.sync);
+    } else {
+      outbox_.append(message.to, NumberMessage{.type = MessageType::kEcho, .number = message.number});
+    }
+  }
+}
+
+void Channel::send_mark(Operation& operation) {
   if (node_.settings.nodes == 1) {
     operation.finish();
     return;
@@ -378,13 +470,6 @@ void Channel::begin_sync(Operation& operation) {
   for (NodeId peer = 0; peer < node_.settings.nodes; ++peer) {
     if (peer != rank_) outbox_.append(peer, NumberMessage{.type = MessageType::kMark, .number = number});
   }
-}
-
-void Channel::on_mark(NodeId from, const NumberMessage& message) {
-  const NumberMessage echo{.type = MessageType::kEcho, .number = message.number};
-  if (ADAPS_MUTANT(echo_first)) outbox_.append(from, echo);
-  if (!ADAPS_MUTANT(echo_without_refresh)) flush_dirty(true);
-  if (!ADAPS_MUTANT(echo_first)) outbox_.append(from, echo);
 }
 
 void Channel::on_echo(const NumberMessage& message) {

@@ -6,7 +6,6 @@
 
 #include "adaps/channel.h"
 #include "adaps/invariant.h"
-#include "adaps/lookahead.h"
 #include "adaps/mutant.h"
 
 namespace adaps {
@@ -17,7 +16,9 @@ constexpr Key kPermanentBatch = 8192;
 
 }  // namespace
 
+// Goes on in the next turn where this one does not suffice.
 void Channel::act_on_intents() {
+  acting_ = true;
   intents_due_ = kNever;
   for (std::size_t i = 0; i < interests_.size(); ++i) {
     Interest& interest = *interests_[i];
@@ -29,15 +30,14 @@ void Channel::act_on_intents() {
     // Starts before ends: an intent that is merely extended must not look as if it had ended.
     while (!interest.queued.empty() && interest.queued.begin()->first <= horizon) {
       const auto first = interest.queued.begin();
-      const Signal signal = std::move(first->second);
+      if (!act(interest, first->second, clock)) return;
       interest.queued.erase(first);
-      act(interest, signal, clock);
     }
     while (!interest.acted_on.empty() && interest.acted_on.begin()->first <= clock) {
       const auto first = interest.acted_on.begin();
-      const std::vector<Key> keys = std::move(first->second);
+      Signal& signal = first->second;
+      if (!go_on(signal.keys, signal.done, [this](Key key) { end_interest(key); })) return;
       interest.acted_on.erase(first);
-      for_each_prefetched(node_.store, keys, [this](Key key) { end_interest(key); });
     }
     if (!interest.queued.empty()) {
       const Micros later = interest.timer.until_ahead(interest.queued.begin()->first - clock, lead);
@@ -47,19 +47,21 @@ void Channel::act_on_intents() {
     update_due(interest, clock);
     if (node_.workers[i]->clock.load() >= interest.next_due.load()) round_requested_.store(true);
   }
+  acting_ = false;
 }
 
-void Channel::act(Interest& interest, const Signal& signal, Clock clock) {
+bool Channel::act(Interest& interest, Signal& signal, Clock clock) {
   if (signal.end <= clock) {
-    counters_.intents_late.add(signal.keys.size());
-    return;
+    counters_.intents_late.add(signal.keys.size() - signal.done);
+    signal.keys.resize(signal.done);
   }
-  counters_.intents_acted.add(signal.keys.size());
-  for_each_prefetched(node_.store, signal.keys, [this](Key key) { start_interest(key); });
-  if (signal.end != kForever) {
-    std::vector<Key>& ending = interest.acted_on[signal.end];
-    ending.insert(ending.end(), signal.keys.begin(), signal.keys.end());
-  }
+  const std::size_t before = signal.done;
+  const bool through = go_on(signal.keys, signal.done, [this](Key key) { start_interest(key); });
+  counters_.intents_acted.add(signal.done - before);
+  if (!through) return false;
+  if (signal.end != kForever && !signal.keys.empty())
+    interest.acted_on.emplace(signal.end, Signal{std::move(signal.keys), signal.end});
+  return true;
 }
 
 void Channel::start_interest(Key name) {
@@ -102,9 +104,17 @@ void Channel::start_permanent_interest() {
 
 // What had to wait while keys were not to move.
 void Channel::take_up_postponed() {
-  for (const IntentMessage& message : std::exchange(postponed_intents_, {})) on_intent(message);
-  for (const Key name : std::exchange(postponed_decisions_, {})) {
+  for (std::size_t i = postponed_intents_.size(); i > 0 && !turn_is_over(); --i) {
+    const IntentMessage message = postponed_intents_.front();
+    postponed_intents_.pop_front();
+    spend(node_.tables.find(message.key, table_hint_).width());
+    on_intent(message);
+  }
+  for (std::size_t i = postponed_decisions_.size(); i > 0 && !turn_is_over(); --i) {
+    const Key name = postponed_decisions_.front();
+    postponed_decisions_.pop_front();
     LockedKey key = lock(name);
+    spend(key.width());
     if (key.state() == State::kOwner) reconsider(key);
   }
 }

@@ -121,8 +121,13 @@ void Channel::send_request(LockedKey& key, Unit& unit) {
 // The operation may be gone afterwards.
 void Channel::complete(Unit& unit) {
   Operation& operation = *unit.operation;
+  Unit* next = nullptr;
+  if (unit.next_part != Unit::kNoPart && !ADAPS_MUTANT(parts_at_once))
+    next = &operation.units[unit.next_part];
   if (is_write(operation.kind)) node_.epochs.remove(unit.epoch);
   operation.finish();
+  // Only now: on another route, or applied here, it would overtake the part before it.
+  if (next != nullptr) next_parts_.push_back(next);
 }
 
 Unit& Channel::take_awaiting(std::uint32_t name) {

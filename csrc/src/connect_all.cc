@@ -61,8 +61,8 @@ struct Conversation {
 class Mesh {
  public:
   Mesh(Listener& listener, const std::vector<std::string>& addresses, const SocketOptions& options);
-  // sockets[channel][rank]
-  std::vector<std::vector<Descriptor>> connect(const std::function<void()>& interrupted);
+  // By channel and rank.
+  std::vector<std::vector<Connection>> connect(const std::function<void()>& interrupted);
 
  private:
   void pursue_goals(Micros now);
@@ -83,7 +83,7 @@ class Mesh {
   const SocketOptions& options_;
   std::vector<std::unique_ptr<Goal>> goals_;
   std::vector<std::unique_ptr<Conversation>> talks_;  // oldest first
-  std::vector<std::vector<Descriptor>> sockets_;
+  std::vector<std::vector<Connection>> connections_;
   std::size_t unconnected_;
   Micros accept_not_before_ = 0;
   int refusals_ = 0;
@@ -95,16 +95,16 @@ Mesh::Mesh(Listener& listener, const std::vector<std::string>& addresses, const 
     : listening_(listener.sockets()),
       addresses_(addresses),
       options_(options),
-      sockets_(static_cast<std::size_t>(options.channels)),
-      unconnected_(sockets_.size() * (options.nodes - 1U)) {
-  for (auto& channel : sockets_) channel.resize(options.nodes);
+      connections_(static_cast<std::size_t>(options.channels)),
+      unconnected_(connections_.size() * (options.nodes - 1U)) {
+  for (auto& channel : connections_) channel.resize(options.nodes);
   for (int channel = 0; channel < options.channels; ++channel) {
     for (NodeId peer = 0; peer < options.rank; ++peer)
       goals_.push_back(std::make_unique<Goal>(peer, channel));
   }
 }
 
-std::vector<std::vector<Descriptor>> Mesh::connect(const std::function<void()>& interrupted) {
+std::vector<std::vector<Connection>> Mesh::connect(const std::function<void()>& interrupted) {
   const Micros start = monotonic_now();
   const Micros deadline = start + static_cast<Micros>(options_.connect_timeout_seconds * 1e6);
   Micros ask_at = start;
@@ -126,7 +126,7 @@ std::vector<std::vector<Descriptor>> Mesh::connect(const std::function<void()>& 
   }
   listening_.tcp.reset();
   listening_.unix_domain.reset();
-  return std::move(sockets_);
+  return std::move(connections_);
 }
 
 void Mesh::pursue_goals(Micros now) {
@@ -263,17 +263,17 @@ void Mesh::settle(Conversation& talk) {
   const Handshake& handshake = talk.handshake;
   if (const std::string conflict = handshake.conflict(); !conflict.empty())
     throw std::runtime_error(conflict);
-  Descriptor& place = sockets_[static_cast<std::size_t>(handshake.channel())][handshake.peer()];
+  Connection& place = connections_[static_cast<std::size_t>(handshake.channel())][handshake.peer()];
   const std::string what =
       "node " + std::to_string(handshake.peer()) + ", channel " + std::to_string(handshake.channel());
-  if (place) {
+  if (place.socket) {
     // It lost the first one before this node could see it.
     log_message(LogLevel::kWarning, what + " connected twice; the later connection counts");
   } else {
     --unconnected_;
   }
   configure(talk.socket, options_.peer_timeout_seconds);
-  place = std::move(talk.socket);
+  place = {std::move(talk.socket), handshake.frame_keys()};
   log_message(LogLevel::kDebug, "connected to " + what + " by " + talk.with);
 }
 
@@ -293,8 +293,8 @@ std::string Mesh::missing() const {
     if (peer == options_.rank) continue;
     std::string problem = "it did not connect";
     bool complete = true;
-    for (std::size_t channel = 0; channel < sockets_.size(); ++channel)
-      complete &= bool(sockets_[channel][peer]);
+    for (std::size_t channel = 0; channel < connections_.size(); ++channel)
+      complete &= bool(connections_[channel][peer].socket);
     if (complete) continue;
     for (const auto& goal : goals_) {
       if (goal->peer == peer) problem = goal->problem;
@@ -335,8 +335,8 @@ std::vector<std::unique_ptr<SocketTransport>> connect_all(Listener& listener,
   if (!listener.sockets().tcp)
     throw std::runtime_error("the listener has connected a cluster already; use a new one");
   std::vector<std::unique_ptr<SocketTransport>> transports;
-  for (auto& sockets : Mesh(listener, addresses, options).connect(interrupted))
-    transports.push_back(make_transport(std::move(sockets), options));
+  for (auto& connections : Mesh(listener, addresses, options).connect(interrupted))
+    transports.push_back(make_transport(std::move(connections), options));
   return transports;
 }
 

@@ -12,9 +12,23 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "greetings and frame headers are little-endian");
 
 constexpr std::array<char, 8> kMagic = {'A', 'd', 'a', 'P', 'S', '\r', '\n', '\0'};
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 
 std::string name_of(NodeId rank) { return "node " + std::to_string(rank); }
+
+// What a setting is in both nodes, if it differs.
+template <typename Value, typename Text>
+std::optional<std::string> difference(const char* what, Value theirs, Value ours, Text text) {
+  if (theirs == ours) return std::nullopt;
+  return std::string("different ") + what + ", " + text(theirs) + " and " + text(ours) +
+         "; every node must be given the same";
+}
+
+std::string number(std::uint64_t value) { return std::to_string(value); }
+std::string seconds(std::uint64_t micros) {
+  return std::to_string(1e-6 * static_cast<double>(micros)) + " s";
+}
+std::string whether(std::uint8_t value) { return value != 0 ? "with a MAC" : "without one"; }
 
 }  // namespace
 
@@ -26,6 +40,10 @@ Handshake::Handshake(Role role, const SocketOptions& options) : role_(role), sec
   ours_.nodes = options.nodes;
   ours_.channels = static_cast<std::uint32_t>(options.channels);
   ours_.peer_timeout_micros = static_cast<std::uint64_t>(std::llround(options.peer_timeout_seconds * 1e6));
+  ours_.workers = static_cast<std::uint32_t>(options.workers);
+  ours_.technique = options.technique;
+  ours_.nonfinite = options.nonfinite;
+  ours_.frame_mac = options.frame_mac ? 1 : 0;
   fill_random(ours_.nonce);
 }
 
@@ -85,25 +103,30 @@ void Handshake::take_proof() {
   Digest proof;
   std::memcpy(proof.data(), incoming_.data(), proof.size());
   const Role other = role_ == Role::kConnect ? Role::kAccept : Role::kConnect;
-  if (!equal_digests(proof, proof_of(other))) throw HandshakeRefused("it does not know the job's secret");
+  if (!equal_in_constant_time(proof, proof_of(other)))
+    throw HandshakeRefused("it does not know the job's secret");
   if (role_ == Role::kAccept) say(proof_of(role_));
   stage_ = Stage::kDone;
 }
 
 std::string Handshake::conflict() const {
   const std::string both = name_of(theirs_.rank) + " and " + name_of(ours_.rank) + " were started with ";
-  if (theirs_.nodes != ours_.nodes)
-    return both + "different numbers of nodes, " + std::to_string(theirs_.nodes) + " and " +
-           std::to_string(ours_.nodes);
-  if (theirs_.channels != ours_.channels)
-    return both + "different numbers of channels, " + std::to_string(theirs_.channels) + " and " +
-           std::to_string(ours_.channels);
-  if (theirs_.peer_timeout_micros != ours_.peer_timeout_micros)
-    return both + "different peer timeouts, " +
-           std::to_string(1e-6 * static_cast<double>(theirs_.peer_timeout_micros)) + " s and " +
-           std::to_string(1e-6 * static_cast<double>(ours_.peer_timeout_micros)) + " s";
+  const auto name = [](auto value) { return std::string(name_of(value)); };
+  for (const std::optional<std::string>& found : {
+           difference("numbers of nodes", theirs_.nodes, ours_.nodes, number),
+           difference("numbers of channels", theirs_.channels, ours_.channels, number),
+           difference("numbers of workers", theirs_.workers, ours_.workers, number),
+           difference("techniques", theirs_.technique, ours_.technique, name),
+           difference("policies for gradients that are not finite", theirs_.nonfinite, ours_.nonfinite, name),
+           difference("peer timeouts", theirs_.peer_timeout_micros, ours_.peer_timeout_micros, seconds),
+           difference("kinds of frames", theirs_.frame_mac, ours_.frame_mac, whether),
+       }) {
+    if (found) return both + *found;
+  }
   if (theirs_.fingerprint != ours_.fingerprint)
-    return both + "different tables or settings; every node must be given the same";
+    return both +
+           "different tables; every node must be given the same ones in the same order, with the same names, "
+           "rows, lengths, optimizers and initial values";
   const bool sensible = theirs_.rank < ours_.nodes && theirs_.channel < ours_.channels &&
                         (role_ == Role::kConnect ? theirs_.rank < ours_.rank : theirs_.rank > ours_.rank);
   if (!sensible) return both + "ranks or channels that do not fit each other";
@@ -115,9 +138,20 @@ void Handshake::greet(std::uint32_t channel) {
   say(std::as_bytes(std::span(&ours_, 1)));
 }
 
+std::optional<FrameKeys> Handshake::frame_keys() const {
+  if (ours_.frame_mac == 0) return std::nullopt;
+  const Digest connecting = digest("frames of the connecting node");
+  const Digest accepting = digest("frames of the accepting node");
+  return role_ == Role::kConnect ? FrameKeys{connecting, accepting} : FrameKeys{accepting, connecting};
+}
+
 Digest Handshake::proof_of(Role role) const {
+  return digest(role == Role::kConnect ? "connecting" : "accepting");
+}
+
+// Of both greetings, under the job's secret.
+Digest Handshake::digest(std::string_view title) const {
   Hmac hmac(std::as_bytes(std::span(secret_)));
-  const std::string_view title = role == Role::kConnect ? "connecting" : "accepting";
   hmac.update(std::as_bytes(std::span(title)));
   hmac.update(std::as_bytes(std::span(role_ == Role::kConnect ? &ours_ : &theirs_, 1)));
   hmac.update(std::as_bytes(std::span(role_ == Role::kConnect ? &theirs_ : &ours_, 1)));

@@ -14,9 +14,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "adaps/socket_transport.h"
@@ -37,9 +39,19 @@ struct Greeting {
   NodeId rank, nodes;
   std::uint32_t channel, channels;
   std::uint64_t peer_timeout_micros;
+  std::uint32_t workers;
+  Technique technique;
+  NonFinite nonfinite;
+  std::uint8_t frame_mac;
+  std::uint8_t unused;
   std::array<std::byte, 32> nonce;
 };
-static_assert(sizeof(Greeting) == 72, "sent as it is in memory, without padding");
+static_assert(sizeof(Greeting) == 80, "sent as it is in memory, without padding");
+
+// Of the MACs of frames (wire.h), one for each direction of a connection.
+struct FrameKeys {
+  Digest sending, receiving;
+};
 
 class Handshake {
  public:
@@ -61,6 +73,8 @@ class Handshake {
   int channel() const { return static_cast<int>(theirs_.channel); }
   // A sentence when the proven peer was started with something else than this node, or empty.
   std::string conflict() const;
+  // Known to these two nodes and good for this connection only; nothing if frames are to go without a MAC.
+  std::optional<FrameKeys> frame_keys() const;
 
  private:
   enum class Stage : std::uint8_t { kGreeting, kProof, kDone };
@@ -69,6 +83,7 @@ class Handshake {
   void greet(std::uint32_t channel);
   void take_greeting();
   void take_proof();
+  Digest digest(std::string_view title) const;
   Digest proof_of(Role role) const;
   void say(std::span<const std::byte> bytes);
 

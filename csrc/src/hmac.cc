@@ -58,10 +58,14 @@ void Sha256::update(std::span<const std::byte> data) {
   while (!data.empty()) {
     const std::size_t used = length_ % block_.size();
     const std::size_t taken = std::min(block_.size() - used, data.size());
-    std::copy_n(data.begin(), taken, block_.begin() + static_cast<std::ptrdiff_t>(used));
     length_ += taken;
+    if (taken == block_.size()) {
+      compress(data.data());
+    } else {
+      std::copy_n(data.begin(), taken, block_.begin() + static_cast<std::ptrdiff_t>(used));
+      if (used + taken == block_.size()) compress(block_.data());
+    }
     data = data.subspan(taken);
-    if (used + taken == block_.size()) compress(block_.data());
   }
 }
 
@@ -98,12 +102,6 @@ Hmac::Hmac(std::span<const std::byte> key) {
 Digest Hmac::finish() {
   outer_.update(inner_.finish());
   return outer_.finish();
-}
-
-bool equal_digests(const Digest& a, const Digest& b) {
-  std::byte difference{0};
-  for (std::size_t i = 0; i < a.size(); ++i) difference |= a[i] ^ b[i];
-  return difference == std::byte{0};
 }
 
 void fill_random(std::span<std::byte> out) {

@@ -10,7 +10,8 @@
 namespace adaps {
 namespace {
 
-constexpr std::size_t kPieces = 384;  // of one sendmsg: header, payload and padding of 128 frames
+constexpr std::size_t kPieces =
+    384;  // of one sendmsg: header, payload and padding of 128 frames, or 76 with MACs
 constexpr std::byte kZeros[wire::kAlignment] = {};
 
 // The pieces of a stream that follow its first `skipped` bytes.
@@ -18,7 +19,7 @@ class Gather {
  public:
   explicit Gather(std::size_t skipped) : skipped_(skipped) {}
 
-  bool full() const { return count_ + 3 > kPieces; }
+  bool full() const { return count_ + 5 > kPieces; }
   void add(const void* data, std::size_t bytes) {
     const std::size_t skip = std::min(skipped_, bytes);
     skipped_ -= skip;
@@ -43,6 +44,14 @@ bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
 }  // namespace
 
+Link::Link(Connection connection, Micros now)
+    : incoming(connection.keys ? std::optional(connection.keys->receiving) : std::nullopt),
+      last_heard(now),
+      last_sent(now),
+      socket_(std::move(connection.socket)) {
+  if (connection.keys) seal_.emplace(connection.keys->sending);
+}
+
 void Link::close() {
   queued_.clear();
   held_.clear();
@@ -50,10 +59,20 @@ void Link::close() {
 }
 
 void Link::queue(Frame frame) {
-  queued_.push_back({{static_cast<std::uint32_t>(frame.size()), sequence_++}, std::move(frame)});
+  const auto length = static_cast<std::uint32_t>(frame.size());
+  queue(length, std::move(frame));
 }
 
-void Link::queue_keep_alive() { queued_.push_back({{wire::kKeepAlive, sequence_++}, {}}); }
+void Link::queue_keep_alive() { queue(wire::kKeepAlive, {}); }
+
+void Link::queue(std::uint32_t length, Frame payload) {
+  const std::uint64_t number = number_++;
+  Queued& frame =
+      queued_.emplace_back(wire::Header{length, static_cast<std::uint32_t>(number)}, std::move(payload));
+  if (!seal_) return;
+  frame.header_tag = seal_->of_header(number, frame.header);
+  if (!frame.payload.empty()) frame.payload_tag = seal_->of_payload(number, frame.payload);
+}
 
 void Link::release() {
   if (held_.empty()) return;  // closed, or failed, since it was held
@@ -68,8 +87,10 @@ Link::Transferred Link::write() {
     for (const Queued& frame : queued_) {
       if (gather.full()) break;
       gather.add(&frame.header, sizeof frame.header);
+      if (seal_) gather.add(&frame.header_tag, sizeof frame.header_tag);
       gather.add(frame.payload.data(), frame.payload.size());
       gather.add(kZeros, wire::padding_of(frame.payload.size()));
+      if (seal_ && !frame.payload.empty()) gather.add(&frame.payload_tag, sizeof frame.payload_tag);
     }
     const ssize_t written = gather.send(fd());
     if (written < 0) {
@@ -90,8 +111,8 @@ Link::Transferred Link::write() {
 void Link::forget(std::size_t written, Transferred& done) {
   done.bytes += written;
   front_written_ += written;
-  while (!queued_.empty() && front_written_ >= wire::bytes_of(queued_.front().payload.size())) {
-    front_written_ -= wire::bytes_of(queued_.front().payload.size());
+  while (!queued_.empty() && front_written_ >= bytes_of(queued_.front().payload.size())) {
+    front_written_ -= bytes_of(queued_.front().payload.size());
     done.frames += queued_.front().header.length != wire::kKeepAlive;
     queued_.pop_front();
   }

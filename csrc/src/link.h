@@ -4,12 +4,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <system_error>
 
 #include "adaps/transport.h"
 #include "adaps/types.h"
 #include "descriptor.h"
+#include "make_transport.h"
 #include "wire.h"
 
 namespace adaps {
@@ -18,7 +20,7 @@ namespace adaps {
 // then it gets its number, so that keep-alives may pass those that are held.
 class Link {
  public:
-  Link(Descriptor socket, Micros now) : last_heard(now), last_sent(now), socket_(std::move(socket)) {}
+  Link(Connection connection, Micros now);
 
   bool open() const { return static_cast<bool>(socket_); }
   int fd() const { return socket_.get(); }
@@ -30,6 +32,8 @@ class Link {
   void hold(Frame frame) { held_.push_back(std::move(frame)); }
   void release();
   bool writing() const { return !queued_.empty(); }
+  // On the wire.
+  std::size_t bytes_of(std::size_t payload) const { return wire::bytes_of(payload, seal_.has_value()); }
   bool drained() const { return queued_.empty() && held_.empty(); }
 
   struct Transferred {
@@ -61,15 +65,18 @@ class Link {
   struct Queued {
     wire::Header header;
     Frame payload;
+    wire::Tag header_tag, payload_tag;  // of a sealed stream
   };
 
+  void queue(std::uint32_t length, Frame payload);
   void forget(std::size_t written, Transferred& done);
 
   Descriptor socket_;
   std::deque<Queued> queued_;
   std::deque<Frame> held_;
   std::size_t front_written_ = 0;  // bytes of queued_.front() that the socket took
-  std::uint32_t sequence_ = 0;
+  std::uint64_t number_ = 0;       // of the next frame
+  std::optional<wire::Seal> seal_;
 };
 
 }  // namespace adaps

@@ -15,8 +15,8 @@ namespace adaps {
 
 namespace {
 
-// The largest number of gradients that one message carries.
-constexpr std::uint32_t kMaxGradients = 1024;
+// What a unit takes on its way beside its floats: messages, and its own memory.
+constexpr std::size_t kUnitBytes = sizeof(RequestMessage) + sizeof(Unit) + sizeof(Occurrence);
 // Keys whose memory is asked for ahead of their use.
 constexpr std::size_t kBlock = 32;
 
@@ -41,18 +41,19 @@ class Misses {
   bool any() const { return !slots_.empty(); }
 
   // Adds an occurrence if the key was missed before.
-  bool add_again(Key key, std::size_t offset) {
+  bool add_again(Key key, std::size_t offset, std::uint32_t most) {
     const std::uint32_t unit = slots_[find(key)];
     if (unit == kFree || ADAPS_MUTANT(duplicates_torn)) return false;
-    append(unit, offset);
+    append(unit, offset, most);
     return true;
   }
 
-  void add(Key key, std::size_t offset) {
+  // A unit takes at most so many occurrences; further ones go to a unit that follows it.
+  void add(Key key, std::size_t offset, std::uint32_t most) {
     if (slots_.empty()) slots_.assign(std::bit_ceil(2 * keys_ + 2), kFree);
     const std::size_t slot = find(key);
     if (slots_[slot] == kFree || ADAPS_MUTANT(duplicates_torn)) slots_[slot] = new_unit(key);
-    append(slots_[slot], offset);
+    append(slots_[slot], offset, most);
   }
 
  private:
@@ -73,11 +74,13 @@ class Misses {
     return static_cast<std::uint32_t>(operation_.units.size() - 1);
   }
 
-  void append(std::uint32_t name, std::size_t offset) {
-    if (operation_.kind == OperationKind::kPushGradients &&
-        operation_.units[name].occurrences == kMaxGradients) {
+  void append(std::uint32_t name, std::size_t offset, std::uint32_t most) {
+    if (operation_.units[name].occurrences == most) {
       const Key key = operation_.units[name].key;
+      const std::uint32_t full = name;
       name = slots_[find(key)] = new_unit(key);
+      operation_.units[full].next_part = name;
+      operation_.units[name].follows = true;
     }
     const auto occurrence = static_cast<std::uint32_t>(operation_.occurrences.size());
     operation_.occurrences.push_back({offset, Occurrence::kEnd});
@@ -94,6 +97,11 @@ class Misses {
   const std::size_t keys_;
   std::vector<std::uint32_t> slots_;
 };
+
+std::uint32_t gradients_in_message(const Settings& settings, const Table& table) {
+  const std::size_t fit = settings.max_gradient_bytes / (table.length() * sizeof(float));
+  return static_cast<std::uint32_t>(std::clamp<std::size_t>(fit, 1, kMaxGradients));
+}
 
 bool sends_gradients(const Table& table) { return kGradientHeader + table.length() < table.width(); }
 
@@ -212,6 +220,8 @@ void run(NodeState& node, Operation& operation, std::span<const Key> keys) {
   WorkerCounters& counters = node.workers[static_cast<std::size_t>(operation.worker)]->counters;
   Misses misses(operation, keys.size());
   const Table* hint = nullptr;
+  const Table* limited = nullptr;
+  std::uint32_t most_gradients = 0;
   std::uint64_t at_owner = 0;
   std::uint64_t at_replica = 0;
   std::size_t offset = 0;
@@ -222,7 +232,13 @@ void run(NodeState& node, Operation& operation, std::span<const Key> keys) {
     const Table& table = store.tables().find(key, hint);
     const std::size_t here = offset;
     offset += table.length();
-    if (misses.any() && misses.add_again(key, here)) continue;
+    // Of gradients each is sent, of what else is given for a key just one value.
+    std::uint32_t most = Occurrence::kEnd;
+    if constexpr (kKind == OperationKind::kPushGradients) {
+      if (&table != limited) most_gradients = gradients_in_message(node.settings, *(limited = &table));
+      most = most_gradients;
+    }
+    if (misses.any() && misses.add_again(key, here, most)) continue;
     float* out = kKind == OperationKind::kPull ? operation.out + here : nullptr;
     const float* in = kKind == OperationKind::kPull ? nullptr : operation.in + here;
     const std::uint32_t word = store.lock_if(key, kNeeded);
@@ -260,7 +276,7 @@ void run(NodeState& node, Operation& operation, std::span<const Key> keys) {
       serve(node, locked, kKind, out, in);
       ++(locked.state() == State::kOwner ? at_owner : at_replica);
     } else {
-      misses.add(key, here);
+      misses.add(key, here, most);
     }
   }
   AccessCounters& access = kKind == OperationKind::kPull  ? counters.pulled
@@ -278,7 +294,7 @@ void find_absent(NodeState& node, Operation& operation, std::span<const Key> key
   for (const Key key : keys) {
     const std::uint32_t seen = node.store.peek(key);
     const bool untouched_here = seen == 0 && node.directory.home(key) == node.settings.rank;
-    if ((seen & kReadable) != kReadable && !untouched_here) misses.add(key, 0);
+    if ((seen & kReadable) != kReadable && !untouched_here) misses.add(key, 0, Occurrence::kEnd);
   }
 }
 
@@ -322,10 +338,24 @@ void catch_up(NodeState& node, const Table& table, std::span<const Key> keys) {
   }
 }
 
+bool has_room(const NodeState& node, int worker) {
+  const Completion& completion = node.workers[static_cast<std::size_t>(worker)]->completion;
+  return completion.queued_bytes.load() < node.settings.max_queued_bytes || ADAPS_MUTANT(queue_without_limit);
+}
+
 void submit_units(NodeState& node, Operation& operation) {
   std::vector<std::vector<Unit*>> by_channel(node.channels.size());
+  const bool gradients = operation.kind == OperationKind::kPushGradients;
+  const Table* hint = nullptr;
+  for (const Unit& unit : operation.units) {
+    if (operation.kind == OperationKind::kLocalize) break;
+    const std::size_t rows = gradients ? unit.occurrences : 1;
+    operation.bytes += kUnitBytes + rows * node.tables.find(unit.key, hint).length() * sizeof(float);
+  }
+  operation.completion.queued_bytes.fetch_add(operation.bytes);
   for (Unit& unit : operation.units) {
     if (is_write(operation.kind)) unit.epoch = node.epochs.add();
+    if (unit.follows && !ADAPS_MUTANT(parts_at_once)) continue;
     by_channel[static_cast<std::size_t>(node.directory.channel(unit.key))].push_back(&unit);
   }
   for (std::size_t i = 0; i < by_channel.size(); ++i) {

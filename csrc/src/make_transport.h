@@ -2,15 +2,23 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "adaps/socket_transport.h"
 #include "descriptor.h"
+#include "handshake.h"
 
 namespace adaps {
 
-// One channel's transport over authenticated sockets, sockets[i] to node i; the own one is empty.
-std::unique_ptr<SocketTransport> make_transport(std::vector<Descriptor> sockets,
+// An authenticated socket.
+struct Connection {
+  Descriptor socket;
+  std::optional<FrameKeys> keys;  // if frames carry a MAC
+};
+
+// One channel's transport, connections[i] to node i; the own one is empty.
+std::unique_ptr<SocketTransport> make_transport(std::vector<Connection> connections,
                                                 const SocketOptions& options);
 
 }  // namespace adaps

@@ -215,8 +215,11 @@ void Node::connect(const std::vector<std::string>& addresses, const ConnectOptio
   sockets.rank = settings.rank;
   sockets.nodes = settings.nodes;
   sockets.channels = settings.channels;
-  sockets.fingerprint =
-      mix(impl_->state.tables.fingerprint() ^ static_cast<std::uint64_t>(settings.technique));
+  sockets.workers = settings.workers;
+  sockets.technique = settings.technique;
+  sockets.nonfinite = settings.nonfinite;
+  sockets.fingerprint = impl_->state.tables.fingerprint();
+  sockets.frame_mac = options.frame_mac;
   sockets.secret = options.secret;
   sockets.shape = options.shape;
   sockets.connect_timeout_seconds = options.connect_timeout_seconds;
@@ -268,6 +271,8 @@ std::map<std::string, double> Node::stats() const {
     add("intents_late", c.intents_late);
     add("gradients_skipped", c.gradients_skipped);
     add("blocked_micros", c.blocked_micros);
+    add("queue_full_micros", c.queue_full_micros);
+    sums["queued_bytes"] += static_cast<double>(worker->completion.queued_bytes.load());
     add("sync_micros", c.sync_micros);
     add("barrier_micros", c.barrier_micros);
   }

@@ -11,18 +11,16 @@ namespace adaps {
 namespace {
 
 void validate(const Settings& settings) {
-  const auto positive = [](long value, const char* name) {
-    if (value < 1)
-      throw std::invalid_argument(std::string(name) + " is " + std::to_string(value) +
-                                  "; it must be at least 1");
+  const auto within = [](long value, long most, const char* name) {
+    if (value < 1 || value > most)
+      throw std::invalid_argument(std::string(name) + " is " + std::to_string(value) + "; it must be " +
+                                  (value < 1 ? "at least 1" : "at most " + std::to_string(most)));
   };
-  positive(settings.nodes, "the number of nodes");
-  positive(settings.workers, "workers");
-  positive(settings.channels, "channels");
-  if (settings.nodes > kMaxNodes) {
-    throw std::invalid_argument("a cluster of " + std::to_string(settings.nodes) + " nodes; at most " +
-                                std::to_string(kMaxNodes) + " are possible");
-  }
+  within(settings.nodes, kMaxNodes, "the number of nodes");
+  within(settings.workers, kMaxWorkers, "workers");
+  within(settings.channels, kMaxChannels, "channels");
+  if (settings.max_queued_bytes == 0)
+    throw std::invalid_argument("max_queued_bytes is 0; it must be above 0");
   if (settings.rank >= settings.nodes) {
     throw std::invalid_argument("rank " + std::to_string(settings.rank) + " in a cluster of " +
                                 std::to_string(settings.nodes) + " nodes; ranks begin at 0");

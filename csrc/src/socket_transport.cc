@@ -28,7 +28,7 @@ constexpr int kReadsPerPass = 16;
 
 class EpollTransport final : public SocketTransport {
  public:
-  EpollTransport(std::vector<Descriptor> sockets, const SocketOptions& options);
+  EpollTransport(std::vector<Connection> connections, const SocketOptions& options);
 
   void send(NodeId to, Frame frame) override;
   void poll(Micros timeout, TransportEvents& events) override;
@@ -45,6 +45,7 @@ class EpollTransport final : public SocketTransport {
   };
 
   void pass(Micros deadline, TransportEvents& events);
+  void look_if_due(TransportEvents& events);
 
   void flush(NodeId peer);
   void flush_all();
@@ -88,16 +89,16 @@ Micros later(Micros now, Micros timeout) { return timeout > kNever - now ? kNeve
 
 std::string name_of(NodeId rank) { return "node " + std::to_string(rank); }
 
-EpollTransport::EpollTransport(std::vector<Descriptor> sockets, const SocketOptions& options)
+EpollTransport::EpollTransport(std::vector<Connection> connections, const SocketOptions& options)
     : rank_(options.rank),
       peer_timeout_(micros(options.peer_timeout_seconds)),
       latency_(micros(options.shape.latency_seconds)),
       micros_per_byte_(options.shape.bits_per_second > 0 ? 8e6 / options.shape.bits_per_second : 0.0),
       last_pass_(monotonic_now()) {
   next_look_ = last_pass_ + peer_timeout_ / 4;
-  links_.reserve(sockets.size());
-  for (Descriptor& socket : sockets) {
-    links_.emplace_back(std::move(socket), last_pass_);
+  links_.reserve(connections.size());
+  for (Connection& connection : connections) {
+    links_.emplace_back(std::move(connection), last_pass_);
     if (links_.back().open()) loop_.watch(links_.back().fd(), kReadable, links_.size() - 1);
   }
 }
@@ -117,7 +118,7 @@ void EpollTransport::send(NodeId to, Frame frame) {
     return;
   }
   const double start = std::max(static_cast<double>(monotonic_now()), link.free_at);
-  link.free_at = start + micros_per_byte_ * static_cast<double>(wire::bytes_of(frame.size()));
+  link.free_at = start + micros_per_byte_ * static_cast<double>(link.bytes_of(frame.size()));
   held_.push({static_cast<Micros>(std::ceil(link.free_at)) + latency_, to});
   link.hold(std::move(frame));
 }
@@ -159,16 +160,24 @@ void EpollTransport::pass(Micros deadline, TransportEvents& events) {
   const std::span<epoll_event> happened = loop_.wait(deadline, ready);
   const Micros now = monotonic_now();
   note_absence(now, deadline);
+  last_pass_ = now;
   for (const epoll_event& event : happened) {
     const auto peer = static_cast<NodeId>(event.data.u64);
     if (event.events & kWritable || links_[peer].peer_ended) flush(peer);
     if (event.events & ~kWritable) read(peer, events);
+    look_if_due(events);
   }
-  last_pass_ = monotonic_now();
-  note_absence(last_pass_, now);
-  if (last_pass_ >= next_look_) look_after_peers(last_pass_, events);
+  look_if_due(events);
   release_due(last_pass_);
   flush_all();
+}
+
+// Frames may take long to handle: the peers are not forgotten over those of one.
+void EpollTransport::look_if_due(TransportEvents& events) {
+  const Micros now = monotonic_now();
+  note_absence(now, last_pass_);
+  last_pass_ = now;
+  if (now >= next_look_) look_after_peers(now, events);
 }
 
 void EpollTransport::release_due(Micros now) {
@@ -223,6 +232,7 @@ void EpollTransport::read(NodeId peer, TransportEvents& events) {
         events.on_frame(peer, frame->payload);
       }
       if (!got.more) return;
+      if (monotonic_now() >= next_look_) return;  // the rest is still there in the next pass
     }
   } catch (const ProtocolError& error) {
     log_message(LogLevel::kWarning, "closed the connection to " + name_of(peer) + ": " + error.what());
@@ -281,9 +291,9 @@ void EpollTransport::look_after_peers(Micros now, TransportEvents& events) {
 
 }  // namespace
 
-std::unique_ptr<SocketTransport> make_transport(std::vector<Descriptor> sockets,
+std::unique_ptr<SocketTransport> make_transport(std::vector<Connection> connections,
                                                 const SocketOptions& options) {
-  return std::make_unique<EpollTransport>(std::move(sockets), options);
+  return std::make_unique<EpollTransport>(std::move(connections), options);
 }
 
 }  // namespace adaps

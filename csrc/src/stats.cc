@@ -24,6 +24,34 @@ const char* name_of(TraceKind kind) {
   return "unknown";
 }
 
+const char* name_of(Technique technique) {
+  switch (technique) {
+    case Technique::kAdaptive:
+      return "adaptive";
+    case Technique::kReplication:
+      return "replication";
+    case Technique::kRelocation:
+      return "relocation";
+    case Technique::kStatic:
+      return "static";
+    case Technique::kFullReplication:
+      return "full_replication";
+  }
+  return "unknown";
+}
+
+const char* name_of(NonFinite policy) {
+  switch (policy) {
+    case NonFinite::kRaise:
+      return "raise";
+    case NonFinite::kSkip:
+      return "skip";
+    case NonFinite::kPass:
+      return "pass";
+  }
+  return "unknown";
+}
+
 const char* name_of(MessageType type) {
   switch (type) {
     case MessageType::kRequest:

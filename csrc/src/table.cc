@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "adaps/message.h"
+
 namespace adaps {
 
 namespace {
@@ -69,14 +71,32 @@ void Table::init(Key key, float* out) const {
   spec_.rule.init_state(out + spec_.length, spec_.length);
 }
 
+void validate(const TableSpec& spec) {
+  const std::string table = "table '" + spec.name + "' has ";
+  if (spec.rows == 0) throw std::invalid_argument(table + "0 rows; it needs at least 1");
+  if (spec.length == 0) throw std::invalid_argument(table + "length 0; it needs at least 1");
+  if (spec.rows > kMaxKeys)
+    throw std::invalid_argument(table + std::to_string(spec.rows) + " rows; at most " +
+                                std::to_string(kMaxKeys) + " are possible");
+  // The length first: of one that is too long the width might not be a number any more.
+  if (spec.length <= kMaxRowFloats) {
+    const std::size_t width = spec.length + spec.rule.state_length(spec.length);
+    if (width <= kMaxRowFloats) return;
+    throw std::invalid_argument(table + "rows of " + std::to_string(width) +
+                                " floats with their optimizer's state; a row must fit into one message, with "
+                                "at most " +
+                                std::to_string(kMaxRowFloats) + " floats: divide it into several");
+  }
+  throw std::invalid_argument(table + "length " + std::to_string(spec.length) +
+                              "; a row must fit into one message, with at most " +
+                              std::to_string(kMaxRowFloats) + " floats: divide it into several");
+}
+
 Tables::Tables(std::vector<TableSpec> specs) {
   if (specs.empty()) throw std::invalid_argument("a node needs at least one table");
   tables_.reserve(specs.size());
   for (TableSpec& spec : specs) {
-    if (spec.rows == 0)
-      throw std::invalid_argument("table '" + spec.name + "' has 0 rows; it needs at least 1");
-    if (spec.length == 0)
-      throw std::invalid_argument("table '" + spec.name + "' has length 0; it needs at least 1");
+    validate(spec);
     for (const Table& other : tables_) {
       if (other.spec().name == spec.name)
         throw std::invalid_argument("two tables are called '" + spec.name + "'");
@@ -89,8 +109,9 @@ Tables::Tables(std::vector<TableSpec> specs) {
     arenas_[arena].rows += spec.rows;
     const Key first = num_keys_;
     num_keys_ += spec.rows;
-    if (num_keys_ >= (Key{1} << 40)) {
-      throw std::invalid_argument("table '" + spec.name + "' makes more than 2^40 keys in all");
+    if (num_keys_ > kMaxKeys) {
+      throw std::invalid_argument("table '" + spec.name + "' makes " + std::to_string(num_keys_) +
+                                  " keys in all; at most " + std::to_string(kMaxKeys) + " are possible");
     }
     tables_.emplace_back(std::move(spec), first, arena);
   }

@@ -37,24 +37,56 @@ std::span<std::byte> ReceiveBuffer::space() {
 
 std::optional<ReceiveBuffer::Received> ReceiveBuffer::next() {
   const std::size_t unread = end_ - begin_;
-  if (unread < sizeof(Header)) return std::nullopt;
+  const std::byte* at = bytes_.get() + begin_;
+  const std::size_t head = sizeof(Header) + (seal_ ? sizeof(Tag) : 0);
+  if (unread < head) return std::nullopt;
   Header header;
-  std::memcpy(&header, bytes_.get() + begin_, sizeof header);
+  std::memcpy(&header, at, sizeof header);
+  if (seal_ && frame_bytes_ == 0) require_tag(at + sizeof header, seal_->of_header(number_, header));
   const bool keep_alive = header.length == kKeepAlive;
   const std::size_t payload = keep_alive ? 0 : header.length;
   if (payload > kMaxFrameBytes)
     throw ProtocolError("it announced a frame of " + std::to_string(payload) + " bytes; at most " +
                         std::to_string(kMaxFrameBytes) + " are allowed");
-  if (header.sequence != sequence_)
+  if (header.sequence != static_cast<std::uint32_t>(number_))
     throw ProtocolError("it sent frame " + std::to_string(header.sequence) + " where frame " +
-                        std::to_string(sequence_) + " was due");
-  frame_bytes_ = bytes_of(payload);
+                        std::to_string(static_cast<std::uint32_t>(number_)) + " was due");
+  frame_bytes_ = bytes_of(payload, seal_.has_value());
   if (unread < frame_bytes_) return std::nullopt;
-  const std::byte* start = bytes_.get() + begin_ + sizeof header;
+  const std::span<const std::byte> content(at + head, payload);
+  if (seal_ && payload > 0)
+    require_tag(content.data() + payload + padding_of(payload), seal_->of_payload(number_, content));
   begin_ += frame_bytes_;
   frame_bytes_ = 0;
-  ++sequence_;
-  return Received{keep_alive, {start, payload}};
+  ++number_;
+  return Received{keep_alive, content};
+}
+
+void ReceiveBuffer::require_tag(const std::byte* sent, const Tag& right) const {
+  Tag tag;
+  std::memcpy(tag.data(), sent, tag.size());
+  if (!equal_in_constant_time(tag, right))
+    throw ProtocolError("frame " + std::to_string(number_) +
+                        " has a wrong MAC: somebody on the way changed, repeated or left out what was sent");
+}
+
+Tag Seal::of_header(std::uint64_t number, const Header& header) const {
+  return tag(std::byte{0}, number, std::as_bytes(std::span(&header, 1)));
+}
+
+Tag Seal::of_payload(std::uint64_t number, std::span<const std::byte> payload) const {
+  return tag(std::byte{1}, number, payload);
+}
+
+Tag Seal::tag(std::byte part, std::uint64_t number, std::span<const std::byte> content) const {
+  Hmac hmac = keyed_;  // which spares hashing the key again
+  hmac.update(std::span(&part, 1));
+  hmac.update(std::as_bytes(std::span(&number, 1)));
+  hmac.update(content);
+  const Digest digest = hmac.finish();
+  Tag tag;
+  std::copy_n(digest.begin(), tag.size(), tag.begin());
+  return tag;
 }
 
 }  // namespace adaps::wire

@@ -39,25 +39,10 @@ class Stopwatch {
                           std::to_string(num_keys) + ")");
 }
 
-// Throws for the first key that is not valid; returns how many floats the keys' values have in all.
-std::size_t checked_floats(const Tables& tables, std::span<const Key> keys) {
-  Key largest = 0;
-  Key smallest = ~Key{0};
-  for (const Key key : keys) {
-    largest = std::max(largest, key);
-    smallest = std::min(smallest, key);
-  }
-  if (keys.empty()) return 0;
-  if (largest >= tables.num_keys()) {
-    bad_key(*std::find_if(keys.begin(), keys.end(), [&](Key key) { return key >= tables.num_keys(); }),
-            tables.num_keys());
-  }
-  const Table* hint = nullptr;
-  const Table& table = tables.find(smallest, hint);
-  if (table.contains(largest)) return keys.size() * table.length();
-  std::size_t floats = 0;
-  for (const Key key : keys) floats += tables.find(key, hint).length();
-  return floats;
+void require_keys(std::size_t count) {
+  if (count >= Occurrence::kEnd)
+    throw std::invalid_argument("a call with " + std::to_string(count) + " keys; at most " +
+                                std::to_string(Occurrence::kEnd - 1) + " are possible");
 }
 
 }  // namespace
@@ -85,7 +70,8 @@ Ticket Worker::set(std::span<const Key> keys, const float* values, std::size_t f
 
 Ticket Worker::run(OperationKind kind, std::span<const Key> keys, float* out, const float* in,
                    std::size_t floats, bool asynchronous) {
-  const std::size_t expected = checked_floats(node_.tables, keys);
+  std::size_t expected = 0;
+  keys = checked(keys, expected);
   if (floats != expected) {
     throw std::invalid_argument("the array holds " + std::to_string(floats) + " values, but " +
                                 std::to_string(keys.size()) + " keys need " + std::to_string(expected));
@@ -110,6 +96,7 @@ Ticket Worker::run(OperationKind kind, std::span<const Key> keys, float* out, co
   }
   start(node_, *operation, keys);
   if (operation->units.empty()) return kDone;
+  if (!has_room(node_, index_)) wait_for_room();
   submit_units(node_, *operation);
   if (asynchronous) {
     const Ticket ticket = next_ticket_++;
@@ -119,6 +106,49 @@ Ticket Worker::run(OperationKind kind, std::span<const Key> keys, float* out, co
   const Stopwatch stopwatch(state.counters.blocked_micros);
   block(operation);
   return kDone;
+}
+
+std::span<const Key> Worker::checked(std::span<const Key> keys, std::size_t& floats) {
+  require_keys(keys.size());
+  const Tables& tables = node_.tables;
+  keys_.assign(keys.begin(), keys.end());
+  keys = keys_;
+  floats = 0;
+  if (keys.empty()) return keys;
+  Key largest = 0;
+  Key smallest = ~Key{0};
+  for (const Key key : keys) {
+    largest = std::max(largest, key);
+    smallest = std::min(smallest, key);
+  }
+  if (largest >= tables.num_keys()) {
+    bad_key(*std::find_if(keys.begin(), keys.end(), [&](Key key) { return key >= tables.num_keys(); }),
+            tables.num_keys());
+  }
+  const Table* hint = nullptr;
+  const Table& table = tables.find(smallest, hint);
+  if (table.contains(largest)) {
+    floats = keys.size() * table.length();
+  } else {
+    for (const Key key : keys) floats += tables.find(key, hint).length();
+  }
+  return keys;
+}
+
+// Nothing of the call is under way yet: whatever ends the waiting ends the call.
+void Worker::wait_for_room() {
+  WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
+  const Stopwatch stopwatch(state.counters.queue_full_micros);
+  std::unique_lock lock(state.completion.mutex);
+  while (!has_room(node_, index_)) {
+    node_.check();
+    const bool woken =
+        state.completion.changed.wait_for(lock, kInterruptPeriod) == std::cv_status::no_timeout;
+    if (woken || !interrupt_check_) continue;
+    lock.unlock();
+    interrupt_check_();
+    lock.lock();
+  }
 }
 
 // A failure or an interrupt abandons the operation: it lives on, as channels may still name it, but they
@@ -145,7 +175,11 @@ void Worker::block(const std::shared_ptr<Operation>& operation) {
 }
 
 void Worker::intent(std::span<const Key> keys, Clock start, Clock end) {
-  checked_floats(node_.tables, keys);
+  std::size_t floats = 0;
+  keys = checked(keys, floats);
+  if (start > kMaxClock)
+    throw std::invalid_argument("an intent for clock " + std::to_string(start) + "; clocks go to " +
+                                std::to_string(kMaxClock));
   if (end <= start) {
     throw std::invalid_argument("an intent for clocks [" + std::to_string(start) + ", " +
                                 std::to_string(end) + ") is empty; its end must be above its start");
@@ -167,8 +201,9 @@ void Worker::intent(std::span<const Key> keys, Clock start, Clock end) {
     return;
   }
   if (!node_.settings.uses_intent() || keys.empty()) return;
+  start = std::max<Clock>(start, 0);  // where clocks begin
   if (node_.channels.size() == 1) {
-    node_.channels[0]->submit_intent(index_, std::vector<Key>(keys.begin(), keys.end()), start, end);
+    node_.channels[0]->submit_intent(index_, std::exchange(keys_, {}), start, end);
     return;
   }
   std::vector<std::vector<Key>> by_channel(node_.channels.size());
@@ -181,7 +216,8 @@ void Worker::intent(std::span<const Key> keys, Clock start, Clock end) {
 }
 
 void Worker::wait_intent(std::span<const Key> keys) {
-  checked_floats(node_.tables, keys);
+  std::size_t floats = 0;
+  keys = checked(keys, floats);
   check_usable();
   if (!node_.settings.uses_intent()) return;
   WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
@@ -201,6 +237,9 @@ void Worker::advance_clock() {
 void Worker::skip_to_clock(Clock clock) {
   WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
   const Clock now = state.clock.load(std::memory_order_relaxed);
+  if (clock > kMaxClock)
+    throw std::invalid_argument("clock " + std::to_string(clock) + " is too late; clocks go to " +
+                                std::to_string(kMaxClock));
   if (clock <= now) return;
   state.skipped.fetch_add(clock - now);
   state.clock.store(clock);

@@ -374,11 +374,42 @@ TEST(a_proven_node_that_breaks_the_framing_is_disconnected) {
   }
 }
 
+TEST(frames_with_macs_arrive_and_a_forged_one_closes_the_connection) {
+  const Change sealed = [](SocketOptions& options) { options.frame_mac = true; };
+  Waiting waiting(sealed);
+  Transports one = waiting.other(sealed);
+  Transports zero = waiting.joined.get();
+  check_connected(zero, one);
+  // Whoever took over the connection of a node knows neither the secret nor the keys.
+  CapturedLog log;
+  Waiting other(sealed);
+  SocketOptions options = options_of(1, 2);
+  sealed(options);
+  const int fd = proven_stranger(other.port(), options);
+  Transports joined = other.joined.get();
+  const wire::Header header{8, 0};
+  say(fd, std::as_bytes(std::span(&header, 1)));
+  say(fd, Frame(16 + 8 + 16));
+  Events events;
+  CHECK(pump({{joined.front().get(), &events}}, [&] { return !events.down.empty(); }));
+  CHECK(events.down.front().second.find("wrong MAC") != std::string::npos);
+  CHECK_EQ(events.frames, 0u);
+  CHECK(log.contains("wrong MAC"));
+  ::close(fd);
+}
+
 TEST(nodes_with_other_settings_are_told_so) {
   const std::pair<Change, const char*> cases[] = {
-      {[](SocketOptions& options) { options.fingerprint = 1; }, "different tables or settings"},
-      {[](SocketOptions& options) { options.channels = 2; }, "different numbers of channels"},
-      {[](SocketOptions& options) { options.peer_timeout_seconds = 7; }, "different peer timeouts"},
+      {[](SocketOptions& options) { options.fingerprint = 1; }, "different tables; every node"},
+      {[](SocketOptions& options) { options.channels = 2; }, "different numbers of channels, "},
+      {[](SocketOptions& options) { options.peer_timeout_seconds = 7; }, "different peer timeouts, "},
+      {[](SocketOptions& options) { options.workers = 3; }, "different numbers of workers, 1 and 3; every"},
+      {[](SocketOptions& options) { options.technique = Technique::kStatic; },
+       "different techniques, adaptive and static; every"},
+      {[](SocketOptions& options) { options.nonfinite = NonFinite::kSkip; },
+       "different policies for gradients that are not finite, raise and skip; every"},
+      {[](SocketOptions& options) { options.frame_mac = true; },
+       "different kinds of frames, without one and with a MAC; every"},
   };
   for (const auto& [change, reason] : cases) {
     Waiting zero;

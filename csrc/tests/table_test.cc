@@ -43,6 +43,16 @@ TEST(wrong_tables_are_named) {
   CHECK_THROWS(Tables({}), std::invalid_argument, "at least one table");
   CHECK_THROWS(Tables({spec("a", 0, 4)}), std::invalid_argument, "'a' has 0 rows");
   CHECK_THROWS(Tables({spec("a", 1, 0)}), std::invalid_argument, "'a' has length 0");
+  constexpr std::size_t kHuge = std::size_t{1} << 62;
+  CHECK_THROWS(Tables({spec("a", kHuge, 1)}), std::invalid_argument,
+               "'a' has 4611686018427387904 rows; at most");
+  CHECK_THROWS(Tables({spec("a", kMaxKeys, 1), spec("b", 1, 1)}), std::invalid_argument,
+               "1099511627776 keys");
+  CHECK_THROWS(Tables({spec("a", 1, kHuge)}), std::invalid_argument,
+               "'a' has length 4611686018427387904; a row");
+  CHECK_THROWS(Tables({spec("a", 1, 1 << 24)}), std::invalid_argument, "with at most 16777200 floats");
+  CHECK_THROWS(Tables({spec("a", 1, 1 << 23, RuleKind::kAdagrad)}), std::invalid_argument,
+               "'a' has rows of 16777216 floats with their optimizer's state");
   CHECK_THROWS(Tables({spec("a", 1, 1), spec("a", 2, 2)}), std::invalid_argument, "called 'a'");
 }
 

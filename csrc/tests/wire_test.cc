@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
@@ -42,25 +43,45 @@ std::string hmac(const std::string& key, std::string_view text) {
   return hex(mac.finish());
 }
 
+using MacKey = std::optional<Digest>;
+
+Digest key_of(std::uint8_t number) { return {std::byte{number}}; }
+
 // Frames 0, 1, … as they are on a stream; a size of kKeepAlive stands for a keep-alive.
-Frame stream_of(const std::vector<std::uint32_t>& sizes) {
-  Frame stream;
+std::vector<Frame> frames_of(const std::vector<std::uint32_t>& sizes, const MacKey& key = {}) {
+  std::vector<Frame> frames;
   for (std::uint32_t i = 0; i < sizes.size(); ++i) {
+    Frame& frame = frames.emplace_back();
+    const auto append = [&](std::span<const std::byte> bytes) {
+      frame.insert(frame.end(), bytes.begin(), bytes.end());
+    };
     const wire::Header header{sizes[i], i};
-    const auto head = std::as_bytes(std::span(&header, 1));
-    stream.insert(stream.end(), head.begin(), head.end());
+    append(std::as_bytes(std::span(&header, 1)));
+    if (key) append(wire::Seal(*key).of_header(i, header));
     if (sizes[i] == wire::kKeepAlive) continue;
     const Frame payload = frame_of(sizes[i], i);
-    stream.insert(stream.end(), payload.begin(), payload.end());
-    stream.resize(stream.size() + wire::padding_of(sizes[i]));
+    append(payload);
+    frame.resize(frame.size() + wire::padding_of(sizes[i]));
+    if (key && sizes[i] > 0) append(wire::Seal(*key).of_payload(i, payload));
   }
+  return frames;
+}
+
+Frame joined(const std::vector<Frame>& frames) {
+  Frame stream;
+  for (const Frame& frame : frames) stream.insert(stream.end(), frame.begin(), frame.end());
   return stream;
+}
+
+Frame stream_of(const std::vector<std::uint32_t>& sizes, const MacKey& key = {}) {
+  return joined(frames_of(sizes, key));
 }
 
 // Reads a stream in pieces of random size; calls `taken` with each frame.
 template <class Taken>
-void feed(const Frame& stream, std::mt19937& random, std::size_t most, Taken&& taken) {
-  wire::ReceiveBuffer buffer;
+void feed(const Frame& stream, std::mt19937& random, std::size_t most, Taken&& taken,
+          const MacKey& key = {}) {
+  wire::ReceiveBuffer buffer(key);
   for (std::size_t at = 0; at < stream.size();) {
     const std::span<std::byte> space = buffer.space();
     REQUIRE(!space.empty());
@@ -98,11 +119,11 @@ TEST(hmac_of_the_standards_examples) {  // RFC 4231, cases 1, 2 and 6
 
 TEST(digests_that_differ_in_one_bit_are_not_equal) {
   const Digest digest{std::byte{1}};
-  CHECK(equal_digests(digest, digest));
+  CHECK(equal_in_constant_time(digest, digest));
   for (std::size_t bit = 0; bit < 256; ++bit) {
     Digest other = digest;
     other[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
-    CHECK(!equal_digests(digest, other));
+    CHECK(!equal_in_constant_time(digest, other));
   }
 }
 
@@ -115,12 +136,14 @@ TEST(frames_survive_any_cut_of_the_stream) {
       sizes.push_back(kind == 0 ? wire::kKeepAlive : kind == 1 ? random() % 1'000'000 : random() % 300);
     }
     std::uint32_t next = 0;
-    feed(stream_of(sizes), random, round % 2 == 0 ? 50'000 : 2'000'000, [&](const auto& frame) {
+    const auto check = [&](const auto& frame) {
       CHECK_EQ(frame.keep_alive, sizes[next] == wire::kKeepAlive);
       if (!frame.keep_alive) CHECK(same(frame.payload, frame_of(sizes[next], next)));
       CHECK_EQ(reinterpret_cast<std::uintptr_t>(frame.payload.data()) % wire::kAlignment, 0u);
       ++next;
-    });
+    };
+    const MacKey key = round % 3 == 0 ? MacKey(key_of(1)) : std::nullopt;
+    feed(stream_of(sizes, key), random, round % 2 == 0 ? 50'000 : 2'000'000, check, key);
     CHECK_EQ(next, sizes.size());
   }
 }
@@ -134,6 +157,40 @@ TEST(frames_too_long_or_out_of_order_are_refused) {
   const wire::Header header{kMaxFrameBytes + 1, 0};
   const auto head = std::as_bytes(std::span(&header, 1));
   CHECK_THROWS(feed(Frame(head.begin(), head.end()), random, 100, ignore), ProtocolError, "67108865 bytes");
+}
+
+TEST(sealed_frames_that_anybody_touched_are_refused) {
+  std::mt19937 random(4);
+  const std::vector<std::uint32_t> sizes = {40, wire::kKeepAlive, 3, 0, 70, 40};
+  const std::vector<Frame> frames = frames_of(sizes, key_of(1));
+  // How many frames are taken of a stream that ends with one that is touched.
+  const auto taken_of = [&](const std::vector<Frame>& stream) {
+    std::size_t taken = 0;
+    CHECK_THROWS(feed(
+                     joined(stream), random, 100, [&](const auto&) { ++taken; }, key_of(1)),
+                 ProtocolError, "wrong MAC");
+    return taken;
+  };
+  for (std::size_t i = 0; i < frames.size(); ++i) {
+    // The padding's zeros mean nothing, and nobody reads them.
+    const std::size_t payload = sizes[i] == wire::kKeepAlive ? 0 : sizes[i];
+    const std::size_t padding = sizeof(wire::Header) + sizeof(wire::Tag) + payload;
+    for (std::size_t bit = 0; bit < 8 * frames[i].size(); ++bit) {
+      if (bit / 8 >= padding && bit / 8 < padding + wire::padding_of(payload)) continue;
+      std::vector<Frame> changed = frames;
+      changed[i][bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+      CHECK_EQ(taken_of(changed), i);
+    }
+  }
+  std::vector<Frame> repeated = frames, missing = frames, moved = frames;
+  repeated.insert(repeated.begin() + 1, frames[0]);
+  CHECK_EQ(taken_of(repeated), 1u);
+  missing.erase(missing.begin() + 2);
+  CHECK_EQ(taken_of(missing), 2u);
+  std::swap(moved[0], moved[5]);
+  CHECK_EQ(taken_of(moved), 0u);
+  CHECK_EQ(taken_of(frames_of(sizes, key_of(2))), 0u);  // of the other direction, or of a stranger
+  CHECK_EQ(taken_of({Frame(100)}), 0u);
 }
 
 TEST(random_and_damaged_streams_end_in_an_error_or_in_silence) {

@@ -52,6 +52,36 @@ loose: Any = adaps  # for arguments of wrong types, given on purpose
         (lambda: loose.Node([TABLE], peer_timeout=0), ValueError, "peer_timeout is 0"),
         (lambda: loose.Node([TABLE], connect_timeout=math.nan), ValueError, "connect_timeout is nan"),
         (lambda: loose.Node([TABLE], network="fiber"), ValueError, "fiber"),
+        (
+            lambda: loose.Table("t", 1, 2**62),
+            ValueError,
+            r"length of table 't' is 4611\d+; it must be at most",
+        ),
+        (
+            lambda: loose.Table("t", 1, 2**80),
+            ValueError,
+            r"length of table 't' is 1208\d+; it must be at most",
+        ),
+        (lambda: loose.Table("t", 2**62, 1), ValueError, r"rows of table 't' is 4611\d+; it must be at most"),
+        (lambda: loose.Table("t", 2**64, 1), ValueError, r"rows of table 't' is 1844\d+; it must be at most"),
+        (lambda: loose.Table("t", 1, 2**24), ValueError, "it must be at most 16777200"),
+        (
+            lambda: loose.Table("t", 1, 2**23, optimizer=loose.Adagrad()),
+            ValueError,
+            "rows of 16777216 floats with their optimizer's state; a row must fit into one message",
+        ),
+        (lambda: loose.Node([TABLE], workers=2**31), ValueError, "workers is 2147483648; it must be at most"),
+        (
+            lambda: loose.Node([TABLE], channels=2**31),
+            ValueError,
+            "channels is 2147483648; it must be at most",
+        ),
+        (lambda: loose.Node([TABLE], max_queued_bytes=0), ValueError, "max_queued_bytes is 0"),
+        (
+            lambda: loose.Node([TABLE], frame_mac="no"),
+            TypeError,
+            "frame_mac is 'no'; it must be True or False",
+        ),
         (lambda: loose.Node([TABLE], listen="host:port"), ValueError, "listen is 'host:port'"),
     ],
 )

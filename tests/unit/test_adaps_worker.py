@@ -339,3 +339,76 @@ def test_rows_whose_gradient_is_not_finite_can_be_skipped_or_passed() -> None:
         kv.pull([4, 5], out)
         assert np.isnan(out[0, 0])
         assert node.stats()["gradients_skipped"] == 0
+
+
+def test_a_worker_that_is_in_a_call_refuses_another_thread(node: adaps.Node, kv: adaps.Worker) -> None:
+    out = filled(7, 7)
+    waiting = threading.Thread(target=kv.barrier)
+    waiting.start()
+    calls: list[Any] = [
+        lambda: kv.pull([1, 2], out),
+        lambda: kv.push([1, 2], out),
+        lambda: kv.push_gradients([1, 2], out),
+        lambda: kv.set([1, 2], out),
+        lambda: kv.intent([1], 0),
+        kv.wait_sync,
+        kv.waitall,
+        kv.advance_clock,
+    ]
+    while True:  # until the thread is in its call
+        try:
+            kv.advance_clock()
+        except adaps.AdapsError:
+            break
+    for call in calls:
+        with pytest.raises(adaps.AdapsError, match="worker 0 is in a call of another thread: give each"):
+            call()
+    node.worker(1).barrier()
+    waiting.join()
+    assert pulled(kv, [1, 2]) == [0, 0]
+    assert out[0, 0] == 7
+
+
+def test_keys_that_change_during_a_call_are_refused_or_taken_as_they_were(kv: adaps.Worker) -> None:
+    good = np.arange(200_000, dtype=np.int64) % 100
+    keys, bad = good.copy(), np.full_like(good, 2**39)
+    out = np.empty((len(keys), 4), dtype=np.float32)
+    stop = threading.Event()
+
+    def change() -> None:
+        while not stop.is_set():
+            keys[:] = bad
+            keys[:] = good
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    said = []
+    try:
+        for _ in range(300):
+            try:
+                kv.pull(keys, out)
+            except IndexError as error:
+                said.append(str(error))
+    finally:
+        stop.set()
+        changing.join()
+    assert set(said) == {"key 549755813888 is not in [0, 100)"}
+
+
+@pytest.mark.parametrize("clock", [2**62 + 1, 2**63 - 1])
+def test_clocks_beyond_all_reason_are_refused(kv: adaps.Worker, clock: int) -> None:
+    with pytest.raises(ValueError, match=f"an intent for clock {clock}; clocks go to"):
+        kv.intent([1], clock)
+    with pytest.raises(ValueError, match=f"clock {clock} is too late; clocks go to"):
+        kv.skip_to_clock(clock)
+    kv.intent([1], -(2**63), 2**63 - 1)
+    kv.advance_clock()
+    assert kv.current_clock == 1
+
+
+def test_an_asynchronous_call_pins_the_storage_of_its_tensor(kv: adaps.Worker) -> None:
+    out = torch.empty(1, 4)
+    kv.pull([1], out, asynchronous=True)
+    kv.waitall()
+    with pytest.raises(RuntimeError, match="not resizable"):
+        out.untyped_storage().resize_(0)

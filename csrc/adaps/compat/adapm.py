@@ -22,7 +22,7 @@ from adaps import _checks, _core, rendezvous
 from adaps._hosts import address_towards
 from adaps.compat._presence import Presence, await_servers
 from adaps.errors import AdapsError, RendezvousError
-from adaps.node import NodeOptions, listening_address, open_node
+from adaps.node import NodeOptions, listening_address, open_node, wants_frame_mac
 from adaps.tables import Table
 
 if TYPE_CHECKING:
@@ -58,11 +58,14 @@ def setup(num_keys: int, num_threads: int, use_techniques: str | None = None, nu
     global _setup
     technique = _checks.one_of("technique", use_techniques or "all", _TECHNIQUES)
     options = NodeOptions(
-        workers=_checks.count("num_threads", num_threads),
-        channels=1 if num_channels == -1 else _checks.count("num_channels", num_channels),
+        workers=_checks.count("num_threads", num_threads, most=_core.MAX_WORKERS),
+        channels=1
+        if num_channels == -1
+        else _checks.count("num_channels", num_channels, most=_core.MAX_CHANNELS),
         technique=_TECHNIQUES[technique],
         network=os.environ.get("ADAPS_NETWORK", "loopback"),
         listen=listening_address(os.environ.get("DMLC_NODE_HOST")),
+        frame_mac=wants_frame_mac(None),
     )
     _setup = _checks.count("num_keys", num_keys), options
 

@@ -5,6 +5,7 @@
 // Workers hand over what they cannot do themselves by the submit functions, from any thread.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -21,6 +22,7 @@
 #include "adaps/action_timer.h"
 #include "adaps/dirty.h"
 #include "adaps/flush_cadence.h"
+#include "adaps/lookahead.h"
 #include "adaps/message.h"
 #include "adaps/node_state.h"
 #include "adaps/operation.h"
@@ -84,10 +86,11 @@ class Channel : public TransportEvents {
   struct Signal {
     std::vector<Key> keys;
     Clock end;
+    std::size_t done = 0;  // so many of the keys, where it is worked on in slices
   };
-  struct Interest {                              // of one worker
-    std::multimap<Clock, Signal> queued;         // by start
-    std::map<Clock, std::vector<Key>> acted_on;  // by end
+  struct Interest {                         // of one worker
+    std::multimap<Clock, Signal> queued;    // by start
+    std::multimap<Clock, Signal> acted_on;  // by end
     ActionTimer timer;
     Clock observed_clock = 0;
     std::atomic<Clock> next_due{kForever};  // the clock at which a round has something to do for it
@@ -103,14 +106,55 @@ class Channel : public TransportEvents {
     std::vector<Key> keys;
     Clock start, end;
   };
+  // What was submitted at one time, worked off in this order; what comes later waits.
+  struct Batch {
+    bool begins_round = false;     // who waits for keys to come has signalled them before,
+    bool follows_intents = false;  // and that must have had its effect
+    std::vector<Unit*> units;
+    std::size_t next = 0;
+    std::vector<Operation*> syncs;
+    std::vector<bool> gatherings;
+    bool goodbye = false;
+    bool done() const { return next == units.size() && syncs.empty() && gatherings.empty() && !goodbye; }
+  };
+  // A MARK or an ECHO, which goes out behind the changes that were there when it was asked for.
+  struct AfterFlush {
+    std::uint64_t end;  // of those changes
+    Operation* sync;    // whose MARK it is; else an ECHO
+    NodeId to;
+    std::uint32_t number;
+  };
 
   // channel.cc: driving, rounds, synchronization
   void wake();
   void take_submissions();
+  void work_off_batch();
   void run_round();
   void flush_dirty(bool everything);
+  void go_on_flushing();
+  void end_flush();
   void flush_key(Key name);
+  void after_flush(const AfterFlush& message);
+  void send_flushed();
+  void send_mark(Operation& operation);
+  bool flushing() const { return flush_next_ < flush_keys_.size(); }
   bool has_dirty() const { return !dirty_.empty() || flush_deferred_; }
+
+  // Work in slices: a turn of a kind of work ends when it has done as much as Settings::slice says.
+  void begin_turn() { left_in_turn_ = node_.settings.slice; }
+  bool turn_is_over() const { return left_in_turn_ == 0; }
+  void spend(std::size_t floats) { left_in_turn_ -= std::min(left_in_turn_, 1 + floats / kFloatsLikeAKey); }
+  // How many of the keys the turn has room for.
+  std::size_t affordable(std::span<const Key> keys);
+  // Calls function(key) for the keys behind the `done` first ones as far as the turn goes; true if it got
+  // through.
+  template <typename Function>
+  bool go_on(std::span<const Key> keys, std::size_t& done, Function function) {
+    const std::span<const Key> some = keys.subspan(done, affordable(keys.subspan(done)));
+    for_each_prefetched(node_.store, some, function);
+    done += some.size();
+    return done == keys.size();
+  }
   Clock newest_clock() const;
   void begin_sync(Operation& operation);
   void on_mark(NodeId from, const NumberMessage& message);
@@ -126,7 +170,7 @@ class Channel : public TransportEvents {
 
   // channel_intents.cc
   void act_on_intents();
-  void act(Interest& interest, const Signal& signal, Clock clock);
+  bool act(Interest& interest, Signal& signal, Clock clock);
   void start_interest(Key key);
   void end_interest(Key key);
   void start_permanent_interest();
@@ -221,6 +265,13 @@ class Channel : public TransportEvents {
   std::atomic<bool> round_requested_{false};
   std::atomic<bool> closed_{false};
 
+  static constexpr std::size_t kFloatsLikeAKey = 64;
+  std::size_t left_in_turn_ = 0;
+  Batch batch_;
+  std::vector<Unit*> next_parts_;  // of units that are complete: for the next batch
+  bool more_submitted_ = false;    // perhaps, for the next batch
+  bool acting_ = false;            // on intents: the last turn did not get through
+
   // rounds
   const Micros round_distance_;
   Micros last_round_ = 0;
@@ -231,7 +282,13 @@ class Channel : public TransportEvents {
   std::vector<std::vector<Key>> deferred_;  // by table: dirty keys that wait for their table's turn
   bool flush_deferred_ = false;             // any of them
   std::vector<bool> table_due_;
-  std::vector<Key> round_keys_;
+  std::vector<Key> flush_keys_;      // of the flush that is under way
+  std::size_t flush_next_ = 0;       // among them
+  std::uint64_t flush_end_ = 0;      // keys that were ever to be flushed,
+  std::uint64_t flushed_ = 0;        // and that were
+  std::uint64_t flushed_bytes_ = 0;  // of the flush that is under way
+  std::vector<Key> newly_dirty_;
+  std::deque<AfterFlush> after_flush_;
 
   std::vector<std::unique_ptr<Interest>> interests_;
   Key permanent_cursor_ = 0;
@@ -248,8 +305,8 @@ class Channel : public TransportEvents {
 #endif
 
   // what keys that must not move now wait for (see snapshot.h)
-  std::vector<IntentMessage> postponed_intents_;
-  std::vector<Key> postponed_decisions_;
+  std::deque<IntentMessage> postponed_intents_;
+  std::deque<Key> postponed_decisions_;
 
   // units whose answer is awaited, by name
   std::vector<Unit*> awaiting_;

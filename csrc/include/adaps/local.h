@@ -20,6 +20,9 @@ void start(NodeState& node, Operation& operation, std::span<const Key> keys);
 // Applies what rows that are here have missed of their table's steps (UpdateRule); the others are left alone.
 void catch_up(NodeState& node, const Table& table, std::span<const Key> keys);
 
+// Whether a call of the worker may be submitted, or has to wait until others are done.
+bool has_room(const NodeState& node, int worker);
+
 // Counts the writes among the units for wait_sync and hands all to their channels.
 void submit_units(NodeState& node, Operation& operation);
 

@@ -3,6 +3,7 @@
 // by its table.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -130,6 +131,14 @@ struct NumberMessage {
 };
 #pragma pack(pop)
 inline constexpr std::size_t kGradientHeader = sizeof(GradientHeader) / sizeof(float);
+
+// Value and optimizer state of the longest row: whatever message it goes with fits into a frame.
+inline constexpr std::size_t kMaxRowFloats = kMaxFrameBytes / sizeof(float) - 16;
+static_assert(std::max({sizeof(SetupMessage), sizeof(TransferMessage), sizeof(AnswerMessage),
+                        sizeof(RequestMessage), sizeof(DeltaMessage) + sizeof(GradientHeader)}) <=
+              16 * sizeof(float));
+// Most gradients that a request can count.
+inline constexpr std::uint32_t kMaxGradients = (1U << 16) - 1;
 
 // Reads the entries of a frame; throws ProtocolError where it ends too early.
 class Reader {

@@ -44,7 +44,11 @@ namespace adaps {
   X(gradient_of_many, "of several pushes the first gradient alone is sent")                 \
   X(gradient_always_exact, "a gradient is exact whatever its holder applied it to")         \
   X(set_as_delta, "a set at a replica is sent as the difference that it makes")             \
-  X(torn_transfer, "an owner that gave its key away takes writes until its next turn")
+  X(torn_transfer, "an owner that gave its key away takes writes until its next turn")      \
+  X(parts_at_once, "the parts of a divided push are sent without waiting for answers")      \
+  X(echo_in_between, "MARK is echoed before the slices of its refreshes are through")       \
+  X(queue_without_limit, "a call goes on though too many bytes are queued")                 \
+  X(queue_never_emptied, "bytes of a finished call count as queued")
 
 enum class Mutant : std::uint8_t {
   none,

@@ -20,6 +20,7 @@ struct NodeState;
 
 struct ConnectOptions {
   std::string secret;
+  bool frame_mac = false;
   LinkShape shape;
   double connect_timeout_seconds = 60.0;
   double peer_timeout_seconds = 5.0;

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "adaps/mutant.h"
 #include "adaps/types.h"
 
 namespace adaps {
@@ -27,7 +28,11 @@ struct Unit {
   std::uint32_t first = 0;  // occurrence
   std::uint32_t last = 0;
   std::uint32_t occurrences = 0;
-  std::uint64_t epoch = 0;  // a write: where it is counted for wait_sync
+  std::uint32_t next_part = kNoPart;  // the unit with what did not fit, for when this one is complete
+  bool follows = false;               // another one with its next_part
+  std::uint64_t epoch = 0;            // a write: where it is counted for wait_sync
+
+  static constexpr std::uint32_t kNoPart = 0xffffffffU;
 };
 
 struct Occurrence {
@@ -40,6 +45,7 @@ struct Occurrence {
 struct Completion {
   std::mutex mutex;
   std::condition_variable changed;
+  std::atomic<std::size_t> queued_bytes{0};  // of operations that are not done: see has_room
 };
 
 struct Operation {
@@ -51,6 +57,7 @@ struct Operation {
     if (left.fetch_sub(count, std::memory_order_acq_rel) == count) {
       // Notified under the lock: the waiting worker may destroy the operation as soon as it sees it done.
       const std::lock_guard guard(completion.mutex);
+      if (!ADAPS_MUTANT(queue_never_emptied)) completion.queued_bytes.fetch_sub(bytes);
       done.store(true, std::memory_order_release);
       completion.changed.notify_all();
     }
@@ -65,6 +72,7 @@ struct Operation {
   std::vector<Unit> units;
   std::vector<Occurrence> occurrences;
   std::uint64_t epoch = 0;  // kSync
+  std::size_t bytes = 0;    // of messages that are sent for it
   std::atomic<std::uint32_t> left{0};
   std::atomic<bool> done{false};
   // A worker that gives up waiting (a failure, an interrupt) abandons the operation: its arrays may be gone.

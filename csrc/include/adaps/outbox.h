@@ -26,11 +26,12 @@ class Outbox {
   template <typename Header>
   void append(NodeId to, const Header& header, std::initializer_list<std::span<const float>> payload = {}) {
     static_assert(sizeof(Header) % 4 == 0);
-    std::vector<Frame>& frames = buffers_[to];
-    if (frames.empty() || frames.back().size() > kCut) frames.emplace_back();
-    Frame& frame = frames.back();
     std::size_t size = sizeof(Header);
     for (const std::span<const float> part : payload) size += part.size_bytes();
+    std::vector<Frame>& frames = buffers_[to];
+    if (frames.empty() || frames.back().size() > kCut || frames.back().size() + size > kMaxFrameBytes)
+      frames.emplace_back();
+    Frame& frame = frames.back();
     const std::size_t before = frame.size();
     frame.resize(before + size);
     std::byte* end = frame.data() + before;

@@ -14,9 +14,6 @@
 
 namespace adaps {
 
-// Longest payload of a frame; a peer that announces a longer one is disconnected.
-inline constexpr std::size_t kMaxFrameBytes = std::size_t{64} << 20;
-
 // Delay and bandwidth of every link, to imitate a network on one machine. Zero: unshaped.
 struct LinkShape {
   double latency_seconds = 0.0;  // one way
@@ -46,7 +43,12 @@ struct SocketOptions {
   NodeId rank = 0;
   NodeId nodes = 1;
   int channels = 1;
-  std::uint64_t fingerprint = 0;  // of tables and settings; peers that differ are refused with a clear reason
+  // Peers that differ in one of these are refused, with a reason that names both values.
+  int workers = 1;
+  Technique technique = Technique::kAdaptive;
+  NonFinite nonfinite = NonFinite::kRaise;
+  std::uint64_t fingerprint = 0;  // of the tables
+  bool frame_mac = false;         // every frame carries a MAC
   std::string secret;             // of the job; a peer that does not know it is refused
   LinkShape shape;
   double connect_timeout_seconds = 60.0;

@@ -37,6 +37,7 @@ struct alignas(64) WorkerCounters {
   Counter intents_late;                       // of these, for clocks that were over
   Counter gradients_skipped;                  // with NaN or infinity in them
   Counter blocked_micros;                     // in pull, push and set
+  Counter queue_full_micros;                  // before a call that needs a message, see Worker
   Counter sync_micros;                        // in wait_sync
   Counter barrier_micros;
 };

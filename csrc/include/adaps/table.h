@@ -34,6 +34,10 @@ struct TableSpec {
   Initializer init;
 };
 
+// Throws std::invalid_argument naming the table and the value that is wrong: rows that are none, or too many
+// or too long ever to be held or sent.
+void validate(const TableSpec& spec);
+
 // A table in its place among all tables of a node.
 class Table {
  public:

@@ -12,6 +12,9 @@ namespace adaps {
 
 using Frame = std::vector<std::byte>;
 
+// Longest payload of a frame; a peer that announces a longer one is disconnected.
+inline constexpr std::size_t kMaxFrameBytes = std::size_t{64} << 20;
+
 // Frames of one channel between all nodes: reliable and in order for each ordered pair of nodes; no order
 // between different pairs.
 class Transport {

@@ -23,11 +23,20 @@ using Micros = std::int64_t;
 inline constexpr Micros kNever = std::numeric_limits<Micros>::max();
 inline constexpr Clock kForever = std::numeric_limits<Clock>::max();
 inline constexpr std::size_t kMaxNodes = 4096;  // 12 bits of a key word
+inline constexpr int kMaxWorkers = 4096;
+inline constexpr int kMaxChannels = 1024;
+inline constexpr std::uint64_t kMaxKeys = (std::uint64_t{1} << 40) - 1;
+// Of a clock that a call names: far from where a difference of two would overflow.
+inline constexpr Clock kMaxClock = Clock{1} << 62;
 
 enum class Technique : std::uint8_t { kAdaptive, kReplication, kRelocation, kStatic, kFullReplication };
 
 // What becomes of gradients with NaN or infinity in them.
 enum class NonFinite : std::uint8_t { kRaise, kSkip, kPass };
+
+// As the Python package calls them.
+const char* name_of(Technique technique);
+const char* name_of(NonFinite policy);
 
 // What every node of a cluster must agree on, and what each may tune.
 struct Settings {
@@ -45,6 +54,14 @@ struct Settings {
   NonFinite nonfinite = NonFinite::kRaise;
   // How long nodes may wait at a barrier, or for the end, for one that lives but does not come.
   Micros stall_timeout = kNever;
+  // How much of one kind of work a channel does between two looks at the network, so that a call with
+  // millions of keys neither keeps others waiting nor this node from saying that it lives. A key counts as
+  // one, and so do 64 floats of its row.
+  std::size_t slice = 16384;
+  // Gradients of one key that go together; the next ones wait for the answer.
+  std::size_t max_gradient_bytes = std::size_t{1} << 20;
+  // Bytes of a worker's calls that may be on the way to other nodes, or back, before a call waits.
+  std::size_t max_queued_bytes = std::size_t{256} << 20;
 
   // Alone, every key is here already and there is nobody to tell.
   bool uses_intent() const { return nodes > 1 && technique != Technique::kStatic; }

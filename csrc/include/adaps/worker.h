@@ -24,6 +24,8 @@ inline constexpr Ticket kDone = -1;
 
 // One worker thread's handle; not for use by several threads at once (its clock may be read by any).
 //
+// Where Settings::max_queued_bytes of its calls are on the way, one that needs a message waits for room.
+//
 // Keys outside [0, num_keys) throw std::out_of_range naming the key; a value array of the wrong size throws
 // std::invalid_argument naming both sizes. Nothing is done then. After the loss of a peer every call throws
 // PeerLost.
@@ -72,6 +74,11 @@ class Worker {
   void set_interrupt_check(std::function<void()> check);
 
  private:
+  // The keys as they are now: other threads may write to the caller's array, and what was checked must be
+  // what is used. Valid until the next call. `floats` gets how many their values have in all. Throws for the
+  // first key that is not valid.
+  std::span<const Key> checked(std::span<const Key> keys, std::size_t& floats);
+  void wait_for_room();
   Ticket run(OperationKind kind, std::span<const Key> keys, float* out, const float* in, std::size_t floats,
              bool asynchronous);
   void block(const std::shared_ptr<Operation>& operation);
@@ -83,6 +90,7 @@ class Worker {
   Ticket next_ticket_ = 0;
   bool finalized_ = false;
   bool told_late_ = false;
+  std::vector<Key> keys_;  // of the call that runs
   std::unordered_map<Ticket, std::shared_ptr<Operation>> outstanding_;
   std::vector<std::shared_ptr<Operation>> abandoned_;
   std::function<void()> interrupt_check_;

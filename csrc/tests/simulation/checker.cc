@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -24,6 +25,7 @@ struct WriteInfo {
   // A push: by when it is certainly applied at the owner: the end of the first wait_sync of its node that
   // began after it had ended, or of a read on another node that shows it.
   Step applied = kNotYet;
+  std::optional<std::uint32_t> before{};  // a push: the one before it of the same key in the same call
 };
 
 struct Sync {
@@ -111,12 +113,15 @@ class Checker {
     }
     for (std::size_t i = 0; i < record.writes.size(); ++i) {
       const Write& write = record.writes[i];
-      WriteInfo info{record.start, end, record.node, record.worker, write.key, false, kNotYet};
+      WriteInfo info{record.start, end, record.node, record.worker, write.key, false, kNotYet, {}};
       std::vector<WriteInfo>& list = record.kind == CallKind::kSet ? sets_ : pushes_[write.key];
       if (record.kind == CallKind::kSet) {
         for (std::size_t j = i + 1; j < record.writes.size(); ++j) {
           info.superseded = info.superseded || record.writes[j].key == write.key;
         }
+      }
+      for (std::size_t j = 0; j < i && record.kind != CallKind::kSet; ++j) {
+        if (record.writes[j].key == write.key) info.before = record.writes[j].number;
       }
       if (list.size() <= write.number) list.resize(write.number + 1);
       list[write.number] = info;
@@ -172,8 +177,9 @@ class Checker {
       if (number >= pushes_[key].size() || pushes_[key][number].start > until) {
         throw Violation("value: push ", number, " does not exist yet");
       }
-      if (content.set == 0) continue;
       const WriteInfo& push = pushes_[key][number];
+      if (push.before) check_contains(key, *push.before, content, "duplicates");
+      if (content.set == 0) continue;
       const WriteInfo& set = sets_[content.set];
       if ((push.end < set.start && push.node == set.node) || push.applied < set.start) {
         throw Violation("order of sets: push ", number, " survives the later set ", content.set);

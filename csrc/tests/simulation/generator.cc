@@ -32,6 +32,7 @@ class Generator {
     draw_programs();
     draw_tables();
     draw_speeds();
+    draw_limits();
     return std::move(spec_);
   }
 
@@ -271,6 +272,14 @@ class Generator {
     }
     for (std::size_t i = 0; i < nodes; ++i) spec_.tick.push_back(spread(0.1, narrow_ ? 10.0 : 100.0) * kUnit);
     spec_.merging = one_of({0.0, 0.5, 1.0});
+  }
+
+  // So small that they are met, in half of the worlds each.
+  void draw_limits() {
+    Settings& settings = spec_.settings;
+    if (random_.chance(0.5)) settings.slice = one_of<std::size_t>({1, 1, 2, 3});
+    if (random_.chance(0.5)) settings.max_gradient_bytes = 1;  // each goes alone
+    if (random_.chance(0.5)) settings.max_queued_bytes = one_of<std::size_t>({1, 1, 200, 500});
   }
 
   Random random_;

@@ -36,28 +36,13 @@ const char* name_of(CallKind kind) {
   return "?";
 }
 
-const char* name_of(Technique technique) {
-  switch (technique) {
-    case Technique::kAdaptive:
-      return "adaptive";
-    case Technique::kReplication:
-      return "replication";
-    case Technique::kRelocation:
-      return "relocation";
-    case Technique::kStatic:
-      return "static";
-    case Technique::kFullReplication:
-      return "full_replication";
-  }
-  return "?";
-}
-
 std::string describe(const WorldSpec& spec) {
   std::ostringstream text;
   text << "seed " << spec.seed << ": " << spec.settings.nodes << " nodes, " << spec.settings.workers
        << " workers, " << spec.settings.channels << " channels, " << name_of(spec.settings.technique)
        << (spec.settings.timing ? ", timed" : ", at once") << ", " << spec.settings.max_rounds_per_second
-       << " rounds/s, keys";
+       << " rounds/s, slices of " << spec.settings.slice << ", " << spec.settings.max_gradient_bytes
+       << " bytes of gradients, " << spec.settings.max_queued_bytes << " bytes queued, keys";
   const Directory directory(spec.settings.nodes, spec.settings.channels);
   for (const Key key : spec.keys) text << " " << key << "@" << directory.home(key);
   if (spec.freeze_probability > 0.0) text << ", frozen links";

@@ -64,7 +64,6 @@ struct WorldSpec {
 };
 
 const char* name_of(CallKind kind);
-const char* name_of(Technique technique);
 std::string describe(const WorldSpec& spec);
 std::string describe(const Call& call);
 

@@ -69,7 +69,11 @@ void World::run_until_quiet() {
       const auto node = static_cast<NodeId>(event.timer / static_cast<std::uint32_t>(cluster_.channels()));
       const int channel = static_cast<int>(event.timer) % cluster_.channels();
       const Micros due = cluster_.tick(node, channel);
-      if (due != kNever) network.set_timer(event.timer, std::max(due, network.now() + 1));
+      if (due <= network.now()) {
+        wake_later(node, channel);  // a slice takes its time, in which frames arrive
+      } else if (due != kNever) {
+        network.set_timer(event.timer, due);
+      }
       collect(node);
     } else {
       Caller& caller = *callers_[event.timer - first_caller_timer_];
@@ -126,7 +130,8 @@ void World::collect(NodeId node) {
       // Freed at once: what still touches it is a bug that AddressSanitizer sees.
       caller.pending.erase(caller.pending.begin() + static_cast<std::ptrdiff_t>(p));
       if (caller.pending.empty()) caller.waits_for_all = false;
-      if (caller.submitting == nullptr && !caller.blocked()) continue_later(caller);
+      if (caller.waits_for_room || (caller.submitting == nullptr && !caller.blocked()))
+        continue_later(caller);
     }
   }
 }

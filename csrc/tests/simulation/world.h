@@ -67,7 +67,8 @@ class World {
     const Pending* waits_for = nullptr;
     bool waits_for_all = false;
     bool waits_for_others = false;
-    std::size_t snapshots = 0;  // that it took
+    bool waits_for_room = false;  // before it submits
+    std::size_t snapshots = 0;    // that it took
 
     bool blocked() const { return waits_for != nullptr || waits_for_all || waits_for_others; }
     bool finished() const { return next == program->size() && pending.empty() && !blocked(); }

@@ -106,7 +106,7 @@ void World::call_operation(Caller& caller, const Call& call) {
   }
   caller.submitting = &pending;
   if (spec_.submit[caller.number] == 0.0) {
-    while (caller.submitting != nullptr) submit_part(caller);
+    while (caller.submitting != nullptr && !caller.waits_for_room) submit_part(caller);
   } else {
     continue_later(caller);
   }
@@ -116,11 +116,15 @@ void World::call_operation(Caller& caller, const Call& call) {
 void World::submit_part(Caller& caller) {
   Operation& operation = caller.submitting->operation;
   NodeState& node = cluster_.node(caller.node);
+  caller.waits_for_room = operation.kind != OperationKind::kSync && !has_room(node, caller.worker);
+  if (caller.waits_for_room) return;
   --caller.parts_left;
   if (operation.kind == OperationKind::kSync) {
     node.channels[static_cast<std::size_t>(caller.parts_left)]->submit_sync(operation);
   } else {
     submit_units(node, operation);
+    if (operation.completion.queued_bytes.load() >= spec_.settings.max_queued_bytes + operation.bytes)
+      throw Violation("queue: ", operation.completion.queued_bytes.load(), " bytes are on the way");
   }
   if (caller.parts_left == 0) {
     caller.submitting = nullptr;

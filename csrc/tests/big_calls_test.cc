@@ -1,0 +1,316 @@
+// Calls that are much larger than usual: a channel works on them in slices, messages stay within a frame, and
+// what is on the way to other nodes has a limit.
+#include <atomic>
+#include <future>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+
+#include "adaps/channel.h"
+#include "adaps/local.h"
+#include "adaps/node.h"
+#include "adaps/node_state.h"
+#include "adaps/outbox.h"
+#include "adaps/socket_transport.h"
+#include "check.h"
+
+using namespace adaps;
+
+namespace {
+
+constexpr std::size_t kSlice = 100;
+
+TableSpec table(std::uint64_t rows, std::size_t length) {
+  TableSpec spec;
+  spec.name = std::string("t");
+  spec.rows = rows;
+  spec.length = length;
+  spec.rule.lr = 1.0F;
+  return spec;
+}
+
+// Two nodes whose one channel is driven by hand.
+class Pair {
+ public:
+  explicit Pair(Technique technique = Technique::kAdaptive) {
+    for (NodeId rank = 0; rank < 2; ++rank) {
+      Settings settings;
+      settings.rank = rank;
+      settings.nodes = 2;
+      settings.technique = technique;
+      settings.timing = false;
+      settings.slice = kSlice;
+      nodes_[rank] = std::make_unique<NodeState>(std::vector{table(10'000, 1)}, settings);
+    }
+  }
+
+  NodeState& node(NodeId rank) { return *nodes_[rank]; }
+  Channel& channel(NodeId rank) { return *nodes_[rank]->channels[0]; }
+  // True if there is more to do at once.
+  bool tick(NodeId rank) {
+    channel(rank).set_now(++now_);
+    return channel(rank).on_tick() <= now_;
+  }
+  // What the node has to send arrives; gives the number of bytes.
+  std::size_t deliver(NodeId from) {
+    std::size_t bytes = 0;
+    channel(from).outbox().drain([&](NodeId to, Frame frame) {
+      bytes += frame.size();
+      channel(to).set_now(++now_);
+      channel(to).on_frame(from, frame);
+    });
+    return bytes;
+  }
+  void settle() {
+    for (bool more = true; more;) {
+      now_ += 10'000;
+      more = tick(0) | tick(1);
+      more |= deliver(0) + deliver(1) > 0;
+    }
+  }
+  // Keys whose home is the other node.
+  std::vector<Key> keys_of(NodeId home) {
+    std::vector<Key> keys;
+    for (Key key = 0; key < 10'000; ++key) {
+      if (node(home).directory.home(key) == home) keys.push_back(key);
+    }
+    return keys;
+  }
+
+ private:
+  std::unique_ptr<NodeState> nodes_[2];
+  Micros now_ = 1'000'000;
+};
+
+// Nodes in one process, connected by sockets.
+std::vector<std::unique_ptr<Node>> connected(const std::vector<TableSpec>& tables, const Settings& settings,
+                                             const ConnectOptions& options) {
+  std::vector<std::unique_ptr<Node>> nodes;
+  std::vector<std::string> addresses;
+  for (NodeId rank = 0; rank < settings.nodes; ++rank) {
+    Settings own = settings;
+    own.rank = rank;
+    nodes.push_back(std::make_unique<Node>(tables, own));
+    addresses.push_back(nodes.back()->listen("127.0.0.1", 0));
+  }
+  std::vector<std::future<void>> connecting;
+  for (const auto& node : nodes) {
+    connecting.push_back(
+        std::async(std::launch::async, [&, own = node.get()] { own->connect(addresses, options, [] {}); }));
+  }
+  for (auto& one : connecting) one.get();
+  return nodes;
+}
+
+ConnectOptions connect_options() {
+  ConnectOptions options;
+  options.secret = "of this test";
+  options.peer_timeout_seconds = 60.0;  // nobody is silent here, only slow under a sanitizer
+  return options;
+}
+
+void close_all(std::vector<std::unique_ptr<Node>>& nodes) {
+  std::vector<std::future<void>> closing;
+  for (const auto& node : nodes)
+    closing.push_back(std::async(std::launch::async, [own = node.get()] { own->close([] {}); }));
+  for (auto& one : closing) one.get();
+}
+
+// The first keys of a table at the node, which has to be their home.
+std::vector<Key> keys_at(Node& node, NodeId home, std::size_t count) {
+  std::vector<Key> keys;
+  for (Key key = 0; keys.size() < count; ++key) {
+    if (node.state().directory.home(key) == home) keys.push_back(key);
+  }
+  return keys;
+}
+
+}  // namespace
+
+TEST(a_large_intent_begins_and_ends_in_slices) {
+  Pair pair;
+  const std::vector<Key> keys = pair.keys_of(1);
+  pair.channel(0).submit_intent(0, keys, 0, 1);
+  std::size_t ticks = 0;
+  std::uint64_t acted = 0;
+  do {
+    pair.tick(0);
+    const std::uint64_t now = pair.channel(0).counters().intents_acted.get();
+    CHECK(now - acted <= 3 * kSlice);
+    acted = now;
+    ++ticks;
+  } while (acted < keys.size() && ticks < keys.size());
+  CHECK_EQ(acted, keys.size());
+  CHECK(ticks > 10);
+  pair.settle();
+  CHECK_EQ(pair.channel(0).counters().relocations.get(), keys.size());
+  // Node 1 wants them, too: they become replicas there, and move when node 0's intent ends.
+  pair.channel(1).submit_intent(0, keys, 0, 5);
+  pair.settle();
+  CHECK_EQ(pair.channel(1).counters().replicas_set_up.get(), keys.size());
+  pair.node(0).workers[0]->clock.store(1);
+  pair.channel(0).on_clock(0, 1);
+  std::size_t most = 0;
+  for (ticks = 0; pair.channel(1).counters().relocations.get() < keys.size() && ticks < 10'000; ++ticks) {
+    const std::uint64_t before = pair.channel(0).outbox().bytes_of(MessageType::kTransfer);
+    pair.tick(0);
+    most = std::max<std::size_t>(most, pair.channel(0).outbox().bytes_of(MessageType::kTransfer) - before);
+    pair.deliver(0);
+  }
+  CHECK(ticks > 10);
+  CHECK(most <= 3 * kSlice * (sizeof(TransferMessage) + sizeof(float)));
+}
+
+TEST(a_channel_answers_others_between_two_slices) {
+  Pair pair(Technique::kStatic);
+  const std::vector<Key> theirs = pair.keys_of(1), ours = pair.keys_of(0);
+  std::vector<float> floats(10'000, 1.0F);
+  // Node 0 pushes thousands of keys of node 1; meanwhile that one reads a key of node 0.
+  Completion completion;
+  Operation push(OperationKind::kPush, 0, completion), pull(OperationKind::kPull, 0, completion);
+  push.in = floats.data();
+  start(pair.node(0), push, theirs);
+  submit_units(pair.node(0), push);
+  CHECK(pair.tick(0));
+  CHECK(pair.channel(0).outbox().bytes_of(MessageType::kRequest) <= kSlice * 20);
+  float read = -1.0F;
+  pull.out = &read;
+  start(pair.node(1), pull, std::span(ours).first(1));
+  submit_units(pair.node(1), pull);
+  pair.tick(1);
+  pair.deliver(1);
+  pair.deliver(0);
+  CHECK(pull.done.load());
+  CHECK_EQ(read, 0.0F);
+  CHECK(!push.done.load());
+  pair.settle();
+  CHECK(push.done.load());
+}
+
+TEST(a_mark_is_echoed_behind_all_slices_of_the_refreshes) {
+  Pair pair(Technique::kReplication);
+  const std::vector<Key> keys = pair.keys_of(0);
+  pair.channel(1).submit_intent(0, keys, 0, kForever);
+  pair.settle();
+  REQUIRE(pair.channel(1).counters().replicas_set_up.get() == keys.size());
+  std::vector<float> ones(keys.size(), 1.0F);
+  Completion completion;
+  Operation push(OperationKind::kPush, 0, completion);
+  push.in = ones.data();
+  start(pair.node(0), push, keys);
+  REQUIRE(push.done.load());  // all are owned by node 0
+  Operation sync(OperationKind::kSync, 0, completion);
+  sync.left.store(2);
+  pair.node(1).epochs.wait(sync);
+  pair.channel(1).submit_sync(sync);
+  pair.tick(1);
+  pair.deliver(1);
+  std::size_t ticks = 0;
+  for (; !sync.done.load() && ticks < 10'000; ++ticks) {
+    CHECK(pair.channel(0).counters().refreshes_sent.get() <= (ticks + 2) * 3 * kSlice);
+    pair.deliver(0);
+    pair.tick(0);
+  }
+  CHECK(ticks > 5);
+  std::vector<float> values(keys.size());
+  Operation pull(OperationKind::kPull, 0, completion);
+  pull.out = values.data();
+  start(pair.node(1), pull, keys);
+  REQUIRE(pull.done.load());
+  CHECK(values == ones);
+}
+
+TEST(no_frame_is_longer_than_a_peer_accepts) {
+  Outbox outbox(2);
+  const std::vector<float> row(kMaxRowFloats);
+  outbox.append(1, SetupMessage{}, {row});
+  for (int i = 0; i < 10; ++i) outbox.append(1, NumberMessage{});  // too many to go with a row
+  outbox.append(1, SetupMessage{}, {row});
+  outbox.append(1, DeltaMessage{}, {row});
+  std::size_t frames = 0;
+  outbox.drain([&](NodeId, const Frame& frame) {
+    CHECK(frame.size() <= kMaxFrameBytes);
+    ++frames;
+  });
+  CHECK_EQ(frames, std::size_t{4});
+}
+
+TEST(gradients_of_one_key_that_exceed_a_frame_are_divided) {
+  Settings settings;
+  settings.nodes = 2;
+  settings.technique = Technique::kStatic;
+  constexpr std::size_t kLength = 16'384, kCopies = 1'060;  // 66 MiB
+  auto nodes = connected({table(64, kLength)}, settings, connect_options());
+  const std::vector<Key> key = keys_at(*nodes[0], 1, 1);
+  const std::vector<Key> copies(kCopies, key[0]);
+  const std::vector<float> gradients(kCopies * kLength, -1.0F);
+  nodes[0]->worker(0).push_gradients(copies, gradients.data(), gradients.size(), false);
+  std::vector<float> value(kLength);
+  nodes[0]->worker(0).pull(key, value.data(), value.size(), false);
+  CHECK(value == std::vector<float>(kLength, static_cast<float>(kCopies)));
+  close_all(nodes);
+}
+
+TEST(asynchronous_calls_wait_where_too_much_is_on_the_way) {
+  Settings settings;
+  settings.nodes = 2;
+  settings.technique = Technique::kStatic;
+  settings.max_queued_bytes = 100'000;
+  ConnectOptions options = connect_options();
+  options.shape.bits_per_second = 10e6;
+  constexpr std::size_t kLength = 1'000, kCalls = 200;  // 3.2 ms on the wire each
+  auto nodes = connected({table(64, kLength)}, settings, options);
+  const std::vector<Key> key = keys_at(*nodes[0], 1, 1);
+  const std::vector<float> ones(kLength, 1.0F);
+  Worker& worker = nodes[0]->worker(0);
+  double most = 0;
+  for (std::size_t i = 0; i < kCalls; ++i) {
+    worker.push(key, ones.data(), ones.size(), true);
+    most = std::max(most, nodes[0]->stats().at("queued_bytes"));
+  }
+  CHECK(most > 10'000);
+  CHECK(most <= 105'000);  // the limit, and one call
+  CHECK(nodes[0]->stats().at("queue_full_micros") > 0);
+  worker.waitall();
+  CHECK_EQ(nodes[0]->stats().at("queued_bytes"), 0.0);
+  std::vector<float> value(kLength);
+  worker.pull(key, value.data(), value.size(), false);
+  CHECK(value == std::vector<float>(kLength, static_cast<float>(kCalls)));
+  close_all(nodes);
+}
+
+TEST(a_call_that_waits_for_room_can_be_interrupted_and_ends_with_the_peer) {
+  Settings settings;
+  settings.nodes = 2;
+  settings.technique = Technique::kStatic;
+  settings.max_queued_bytes = 1;
+  ConnectOptions options = connect_options();
+  options.shape.latency_seconds = 1e5;  // nothing arrives
+  auto nodes = connected({table(64, 1)}, settings, options);
+  const std::vector<Key> key = keys_at(*nodes[0], 1, 1);
+  const float one = 1.0F;
+  Worker& worker = nodes[0]->worker(0);
+  worker.push(key, &one, 1, true);
+  struct Interrupt : std::exception {};
+  bool interrupted = false;
+  worker.set_interrupt_check([] { throw Interrupt(); });
+  try {
+    worker.push(key, &one, 1, true);
+  } catch (const Interrupt&) {
+    interrupted = true;
+  }
+  CHECK(interrupted);
+  std::atomic<bool> waits{false};
+  worker.set_interrupt_check([&] { waits.store(true); });
+  std::future<bool> lost = std::async(std::launch::async, [&] {
+    try {
+      worker.push(key, &one, 1, true);
+    } catch (const PeerLost& error) {
+      return error.rank() == 1;
+    }
+    return false;
+  });
+  while (!waits.load()) std::this_thread::yield();
+  nodes[1].reset();
+  CHECK(lost.get());
+}
