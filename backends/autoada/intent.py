@@ -261,6 +261,11 @@ class PredictedKeys:
                     "demand; if you know which rows may be meant, give AdaDataLoader `keys=`",
                     f"{access.table!r} depends on parameters, at {where}",
                 )
+        for name, where in prediction.dense_reads:
+            self._tell(
+                f"all of {name!r} travels in every step, as it is no table, but only rows of it are read, at "
+                f"{where}{source_line(where)}: give AdaModel `tables=[{name!r}]`"
+            )
         if prediction.stopped is not None and not prediction.waits:
             self._tell(
                 f"prediction could not go on, later rows are pulled on demand: {prediction.stopped}",

@@ -180,3 +180,43 @@ def test_names_that_the_loop_looks_up_are_refused_and_prepare_helps(caplog: pyte
     assert [keys for _, keys, _ in announced.calls] == wanted
     assert caplog.messages == []
     model.close()
+
+
+@pytest.mark.parametrize("read", ["index", "embedding", "select"])
+def test_a_parameter_that_is_read_by_rows_is_told_to_be_a_table(
+    read: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Bare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.items = nn.Parameter(torch.zeros(2000, 2))
+            self.positions = nn.Parameter(torch.zeros(20, 2))
+
+        def forward(self, ids: Tensor) -> Any:
+            if read == "index":
+                x = self.items[ids]
+            elif read == "embedding":
+                x = nn.functional.embedding(ids, self.items)
+            else:
+                x = torch.index_select(self.items, 0, ids)
+            return (x + self.positions[ids % 20]).sum()
+
+    given = [batch[0] for batch in batches(6)]
+    model = autoada.AdaModel(Bare())
+    for ids in autoada.AdaDataLoader(given, 2):
+        model(ids).backward()
+    (told,) = caplog.messages
+    assert told.startswith("all of 'items' travels in every step")
+    assert "test_autoada_arguments.py:" in told
+    assert told.endswith("give AdaModel `tables=['items']`")
+    model.close()
+    caplog.clear()
+    model = autoada.AdaModel(Bare(), tables=["items"])
+    announced = Announcements(model)
+    for ids in autoada.AdaDataLoader(given, 2):
+        model(ids).backward()
+    assert last_announced(announced) == {
+        clock: rows_of(model, "items", ids) for clock, ids in enumerate(given)
+    }
+    assert caplog.messages == []
+    model.close()

@@ -71,6 +71,8 @@ class Prediction(NamedTuple):
         Whether it stopped for a value that depends on parameters, which a real forward may give.
     streams : State or None
         Where the generators of NumPy and Python have to be for the real forward; None if it need not be told.
+    dense_reads : tuple of (str, str)
+        Large parameters that are no tables although rows of them are read, and ``file:line`` of a read.
     """
 
     accesses: tuple[Access, ...]
@@ -81,6 +83,7 @@ class Prediction(NamedTuple):
     cause: BaseException | None = None
     waits: bool = False
     streams: State | None = None
+    dense_reads: tuple[tuple[str, str], ...] = ()
 
     @property
     def complete(self) -> bool:

@@ -131,6 +131,11 @@ class GhostMode(TorchFunctionMode):
         """What was read, in order."""
         return self._ghosts.accesses
 
+    @property
+    def dense_reads(self) -> dict[str, str]:
+        """Large parameters that are no tables, but read by rows, and where."""
+        return self._ghosts.dense_reads
+
     # Accesses
 
     def _apply(self, function: TorchFunction, *args: Any) -> Any:
@@ -147,6 +152,8 @@ class GhostMode(TorchFunctionMode):
             self._ghosts.read_rows(table, ids)
         elif not self._ghosts.touches((ids, weight)):
             return self._real(Kind.GENERAL, func, args, kwargs)
+        else:
+            self._ghosts.rows_of_dense(weight)
         return ghost((*ids.shape, *weight.shape[1:]), weight.dtype)
 
     def _bag(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
@@ -158,6 +165,8 @@ class GhostMode(TorchFunctionMode):
             )
         elif not self._ghosts.touches(bag[:3]):
             return self._real(Kind.GENERAL, func, args, kwargs)
+        else:
+            self._ghosts.rows_of_dense(bag.table)
         return ghost((bag.bags, bag.table.shape[1]), bag.table.dtype)
 
     def _index_select(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
@@ -167,6 +176,8 @@ class GhostMode(TorchFunctionMode):
             self._ghosts.read_rows(table, index)
         elif not self._ghosts.touches((source, index)):
             return self._real(Kind.GENERAL, func, args, kwargs)
+        elif dim in (0, -source.dim()):
+            self._ghosts.rows_of_dense(source)
         shape = list(source.shape)
         if shape:
             shape[dim] = index.numel()
@@ -189,6 +200,8 @@ class GhostMode(TorchFunctionMode):
                     self._ghosts.read_rows(table, rows)
         elif not ghostly_index and not self._ghosts.is_ghost(source):
             return self._real(Kind.GET_ITEM, func, args, kwargs)
+        elif parts and isinstance(parts[0], Tensor):
+            self._ghosts.rows_of_dense(source)
         if isinstance(index, Tensor) and index.dtype is torch.int64:
             return ghost((*index.shape, *source.shape[1:]), source.dtype)
         if any(isinstance(part, Tensor) for part in parts):

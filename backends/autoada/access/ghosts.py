@@ -50,6 +50,9 @@ class Ghosts:
     ) -> None:
         self.accesses: list[Access] = []
         self.overwritten: set[int] = set()  # addresses of storages that hold ghost data now
+        self.dense_reads: dict[str, str] = {}
+        """Large parameters that are no tables, but read by rows, and where."""
+        self._large = shadow.large
         self._tables = shadow.tables
         self._real_parameters = shadow.parameters
         self._recorder = recorder
@@ -130,6 +133,12 @@ class Ghosts:
             )
         else:
             self._record(Access(table, ids, "rows", where))
+
+    def rows_of_dense(self, source: Tensor) -> None:
+        """Rows of `source`, which is no table, are read."""
+        name = self._large.get(id(self._real_parameters.get(id(source), source))) if self._large else None
+        if name is not None and name not in self.dense_reads:
+            self.dense_reads[name] = user_location()
 
     def overwrite(self, tensor: Tensor) -> None:
         """Ghost data were written into `tensor`."""

@@ -224,6 +224,7 @@ class IntentPredictor:
             outcome.cause,
             outcome.waits,
             outcome.streams,
+            outcome.dense_reads,
         )
 
     def _start_over(self) -> None:

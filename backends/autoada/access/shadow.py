@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import UninitializedParameter
 
+LARGE = 1024
+"""Rows from which on a parameter that is read by rows should be a table."""
 _CONTAINER_DEPTH = 3
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 _COMPILED = "_orig_mod"
@@ -47,6 +49,15 @@ class Shadow:
         self.compiled = False
         """Whether a part of the live model is compiled."""
         self.module = self._module(model)
+        self.large = {
+            id(self.parameters[id(parameter)]): name
+            for name, parameter in model.named_parameters()
+            if id(parameter) in self.parameters
+            and id(parameter) not in tables
+            and parameter.dim() > 1
+            and parameter.shape[0] >= LARGE
+        }
+        """``id(meta parameter)`` -> qualified name, for the others that have many rows."""
 
     def adopt(self, storage: int) -> bool:
         """Give the shadow its own copy of each buffer or attribute at this address; whether there was one."""

@@ -40,6 +40,7 @@ class Outcome:
     cause: BaseException | None = None
     waits: bool = False
     streams: State | None = None
+    dense_reads: tuple[tuple[str, str], ...] = ()
 
 
 class Simulation:
@@ -120,7 +121,16 @@ class Simulation:
         ) as error:  # the user's code, on ghosts: reported with its place, and training goes on
             where = _innermost(error)
             stopped, cause = f"{type(error).__name__}: {error}, at {where}{source_line(where)}", error
-        return Outcome(tuple(mode.accesses), mode.draws, early, stopped, cause, waits, self._streams.start)
+        return Outcome(
+            tuple(mode.accesses),
+            mode.draws,
+            early,
+            stopped,
+            cause,
+            waits,
+            self._streams.start,
+            tuple(mode.dense_reads.items()),
+        )
 
     def _redirect(self, storage: int) -> None:
         """Make sure that the write which was just refused goes to a copy from now on."""
