@@ -56,6 +56,8 @@ def address_towards(host: str, port: int) -> str:
             _log.info("this node listens at %s, %s; listen= or ADAPS_LISTEN choose another one", address, why)
         return address
     assert problem is not None
+    if where[0] == _ANYWHERE:
+        return LOOPBACK  # a host without a network, whose job can only be its own
     raise RendezvousError(
         f"no interface of this host leads to MASTER_ADDR={host} ({problem.strerror}): "
         "set listen= or the environment variable ADAPS_LISTEN to the address that the other nodes reach"

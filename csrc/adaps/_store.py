@@ -24,8 +24,8 @@ T = TypeVar("T")
 # Seconds between two looks at the store.
 _PATIENCE = 0.02
 
-# Seconds that a busy store may take for an answer, or to be opened, however late the call comes.
-_LEAST, _LEAST_TO_OPEN = 1.0, 5.0
+# Seconds that a busy store may take for an answer, however late it is asked.
+_LEAST = 1.0
 
 _SILENT = (
     "does not answer: the process that holds it, rank 0 or torchrun's agent, is stopped, cut off or kept busy"
@@ -46,7 +46,8 @@ def open_store(host: str, port: int, *, hosts: bool, deadline: float) -> Store:
     if not hosts:
         _await_listener(host, port, deadline)
     while True:
-        seconds = max(deadline - time.monotonic(), _LEAST_TO_OPEN)
+        # Opening one depends on nobody else.
+        seconds = max(deadline - time.monotonic(), 5 * _LEAST if hosts else _LEAST)
         listener = _listener(host, port) if hosts else None
         # multi_tenant: a process group that the user makes in this process shares the store's server.
         store = partial(
@@ -54,7 +55,7 @@ def open_store(host: str, port: int, *, hosts: bool, deadline: float) -> Store:
             host,
             port,
             is_master=hosts,
-            timeout=timedelta(seconds=seconds),
+            timeout=timedelta(seconds=seconds + 5.0),  # later than the sentence here
             wait_for_workers=False,
             multi_tenant=True,
             master_listen_fd=None if listener is None else listener.detach(),

@@ -330,7 +330,7 @@ def open_node(
     _end_with_child()
     if meeting_point is not None:
         try:
-            listen = options.listen or (meeting_point.interface, 0)
+            listen = options.listen or (meeting_point.interface(), 0)
             meeting = meeting_point.meet(node.listen(*listen), deadline)
             node.connect(
                 meeting.addresses,

@@ -150,8 +150,8 @@ class Rendezvous:
         This node's number, and how many there are.
     prefix : str
         Of all keys.
-    interface : str
-        The address where a node listens if nobody says otherwise.
+    interface : callable
+        Gives the address where a node listens if nobody says otherwise.
     reopen : callable, optional
         Gives another connection, until a deadline, when the one to the store was lost: a process that comes
         early may have found the store of the job's last start, about to end.
@@ -166,7 +166,7 @@ class Rendezvous:
         world_size: int,
         prefix: str,
         *,
-        interface: str = _hosts.LOOPBACK,
+        interface: Callable[[], str] = lambda: _hosts.LOOPBACK,
         reopen: Callable[[float], Store | TimedStore] | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -372,7 +372,7 @@ def rendezvous_at(place: Place, deadline: float) -> Rendezvous:
         place.rank,
         place.world_size,
         "adaps",
-        interface=place.interface(),
+        interface=place.interface,
         reopen=None if hosts else reopen,
     )
 

@@ -113,6 +113,30 @@ def test_a_host_whose_name_means_loopback_listens_at_the_default_route(
     assert _hosts.address_towards("this-host", 1) == "192.0.2.8"
 
 
+def test_a_host_without_a_network_whose_name_means_loopback_listens_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_hosts, "_resolve", lambda host, port: [(socket.AF_INET, ("127.0.1.1", port))])
+    lead_to(monkeypatch, "")
+    assert _hosts.address_towards("this-host", 1) == "127.0.0.1"
+
+
+def test_no_interface_is_looked_for_where_one_is_given(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = free_port()
+    for name, value in {**TORCHRUN, "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("ADAPS_LISTEN", "127.0.0.3")
+    monkeypatch.setattr(rendezvous.Place, "interface", lambda place: pytest.fail("nobody asked for it"))
+    with (
+        caplog.at_level(logging.INFO, "adaps"),
+        pytest.raises(adaps.RendezvousError, match="rank 1 of 2 nodes did not come in time"),
+    ):
+        adaps.Node([adaps.Table("emb", 10, 4)], connect_timeout=0.1)
+    assert not [message for message in caplog.messages if "this node listens" in message]
+
+
 def test_no_way_to_the_master_names_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     lead_to(monkeypatch, "")
     with pytest.raises(
@@ -287,7 +311,7 @@ def test_a_store_that_is_stopped_is_told_at_the_deadline(monkeypatch: pytest.Mon
                     where.meet("a", deadline)
             else:
                 holder.send_signal(signal.SIGSTOP)
-                monkeypatch.setattr(_store, "_LEAST_TO_OPEN", 0.5)
+                monkeypatch.setattr(_store, "_LEAST", 0.5)
                 with pytest.raises(
                     adaps.RendezvousError, match=rf"^the rendezvous store at 127.0.0.1:{port} does n"
                 ):

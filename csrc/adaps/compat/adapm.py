@@ -15,6 +15,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -167,7 +168,7 @@ class Server:
         if servers == 1:
             return None
         return rendezvous.Rendezvous(
-            store, presence.rank, servers, "adapm", interface=address_towards(host, port)
+            store, presence.rank, servers, "adapm", interface=partial(address_towards, host, port)
         )
 
 

@@ -266,7 +266,7 @@ def _check_loss(cluster: _Cluster, outcome: Outcome) -> None:
             outcome.problems.append(f"rank {rank}: {', '.join(silent)} did not raise PeerLost({cell.victim})")
     limit = STALL_TIMEOUT if cell.fault == "hang" else PEER_TIMEOUT
     if cell.phase == "during restart":
-        limit = CONNECT_TIMEOUT
+        limit = CONNECT_TIMEOUT + 1.0  # the store may take a second for its last answer
     if outcome.seconds > limit + LATE:
         outcome.problems.append(f"it was told after {outcome.seconds:.2f} s; the limit is {limit} s")
     if cell.fault == "hang":

@@ -39,14 +39,15 @@ _AGENTS = """# An hour of faults on two hosts
 
 Recorded by `make stress-hosts` on {date}, on {machine}.
 
-Two torchrun agents in two network namespaces, each with a rank of its own, trained for {minutes:.0f} minutes
-(seed {seed}). Again and again a fault met one of them, and some met a job that was still recovering from the
-one before. An agent that had ended was started again, as a scheduler does. Each life restored the
+Two torchrun agents in two network namespaces, each with a rank of its own, trained for {minutes:.0f}
+minutes (seed {seed}). Again and again a fault met one of them, and some met a job that was still recovering
+from the one before. An agent that had ended was started again, as a scheduler does. Each life restored the
 checkpoint, compared every row with what had been added to it in all lives before it went on, and compared the
 checkpoints that it wrote itself. {verdict}
 
 {lives} processes were started as ranks by {agents} agents. {restored} of them came to work, {checkpoints}
-checkpoints were complete, of {turns} turns in all. Ranks ended like this: {ends}; the others were killed.
+checkpoints were complete, of {turns} turns in all.
+Ranks ended like this: {ends}; the others were killed.
 
 | fault | times | of these during a restart | seconds until the next checkpoint: median | longest |
 |---|---|---|---|---|

@@ -73,7 +73,6 @@ class Between:
 class _Introduced:
     """A meeting of two nodes of this process, of which node 1 comes to node 0 by another way."""
 
-    interface = "127.0.0.1"
     world_size = 2
     addresses: dict[int, str]
 
@@ -82,6 +81,9 @@ class _Introduced:
     ) -> None:
         self.rank = rank
         self._secret, self._shared, self._met, self._way = secret, shared, met, way
+
+    def interface(self) -> str:
+        return "127.0.0.1"
 
     def meet(self, address: str, deadline: float) -> Meeting:
         self._shared[self.rank] = address
