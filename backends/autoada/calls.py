@@ -8,12 +8,13 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
+from autoada.access.binding import Recording
 from autoada.step import NO_REPLAY, Step
 from autoada.table import Read, RemoteTable
 
@@ -80,12 +81,13 @@ class Calls:
                 return None
             self.fail(outer)
         step = self._step
+        others = self._pause_others()
         if not training:
             for table in self._tables:
                 table.training = False
                 table.forget_rows()
             self._refresh()
-            self._present = Present(target, hooked)
+            self._present = Present(target, hooked, others=others)
             return self._present
         if step.listener is not None:
             step.listener.called(target, args, kwargs)
@@ -99,12 +101,17 @@ class Calls:
             self._refresh()
         replay = step.replay if expected else NO_REPLAY
         replay.__enter__()
-        self._present = present = Present(target, hooked, replay, len(self._reads), expected)
+        self._present = present = Present(target, hooked, replay, len(self._reads), expected, others)
         return present
 
     def end(self, present: Present, output: Any) -> None:
         """The call has given `output`."""
-        if not self._leave(present):
+        left = self._leave(present)
+        for other in present.others:
+            other.give_up(output)
+            other.start()
+        present.others = []
+        if not left:
             return
         step = self._step
         counts = not present.target or len(self._reads) > present.read_before
@@ -119,6 +126,9 @@ class Calls:
 
     def fail(self, present: Present) -> None:
         """The call has ended otherwise: what it would have read is not known."""
+        for other in present.others:
+            other.start()
+        present.others = []
         if self._leave(present):
             self._step.calls -= 1
 
@@ -131,6 +141,19 @@ class Calls:
         """A batch is handed out: what asked for it, such as a method that trains, is no call of the model."""
         if self._present is not None:
             self.fail(self._present)
+
+    def _pause_others(self) -> list[Recording]:
+        """What listens to the loop for other models must not take this call for a part of the loop."""
+        if torch._C._len_torch_function_stack() == 0:
+            return []
+        modes = torch.overrides._get_current_function_mode_stack()
+        others = [mode for mode in modes if isinstance(mode, Recording) and mode is not self._own_recording()]
+        for other in others:
+            other.stop()
+        return others
+
+    def _own_recording(self) -> Recording | None:
+        return None if self._step.listener is None else self._step.listener.recording
 
     def _leave(self, present: Present) -> bool:
         """The call is over; whether it was one in training mode that is not over already."""
@@ -161,6 +184,8 @@ class Present:
         Reads of earlier calls.
     expected : bool
         Whether the batch was expected to need it.
+    others : list of Recording
+        What follows the loop for other models, and goes on when it is over.
     """
 
     target: str
@@ -168,6 +193,7 @@ class Present:
     replay: AbstractContextManager[Any] | None = None
     read_before: int = 0
     expected: bool = False
+    others: list[Recording] = field(default_factory=list)
 
 
 def method(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import weakref
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -17,8 +18,9 @@ from torch.utils.data import DataLoader, DistributedSampler
 from autoada.access.binding import Prepare
 from autoada.intent import HandWrittenKeys, Keys, KeySource, PredictedKeys
 from autoada.lookahead import Lookahead
-from autoada.model import AdaModel, current_model
-from autoada.position import Position
+from autoada.model import AdaModel, current_models
+from autoada.position import Pass, Position
+from autoada.random_state import random_state
 from autoada.rows import Expected
 from autoada.shards import check_shardable, sharded, tell_same_data
 
@@ -50,8 +52,9 @@ class AdaDataLoader:
     prepare : callable, optional
         ``prepare(batch)`` -> ``(args, kwargs)`` of the model's call. Only for prediction, and only where a
         message asks for it: the way from batch to call is normally recorded.
-    model : AdaModel, optional
-        The model that reads; by default the one that this thread wrapped last.
+    model : AdaModel or sequence of them, optional
+        The models that read; by default all that this thread wrapped and did not close, or with `keys` or
+        `prepare` the last of them.
     shard : bool
         Give each worker of each node its own part of the data. Otherwise every node trains on all that
         `loader` gives it, and a warning says so if two begin with equal batches. Takes a
@@ -69,7 +72,7 @@ class AdaDataLoader:
         keys: Keys | None = None,
         *,
         prepare: Prepare | None = None,
-        model: AdaModel | None = None,
+        model: AdaModel | Sequence[AdaModel] | None = None,
         shard: bool = False,
     ) -> None:
         if shard:
@@ -88,8 +91,9 @@ class AdaDataLoader:
         self.lookahead = Lookahead(lookahead)
         self._keys = keys
         self._prepare = prepare
-        self._model = None if model is None else weakref.ref(model)
-        self._source: KeySource | None = None
+        given = [] if model is None else [model] if isinstance(model, AdaModel) else list(model)
+        self._given = [weakref.ref(each) for each in given]
+        self._sources: weakref.WeakKeyDictionary[AdaModel, KeySource] = weakref.WeakKeyDictionary()
         self._running: weakref.ref[Generator[Any, None, None]] | None = None
         self._summarised = False
         self._to_shard = shard
@@ -106,13 +110,12 @@ class AdaDataLoader:
         return getattr(self.loader, name)
 
     def __iter__(self) -> Iterator[Any]:
-        model = self._find_model()
+        models = self._find_models()
         self._own_loader()
-        if not model.training:
-            return iter(self.loader)
         if self._running is not None and (running := self._running()) is not None:
             running.close()
-        run = self._run(model)
+        training = [model for model in models if model.training]
+        run = self._run(training) if training else self._pass_through(models)
         self._running = weakref.ref(run)
         return run
 
@@ -130,31 +133,49 @@ class AdaDataLoader:
         assert expected is not None
         return "\n".join(f"{name}: {len(rows.keys)} rows by hand" for name, rows in expected.rows.items())
 
-    def _run(self, model: AdaModel) -> Generator[Any, None, None]:
-        source = self._key_source(model)
+    def _pass_through(self, models: list[AdaModel]) -> Generator[Any, None, None]:
+        """In evaluation mode: until the loop has put a model into training mode, if it does."""
+        start = random_state()
+        batches = iter(self.loader)
+        for used, batch in enumerate(batches, 1):
+            yield batch
+            training = [model for model in models if model.training]
+            if training and not self.position.resumes:
+                yield from self._run(training, self.position.join(batches, start, used))
+                return
+
+    def _run(self, models: list[AdaModel], batches: Pass | None = None) -> Generator[Any, None, None]:
         if self._shards and isinstance(sampler := getattr(self.loader, "sampler", None), DistributedSampler):
             sampler.set_epoch(self.position.epoch)
-        batches = self.position.begin(self.loader)
-        ahead = _Ahead(model, source, batches, self.lookahead)
-        turn: _Turn | None = None
+        batches = batches or self.position.begin(self.loader)
+        parts = itertools.tee(batches, len(models)) if len(models) > 1 else [batches]
+        followers = [
+            _Ahead(model, self._key_source(model), part, self.lookahead)
+            for model, part in zip(models, parts, strict=True)
+        ]
+        turns: list[_Turn] = []
         try:
             while True:
-                model.turn(ahead, None)
-                item = ahead.take()
-                if item is None:
+                for ahead in followers:
+                    ahead.model.turn(ahead, None)
+                items = [item for ahead in followers if (item := ahead.take()) is not None]
+                if not items:
                     break
-                if model.begins_data() and not self._shards:
-                    tell_same_data(model, item.batch)
-                turn = _Turn(model, source, ahead, item)
+                for ahead, item in zip(followers, items, strict=True):
+                    if ahead.model.begins_data() and not self._shards:
+                        tell_same_data(ahead.model, item.batch)
+                turns = [_Turn(ahead, item) for ahead, item in zip(followers, items, strict=True)]
                 batches.hand_out()
-                with self.lookahead.watching(model.node, functools.partial(_was_announced, item)):
-                    yield item.batch
+                with self.lookahead.watching(models[0].node, functools.partial(_was_announced, items[0])):
+                    yield items[0].batch
         finally:
             batches.end()
-            source.abandon()
-            if turn is not None:
+            for ahead in followers:
+                ahead.source.abandon()
+            for turn in turns:
                 turn.abandon()
-            ahead.withdraw()
+            for ahead in followers:
+                ahead.withdraw()
         if not self._summarised:
             self._summarised = True
             _log.info(self.summary())
@@ -178,20 +199,26 @@ class AdaDataLoader:
         return self.loader
 
     def _find_model(self) -> AdaModel:
-        model = current_model() if self._model is None else self._model()
-        if model is None:
-            raise RuntimeError(
-                "there is no AdaModel to announce rows for: make AdaModel(model) before iterating"
-            )
-        return model
+        return self._find_models()[0]
+
+    def _find_models(self) -> list[AdaModel]:
+        """Those whose rows are announced, the most important one first."""
+        if not self._given:
+            models = current_models()
+            return models[:1] if self._keys is not None or self._prepare is not None else models
+        given = [model for model in (reference() for reference in self._given) if model is not None]
+        if not given:
+            raise RuntimeError("the AdaModel that this loader was made for does not exist any more")
+        return given
 
     def _key_source(self, model: AdaModel) -> KeySource:
-        if self._source is None:
-            if self._keys is not None:
-                self._source = HandWrittenKeys(model, self._keys)
-            else:
-                self._source = PredictedKeys(model, self._prepare)
-        return self._source
+        if model not in self._sources:
+            self._sources[model] = (
+                PredictedKeys(model, self._prepare)
+                if self._keys is None
+                else HandWrittenKeys(model, self._keys)
+            )
+        return self._sources[model]
 
 
 @dataclass
@@ -209,9 +236,9 @@ def _was_announced(item: _Item) -> bool:
 class _Turn:
     """The use of one batch: until the loop comes for another one, of this loader or of another."""
 
-    def __init__(self, model: AdaModel, source: KeySource, ahead: _Ahead, item: _Item) -> None:
-        self._model = model
-        self._source = source
+    def __init__(self, ahead: _Ahead, item: _Item) -> None:
+        self._model = model = ahead.model
+        self._source = source = ahead.source
         self._ahead = ahead
         self._item = item
         self._over = False
@@ -245,9 +272,9 @@ class _Ahead:
     def __init__(
         self, model: AdaModel, source: KeySource, batches: Iterator[Any], lookahead: Lookahead
     ) -> None:
-        self._model = model
+        self.model = model
         self._worker = model.worker
-        self._source = source
+        self.source = source
         self._batches = batches
         self._lookahead = lookahead
         self._queue: deque[_Item] = deque()
@@ -272,7 +299,7 @@ class _Ahead:
         self._find(item)
         self.ask_again()
         self._wait(item)
-        self._model.expect(item.expected)
+        self.model.expect(item.expected)
 
     def ask_again(self) -> None:
         """Find the rows of all batches in the queue again, in order, and announce them."""
@@ -281,7 +308,7 @@ class _Ahead:
 
     def withdraw(self) -> None:
         """Let the clock pass whatever was announced and will not happen."""
-        while not self._model.closed and self._worker.current_clock < self._announced_until:
+        while not self.model.closed and self._worker.current_clock < self._announced_until:
             self._worker.advance_clock()
 
     def _realign(self, now: int) -> None:
@@ -308,7 +335,7 @@ class _Ahead:
             self._worker.wait_intent(item.announced)
 
     def _find(self, item: _Item) -> None:
-        item.expected = self._source.expected(item.batch)
+        item.expected = self.source.expected(item.batch)
         self._announce(item)
 
     def _announce(self, item: _Item) -> None:
@@ -316,7 +343,7 @@ class _Ahead:
         if expected is None or self._lookahead.batches == 0:
             return
         keys = [rows.keys for table, rows in expected.rows.items() if table not in expected.whole]
-        keys += [self._model.tables[table].all_keys for table in sorted(expected.whole)]
+        keys += [self.model.tables[table].all_keys for table in sorted(expected.whole)]
         if not keys:
             return
         item.announced = keys[0] if len(keys) == 1 else torch.cat(keys)

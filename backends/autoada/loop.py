@@ -16,6 +16,8 @@ from autoada.model import AdaModel
 
 RECORDED_BATCHES = 3
 """Batches whose way to the model is recorded; two of them have to agree."""
+SELDOM = 16
+"""While a loop does not call the model, every so many batches are recorded."""
 
 
 @dataclass(frozen=True)
@@ -100,11 +102,20 @@ class LoopRecorder:
         self._present: _Present | None = None
         self._helpers: set[str] = set()
         self._late = False
+        self._uncalled = 0
+
+    @property
+    def recording(self) -> Recording | None:
+        """What follows the loop between calls."""
+        return self._recording
 
     def hand_out(self, batch: Any) -> None:
         """The loop gets `batch`."""
         if self.settled:
             return
+        self._uncalled += 1
+        if self._uncalled > RECORDED_BATCHES and self._uncalled % SELDOM:
+            return  # the model may be one that this loop does not use
         self._calls = []
         self._recording = Recording(batch)
         self._model.listen(self)
@@ -112,6 +123,7 @@ class LoopRecorder:
 
     def called(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The model is called, but has not begun."""
+        self._uncalled = 0
         recording = self._recording
         assert recording is not None
         recording.stop()

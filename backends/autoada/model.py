@@ -32,6 +32,7 @@ FOREVER = 2**40
 """A clock that no training reaches."""
 
 _made = threading.local()
+_everywhere: weakref.WeakSet[AdaModel] = weakref.WeakSet()
 
 
 class AdaModel(nn.Module):
@@ -127,7 +128,7 @@ class AdaModel(nn.Module):
             self._push_after_backward(model)
         for each in listed(optimizer):
             push_at_step(each, self.push)
-        _made.model = weakref.ref(self)
+        _remember(self)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The wrapped model's forward."""
@@ -480,7 +481,36 @@ class AdaModel(nn.Module):
                         self.node.table(name).set_learning_rate(rate)
 
 
-def current_model() -> AdaModel | None:
-    """The `AdaModel` that this thread made last, if it still exists."""
-    reference: Callable[[], AdaModel | None] = getattr(_made, "model", lambda: None)
-    return reference()
+def _remember(model: AdaModel) -> None:
+    _everywhere.add(model)
+    _made.models = [*(reference for reference in _of_thread() if reference() is not None), weakref.ref(model)]
+
+
+def _of_thread() -> list[weakref.ref[AdaModel]]:
+    made: list[weakref.ref[AdaModel]] = getattr(_made, "models", [])
+    return made
+
+
+def current_models() -> list[AdaModel]:
+    """The `AdaModel`s that this thread made and that are not closed, the last one first.
+
+    For a thread that made none it is the one that others made.
+
+    Raises
+    ------
+    RuntimeError
+        If there is none, or others made several.
+    """
+    here = [model for model in (reference() for reference in _of_thread()) if model is not None]
+    own = [model for model in reversed(here) if not (model.closed or model.node.closed)]
+    others = [model for model in list(_everywhere) if not (model.closed or model.node.closed)]
+    if own or len(others) == 1:
+        return own or others
+    if others:
+        raise RuntimeError(
+            f"this thread made no AdaModel, and others made {len(others)}: say which one reads, as in "
+            "AdaDataLoader(loader, model=model)"
+        )
+    if here:
+        return here[-1:]
+    raise RuntimeError("there is no AdaModel to announce rows for: make AdaModel(model) before iterating")

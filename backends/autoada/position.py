@@ -62,6 +62,18 @@ class Position:
             self._pass = Pass(self, iter(loader), deque())
         return self._pass
 
+    @property
+    def resumes(self) -> bool:
+        """Whether the next pass goes on where a checkpoint was written."""
+        return self._resumes
+
+    def join(self, batches: Iterator[Any], start: RandomState, used: int) -> Pass:
+        """A pass that began in evaluation mode, with the generators in `start`, goes on in training mode."""
+        self.batches = self._fetched = used
+        self._start = start
+        self._pass = Pass(self, batches, deque())
+        return self._pass
+
     def _skipped(self, loader: Iterable[Any]) -> tuple[Iterator[Any], deque[Any]]:
         """What follows the batches that had been fetched, and those of them that were not used."""
         present = random_state()

@@ -9,11 +9,18 @@ from typing import Any, Protocol
 
 import torch
 
+from autoada.access.binding import Recording
+
 NO_REPLAY: AbstractContextManager[None] = nullcontext()
 
 
 class CallListener(Protocol):
     """Follows the calls of a model in training mode."""
+
+    @property
+    def recording(self) -> Recording | None:
+        """What follows the loop between calls."""
+        ...
 
     def called(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The method or module `target`, a dotted name, or the model itself is about to run."""

@@ -170,6 +170,11 @@ class Node:
         return f"<adaps.Node {self.rank} of {self.world_size}: {', '.join(self._tables)}{state}>"
 
     @property
+    def closed(self) -> bool:
+        """Whether this node has ended."""
+        return self._core.closed
+
+    @property
     def num_keys(self) -> int:
         """Number of keys of all tables."""
         return self._core.num_keys
