@@ -97,6 +97,11 @@ class Checker:
             if zlib.crc32(found.data[:start]) != file["checksums"]["header"]:
                 raise Violation(f"{path} of manifest {newest.number} is damaged")
 
+    def power_was_lost(self) -> None:
+        """What was published, but not acknowledged, may be lost: the one before counts again."""
+        newest = self._newest(self.disk.visible)
+        self.effective.append((self.world.now, None if newest is None else newest.checkpoint))
+
     def acknowledges(self, life: str) -> None:
         """A process was told that its checkpoint is written."""
         newest = self._newest(self.disk.visible)

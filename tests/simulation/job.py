@@ -46,6 +46,7 @@ class Simulation:
             self.world.kill(process)
         self.store = {}
         self.disk.lose_power()
+        self.checker.power_was_lost()
         for job in self.jobs:
             job.start()
 
