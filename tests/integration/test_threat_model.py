@@ -357,6 +357,18 @@ def test_a_changed_frame_goes_unnoticed(between: Between) -> None:
         assert OTHER in rows_of(nodes[0])
 
 
+@shows("packets-mac")
+def test_a_changed_frame_with_a_mac_ends_the_connection(between: Between) -> None:
+    with pair(between.lead_to, frame_mac=True) as nodes:
+        push(nodes[1], 1.0)
+        between.change = lambda sent: sent.replace(struct.pack("<f", KNOWN), struct.pack("<f", OTHER))
+        with ThreadPoolExecutor(1) as threads:
+            speaking = threads.submit(push, nodes[1], KNOWN)
+            with pytest.raises(adaps.PeerLost):
+                nodes[0].worker(0).barrier()
+            assert isinstance(speaking.exception(), adaps.PeerLost)
+
+
 @shows("packets-replay")
 def test_a_recorded_handshake_is_worthless(between: Between) -> None:
     with pair(between.lead_to):
