@@ -9,7 +9,6 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -37,7 +36,6 @@ SCATTER = 0.03
 EFFECT = math.log(1.05)
 
 Values = npt.NDArray[np.float64]
-Test = Callable[[Values], float]
 
 NOISES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Values]] = {
     "normal": lambda generator, shape: generator.normal(0, SCATTER, shape),
@@ -51,47 +49,44 @@ NOISES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Values]] = {
 """Log seconds of runs; `drifting` has a rise of 6 % from the first run of a session to the last on top."""
 
 
-def differences(generator: np.random.Generator, noise: str, blocks: int, effect: float) -> Values:
-    """Log ratios of one session, a random order in each block."""
-    runs = NOISES[noise](generator, (blocks, 2))
+def differences(
+    generator: np.random.Generator, noise: str, blocks: int, effect: float, sessions: int
+) -> Values:
+    """Log ratios of sessions, a row each, with a random order in each block."""
+    runs = NOISES[noise](generator, (sessions, blocks, 2))
     if noise == "drifting":
-        first = generator.integers(0, 2, blocks)
-        place = 2 * np.arange(blocks)[:, None] + np.stack([first, 1 - first], axis=1)
+        first = generator.integers(0, 2, (sessions, blocks))
+        place = 2 * np.arange(blocks)[:, None] + np.stack([first, 1 - first], axis=2)
         runs += 0.06 * place / (2 * blocks - 1)
-    return runs[:, 1] - runs[:, 0] + effect
+    return runs[:, :, 1] - runs[:, :, 0] + effect
 
 
-def sign_test(values: Values) -> float:
-    """Two-sided exact p-value."""
-    return float(stats.binomtest(int((values > 0).sum()), len(values)).pvalue)
+def sign_test(rows: Values) -> Values:
+    """Two-sided exact p-value of each row."""
+    positive = (rows > 0).sum(axis=1)
+    fewer = np.minimum(positive, rows.shape[1] - positive)
+    found: Values = np.minimum(1.0, 2 * stats.binom.cdf(fewer, rows.shape[1], 0.5))
+    return found
 
 
-def permutation_test(values: Values) -> float:
-    """Two-sided p-value of the mean over all sign changes, exact up to twelve blocks."""
-    flips = _flips(len(values))
-    return float((np.abs(flips @ values) >= abs(values.sum()) - 1e-12).mean())
+def permutation_test(rows: Values) -> Values:
+    """Two-sided p-value of each row's mean over all changes of its signs."""
+    flips = np.array(list(itertools.product([-1.0, 1.0], repeat=rows.shape[1])))
+    found: Values = np.mean(np.abs(rows @ flips.T) >= np.abs(rows.sum(axis=1))[:, None] - 1e-12, axis=1)
+    return found
 
 
-@cache
-def _flips(blocks: int) -> Values:
-    if blocks <= 12:
-        return np.array(list(itertools.product([-1.0, 1.0], repeat=blocks)))
-    return np.random.default_rng(0).choice([-1.0, 1.0], (4096, blocks))
-
-
-TESTS: dict[str, Test] = {
+TESTS: dict[str, Callable[[Values], Values]] = {
     "sign": sign_test,
-    "signed-rank": lambda values: signed_rank_test(list(values)),
+    "signed-rank": lambda rows: np.array([signed_rank_test(list(row)) for row in rows]),
     "permutation of the mean": permutation_test,
 }
 
 
-def power(test: Test, noise: str, blocks: int, effect: float, sessions: int, seed: int = 1) -> float:
-    """Part of the sessions in which a single comparison is significant."""
+def power(name: str, noise: str, blocks: int, effect: float, sessions: int, seed: int = 1) -> float:
+    """Part of the sessions in which a single comparison is significant by one of `TESTS`."""
     generator = np.random.default_rng([seed, blocks, len(noise)])
-    return (
-        sum(test(differences(generator, noise, blocks, effect)) <= ALPHA for _ in range(sessions)) / sessions
-    )
+    return float(np.mean(TESTS[name](differences(generator, noise, blocks, effect, sessions)) <= ALPHA))
 
 
 def a_session(generator: np.random.Generator, noise: str, blocks: int, effects: Sequence[float]) -> list[Run]:
@@ -215,9 +210,9 @@ def page(sessions: int) -> str:
     names = ["noise", "test", *(f"{blocks} blocks" for blocks in counts)]
     for title, effect in (("False alarms", 0.0), ("A difference of 5 % is found", EFFECT)):
         rows = [
-            [noise, name, *(_percent(power(test, noise, blocks, effect, sessions)) for blocks in counts)]
+            [noise, name, *(_percent(power(name, noise, blocks, effect, sessions)) for blocks in counts)]
             for noise in NOISES
-            for name, test in TESTS.items()
+            for name in TESTS
         ]
         parts += [f"**{title}** (one comparison)", markdown(names, rows)]
     counts = (6, 7, 8, 9, 10, 12, 14, 16)

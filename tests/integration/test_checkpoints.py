@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = "tests.integration.checkpoints"
 TURNS = 12
-SAME_LOSS = 0.02
-"""Twice by how much runs of one seed and without a death differed, for the nodes' updates have no fixed
-order: 0.589 to 0.599 in four of them; four with a death had 0.588 to 0.591."""
+SAME_LOSS = 0.03
+"""The nodes' updates have no fixed order, so runs of one seed differ: by up to 0.010 on a quiet machine, and by
+0.021 on one with ten times as many processes as cores. A job that begins anew after a death, instead of going
+on, or that loses the state of its optimizer, is further away."""
 
 
 @pytest.mark.parametrize("technique", ["relocation", "full_replication"])
