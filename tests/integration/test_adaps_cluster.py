@@ -268,7 +268,7 @@ def test_ctrl_c_ends_a_blocked_node_and_then_the_other(start_ranks: StartRanks) 
         assert "KeyboardInterrupt" in err or "PeerLost" in err
 
 
-def test_a_process_that_leaves_without_closing_counts_as_lost(start_ranks: StartRanks) -> None:
+def test_a_process_that_fails_without_closing_counts_as_lost(start_ranks: StartRanks) -> None:
     ranks = start_ranks(
         f"""
 import adaps, sys
@@ -276,7 +276,7 @@ node = adaps.Node([{TABLE}])
 kv = node.worker(0)
 kv.barrier()
 if node.rank == 1:
-    sys.exit(0)
+    sys.exit(3)
 try:
     kv.barrier()
 except adaps.PeerLost as lost:
@@ -287,7 +287,7 @@ except adaps.PeerLost as lost:
     )
     (code0, out0, err0), (code1, _, err1) = map(outcome, ranks)
     assert (code0, out0) == (0, "lost 1\n"), err0
-    assert code1 == 0, err1
+    assert code1 == 3, err1
 
 
 def test_waiting_for_missing_ranks_can_be_interrupted(start_ranks: StartRanks) -> None:
