@@ -21,9 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = "tests.integration.checkpoints"
 TURNS = 12
 SAME_LOSS = 0.03
-"""The nodes' updates have no fixed order, so runs of one seed differ: by up to 0.010 on a quiet machine, and by
-0.021 on one with ten times as many processes as cores. A job that begins anew after a death, instead of going
-on, or that loses the state of its optimizer, is further away."""
+"""The nodes' updates have no fixed order, so runs of one seed differ: by up to 0.010 on a quiet machine, and
+by 0.021 on one with ten times as many processes as cores."""
 
 
 @pytest.mark.parametrize("technique", ["relocation", "full_replication"])
