@@ -15,7 +15,8 @@ from autoada.access.streams import State
 AccessKind = Literal["rows", "full", "unpredictable"]
 Tier = Literal["simulation", "early exit", "program"]
 
-_SKIPPED = ("/torch/", "/autoada/access/", "/backends/autoada/")
+# torch_geometric puts a function of its own in the place of `torch.index_select`
+_SKIPPED = ("/torch/", "/autoada/access/", "/backends/autoada/", "/torch_geometric/hash_tensor.py")
 
 
 class Access(NamedTuple):
