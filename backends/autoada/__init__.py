@@ -3,11 +3,14 @@
 Example
 -------
 >>> import autoada as aa
->>> model = aa.AdaModel(model)
+>>> optimizer = torch.optim.Adagrad(model.parameters(), lr=0.01)
+>>> model = aa.AdaModel(model, optimizer)
 >>> loader = aa.AdaDataLoader(loader)
 >>> for batch, label in loader:
 ...     loss = criterion(model(batch), label)
 ...     loss.backward()
+...     optimizer.step()
+...     optimizer.zero_grad()
 """
 
 if __name__ != "autoada":

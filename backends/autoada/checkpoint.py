@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from autoada.optimizers import RuleGroup
 from autoada.random_state import random_state, set_random_state
+from autoada.schedules import Schedules
+from autoada.shared import SharedParameters
 from autoada.table import RemoteTable
 
 if TYPE_CHECKING:
@@ -33,16 +35,18 @@ _PLAIN = {
 
 
 class WorkerState:
-    """What one worker has of its own: buffers, learning rates, random generators, its place in the data.
+    """What one worker has of its own: buffers, optimizers' options, random generators, its place in the data.
 
     Parameters
     ----------
     module : nn.Module
         The wrapped model.
     groups : sequence of RuleGroup
-        Whose learning rates count.
+        Whose options count.
     tables : iterable of RemoteTable
         Whose steps count.
+    shared : iterable of SharedParameters
+        Which all workers have alike.
     transfer : Transfer
         To the model's device.
     """
@@ -52,11 +56,13 @@ class WorkerState:
         module: nn.Module,
         groups: Sequence[RuleGroup],
         tables: Iterable[RemoteTable],
+        shared: Iterable[SharedParameters],
         transfer: Transfer,
     ) -> None:
         self._module = module
         self._groups = groups
         self._tables = list(tables)
+        self._shared = list(shared)
         self._device = transfer.device
 
     def take(self, loader: AdaDataLoader | None, extra: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -69,7 +75,8 @@ class WorkerState:
         }
         if loader is not None:
             parts["position"], parts["start"] = loader.position.state()
-        parts["rates"] = {str(i): float(group.options["lr"]) for i, group in enumerate(self._groups)}
+        parts["options"] = {str(i): Schedules.options_of(group) for i, group in enumerate(self._groups)}
+        parts["shared"] = {name: kept for each in self._shared for name, kept in each.state().items()}
         return {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
 
     def put(self, restored: Restored, loader: AdaDataLoader | None, shares: int) -> dict[str, Any]:
@@ -85,7 +92,9 @@ class WorkerState:
         for table in self._tables:
             table.steps = parts.get("steps", {}).get(table.name, 0)
         for i, group in enumerate(self._groups):
-            group.options["lr"] = parts.get("rates", {}).get(str(i), group.options["lr"])
+            Schedules.set_options(group, parts.get("options", {}).get(str(i), {}))
+        for shared in self._shared:
+            shared.set_state(parts["shared"])
         if loader is not None and "position" in parts:
             start = parts.get("start") if restored.same_workers else None
             loader.position.resume(parts["position"], start, restored.shares / shares)

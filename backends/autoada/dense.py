@@ -13,7 +13,7 @@ from autoada.transfer import Transfer
 
 
 class DenseParameters:
-    """The dense parameters of one rule: a pull and a push move them all.
+    """The dense parameters of one rule and dtype: a pull and a push move them all.
 
     Parameters
     ----------
@@ -45,8 +45,8 @@ class DenseParameters:
         self._pushed: tuple[Tensor, Tensor] | None = None
         self._parameters = [parameters[name] for name in layout.names]
         self._spans = list(zip(layout.first_blocks, layout.blocks, strict=True))
-        self._values = torch.zeros(layout.rows, layout.length, device=transfer.device)
-        self._gradients = torch.zeros_like(self._values)
+        self._values = torch.zeros(layout.rows, layout.length, device=transfer.device, dtype=layout.dtype)
+        self._gradients = torch.zeros_like(self._values, dtype=torch.float32)
         self.keys: Tensor = table.keys(torch.arange(layout.rows))
         self._gradient_views = [self._view(self._gradients, i) for i in range(len(self._parameters))]
         self._names = layout.names
@@ -66,7 +66,7 @@ class DenseParameters:
 
     def pull(self) -> None:
         """Refresh the parameters, in place."""
-        if self._transfer.direct:
+        if self._transfer.direct and self._values.dtype is torch.float32:
             self._worker.pull(self.keys, self._values)
         else:
             host = self._transfer.host_array(*self._values.shape)
@@ -109,7 +109,7 @@ class DenseParameters:
         if not present:
             return
         views = [self._gradient_views[i] for i in present]
-        torch._foreach_copy_(views, [_gradient(self._parameters[i]) for i in present])
+        torch._foreach_copy_(views, [gradient_of(self._parameters[i]) for i in present])
         if len(present) == len(self._parameters):
             keys, gradients = self.keys, self._gradients
         else:
@@ -158,7 +158,8 @@ class DenseParameters:
         return buffer[first : first + count].view(-1)[: shape.numel()].view(shape)
 
 
-def _gradient(parameter: nn.Parameter) -> Tensor:
+def gradient_of(parameter: nn.Parameter) -> Tensor:
+    """A parameter's gradient, with all its elements."""
     gradient = parameter.grad
     assert gradient is not None
     return gradient.to_dense() if gradient.is_sparse else gradient

@@ -11,20 +11,26 @@ import torch
 from torch import nn
 
 import adaps
+from adaps.optimizers import Optimizer as Rule
 from autoada.access.tables import find_tables
+from autoada.adoption import optimizers_of
 from autoada.optimizers import Optimizers, RuleGroup, rule_groups
 from autoada.parameter import TableParameter
 
 BLOCK_LENGTHS = (1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
 DEVICES = ("cpu", "cuda")
 """Where a model can be."""
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+"""What its parameters can be; the server keeps all of them as float32."""
+TURNS = 3
+"""Places where shared gradients are summed up: one in use, one that may still be read, one made empty."""
 PADDING = 0.25
 """The longest block is used whose padding costs at most this share of the dense parameters."""
 
 
 @dataclass(frozen=True)
 class DenseLayout:
-    """Where the dense parameters of one rule lie: each starts at a block.
+    """Where the dense parameters of one rule and dtype lie: each starts at a block.
 
     Attributes
     ----------
@@ -36,6 +42,8 @@ class DenseLayout:
         Qualified parameter names.
     first_blocks, blocks : tuple of int
         First block and number of blocks of each.
+    dtype : torch.dtype
+        Of the parameters.
     """
 
     table: str
@@ -43,11 +51,17 @@ class DenseLayout:
     names: tuple[str, ...]
     first_blocks: tuple[int, ...]
     blocks: tuple[int, ...]
+    dtype: torch.dtype
 
     @property
     def rows(self) -> int:
         """Number of blocks."""
         return self.first_blocks[-1] + self.blocks[-1]
+
+    @property
+    def shared_rows(self) -> int:
+        """Number of blocks with a float for each parameter, which says how many workers have a gradient."""
+        return self.rows + ceil(len(self.names) / self.length)
 
 
 @dataclass(frozen=True)
@@ -59,7 +73,9 @@ class Layout:
     tables : dict of str to nn.Parameter
         Parameters that are tables of their own, by qualified name.
     dense : tuple of DenseLayout
-        All others.
+        All others that the server's rules change.
+    shared : tuple of DenseLayout
+        Those that the user's own optimizer changes.
     groups : list of RuleGroup
         The rules; `rules` gives the number of the group of each server table.
     device : torch.device
@@ -68,6 +84,7 @@ class Layout:
 
     tables: dict[str, nn.Parameter]
     dense: tuple[DenseLayout, ...]
+    shared: tuple[DenseLayout, ...]
     groups: list[RuleGroup]
     rules: dict[str, int]
     device: torch.device
@@ -83,24 +100,27 @@ class Layout:
                 if parameter.is_meta
                 else adaps.Constant(0.0)
             )
-            rule = self.groups[self.rules[name]].rule
+            rule = self.groups[self.rules[name]].rule_of(name)
             result.append(adaps.Table(name, rows=shape[0], length=prod(shape[1:]), optimizer=rule, init=init))
         for dense in self.dense:
-            rule = self.groups[self.rules[dense.table]].rule
+            rule = self.groups[self.rules[dense.table]].rule_of(dense.table)
             result.append(adaps.Table(dense.table, rows=dense.rows, length=dense.length, optimizer=rule))
-        return result
+        return result + [
+            adaps.Table(shared.table, rows=TURNS * shared.shared_rows, length=shared.length)
+            for shared in self.shared
+        ]
 
 
 def layout_of(
-    model: nn.Module, optimizer: Optimizers | None = None, tables: Iterable[str] | None = None
+    model: nn.Module, optimizer: Optimizers | Rule | None = None, tables: Iterable[str] | None = None
 ) -> Layout:
     """Lay out the parameters of `model`; equal models have equal layouts.
 
     Raises
     ------
     ValueError
-        If the model is wrapped already, a parameter is not float32, parameters are not on one device, or the
-        optimizer leaves one out or has no rule in the server.
+        If the model is wrapped already, a parameter is of a dtype that the server cannot keep, parameters are
+        not on one device, or the optimizer leaves one out or has no rule in the server for a table.
     """
     for name, parameter in model.named_parameters():
         if isinstance(parameter, TableParameter):
@@ -109,29 +129,40 @@ def layout_of(
     sparse = find_tables(model, tables)
     device = _device_of(model, sparse)
     rules: dict[str, int] = {}
-    members: list[dict[str, nn.Parameter]] = [{} for _ in groups]
+    members: dict[tuple[int, torch.dtype], dict[str, nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
-        if parameter.dtype is not torch.float32:
+        if parameter.dtype not in DTYPES:
             raise ValueError(
-                f"the parameter {name!r} is {parameter.dtype}: the parameter server holds torch.float32"
+                f"the parameter {name!r} is {parameter.dtype}: the parameter server keeps torch.float32, and "
+                "float64, float16 and bfloat16 as such"
             )
         group = next((i for i, g in enumerate(groups) if g.holds(parameter)), None)
         if group is None and parameter.requires_grad:
             raise ValueError(
                 f"the optimizer does not have the parameter {name!r}: build it on all of the model's"
             )
+        number = group or 0
         if name in sparse:
-            rules[name] = group or 0
+            groups[number].rule_of(name)
+            rules[name] = number
         else:
-            members[group or 0][name] = parameter
-    dense = tuple(_dense_layout(f"dense.{i}", group) for i, group in enumerate(members) if group)
-    rules |= {f"dense.{i}": i for i, group in enumerate(members) if group}
-    return Layout(sparse, dense, groups, rules, device)
+            members.setdefault((number, parameter.dtype), {})[name] = parameter
+    dense: list[DenseLayout] = []
+    shared: list[DenseLayout] = []
+    for (number, dtype), parameters in sorted(
+        members.items(), key=lambda item: (item[0][0], str(item[0][1]))
+    ):
+        own = groups[number].rule is None
+        suffix = "" if dtype is torch.float32 else f".{str(dtype).removeprefix('torch.')}"
+        table = f"{'shared' if own else 'dense'}.{number}{suffix}"
+        (shared if own else dense).append(_dense_layout(table, parameters, dtype))
+        rules[table] = number
+    return Layout(sparse, tuple(dense), tuple(shared), groups, rules, device)
 
 
 def create_node(
     model: nn.Module,
-    optimizer: Optimizers | None = None,
+    optimizer: Optimizers | Rule | None = None,
     *,
     tables: Iterable[str] | None = None,
     **options: Any,
@@ -145,7 +176,7 @@ def create_node(
     **options
         Further arguments of `adaps.Node`, such as ``workers``.
     """
-    return adaps.Node(layout_of(model, optimizer, tables).server_tables(), **options)
+    return adaps.Node(layout_of(model, optimizers_of(model, optimizer), tables).server_tables(), **options)
 
 
 def _device_of(model: nn.Module, tables: Container[str]) -> torch.device:
@@ -168,12 +199,12 @@ def _device_of(model: nn.Module, tables: Container[str]) -> torch.device:
     return first[1]
 
 
-def _dense_layout(table: str, parameters: dict[str, nn.Parameter]) -> DenseLayout:
+def _dense_layout(table: str, parameters: dict[str, nn.Parameter], dtype: torch.dtype) -> DenseLayout:
     sizes = [max(1, parameter.numel()) for parameter in parameters.values()]
     length = next(length for length in BLOCK_LENGTHS if _padded(sizes, length) <= (1 + PADDING) * sum(sizes))
     blocks = [ceil(size / length) for size in sizes]
     starts = [sum(blocks[:i]) for i in range(len(blocks))]
-    return DenseLayout(table, length, tuple(parameters), tuple(starts), tuple(blocks))
+    return DenseLayout(table, length, tuple(parameters), tuple(starts), tuple(blocks), dtype)
 
 
 def _padded(sizes: Sequence[int], length: int) -> int:

@@ -12,17 +12,22 @@ import torch
 from torch import Tensor, nn
 
 import adaps
+from adaps.optimizers import Optimizer as Rule
+from autoada.adoption import optimizers_of, register, release, tell
 from autoada.calls import Calls, DirectCalls, is_method, method
 from autoada.checkpoint import WorkerState
 from autoada.dense import DenseParameters
+from autoada.freshness import STALENESS, Freshness
 from autoada.guard import ONE_PROCESS, PARALLEL, refuse_new_parameters
 from autoada.layout import layout_of
 from autoada.optimizers import Optimizers, listed
 from autoada.parameter import TableParameter, check_replaceable, replace_parameters
 from autoada.rows import Expected
+from autoada.schedules import Schedules
+from autoada.shared import SharedParameters
 from autoada.state import load_all_but_tables, state_of
 from autoada.step import NO_REPLAY, CallListener, Step, push_at_step
-from autoada.table import Read, RemoteTable, Steps
+from autoada.table import Read, RemoteTable
 from autoada.transfer import Transfer
 
 if TYPE_CHECKING:
@@ -51,44 +56,59 @@ class AdaModel(nn.Module):
     Parameters
     ----------
     model : nn.Module
-        With float32 parameters, on the CPU or a CUDA device, where rows and dense parameters arrive;
-        tables may stay on the CPU. Rank 0's weights are kept. The model itself is changed: it is now the
-        wrapped one.
-    optimizer : torch.optim.Optimizer or sequence of them, optional
-        SGD, Adagrad, Adam or SparseAdam without weight decay. Together they have all of the model's
-        parameters. A ``step()`` pushes the gradients of its optimizer's parameters and the server applies
-        the rule. With Adam, rows of a table that have no gradient do not change, as with
-        `torch.optim.SparseAdam`, and with momentum neither if there are several workers; a single one
-        does as `torch.optim.SGD`, which goes on moving them. Without an optimizer, Adagrad with learning rate
-        0.01 is applied at the end of every backward pass.
+        On the CPU or a CUDA device, where rows and dense parameters arrive; tables may stay on the CPU. Rank
+        0's weights are kept. The model itself is changed: it is now the wrapped one. Parameters of float64,
+        float16 and bfloat16 are float32 in the server and cast where the model reads them.
+    optimizer : torch.optim.Optimizer, sequence of them, or rule such as `adaps.Adagrad`, optional
+        Together they have all of the model's parameters. A ``step()`` pushes the gradients of its optimizer's
+        parameters. The server applies SGD, Adagrad, Adam, AdamW, SparseAdam and RMSprop itself, each worker's
+        gradient as a step of its own, and takes over what schedulers change. Any other optimizer, and these
+        with options that the server does not have, such as AMSGrad, can have parameters that are no tables:
+        at its ``step()`` every worker waits for those of all others, the gradients of all workers are summed
+        up, and the optimizer itself steps with the sums, on each worker from the same parameters and state.
+        A rule is applied at the end of every backward pass. By default the optimizers that hold the model's
+        parameters are found and used; if there are none, it is `adaps.Adagrad` with learning rate 0.01, which
+        is said once. An optimizer that is made afterwards refuses to step.
     node : adaps.Node, optional
         The node, if several worker threads share one (`create_node`); by default the model makes its own.
     worker : int
         Number of this worker thread.
     tables : iterable of str, optional
         Qualified names of parameters that are tables although no embedding module owns them.
+    staleness : int
+        In steps, 1 or more. What any worker pushed and the server had so many steps of this worker ago is in
+        what this worker reads, and what this worker pushed then is at the server. A small limit costs waiting
+        and a large one freshness: momentum in particular oscillates where gradients come late.
 
     Raises
     ------
     ValueError
-        If a parameter is not float32, parameters are on several devices, the optimizer has no rule in the
-        server, or the model is or holds an `AdaModel`.
+        If a parameter is neither float32, float64, float16 nor bfloat16, parameters are on several devices,
+        an optimizer of a table has no rule in the server, two optimizers hold the same parameter, or the
+        model is or holds an `AdaModel`.
 
     Notes
     -----
+    What torch's dense optimizers do to rows in steps in which they have no gradient (by momentum, by weight
+    decay, by averages that forget), a single worker does when they are next read; only the moments of Adam
+    without weight decay, and of AdamW, change with gradients alone, as with `torch.optim.SparseAdam`. Among
+    several workers a row changes only with a gradient.
+
     Making one is collective: every worker of every node has to do it.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizers | None = None,
+        optimizer: Optimizers | Rule | None = None,
         *,
         node: adaps.Node | None = None,
         worker: int = 0,
         tables: Iterable[str] | None = None,
+        staleness: int = STALENESS,
     ) -> None:
         super().__init__()
+        optimizer = optimizers_of(model, optimizer)
         layout = layout_of(model, optimizer, tables)
         for name, module in model.named_modules():
             if isinstance(module, PARALLEL):
@@ -104,19 +124,29 @@ class AdaModel(nn.Module):
         self._owns_node = node is None
         self.node = adaps.Node(layout.server_tables()) if node is None else node
         self.worker = self.node.worker(worker)
+        self._freshness = Freshness(self.worker, staleness, alone=self.node.world_size == 1)
         self._number = worker
         self._leads = self.node.rank == 0 and worker == 0
         self._layout = layout
         self.transfer = Transfer(layout.device)
-        self._immediate = optimizer is None
+        self._immediate = not listed(optimizer)
+        if self._leads:
+            tell(model, optimizer)
         self.closed = False
         self._step = Step()
-        self._rates = [float(group.options["lr"]) for group in layout.groups]
+        self._schedules = Schedules(
+            layout.groups, layout.rules, {name: self.node.table(name) for name in layout.rules}
+        )
         self.reads: list[Read] = []
         """What the expected forward passes read since `expect`, in order."""
         self._tables = self._make_tables()
         self._dense = self._make_dense(model)
-        parts: dict[str, RemoteTable | DenseParameters] = {**self._tables, **self._dense}
+        self._shared = self._make_shared(model)
+        parts: dict[str, RemoteTable | DenseParameters | SharedParameters] = {
+            **self._tables,
+            **self._dense,
+            **self._shared,
+        }
         self._parts = [(layout.groups[layout.rules[name]].optimizer, part) for name, part in parts.items()]
         self._initialise()
         replace_parameters(layout.tables, self._tables)
@@ -124,10 +154,13 @@ class AdaModel(nn.Module):
         self._calls = Calls(self._step, self._tables.values(), self.reads, self._refresh)
         self._followed = {"": DirectCalls(self._calls, "", model)}
         self.module = model
-        if optimizer is None:
+        if self._immediate:
             self._push_after_backward(model)
+        named = dict(model.named_parameters())
+        own = {id(named[name]) for shared in layout.shared for name in shared.names}
         for each in listed(optimizer):
-            push_at_step(each, self.push)
+            push_at_step(each, lambda parameter: id(parameter) in own, self.push)
+        register(model, listed(optimizer))
         _remember(self)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -181,7 +214,7 @@ class AdaModel(nn.Module):
     def _push(self, optimizer: torch.optim.Optimizer | None) -> None:
         self._step.push_queued = False
         self._calls.stepping()
-        self._follow_learning_rates()
+        self._schedules.follow()
         parts = [part for owner, part in self._parts if optimizer is None or owner is optimizer]
         for part in parts:
             part.collect()
@@ -193,6 +226,7 @@ class AdaModel(nn.Module):
                 if isinstance(part, DenseParameters):
                     part.follow_step()
         self._step.stale = self.shares > 1 or optimizer is None
+        self._freshness.step()
 
     @property
     def calls(self) -> int:
@@ -283,6 +317,8 @@ class AdaModel(nn.Module):
             for dense in self._dense.values():
                 dense.initialise()
         self.worker.end_setup()
+        for shared in self._shared.values():
+            shared.begin()
         self._pull()
         return loaded
 
@@ -338,9 +374,9 @@ class AdaModel(nn.Module):
         """
         restored = self.node.restore(directory, worker=self._number)
         extra = self._own_state().put(restored, loader, self.shares)
-        self._rates = [float(group.options["lr"]) for group in self._layout.groups]
+        self._schedules.restored()
         for table in self._tables.values():
-            table.forget_rows()
+            table.resume(restored.same_workers)
         self._pull()
         return extra
 
@@ -365,7 +401,9 @@ class AdaModel(nn.Module):
         return self.node.world_size * self.node.workers
 
     def _own_state(self) -> WorkerState:
-        return WorkerState(self.module, self._layout.groups, self._tables.values(), self.transfer)
+        return WorkerState(
+            self.module, self._layout.groups, self._tables.values(), self._shared.values(), self.transfer
+        )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AdaModel:
         """What ``to()``, ``cuda()``, ``double()`` and their like do."""
@@ -380,6 +418,7 @@ class AdaModel(nn.Module):
     def close(self) -> None:
         """Collective: end this worker's part, and the node if the model made it."""
         self.closed = True
+        release(self.module)
         self.worker.finalize()
         if self._owns_node:
             self.node.close()
@@ -415,7 +454,8 @@ class AdaModel(nn.Module):
                 self.transfer,
                 self.reads,
                 self._gradient_arrived,
-                Steps.of(self._layout.groups[self._layout.rules[name]].rule, self.shares),
+                self.shares == 1 and self._rule_of(name).moves_idle_rows,
+                parameter.dtype,
             )
             for name, parameter in self._layout.tables.items()
         }
@@ -429,6 +469,26 @@ class AdaModel(nn.Module):
             for dense in self._layout.dense
         }
 
+    def _make_shared(self, model: nn.Module) -> dict[str, SharedParameters]:
+        parameters = dict(model.named_parameters())
+        result = {}
+        for shared in self._layout.shared:
+            optimizer = self._layout.groups[self._layout.rules[shared.table]].optimizer
+            assert optimizer is not None
+            result[shared.table] = SharedParameters(
+                shared,
+                parameters,
+                self.worker,
+                self.node.table(shared.table),
+                self.transfer,
+                optimizer,
+                self._leads,
+            )
+        return result
+
+    def _rule_of(self, table: str) -> Any:
+        return self._layout.groups[self._layout.rules[table]].rule_of(table).rule()
+
     def _initialise(self) -> None:
         """Rank 0's weights become the server's."""
         self.worker.begin_setup()
@@ -439,6 +499,8 @@ class AdaModel(nn.Module):
             for dense in self._dense.values():
                 dense.initialise()
         self.worker.end_setup()
+        for shared in self._shared.values():
+            shared.begin()
         for dense in self._dense.values():  # every worker needs them in every step
             self.worker.intent(dense.keys, self.worker.current_clock, FOREVER)
         self._pull()
@@ -469,16 +531,6 @@ class AdaModel(nn.Module):
             self._step.push_queued = True
             # runs when the whole backward pass is over: a row's gradients have to be complete
             torch.autograd.Variable._execution_engine.queue_callback(self.push)
-
-    def _follow_learning_rates(self) -> None:
-        """A scheduler may have changed the optimizer's rates."""
-        for i, group in enumerate(self._layout.groups):
-            rate = float(group.options["lr"])
-            if rate != self._rates[i]:
-                self._rates[i] = rate
-                for name, number in self._layout.rules.items():
-                    if number == i:
-                        self.node.table(name).set_learning_rate(rate)
 
 
 def _remember(model: AdaModel) -> None:

@@ -31,7 +31,7 @@ class TableParameter(nn.Parameter):
     @staticmethod
     def of(table: RemoteTable, requires_grad: bool) -> TableParameter:
         """The parameter that stands for `table`."""
-        hollow = torch.empty(table.shape, device="meta")
+        hollow = torch.empty(table.shape, device="meta", dtype=table.dtype)
         parameter = torch.Tensor._make_subclass(TableParameter, hollow, requires_grad)
         parameter.table = table
         return parameter

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 
 from autoada.access.binding import Recording
 
@@ -72,11 +73,19 @@ class Step:
     loaders_shared: int = 0
 
 
-def push_at_step(optimizer: torch.optim.Optimizer, push: Callable[[torch.optim.Optimizer], None]) -> None:
-    """Let ``optimizer.step()`` push; torch's own step then finds no gradient and does nothing."""
+def push_at_step(
+    optimizer: torch.optim.Optimizer,
+    steps_itself: Callable[[nn.Parameter], bool],
+    push: Callable[[torch.optim.Optimizer], None],
+) -> None:
+    """Let ``optimizer.step()`` push; torch's own step then finds no gradient and does nothing.
+
+    Parameters for which ``steps_itself(parameter)`` holds are still the optimizer's own.
+    """
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            optimizer.state.pop(parameter, None)  # the state is the server's now
+            if not steps_itself(parameter):
+                optimizer.state.pop(parameter, None)  # the state is the server's now
 
     def before_step(_: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if len(args) > 1 or kwargs.get("closure") is not None:  # the first one is the optimizer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum, auto
 from math import prod
 from typing import Any, NamedTuple
 
@@ -31,26 +30,6 @@ class Rows(NamedTuple):
     inverse: Tensor
 
 
-class Steps(Enum):
-    """What the server's rule of a table makes of the number of a step.
-
-    With momentum, `torch.optim.SGD` moves rows also in steps in which they have no gradient. The server does
-    so when they are next used. Of several workers each would do it; there, rows without a gradient stay as
-    they are.
-    """
-
-    COUNTED = auto()
-    CAUGHT_UP = auto()
-    IGNORED = auto()
-
-    @classmethod
-    def of(cls, rule: object, workers: int) -> Steps:
-        """For the rule of a table that so many workers use."""
-        if not (isinstance(rule, adaps.SGD) and rule.momentum):
-            return cls.COUNTED
-        return cls.CAUGHT_UP if workers == 1 else cls.IGNORED
-
-
 class RemoteTable:
     """Rows of one table, pulled when forward reads them, and their gradients, kept until they are pushed.
 
@@ -70,8 +49,11 @@ class RemoteTable:
         Where reads in training mode are noted, as long as `noting` is true.
     on_gradient : callable
         Called during the backward pass when a gradient of some rows has arrived.
-    steps : Steps
-        What the server's rule makes of the number of a step.
+    catches_up : bool
+        Whether rows that are used make up for the steps in which they had no gradient. Of several workers
+        each would do it; there, such rows stay as they are.
+    dtype : torch.dtype
+        Of what the model reads, and of its gradients; the server has float32.
     """
 
     def __init__(
@@ -83,7 +65,8 @@ class RemoteTable:
         transfer: Transfer,
         reads: list[Read],
         on_gradient: Callable[[], None],
-        steps: Steps,
+        catches_up: bool,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.name = name
         self.shape = shape
@@ -94,7 +77,8 @@ class RemoteTable:
         self._transfer = transfer
         self._pushed: list[tuple[Tensor, Tensor]] = []
         self._on_gradient = on_gradient
-        self._steps = steps
+        self._catches_up = catches_up
+        self.dtype = dtype
         self._expected: TableRows | None = None
         self._position = 0
         self._leaf: Tensor | None = None
@@ -187,8 +171,7 @@ class RemoteTable:
         """Hand over what was collected and has arrived in host memory."""
         if self._pushed:
             self.steps += 1  # as torch.optim counts: a step without a gradient for the parameter is none
-            if self._steps is not Steps.IGNORED:
-                self._table.set_step(self.steps)
+            self._table.set_step(self.steps, idle_rows=self._catches_up)
         for keys, gradient in self._pushed:
             self._worker.push_gradients(keys, gradient)
         self._pushed.clear()
@@ -199,9 +182,9 @@ class RemoteTable:
     def read(self) -> Tensor:
         """A copy of the whole table, in host memory."""
         self.catch_up()
-        rows = torch.empty(self.shape)
+        rows = torch.empty(self.shape, dtype=torch.float32)
         self._worker.pull(self.all_keys, rows.view(len(rows), -1))
-        return rows
+        return rows.to(self.dtype)
 
     def write(self, values: Tensor) -> None:
         """Overwrite the whole table."""
@@ -215,8 +198,15 @@ class RemoteTable:
 
     def catch_up(self, keys: Tensor | None = None) -> None:
         """Have rows, or all of them, make up for the steps in which they had no gradient."""
-        if self._steps is Steps.CAUGHT_UP:
+        if self._catches_up:
             self._table.catch_up(keys)
+
+    def resume(self, same_workers: bool) -> None:
+        """Go on from a checkpoint, of this number of workers or of another."""
+        self.forget_rows()
+        self._table.set_step(self.steps, idle_rows=self._catches_up)
+        if self._catches_up and not same_workers:
+            self._table.forget_missed()  # several workers let rows miss steps
 
     # Corners of nn.Embedding
 
@@ -236,7 +226,9 @@ class RemoteTable:
             before = rows.values[long]
             after = before * scale.reshape(-1, *[1] * (before.dim() - 1))
             if self.training:
-                self._worker.push(rows.keys[long.cpu()], (after - before).reshape(len(long), -1).cpu())
+                self._worker.push(
+                    rows.keys[long.cpu()], (after - before).reshape(len(long), -1).cpu().float()
+                )
             rows.values[long] = after
 
     # Helpers
@@ -260,7 +252,7 @@ class RemoteTable:
         self.catch_up(keys)
         host = self._transfer.host_array(len(keys), *self.shape[1:])
         self._worker.pull(keys, host.view(len(keys), -1))
-        rows = self._transfer.to_device(host)
+        rows = self._transfer.to_device(host).to(self.dtype)
         return self._tracked(rows, keys) if track else rows
 
     def _tracked(self, rows: Tensor, keys: Tensor) -> Tensor:

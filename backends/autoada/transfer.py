@@ -30,16 +30,16 @@ class Transfer:
 
     def host_array(self, *shape: int) -> Tensor:
         """Host memory for float32, not initialised."""
-        return torch.empty(shape, pin_memory=not self.direct)
+        return torch.empty(shape, dtype=torch.float32, pin_memory=not self.direct)
 
     def to_device(self, host: Tensor) -> Tensor:
         """The array on the device, in the order of the device's stream; `host` may not be used any more."""
         return host if self.direct else host.to(self.device, non_blocking=True)
 
     def start_to_host(self, values: Tensor) -> Tensor:
-        """An array that holds `values` after the next `finish`."""
+        """A float32 array that holds `values` after the next `finish`."""
         if self.direct:
-            return values
+            return values.float()
         host = self.host_array(*values.shape)
         host.copy_(values, non_blocking=True)
         return host

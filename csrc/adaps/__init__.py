@@ -21,7 +21,7 @@ from adaps._core import NodeTable, TraceEvent, Worker, deduplicate
 from adaps.errors import AdapsError, CheckpointError, PeerLost, RendezvousError
 from adaps.initializers import Constant, Normal, Uniform
 from adaps.node import TECHNIQUES, Node
-from adaps.optimizers import SGD, Adagrad, Adam, RowAdagrad, SparseAdam
+from adaps.optimizers import SGD, Adagrad, Adam, AdamW, RMSprop, RowAdagrad, SparseAdam
 from adaps.tables import Table
 from adaps.trace import trace_frame, write_chrome_trace
 
@@ -30,6 +30,7 @@ __all__ = [
     "TECHNIQUES",
     "Adagrad",
     "Adam",
+    "AdamW",
     "AdapsError",
     "CheckpointError",
     "Constant",
@@ -37,6 +38,7 @@ __all__ = [
     "NodeTable",
     "Normal",
     "PeerLost",
+    "RMSprop",
     "RendezvousError",
     "RowAdagrad",
     "SparseAdam",

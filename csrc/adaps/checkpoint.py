@@ -29,7 +29,6 @@ from adaps import _contents, _core, _disk, _editions, _manifest
 from adaps._editions import Publisher
 from adaps._manifest import Edition, File, Manifest, TableEntry
 from adaps.errors import AdapsError, CheckpointError
-from adaps.optimizers import SGD
 from adaps.tables import Table
 
 __all__ = ["Participant", "Restored", "exists"]
@@ -314,9 +313,7 @@ class Participant:
                 _contents.load_table(self._core, index, table, folder, files)
                 entry = saved[table.name]
                 placed.set_learning_rate(entry.learning_rate)
-                moves_on = isinstance(table.optimizer, SGD) and table.optimizer.momentum
-                if entry.step and not (moves_on and self._world_size > 1):
-                    placed.set_step(entry.step)
+                placed.set_step(entry.step, idle_rows=self._world_size == 1)
         same = (manifest.world_size, manifest.workers) == (self._world_size, self._workers)
         clock = manifest.clocks[self._rank][self._worker] if same else max(map(max, manifest.clocks))
         self._kv.skip_to_clock(clock)

@@ -22,7 +22,7 @@ class Table:
     rows, length : int
         Number of rows, and of floats in each. A row with its optimizer's state must fit into one message of
         64 MiB, so it has at most 16,777,200 floats.
-    optimizer : SGD, Adagrad, RowAdagrad, Adam or SparseAdam
+    optimizer : SGD, Adagrad, RowAdagrad, Adam, AdamW, SparseAdam or RMSprop
         What ``push_gradients`` does. Its state lives beside the value.
     init : Constant, Uniform or Normal
         What a row holds before anybody writes to it.
@@ -42,7 +42,7 @@ class Table:
         if not isinstance(self.optimizer, Optimizer):
             raise TypeError(
                 f"optimizer of table {self.name!r} is {self.optimizer!r}; "
-                "it must be an adaps.SGD, Adagrad, RowAdagrad, Adam or SparseAdam"
+                "it must be an adaps.SGD, Adagrad, RowAdagrad, Adam, AdamW, SparseAdam or RMSprop"
             )
         if not isinstance(self.init, Initializer):
             raise TypeError(

@@ -8,6 +8,8 @@
 #include <memory>
 #include <string>
 
+#include "adaps/local.h"
+#include "adaps/update_rule.h"
 #include "node_handle.h"
 
 namespace adaps::bindings {
@@ -26,13 +28,18 @@ class NodeTable {
 
   double learning_rate() const;
   void set_learning_rate(double lr);
+  // Throws ValueError if the rule is of another kind, or needs state that the table's rows do not have.
+  void set_hyperparameters(const UpdateRule& rule);
   std::uint64_t step() const;
   // Throws ValueError if nodes would each make up for the same steps.
-  void set_step(std::uint64_t number);
+  void set_step(std::uint64_t number, bool idle_rows);
   // All rows if there are no keys. Throws IndexError naming the first key that is not the table's.
   void catch_up(const py::object& keys);
+  void forget_missed();
 
  private:
+  void for_all_rows(Idle idle);
+
   const std::shared_ptr<NodeHandle> node_;
   const std::size_t index_;
   std::string name_;

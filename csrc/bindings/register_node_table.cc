@@ -42,31 +42,57 @@ py::object NodeTable::keys(const py::object& ids) const {
   return keys;
 }
 
-double NodeTable::learning_rate() const { return node_->node().tables()[index_].learning_rate(); }
+double NodeTable::learning_rate() const {
+  return node_->node().tables()[index_].hyperparameters().learning_rate;
+}
 
 void NodeTable::set_learning_rate(double lr) {
   if (!std::isfinite(lr) || lr < 0) {
     throw py::value_error("learning rate " + std::to_string(lr) + " of table '" + name_ +
                           "': it must be finite and not negative");
   }
-  node_->node().tables()[index_].set_learning_rate(static_cast<float>(lr));
+  Table& table = node_->node().tables()[index_];
+  Hyperparameters with = table.hyperparameters();
+  with.learning_rate = static_cast<float>(lr);
+  table.set_hyperparameters(with);
+}
+
+void NodeTable::set_hyperparameters(const UpdateRule& rule) {
+  Table& table = node_->node().tables()[index_];
+  const UpdateRule& own = table.spec().rule;
+  const bool alike = rule.kind == own.kind && rule.decoupled == own.decoupled &&
+                     rule.nesterov == own.nesterov && rule.centered == own.centered && rule.eps == own.eps;
+  if (!alike)
+    throw py::value_error("the optimizer of table '" + name_ +
+                          "' can go on with another lr, momentum, betas or weight decay, but not as another "
+                          "one, and not with another eps");
+  if (rule.weight_decay != 0.0F && own.weight_decay == 0.0F && !own.moves_idle_rows())
+    throw py::value_error("weight decay " + std::to_string(rule.weight_decay) + " of table '" + name_ +
+                          "': it was 0 at first, so that rows do not know which steps they missed; begin "
+                          "with a small one, such as 1e-12");
+  if (rule.momentum != 0.0F && own.momentum == 0.0F)
+    throw py::value_error("momentum " + std::to_string(rule.momentum) + " of table '" + name_ +
+                          "': it was 0 at first, so that rows have no place for it; begin with a small one, "
+                          "such as 1e-12");
+  table.set_hyperparameters(rule.hyperparameters());
 }
 
 std::uint64_t NodeTable::step() const { return node_->node().tables()[index_].step(); }
 
-void NodeTable::set_step(std::uint64_t number) {
+void NodeTable::set_step(std::uint64_t number, bool idle_rows) {
   Node& node = node_->node();
   Table& table = node.tables()[index_];
-  if (number != 0 && table.spec().rule.kind == RuleKind::kMomentum && node.settings().nodes > 1) {
+  if (number != 0 && idle_rows && table.spec().rule.moves_idle_rows() && node.settings().nodes > 1) {
     throw py::value_error("step " + std::to_string(number) + " of table '" + name_ +
-                          "': with momentum, steps are numbered on one node only, and there are " +
-                          std::to_string(node.settings().nodes));
+                          "': rows make up for steps on one node only, and there are " +
+                          std::to_string(node.settings().nodes) +
+                          "; idle_rows=False leaves them as they are");
   }
   if (number > std::numeric_limits<std::uint32_t>::max()) {
     throw py::value_error("step " + std::to_string(number) + " of table '" + name_ + "': steps go to " +
                           std::to_string(std::numeric_limits<std::uint32_t>::max()));
   }
-  table.set_step(number);
+  table.set_step(number, idle_rows);
 }
 
 void NodeTable::catch_up(const py::object& keys) {
@@ -85,12 +111,20 @@ void NodeTable::catch_up(const py::object& keys) {
     adaps::catch_up(node.state(), table, array.keys());
     return;
   }
+  for_all_rows(Idle::kMadeUp);
+}
+
+void NodeTable::forget_missed() { for_all_rows(Idle::kForgotten); }
+
+void NodeTable::for_all_rows(Idle idle) {
+  Node& node = node_->node();
+  const Table& table = node.tables()[index_];
   const py::gil_scoped_release release;
   std::vector<Key> some(kAtOnce);
   for (Key first = table.first_key(); first < table.end_key(); first += some.size()) {
     some.resize(std::min<Key>(kAtOnce, table.end_key() - first));
     std::iota(some.begin(), some.end(), first);
-    adaps::catch_up(node.state(), table, some);
+    adaps::catch_up(node.state(), table, some, idle);
   }
 }
 
@@ -106,14 +140,20 @@ void register_node_table(py::module_& module) {
       .def("set_learning_rate", &NodeTable::set_learning_rate, py::arg("lr"),
            "Changes the learning rate of the gradients applied on this node: call it on every node.")
       .def_property_readonly("step", &NodeTable::step, "The step that set_step told, else 0.")
-      .def("set_step", &NodeTable::set_step, py::arg("number"),
+      .def("set_hyperparameters", &NodeTable::set_hyperparameters, py::arg("rule"),
+           "Takes learning rate, momentum, betas and weight decay from a rule of the table's kind, for the "
+           "gradients applied on this node from now on: call it on every node.")
+      .def("set_step", &NodeTable::set_step, py::arg("number"), py::arg("idle_rows") = true,
            "Gradients applied on this node from now on belong to step `number` (from 1): Adam corrects its "
-           "bias for it, and with momentum a row makes up for the steps that it missed (on one node only). "
-           "With 0, as at first, each row counts its own gradients.")
-      .def(
-          "catch_up", &NodeTable::catch_up, py::arg("keys") = py::none(),
-          "With momentum and numbered steps: has rows make up for the steps that they missed, so that a pull "
-          "gives what torch.optim.SGD would have; all rows if no keys are given.");
+           "bias for it, and a row makes up for the steps that it missed, if the rule moves idle rows and "
+           "`idle_rows` is true (on one node only). With 0, as at first, each row counts its own gradients.")
+      .def("catch_up", &NodeTable::catch_up, py::arg("keys") = py::none(),
+           "With numbered steps and a rule that moves idle rows: has rows make up for the steps that they "
+           "missed, so that a pull gives what torch's dense optimizer would have; all rows if no keys are "
+           "given.")
+      .def("forget_missed", &NodeTable::forget_missed,
+           "Has rows begin anew with the present step, as if they had missed none: for rows whose steps were "
+           "numbered in another way, or not at all.");
 }
 
 }  // namespace adaps::bindings

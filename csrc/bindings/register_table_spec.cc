@@ -21,6 +21,7 @@ void register_table_spec(py::module_& module) {
       .value("ROW_ADAGRAD", RuleKind::kRowAdagrad)
       .value("ADAM", RuleKind::kAdam)
       .value("SPARSE_ADAM", RuleKind::kSparseAdam)
+      .value("RMSPROP", RuleKind::kRmsprop)
       .finalize();
 
   py::native_enum<InitKind>(module, "InitKind", "enum.Enum", "How values begin.")
@@ -36,11 +37,18 @@ void register_table_spec(py::module_& module) {
 
   py::class_<UpdateRule>(module, "UpdateRule", "An optimizer's kind and hyperparameters.")
       .def(py::init([](RuleKind kind, float lr, float momentum, float eps, float beta1, float beta2,
-                       float initial_accumulator) {
-             return UpdateRule{kind, lr, momentum, eps, beta1, beta2, initial_accumulator};
+                       float initial_accumulator, float weight_decay, bool decoupled, bool nesterov,
+                       bool centered) {
+             return UpdateRule{kind,         lr,        momentum, eps,     beta1, beta2, initial_accumulator,
+                               weight_decay, decoupled, nesterov, centered};
            }),
            py::arg("kind"), py::kw_only(), py::arg("lr"), py::arg("momentum") = 0.0F, py::arg("eps") = 1e-10F,
-           py::arg("beta1") = 0.9F, py::arg("beta2") = 0.999F, py::arg("initial_accumulator") = 0.0F);
+           py::arg("beta1") = 0.9F, py::arg("beta2") = 0.999F, py::arg("initial_accumulator") = 0.0F,
+           py::arg("weight_decay") = 0.0F, py::arg("decoupled") = false, py::arg("nesterov") = false,
+           py::arg("centered") = false)
+      .def_property_readonly(
+          "moves_idle_rows", &UpdateRule::moves_idle_rows,
+          "Whether rows change in steps in which they have no gradient, where those are numbered.");
 
   py::class_<Initializer>(module, "Initializer", "A distribution of initial values.")
       .def(py::init([](InitKind kind, float a, float b, std::uint64_t seed) {

@@ -28,10 +28,9 @@ void register_worker(py::module_& module) {
       .def("wait", &WorkerHandle::wait, py::arg("ticket"), "Blocks until an asynchronous call is complete.")
       .def("waitall", &WorkerHandle::waitall,
            "Blocks until all asynchronous calls of this worker are complete.")
-      .def("wait_sync", &WorkerHandle::wait_sync,
-           "Blocks until everything this node wrote is applied, and everything that was applied anywhere "
-           "before the "
-           "call is visible here.")
+      .def("wait_sync", &WorkerHandle::wait_sync, py::arg("asynchronous") = false,
+           "Blocks until everything this node wrote before the call is applied, and everything that was "
+           "applied anywhere before it is visible here; or gives a ticket that is complete then.")
       .def("barrier", &WorkerHandle::barrier, "Collective: blocks until every worker of every node is here.")
       .def("agree", &WorkerHandle::agree, py::arg("well"),
            "Collective: a barrier that gives the rank of a node where a worker was not well, or None.")

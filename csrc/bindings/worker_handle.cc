@@ -105,8 +105,10 @@ void WorkerHandle::wait_intent(py::handle keys) {
   blocking([&] { worker_.wait_intent(array.keys()); });
 }
 
-void WorkerHandle::wait_sync() {
-  blocking([&] { worker_.wait_sync(); });
+std::optional<Ticket> WorkerHandle::wait_sync(bool asynchronous) {
+  const Ticket ticket = blocking([&] { return worker_.wait_sync(asynchronous); });
+  if (!asynchronous) return std::nullopt;
+  return ticket;
 }
 
 void WorkerHandle::barrier() {

@@ -32,7 +32,7 @@ class WorkerHandle {
   bool is_done(Ticket ticket);
   void wait(Ticket ticket);
   void waitall();
-  void wait_sync();
+  std::optional<Ticket> wait_sync(bool asynchronous);
   void barrier();
   std::optional<NodeId> agree(bool well);
   void begin_setup();

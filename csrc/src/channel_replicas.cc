@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "adaps/add.h"
 #include "adaps/channel.h"
 #include "adaps/invariant.h"
 #include "adaps/lookahead.h"
@@ -39,8 +38,8 @@ void read_value(LockedKey& key, Payload payload, Reader& reader) {
 // What a message with the delta carries.
 std::span<const float> content(const LockedKey& key, const Delta& delta) {
   if (delta.change == Change::kGradient)
-    return {delta.floats.get() + key.width(), kGradientHeader + key.length()};
-  return {delta.floats.get(), key.width()};
+    return {delta.floats.get() + key.table().change_length(), kGradientHeader + key.length()};
+  return {delta.floats.get(), key.table().change_length()};
 }
 
 std::span<const float> read_change(const DeltaMessage& message, const Table& table, Reader& reader) {
@@ -181,7 +180,7 @@ void Channel::on_transfer(NodeId from, const TransferMessage& message, Reader& r
         const bool forgotten = delta == &unapplied->unsent ? ADAPS_MUTANT(upgrade_forgets_unsent)
                                                            : ADAPS_MUTANT(upgrade_forgets_inflight);
         if (message.payload != Payload::kNone && !forgotten)
-          add_to(key.value(), delta->floats.get(), key.width());
+          key.table().merge(key.value(), delta->floats.get());
         forget(*delta);
       }
       sides_.unapplied.release(header.side);
@@ -251,9 +250,9 @@ void Channel::on_refresh(const RefreshMessage& message, Reader& reader) {
   if (header.side == 0) return;
   const Unapplied& unapplied = sides_.unapplied.at(header.side);
   if (unapplied.in_flight && !ADAPS_MUTANT(refresh_forgets_inflight))
-    add_to(key.value(), unapplied.in_flight.floats.get(), key.width());
+    key.table().merge(key.value(), unapplied.in_flight.floats.get());
   if (unapplied.unsent && !ADAPS_MUTANT(refresh_forgets_unsent))
-    add_to(key.value(), unapplied.unsent.floats.get(), key.width());
+    key.table().merge(key.value(), unapplied.unsent.floats.get());
 }
 
 // REPLICA -> DROPPING, if nothing speaks against it.
@@ -274,6 +273,7 @@ bool Channel::try_drop(LockedKey& key) {
   if (unapplied != nullptr && unapplied->unsent) {
     unapplied->in_flight = std::move(unapplied->unsent);
     message.change = unapplied->in_flight.change;
+    message.hyperparameters = unapplied->in_flight.hyperparameters;
     outbox_.append(header.location, message, {content(key, unapplied->in_flight)});
   } else {
     message.change = Change::kNone;
@@ -330,6 +330,7 @@ void Channel::flush(LockedKey& key) {
   message.key = key.key();
   message.rc = header.rc;
   message.change = unapplied.in_flight.change;
+  message.hyperparameters = unapplied.in_flight.hyperparameters;
   outbox_.append(header.location, message, {content(key, unapplied.in_flight)});
   counters_.deltas_sent.add();
 }
@@ -346,19 +347,20 @@ void Channel::refresh(LockedKey& key, Holder& holder) {
 }
 
 // Gives whether the owner has now what a holder has that was at the version before.
-bool Channel::apply_change(LockedKey& key, Change change, std::span<const float> floats) {
+bool Channel::apply_change(LockedKey& key, const DeltaMessage& message, std::span<const float> floats) {
   Version& version = key.header().version;
   bool same = true;
-  if (change == Change::kGradient) {
+  if (message.change == Change::kGradient) {
     GradientHeader applied;
     std::memcpy(&applied, floats.data(), sizeof(applied));
     UpdateStep step = key.table().now();
-    step.learning_rate = applied.learning_rate;
+    step.with.learning_rate = applied.learning_rate;
     step.number = applied.number;
     key.table().apply_gradient(key.value(), floats.data() + kGradientHeader, nullptr, step);
-    same = applied.base == version || ADAPS_MUTANT(gradient_always_exact);
+    const bool alike = message.hyperparameters == step.with.fingerprint();
+    same = (applied.base == version && alike) || ADAPS_MUTANT(gradient_always_exact);
   } else {
-    add_to(key.value(), floats.data(), floats.size());
+    key.table().merge(key.value(), floats.data());
   }
   version = next_version(version);
   return same;
@@ -384,7 +386,7 @@ void Channel::on_delta(NodeId from, const DeltaMessage& message, Reader& reader)
   }
   SlotHeader& header = key.header();
   const bool up_to_date = holder->sent == header.version;
-  const bool exact = apply_change(key, message.change, change) && up_to_date;
+  const bool exact = apply_change(key, message, change) && up_to_date;
   if (exact || ADAPS_MUTANT(ack_always_exact)) holder->sent = header.version;
   if (Holders(sides_, header.side).any_behind(header.version)) mark_dirty(key);
   AckMessage answer;
@@ -409,7 +411,7 @@ void Channel::on_ack(const AckMessage& message) {
       // has now.
       if (unapplied.in_flight.change == Change::kGradient && unapplied.unsent &&
           unapplied.unsent.change == Change::kGradient) {
-        unapplied.unsent.set_base(key.width(), header.version);
+        unapplied.unsent.set_base(key.table().change_length(), header.version);
       }
     }
     forget(unapplied.in_flight);
@@ -432,7 +434,7 @@ void Channel::on_drop(NodeId from, const DeltaMessage& message, Reader& reader) 
   if (find_holder(key, from, message.rc) == nullptr) return;
   SlotHeader& header = key.header();
   Holders holders(sides_, header.side);
-  if (!change.empty()) apply_change(key, message.change, change);
+  if (!change.empty()) apply_change(key, message, change);
   holders.remove(from);
   if (holders.any_behind(header.version)) mark_dirty(key);
   AckMessage answer;

@@ -139,20 +139,23 @@ void write_at_replica(NodeState& node, Channel& channel, OperationKind kind, Loc
   Unapplied& unapplied = channel.sides().unapplied.at(header.side);
   Delta& unsent = unapplied.unsent;
   const UpdateStep step = key.table().now();
+  const std::size_t change_length = key.table().change_length();
   if (!unsent) {
     unsent.epoch = node.epochs.add();
     if (kind == OperationKind::kPushGradients && sends_gradients(key.table())) {
-      unsent.floats = std::make_unique<float[]>(key.width() + kGradientHeader + key.length());
+      unsent.floats = std::make_unique<float[]>(change_length + kGradientHeader + key.length());
       unsent.change = Change::kGradient;
+      unsent.hyperparameters = step.with.fingerprint();
       // With something in flight it is no version of the owner's, until on_ack knows that it is.
       const Version base = unapplied.in_flight ? header.version - 1 : header.version;
-      const GradientHeader applied{step.learning_rate, static_cast<std::uint32_t>(step.number), base};
-      std::memcpy(unsent.floats.get() + key.width(), &applied, sizeof(applied));
-      std::memcpy(unsent.floats.get() + key.width() + kGradientHeader, in, key.length() * sizeof(float));
+      const GradientHeader applied{step.with.learning_rate, static_cast<std::uint32_t>(step.number), base};
+      std::memcpy(unsent.floats.get() + change_length, &applied, sizeof(applied));
+      std::memcpy(unsent.floats.get() + change_length + kGradientHeader, in, key.length() * sizeof(float));
     } else {
-      unsent.floats = std::make_unique<float[]>(key.width());
+      unsent.floats = std::make_unique<float[]>(change_length);
       unsent.change = Change::kDelta;
     }
+    key.table().spec().rule.init_change(unsent.floats.get(), key.length());
   } else if (!ADAPS_MUTANT(gradient_of_many)) {
     unsent.change = Change::kDelta;
   }
@@ -325,16 +328,29 @@ void start(NodeState& node, Operation& operation, std::span<const Key> keys) {
   if (operation.units.empty()) operation.done.store(true, std::memory_order_release);
 }
 
-void catch_up(NodeState& node, const Table& table, std::span<const Key> keys) {
-  const std::vector<float> nothing(table.length(), 0.0F);
+void catch_up(NodeState& node, const Table& table, std::span<const Key> keys, Idle idle) {
+  const UpdateStep now = table.now();
+  if (now.history == nullptr) return;
+  const UpdateRule& rule = table.spec().rule;
   Store& store = node.store;
   for (std::size_t i = 0; i < std::min(kBlock, keys.size()); ++i) store.prefetch_word(keys[i]);
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (i % kBlock == 0) prefetch_block(store, keys, i, &table, true);
-    if ((store.peek(keys[i]) & word::kSlot) == 0) continue;
+    const bool untouched = (store.peek(keys[i]) & word::kSlot) == 0;
+    if (untouched && (now.with.weight_decay == 0.0F || idle == Idle::kForgotten)) continue;
     LockedKey key(store, keys[i]);
-    if (allowed(OperationKind::kPushGradients, key))
-      serve(node, key, OperationKind::kPushGradients, nullptr, nothing.data());
+    if (key.untouched_here()) {
+      key.materialize();
+      if (node.trace.wants(keys[i]))
+        node.trace.add(node.now.load(std::memory_order_relaxed), keys[i], TraceKind::kAlloc);
+    }
+    if (key.state() != State::kOwner) continue;
+    if (idle == Idle::kMadeUp) {
+      rule.catch_up(key.value(), key.length(), now);
+    } else {
+      rule.restart(key.value(), key.length(), now);
+    }
+    key.header().version = next_version(key.header().version);
   }
 }
 

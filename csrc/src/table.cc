@@ -50,19 +50,33 @@ Table::Table(TableSpec spec, Key first_key, std::size_t arena)
       first_key_(first_key),
       arena_(arena),
       width_(spec_.length + spec_.rule.state_length(spec_.length)),
-      learning_rate_(spec_.rule.lr) {}
+      change_length_(spec_.rule.change_length(spec_.length)) {
+  set_hyperparameters(spec_.rule.hyperparameters());
+}
 
 Table::Table(Table&& other) noexcept
     : spec_(std::move(other.spec_)),
       first_key_(other.first_key_),
       arena_(other.arena_),
       width_(other.width_),
-      learning_rate_(other.learning_rate()),
+      change_length_(other.change_length_),
       step_(other.step_.load(std::memory_order_relaxed)),
-      sizes_(std::move(other.sizes_)) {}
+      history_(std::move(other.history_)),
+      history_in_use_(other.history_in_use_.load(std::memory_order_relaxed)) {
+  set_hyperparameters(other.hyperparameters());
+}
 
-void Table::set_step(std::uint64_t number) {
-  if (number != 0) sizes_->note(number, learning_rate());
+void Table::set_hyperparameters(const Hyperparameters& with) {
+  learning_rate_.store(with.learning_rate, std::memory_order_relaxed);
+  momentum_.store(with.momentum, std::memory_order_relaxed);
+  beta2_.store(with.beta2, std::memory_order_relaxed);
+  weight_decay_.store(with.weight_decay, std::memory_order_relaxed);
+}
+
+void Table::set_step(std::uint64_t number, bool idle_rows) {
+  const bool counts = number != 0 && idle_rows && spec_.rule.moves_idle_rows();
+  if (counts) history_->note(number, hyperparameters());
+  history_in_use_.store(counts ? history_.get() : nullptr, std::memory_order_relaxed);
   step_.store(number, std::memory_order_relaxed);
 }
 
@@ -127,10 +141,13 @@ std::uint64_t Tables::fingerprint() const {
     hash = combine(hash, static_cast<std::uint64_t>(spec.rule.kind));
     hash = combine(hash, static_cast<std::uint64_t>(spec.init.kind));
     hash = combine(hash, spec.init.seed);
-    for (const float x : {spec.init.a, spec.init.b, spec.rule.lr, spec.rule.momentum, spec.rule.eps,
-                          spec.rule.beta1, spec.rule.beta2, spec.rule.initial_accumulator}) {
+    for (const float x :
+         {spec.init.a, spec.init.b, spec.rule.lr, spec.rule.momentum, spec.rule.eps, spec.rule.beta1,
+          spec.rule.beta2, spec.rule.initial_accumulator, spec.rule.weight_decay}) {
       hash = combine(hash, bits_of(x));
     }
+    for (const bool flag : {spec.rule.decoupled, spec.rule.nesterov, spec.rule.centered})
+      hash = combine(hash, flag ? 1 : 0);
   }
   return hash;
 }

@@ -288,7 +288,7 @@ void Worker::waitall() {
   while (!outstanding_.empty()) wait(outstanding_.begin()->first);
 }
 
-void Worker::wait_sync() {
+Ticket Worker::wait_sync(bool asynchronous) {
   check_usable();
   WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
   const Stopwatch stopwatch(state.counters.sync_micros);
@@ -296,7 +296,13 @@ void Worker::wait_sync() {
   operation->left.store(static_cast<std::uint32_t>(node_.channels.size()) + 1);
   node_.epochs.wait(*operation);
   for (const auto& channel : node_.channels) channel->submit_sync(*operation);
+  if (asynchronous) {
+    const Ticket ticket = next_ticket_++;
+    outstanding_.emplace(ticket, operation);
+    return ticket;
+  }
   block(operation);
+  return kDone;
 }
 
 void Worker::barrier() { agree(true); }

@@ -23,10 +23,10 @@ struct Row {
     for (std::size_t i = 0; i < kLength; ++i) floats[i] = 0.5F - 0.1F * static_cast<float>(i);
     rule.init_state(floats.data() + kLength, kLength);
   }
-  void apply(const UpdateRule& rule, int step, float* delta) {
+  void apply(const UpdateRule& rule, int step, float* change) {
     std::vector<float> g(kLength);
     for (std::size_t i = 0; i < kLength; ++i) g[i] = gradient(step, i);
-    rule.apply(floats.data(), g.data(), kLength, delta, {rule.lr, number});
+    rule.apply(floats.data(), g.data(), kLength, change, {rule.hyperparameters(), number});
   }
   std::uint64_t number = 0;  // of the step, where rows do not count
 };
@@ -52,6 +52,69 @@ const UpdateRule kRules[] = {
     {.kind = RuleKind::kRowAdagrad, .lr = 0.1F, .initial_accumulator = 0.1F},
     {.kind = RuleKind::kAdam, .lr = 0.01F, .eps = 1e-3F},
     {.kind = RuleKind::kSparseAdam, .lr = 0.01F, .eps = 1e-3F},
+    {.kind = RuleKind::kSgd, .lr = 0.1F, .weight_decay = 0.2F},
+    {.kind = RuleKind::kMomentum, .lr = 0.1F, .momentum = 0.9F, .weight_decay = 0.2F, .nesterov = true},
+    {.kind = RuleKind::kAdagrad, .lr = 0.1F, .initial_accumulator = 0.1F, .weight_decay = 0.2F},
+    {.kind = RuleKind::kAdam, .lr = 0.01F, .eps = 1e-3F, .weight_decay = 0.2F},
+    {.kind = RuleKind::kAdam, .lr = 0.01F, .eps = 1e-3F, .weight_decay = 0.2F, .decoupled = true},
+    {.kind = RuleKind::kRmsprop, .lr = 0.01F, .eps = 1e-3F, .beta2 = 0.9F},
+    {.kind = RuleKind::kRmsprop,
+     .lr = 0.01F,
+     .momentum = 0.8F,
+     .eps = 1e-3F,
+     .beta2 = 0.9F,
+     .weight_decay = 0.2F,
+     .centered = true},
+    {.kind = RuleKind::kRmsprop,
+     .lr = 0.01F,
+     .momentum = 0.8F,
+     .eps = 1e-3F,
+     .beta2 = 0.9F,
+     .centered = true},
+};
+
+// torch.optim's dense optimizers in double precision, one element: value, momentum or first moment, squares
+// or second moment, mean.
+struct Dense {
+  double value = 0.0, first = 0.0, second = 0.0, mean = 0.0;
+
+  void step(const UpdateRule& rule, const Hyperparameters& with, double g, int number) {
+    const double lr = with.learning_rate, kept = with.momentum, kept2 = with.beta2;
+    if (rule.decoupled) {
+      value *= 1.0 - lr * with.weight_decay;
+    } else {
+      g += with.weight_decay * value;
+    }
+    switch (rule.kind) {
+      case RuleKind::kSgd:
+        value -= lr * g;
+        return;
+      case RuleKind::kMomentum:
+        first = kept * first + g;
+        value -= lr * (rule.nesterov ? g + kept * first : first);
+        return;
+      case RuleKind::kAdagrad:
+        second += g * g;
+        value -= lr * g / (std::sqrt(second) + static_cast<double>(rule.eps));
+        return;
+      case RuleKind::kAdam:
+        first = kept * first + (1.0 - kept) * g;
+        second = kept2 * second + (1.0 - kept2) * g * g;
+        value -= lr / (1.0 - std::pow(kept, number)) * first /
+                 (std::sqrt(second / (1.0 - std::pow(kept2, number))) + static_cast<double>(rule.eps));
+        return;
+      case RuleKind::kRmsprop: {
+        second = kept2 * second + (1.0 - kept2) * g * g;
+        mean = kept2 * mean + (1.0 - kept2) * g;
+        const double spread = rule.centered ? second - mean * mean : second;
+        first = kept * first + g / (std::sqrt(spread) + static_cast<double>(rule.eps));
+        value -= lr * first;
+        return;
+      }
+      default:
+        CHECK(false);
+    }
+  }
 };
 
 }  // namespace
@@ -69,33 +132,136 @@ TEST(momentum) {
 }
 
 // With numbered steps a row that has no gradient for a while, or is only caught up, is where a row is that
-// got a gradient of 0 in each step, whatever the learning rates were.
+// got a gradient of 0 in each step, whatever the schedules were.
 TEST(momentum_makes_up_for_missed_steps) {
   const UpdateRule& rule = kRules[1];
   for (const std::uint64_t first : {1, 16'777'200}) {  // the number of steps that a float can tell
     Row row(rule);
     std::vector<double> value(row.floats.begin(), row.floats.begin() + kLength);
     std::vector<double> buffer(kLength);
-    StepSizes sizes;
+    StepHistory history;
     for (std::uint64_t step = first; step < first + 400; ++step) {
-      const float lr = step % 7 == 0 ? 0.05F : 0.1F;
-      sizes.note(step, lr);
+      Hyperparameters with = rule.hyperparameters();
+      if (step % 7 == 0) with.learning_rate = 0.05F;
+      history.note(step, with);
       const std::uint64_t phase = step - first;
       const bool used = phase < 3 || phase % 50 == 0 || phase % 50 == 13;
       const auto t = static_cast<int>(phase);
       for (std::size_t i = 0; i < kLength; ++i) {
         const double both = 2.0 * static_cast<double>(gradient(t, i));  // two gradients, one after the other
         buffer[i] = static_cast<double>(rule.momentum) * buffer[i] + (used ? both : 0.0);
-        value[i] -= static_cast<double>(lr) * buffer[i];
+        value[i] -= static_cast<double>(with.learning_rate) * buffer[i];
       }
       if (!used && phase % 50 != 20) continue;
       std::vector<float> g(kLength, 0.0F);
-      if (used) {
-        for (std::size_t i = 0; i < kLength; ++i) g[i] = gradient(t, i);
+      for (std::size_t i = 0; i < kLength; ++i) g[i] = gradient(t, i);
+      for (int i = 0; i < 2; ++i) {
+        if (used) {
+          rule.apply(row.floats.data(), g.data(), kLength, nullptr, {with, step, &history});
+        } else {
+          rule.catch_up(row.floats.data(), kLength, {with, step, &history});
+        }
       }
-      for (int i = 0; i < 2; ++i)
-        rule.apply(row.floats.data(), g.data(), kLength, nullptr, {lr, step, &sizes});
       for (std::size_t i = 0; i < kLength; ++i) CHECK(std::abs(row.floats[i] - value[i]) < 2e-5);
+    }
+  }
+}
+
+TEST(idle_rows_make_up_for_what_torchs_dense_optimizers_do_to_them) {
+  for (const UpdateRule& rule : kRules) {
+    if (!rule.moves_idle_rows()) continue;
+    Row row(rule);
+    std::vector<Dense> expected(kLength);
+    for (std::size_t i = 0; i < kLength; ++i) {
+      expected[i].value = row.floats[i];
+      if (rule.kind == RuleKind::kAdagrad) expected[i].second = static_cast<double>(rule.initial_accumulator);
+    }
+    StepHistory history;
+    for (int step = 1; step <= 300; ++step) {
+      Hyperparameters with = rule.hyperparameters();
+      if (step % 40 > 20) {
+        with.learning_rate *= 0.5F;
+        with.momentum *= 0.9F;
+        with.weight_decay *= 3.0F;
+      }
+      history.note(static_cast<std::uint64_t>(step), with);
+      const UpdateStep now{with, static_cast<std::uint64_t>(step), &history};
+      // decoupled: moments change only with a gradient, so that a row has one in each step or never
+      const bool used = rule.decoupled ? false : step % 60 == 7 || step % 60 == 30;
+      for (std::size_t i = 0; i < kLength; ++i)
+        expected[i].step(rule, with, used ? static_cast<double>(gradient(step, i)) : 0.0, step);
+      if (used) {
+        std::vector<float> g(kLength);
+        for (std::size_t i = 0; i < kLength; ++i) g[i] = gradient(step, i);
+        rule.apply(row.floats.data(), g.data(), kLength, nullptr, now);
+      } else if (step % 60 == 50) {
+        for (int twice = 0; twice < 2; ++twice) rule.catch_up(row.floats.data(), kLength, now);
+      } else {
+        continue;
+      }
+      for (std::size_t i = 0; i < kLength; ++i) CHECK(std::abs(row.floats[i] - expected[i].value) < 2e-5);
+    }
+  }
+}
+
+TEST(rows_with_a_gradient_in_each_step_change_as_torch_has_it) {
+  for (const UpdateRule& rule : kRules) {
+    if (rule.kind == RuleKind::kRowAdagrad || rule.kind == RuleKind::kSparseAdam) continue;
+    std::vector<Dense> states(kLength);
+    for (Dense& state : states) {
+      if (rule.kind == RuleKind::kAdagrad) state.second = static_cast<double>(rule.initial_accumulator);
+    }
+    compare(rule, [&](int step, std::size_t i, double value) {
+      states[i].value = value;
+      states[i].step(rule, rule.hyperparameters(), gradient(step, i), step);
+      return states[i].value;
+    });
+  }
+}
+
+// Two copies of a row get gradients at the same time. The changes of one, applied to the other, are what it
+// would have got there: of momentum and averages exactly, however many gradients there were.
+TEST(changes_of_one_copy_apply_to_another_as_if_made_there) {
+  const UpdateRule& rule = kRules[1];
+  for (const bool nesterov : {false, true}) {
+    UpdateRule with = rule;
+    with.nesterov = nesterov;
+    Row here(with), there(with), both(with);
+    std::vector<float> change(with.change_length(kLength));
+    with.init_change(change.data(), kLength);
+    for (int step = 1; step <= kSteps; ++step) {
+      here.apply(with, step, nullptr);
+      both.apply(with, step, nullptr);
+    }
+    for (int step = 1; step <= 3 * kSteps; ++step) {
+      there.apply(with, 100 + step, change.data());
+      both.apply(with, 100 + step, nullptr);
+    }
+    with.merge(here.floats.data(), change.data(), kLength);
+    for (std::size_t i = 0; i < 2 * kLength; ++i) CHECK(std::abs(here.floats[i] - both.floats[i]) < 1e-5F);
+  }
+}
+
+TEST(averages_stay_averages_when_many_copies_have_changed_them) {
+  for (const UpdateRule& rule : kRules) {
+    const bool averages =
+        rule.kind == RuleKind::kAdam || rule.kind == RuleKind::kSparseAdam || rule.kind == RuleKind::kRmsprop;
+    if (!averages) continue;
+    UpdateRule fast = rule;
+    fast.beta2 = 0.9F;
+    Row owner(fast);
+    for (int step = 1; step <= kSteps; ++step) owner.apply(fast, step, nullptr);
+    std::vector<std::vector<float>> changes(8, std::vector<float>(fast.change_length(kLength)));
+    for (auto& change : changes) {
+      Row copy = owner;
+      fast.init_change(change.data(), kLength);
+      for (int step = 1; step <= kSteps; ++step) copy.apply(fast, step, change.data());
+    }
+    for (const auto& change : changes) fast.merge(owner.floats.data(), change.data(), kLength);
+    const std::size_t squares = kLength + (rule.kind == RuleKind::kRmsprop ? 0 : kLength);
+    for (std::size_t i = 0; i < kLength; ++i) {
+      CHECK(owner.floats[squares + i] > 0.0F);
+      CHECK(owner.floats[squares + i] < 4.0F);
     }
   }
 }
@@ -160,27 +326,31 @@ TEST(adam_corrects_its_bias_for_the_step_that_it_is_told) {
   }
 }
 
-TEST(the_delta_is_what_changed_and_asking_for_it_changes_nothing) {
+TEST(the_change_is_what_changed_and_asking_for_it_changes_nothing) {
   for (const UpdateRule& rule : kRules) {
     Row with(rule), without(rule);
     const std::vector<float> before = with.floats;
-    std::vector<float> delta(with.floats.size());
+    std::vector<float> change(rule.change_length(kLength));
+    rule.init_change(change.data(), kLength);
     for (int step = 1; step <= kSteps; ++step) {
-      with.apply(rule, step, delta.data());
+      with.apply(rule, step, change.data());
       without.apply(rule, step, nullptr);
     }
     for (std::size_t i = 0; i < with.floats.size(); ++i) {
       CHECK_EQ(with.floats[i], without.floats[i]);
-      CHECK(std::abs(before[i] + delta[i] - with.floats[i]) < 5e-6F * (1.0F + std::abs(with.floats[i])));
     }
+    std::vector<float> merged = before;
+    rule.merge(merged.data(), change.data(), kLength);
+    for (std::size_t i = 0; i < with.floats.size(); ++i)
+      CHECK(std::abs(merged[i] - with.floats[i]) < 5e-6F * (1.0F + std::abs(with.floats[i])));
   }
 }
 
-TEST(small_updates_of_large_values_survive_in_the_delta) {
+TEST(small_updates_of_large_values_survive_in_the_change) {
   const UpdateRule rule{.kind = RuleKind::kSgd, .lr = 1.0F};
   float value = 1e8F, delta = 0.0F;
   const float g = -1.0F;  // below half a unit in the last place of the value
-  for (int i = 0; i < 100; ++i) rule.apply(&value, &g, 1, &delta, {rule.lr});
+  for (int i = 0; i < 100; ++i) rule.apply(&value, &g, 1, &delta, {rule.hyperparameters()});
   CHECK_EQ(value, 1e8F);
   CHECK_EQ(delta, 100.0F);
 }

@@ -130,6 +130,44 @@ def adam(model: nn.Module) -> Optimizers:
     return [torch.optim.Adam(model.parameters(), lr=0.01)]
 
 
+def adam_with_decay(model: nn.Module) -> Optimizers:
+    return [torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=0.02)]
+
+
+def adamw(model: nn.Module) -> Optimizers:
+    return [torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.3)]
+
+
+def decaying_sgd(model: nn.Module) -> Optimizers:
+    return [torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.02)]
+
+
+def nesterov(model: nn.Module) -> Optimizers:
+    return [torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=0.02, nesterov=True)]
+
+
+def decaying_adagrad(model: nn.Module) -> Optimizers:
+    return [torch.optim.Adagrad(model.parameters(), lr=0.05, weight_decay=0.02)]
+
+
+def rmsprop(model: nn.Module) -> Optimizers:
+    return [torch.optim.RMSprop(model.parameters(), lr=0.002, alpha=0.9, eps=1e-3)]
+
+
+def centered_rmsprop(model: nn.Module) -> Optimizers:
+    return [
+        torch.optim.RMSprop(model.parameters(), lr=0.001, alpha=0.9, eps=1e-2, momentum=0.8, centered=True)
+    ]
+
+
+def decaying_rmsprop(model: nn.Module) -> Optimizers:
+    return [torch.optim.RMSprop(model.parameters(), lr=0.002, eps=1e-3, weight_decay=0.02, momentum=0.5)]
+
+
+DECAYING = [decaying_sgd, nesterov, decaying_adagrad, adam_with_decay]
+RMSPROPS = [rmsprop, centered_rmsprop, decaying_rmsprop]
+
+
 def sparse_adam(model: nn.Module) -> Optimizers:
     names = {"wide", "deep", "sum", "mean", "max", "vertices", "tokens", "places"}
     tables = {name: p for name, p in model.named_parameters() if name.split(".")[0] in names}
@@ -142,6 +180,35 @@ def sparse_adam(model: nn.Module) -> Optimizers:
 @pytest.mark.parametrize("kind", [Clicks, Graph, Bags, Words, Tied, Repeated])
 def test_losses_equal_those_of_plain_pytorch(kind: type[nn.Module], make: Make) -> None:
     assert_same(kind, make, make)
+
+
+@pytest.mark.parametrize("make", [*DECAYING, *RMSPROPS])
+def test_rows_at_rest_change_as_in_pytorchs_dense_optimizers(make: Make) -> None:
+    assert_same(Clicks, make, make)
+
+
+@pytest.mark.parametrize("make", [adamw, *DECAYING, *RMSPROPS])
+def test_rows_with_a_gradient_in_each_step_change_as_in_pytorch(make: Make) -> None:
+    assert_same(EveryRow, make, make)
+
+
+def test_adamw_shrinks_rows_at_rest_as_pytorch_does() -> None:
+    """The moments of PyTorch's dense AdamW go on moving them; a row that never had a gradient has none."""
+    weights = []
+    for wrap in (False, True):
+        torch.manual_seed(0)
+        table = nn.Embedding(6, 3)
+        model: Any = nn.Sequential(table)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.5)
+        model = autoada.AdaModel(model, optimizer) if wrap else model
+        for step in range(100):
+            optimizer.zero_grad()
+            model(torch.tensor([step % 2])).square().sum().backward()
+            optimizer.step()
+        weights.append(model.state_dict()["0.weight"][2:])
+        if wrap:
+            model.close()
+    assert torch.allclose(weights[0], weights[1], atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [Tied, EveryRow])
@@ -184,6 +251,64 @@ def test_the_loop_without_an_optimizer_updates_by_adagrad_in_the_backward_pass()
         losses.append(loss.item())
     model.close()
     assert losses == pytest.approx(plain, abs=1e-5, rel=0)
+
+
+class Cycle:
+    """A learning rate and a momentum that change in each step, and a weight decay that is set later."""
+
+    def __init__(self, model: nn.Module, optimizers: Optimizers) -> None:
+        (self.optimizer,) = optimizers
+        self.scheduler = torch.optim.lr_scheduler.OneCycleLR(
+            self.optimizer, max_lr=self.optimizer.param_groups[0]["lr"], total_steps=STEPS + 1
+        )
+        self.steps = 0
+
+    def before_step(self) -> None:
+        self.steps += 1
+        if self.steps > STEPS // 2:
+            self.optimizer.param_groups[0]["weight_decay"] = 0.1
+
+    def after_step(self) -> None:
+        self.scheduler.step()
+
+
+@pytest.mark.parametrize("make", [momentum, adam_with_decay, decaying_rmsprop])
+def test_schedules_of_momentum_and_of_weight_decay_are_followed(make: Make) -> None:
+    plain, _ = train(Clicks, make, around=Cycle)
+    losses, model = train(Clicks, make, autoada.AdaModel, around=Cycle)
+    model.close()
+    unscheduled, _ = train(Clicks, make)
+    assert losses == pytest.approx(plain, abs=1e-5, rel=0)
+    assert losses != pytest.approx(unscheduled, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (sgd, {"weight_decay": 0.1}, r"weight decay 0\.1.* it was 0 at first"),
+        (sgd, {"momentum": 0.5}, r"can go on with another lr, momentum, betas or weight decay, but not as"),
+        (adam, {"amsgrad": True}, r"cannot go on as Adam with amsgrad=True: it began as Adam"),
+        (momentum, {"nesterov": True}, r"can go on with another lr"),
+        (adagrad, {"eps": 0.1}, r"not with another eps"),
+    ],
+)
+def test_what_the_server_cannot_follow_is_refused_at_the_step(
+    make: Make, options: dict[str, Any], message: str
+) -> None:
+    plain = Clicks()
+    (optimizer,) = make(plain)
+    model = autoada.AdaModel(plain, optimizer)
+    for ids, _ in batches()[:2]:
+        model(ids).sum().backward()
+        optimizer.step()
+    before = model.state_dict()
+    optimizer.param_groups[0].update(options)
+    model(ids).sum().backward()
+    with pytest.raises(ValueError, match=message):
+        optimizer.step()
+    after = model.state_dict()
+    model.close()
+    assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 class ClipAndDecay:
@@ -238,7 +363,7 @@ def train(
     kind: type[nn.Module],
     make: Make,
     wrap: Callable[[nn.Module, Optimizers], nn.Module] | None = None,
-    around: type[ClipAndDecay] | None = None,
+    around: type[ClipAndDecay | Cycle] | None = None,
     every: int = 1,
     **options: Any,
 ) -> tuple[list[float], Any]:

@@ -181,10 +181,12 @@ def test_zero_grad_drops_the_gradients_of_tables(net: Net) -> None:
     ("make", "message"),
     [
         (
-            lambda p: torch.optim.RMSprop(p),
-            r"RMSprop has no rule in the parameter server: use torch\.optim\.SGD",
+            lambda p: torch.optim.NAdam(p),
+            r"the table 'items\.weight' cannot train with NAdam, which is no rule of the parameter server: "
+            r"give tables torch\.optim\.SGD, Adagrad, Adam, AdamW, SparseAdam or RMSprop",
         ),
-        (lambda p: torch.optim.SGD(p, lr=1, weight_decay=0.1), r"SGD with weight_decay=0\.1 has no rule"),
+        (lambda p: torch.optim.Adam(p, amsgrad=True), r"cannot train with Adam with amsgrad=True"),
+        (lambda p: torch.optim.SGD(p, lr=1, momentum=0.5, dampening=0.1), r"with SGD with dampening=0\.1"),
         (lambda p: torch.optim.SGD(list(p)[:1], lr=1), r"does not have the parameter 'norm\.weight'"),
     ],
 )
@@ -273,8 +275,9 @@ def test_a_compiled_wrapped_model_trains_and_is_predicted(net: Net, caplog: pyte
 
 
 def test_other_dtypes_are_refused_by_name(net: Net) -> None:
-    with pytest.raises(ValueError, match=r"'items\.weight' is torch\.float64"):
-        autoada.AdaModel(net.double())
+    net.items.weight = nn.Parameter(net.items.weight.detach().to(torch.complex64))
+    with pytest.raises(ValueError, match=r"'items\.weight' is torch\.complex64: the parameter server keeps"):
+        autoada.AdaModel(net)
 
 
 def test_other_devices_are_refused_by_name(net: Net) -> None:

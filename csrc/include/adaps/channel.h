@@ -215,7 +215,7 @@ class Channel : public TransportEvents {
   void flush(LockedKey& key);
   void refresh(LockedKey& key, Holder& holder);
   Holder* find_holder(LockedKey& key, NodeId from, RelocationCount rc);
-  bool apply_change(LockedKey& key, Change change, std::span<const float> floats);
+  bool apply_change(LockedKey& key, const DeltaMessage& message, std::span<const float> floats);
   void forget(Delta& delta);
   void on_setup(NodeId from, const SetupMessage& message, Reader& reader);
   void on_refresh(const RefreshMessage& message, Reader& reader);

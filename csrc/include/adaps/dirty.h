@@ -14,18 +14,19 @@
 
 namespace adaps {
 
-// Changes of a replica that its owner has not yet: value and optimizer state, width floats. If they come from
-// one gradient, it lies behind them as a message carries it.
+// Changes of a replica that its owner has not yet: of value and optimizer state, as UpdateRule has them. If
+// they come from one gradient, it lies behind them as a message carries it.
 struct Delta {
   std::unique_ptr<float[]> floats;
   std::uint64_t epoch = 0;
   Change change = Change::kNone;
+  std::uint16_t hyperparameters = 0;  // of that gradient: their fingerprint
   explicit operator bool() const { return floats != nullptr; }
-  void set_base(std::size_t width, Version base) const {
+  void set_base(std::size_t change_length, Version base) const {
     GradientHeader applied;
-    std::memcpy(&applied, floats.get() + width, sizeof(applied));
+    std::memcpy(&applied, floats.get() + change_length, sizeof(applied));
     applied.base = base;
-    std::memcpy(floats.get() + width, &applied, sizeof(applied));
+    std::memcpy(floats.get() + change_length, &applied, sizeof(applied));
   }
 };
 

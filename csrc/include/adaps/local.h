@@ -1,6 +1,7 @@
 // The local path: what a worker can do on its node without a message (protocol.md, section 6).
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "adaps/dirty.h"
@@ -17,8 +18,11 @@ struct NodeState;
 // complete.
 void start(NodeState& node, Operation& operation, std::span<const Key> keys);
 
-// Applies what rows that are here have missed of their table's steps (UpdateRule); the others are left alone.
-void catch_up(NodeState& node, const Table& table, std::span<const Key> keys);
+// What becomes of the steps that rows have missed.
+enum class Idle : std::uint8_t { kMadeUp, kForgotten };
+// Applies what rows that are owned here have missed of their table's steps (UpdateRule), or has them begin
+// anew with this one.
+void catch_up(NodeState& node, const Table& table, std::span<const Key> keys, Idle idle = Idle::kMadeUp);
 
 // Whether a call of the worker may be submitted, or has to wait until others are done.
 bool has_room(const NodeState& node, int worker);

@@ -51,7 +51,7 @@ inline std::optional<std::size_t> payload_floats(const DeltaMessage& message, co
     case Change::kNone:
       return 0;
     case Change::kDelta:
-      return table.width();
+      return table.change_length();
     case Change::kGradient:
       return kGradientHeader + table.length();
   }

@@ -94,10 +94,10 @@ struct GradientHeader {
   std::uint32_t number;  // of the step; see UpdateStep
   Version base;          // the version that the holder applied it to
 };
-struct DeltaMessage {  // kDelta, kDrop; followed by width floats, or a GradientHeader and length floats
+struct DeltaMessage {  // kDelta, kDrop; followed by a change's floats, or a GradientHeader and length floats
   MessageType type = MessageType::kDelta;
   Change change = Change::kDelta;
-  std::uint16_t unused = 0;
+  std::uint16_t hyperparameters = 0;  // of a gradient: the fingerprint of what it was applied with
   std::uint64_t key = 0;
   RelocationCount rc = 0;
 };

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "adaps/step_sizes.h"
+#include "adaps/step_history.h"
 #include "adaps/types.h"
 #include "adaps/update_rule.h"
 
@@ -50,33 +50,45 @@ class Table {
   std::size_t length() const { return spec_.length; }
   // Floats of value and optimizer state.
   std::size_t width() const { return width_; }
+  // Floats of what gradients change of a row; see UpdateRule.
+  std::size_t change_length() const { return change_length_; }
   std::size_t arena() const { return arena_; }
   bool contains(Key key) const { return key - first_key_ < spec_.rows; }
 
-  float learning_rate() const { return learning_rate_.load(std::memory_order_relaxed); }
-  void set_learning_rate(float lr) { learning_rate_.store(lr, std::memory_order_relaxed); }
-  // Of gradients applied from now on; see UpdateStep.
+  // Of gradients applied from now on.
+  Hyperparameters hyperparameters() const {
+    return {learning_rate_.load(std::memory_order_relaxed), momentum_.load(std::memory_order_relaxed),
+            beta2_.load(std::memory_order_relaxed), weight_decay_.load(std::memory_order_relaxed)};
+  }
+  void set_hyperparameters(const Hyperparameters& with);
+  // See UpdateStep.
   std::uint64_t step() const { return step_.load(std::memory_order_relaxed); }
-  void set_step(std::uint64_t number);
+  // `idle_rows`: whether rows without a gradient make up for the steps, if the rule moves them.
+  void set_step(std::uint64_t number, bool idle_rows);
 
   // Writes the initial value and optimizer state of a key to out[width()].
   void init(Key key, float* out) const;
-  UpdateStep now() const { return {learning_rate(), step(), sizes_.get()}; }
-  void apply_gradient(float* value, const float* gradient, float* delta, const UpdateStep& step) const {
-    spec_.rule.apply(value, gradient, spec_.length, delta, step);
+  UpdateStep now() const {
+    return {hyperparameters(), step(), history_in_use_.load(std::memory_order_relaxed)};
   }
-  void apply_gradient(float* value, const float* gradient, float* delta) const {
-    apply_gradient(value, gradient, delta, now());
+  void apply_gradient(float* value, const float* gradient, float* change, const UpdateStep& step) const {
+    spec_.rule.apply(value, gradient, spec_.length, change, step);
   }
+  void apply_gradient(float* value, const float* gradient, float* change) const {
+    apply_gradient(value, gradient, change, now());
+  }
+  void merge(float* value, const float* change) const { spec_.rule.merge(value, change, spec_.length); }
 
  private:
   TableSpec spec_;
   Key first_key_;
   std::size_t arena_;
   std::size_t width_;
-  std::atomic<float> learning_rate_;
+  std::size_t change_length_;
+  std::atomic<float> learning_rate_, momentum_, beta2_, weight_decay_;
   std::atomic<std::uint64_t> step_{0};
-  std::unique_ptr<StepSizes> sizes_ = std::make_unique<StepSizes>();
+  std::unique_ptr<StepHistory> history_ = std::make_unique<StepHistory>();
+  std::atomic<const StepHistory*> history_in_use_{nullptr};
 };
 
 // All tables of a node; fixed for its life. Tables of equal width share an arena of the store.

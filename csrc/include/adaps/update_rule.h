@@ -4,26 +4,33 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "adaps/step_sizes.h"
+#include "adaps/step_history.h"
 
 namespace adaps {
 
-enum class RuleKind : std::uint8_t { kSgd, kMomentum, kAdagrad, kRowAdagrad, kAdam, kSparseAdam };
+enum class RuleKind : std::uint8_t { kSgd, kMomentum, kAdagrad, kRowAdagrad, kAdam, kSparseAdam, kRmsprop };
 
 // What a gradient is applied with, beside the rule: it changes while training goes on.
 struct UpdateStep {
-  float learning_rate = 0.0F;
-  // How many steps the optimizer has made with this one. Adam corrects its bias by it; with momentum, a row
-  // makes up for the steps that it missed. 0: every row counts the gradients that it got.
+  Hyperparameters with;
+  // How many steps the optimizer has made with this one. Adam corrects its bias by it. 0: every row counts
+  // the gradients that it got.
   std::uint64_t number = 0;
-  // Of all steps, if `number` is not 0.
-  const StepSizes* sizes = nullptr;
+  // Of all steps, if rows make up for those that they missed.
+  const StepHistory* history = nullptr;
 };
 
-// Hyperparameters in the notation of torch.optim. Adam is lazy: only rows with a gradient change, state
-// included. So is momentum, unless steps are numbered: then a gradient of 0 makes up for what was missed, and
-// does nothing if nothing was. The two Adams differ in where eps is added, as torch.optim.Adam and SparseAdam
-// do: to the root of the second moment after, or before its bias is corrected.
+// Hyperparameters in the notation of torch.optim. The two Adams differ in where eps is added, as
+// torch.optim.Adam and SparseAdam do: to the root of the second moment after, or before its bias is
+// corrected.
+//
+// torch's dense optimizers change a row also in steps in which its gradient is 0. Such a row need not be
+// touched until it is used: where steps have a history, it makes up for those that it missed, exactly but for
+// Adam's moments without L2 weight decay, which only change with a gradient (that is lazy Adam).
+//
+// What several gradients do to a row of which there are two copies is kept as a change: an affine map of the
+// row, so that one copy's changes can be applied after the other's as if they had been made there. A change
+// is as long as the row, for what is added to it, and then has what the row is multiplied with before.
 struct UpdateRule {
   RuleKind kind = RuleKind::kSgd;
   float lr = 0.01F;
@@ -32,22 +39,53 @@ struct UpdateRule {
   float beta1 = 0.9F;
   float beta2 = 0.999F;
   float initial_accumulator = 0.0F;
+  float weight_decay = 0.0F;
+  bool decoupled = false;  // kAdam: the value shrinks by itself (AdamW), not by way of the gradient (L2)
+  bool nesterov = false;   // kMomentum
+  bool centered = false;   // kRmsprop
 
   // Floats of optimizer state that a value of `length` floats needs.
   std::size_t state_length(std::size_t length) const;
   void init_state(float* state, std::size_t length) const;
+  Hyperparameters hyperparameters() const;
+  // Whether rows change in steps in which they have no gradient, where steps have a history.
+  bool moves_idle_rows() const;
 
-  // Applies one gradient to value[length] and the state behind it (value[length, length + state)). If `delta`
-  // is given, the change of value and state is added to it as well: it is formed directly, not as a
-  // difference of two large numbers.
-  void apply(float* value, const float* gradient, std::size_t length, float* delta,
+  // Applies one gradient to value[length] and the state behind it (value[length, length + state)). If
+  // `change` is given, the effect on value and state is added to it as well: it is formed directly, not as a
+  // difference of two large numbers. Then nothing is made up for.
+  void apply(float* value, const float* gradient, std::size_t length, float* change,
              const UpdateStep& step) const;
+  // Makes up for what was missed up to this step, it included.
+  void catch_up(float* value, std::size_t length, const UpdateStep& step) const;
+  // From here on a row has missed nothing before this step, whatever it says.
+  void restart(float* value, std::size_t length, const UpdateStep& step) const;
+
+  // Floats of a change.
+  std::size_t change_length(std::size_t length) const;
+  // Makes change[change_length(length)] that of no gradient.
+  void init_change(float* change, std::size_t length) const;
+  // Applies a change to a value and its state.
+  void merge(float* value, const float* change, std::size_t length) const;
 
  private:
-  void sgd_momentum(float* value, const float* gradient, std::size_t length, float* delta,
-                    const UpdateStep& step) const;
-  void adam(float* value, const float* gradient, std::size_t length, float* delta,
-            const UpdateStep& step) const;
+  void sgd_momentum(float* value, const float* gradient, std::size_t length, float* change,
+                    const UpdateStep& step, bool again) const;
+  void adam(float* value, const float* gradient, std::size_t length, float* change, const UpdateStep& step,
+            std::uint64_t number) const;
+  void adagrad(float* value, const float* gradient, std::size_t length, float* change,
+               const Hyperparameters& with) const;
+  void rmsprop(float* value, const float* gradient, std::size_t length, float* change,
+               const Hyperparameters& with) const;
+  // Steps without gradient in (last, through].
+  void make_up(float* value, std::size_t length, std::uint64_t last, std::uint64_t through,
+               const StepHistory& history) const;
+  void replay(float* value, std::size_t length, std::uint64_t last, std::uint64_t through,
+              const StepHistory& history) const;
+  // Where the state says which step changed the row last; no state if it does not.
+  float* stamp_of(float* value, std::size_t length) const;
+  // What of a change multiplies.
+  std::size_t factors() const;
 };
 
 }  // namespace adaps

@@ -62,7 +62,7 @@ class Worker {
   void wait(Ticket ticket);
   void waitall();
   // Everything this node wrote is applied, and everything applied anywhere before the call is visible here.
-  void wait_sync();
+  Ticket wait_sync(bool asynchronous = false);
   // Of all workers of all nodes.
   void barrier();
   // A barrier that tells every worker whether all of them are well; if not, gives a node where one is not.

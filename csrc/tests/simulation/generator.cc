@@ -228,6 +228,7 @@ class Generator {
       if (gradients && random_.chance(0.5)) {  // state that gradients change: the last one
         table.rule.kind = RuleKind::kMomentum;
         table.rule.momentum = 0.0F;
+        table.rule.nesterov = table.length % 2 == 0;
       }
       if (!gradients && random_.chance(0.5)) {  // state that must travel along and stay as it is
         table.rule.kind = RuleKind::kAdagrad;

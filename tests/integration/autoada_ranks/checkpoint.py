@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import torch
 
+import adaps
 import autoada
 from tests.integration.autoada_ranks.task import ROWS, batches, clicks, loss_of
 from tests.integration.guarantees.common import RANK, arguments, report
 
 given = arguments()
-model = autoada.AdaModel(clicks(seed=given["seed"]))
+model = autoada.AdaModel(clicks(seed=given["seed"]), adaps.Adagrad(lr=0.01))
 if given["save"]:
     for batch in autoada.AdaDataLoader(batches(20, 2, RANK)):
         loss_of(model, batch).backward()

@@ -1,0 +1,93 @@
+"""Trains a share of the batches with several optimizers, with nothing between the steps.
+
+The ranks wait for nobody, and have no loader that would count clocks: changes are exchanged as the server
+sees fit, within the limit of staleness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import autoada
+from tests.integration.autoada_ranks.task import BATCH, FIELDS, ROWS, clicks
+
+Optimizers = list[torch.optim.Optimizer]
+
+
+def _own(model: Any) -> Optimizers:
+    """AMSGrad is no rule of the server: the dense layers keep it, on shared gradients."""
+    tables = [model.wide.weight, model.deep.weight]
+    return [
+        torch.optim.SGD(tables, lr=0.1, momentum=0.9),
+        torch.optim.Adam(model.mlp.parameters(), lr=0.01, amsgrad=True),
+    ]
+
+
+OPTIMIZERS: dict[str, Callable[[nn.Module], Optimizers]] = {
+    "momentum": lambda m: [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9)],
+    "Nesterov": lambda m: [
+        torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4)
+    ],
+    "AdamW": lambda m: [torch.optim.AdamW(m.parameters(), lr=0.01, betas=(0.9, 0.95))],
+    "RMSprop": lambda m: [torch.optim.RMSprop(m.parameters(), lr=0.005, alpha=0.9, momentum=0.5)],
+    "own": _own,
+}
+STEPS = 800
+"""Of all ranks together."""
+
+
+def batches(count: int, seed: int) -> list[tuple[Tensor, Tensor]]:
+    truth = torch.randn(ROWS, generator=torch.Generator().manual_seed(1))
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, ROWS, (count, BATCH, FIELDS), generator=generator)
+    return [(x, (truth[x].sum(1, keepdim=True) > 0).float()) for x in ids]
+
+
+def train(model: Any, optimizers: Optimizers, share: list[tuple[Tensor, Tensor]]) -> None:
+    for ids, label in share:
+        F.binary_cross_entropy_with_logits(model(ids), label).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def quality(model: nn.Module) -> float:
+    """The loss of batches that were not trained on."""
+    model.eval()
+    with torch.no_grad():
+        losses = [F.binary_cross_entropy_with_logits(model(ids), label) for ids, label in batches(40, 99)]
+    return torch.stack(losses).mean().item()
+
+
+def plainly(name: str) -> float:
+    """What one process reaches with all batches."""
+    model = clicks()
+    train(model, OPTIMIZERS[name](model), batches(STEPS, 7))
+    return quality(model)
+
+
+def main() -> None:
+    from tests.integration.guarantees.common import RANK, arguments, report
+
+    result = {}
+    for name in arguments()["names"]:
+        plain = clicks(seed=RANK)
+        optimizers = OPTIMIZERS[name](plain)
+        model = autoada.AdaModel(plain, optimizers)
+        world = model.node.world_size
+        train(model, optimizers, batches(STEPS, 7)[RANK::world])
+        model.worker.end_setup()
+        dense = torch.cat([parameter.detach().flatten() for parameter in plain.mlp.parameters()])
+        result[name] = {"quality": quality(model), "dense": dense.tolist()}
+        model.worker.barrier()
+        model.close()
+    report(**result)
+
+
+if __name__ == "__main__":
+    main()
