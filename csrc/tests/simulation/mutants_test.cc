@@ -12,7 +12,8 @@ namespace {
 constexpr std::uint64_t kWorlds = 5000;
 
 // Those that take a coincidence of many events; schedules_test.cc has a schedule for each.
-constexpr Mutant kByScheduleOnly[] = {Mutant::no_rc_check, Mutant::absorb_no_bump, Mutant::news_unordered};
+constexpr Mutant kByScheduleOnly[] = {Mutant::no_rc_check, Mutant::absorb_no_bump, Mutant::news_unordered,
+                                      Mutant::echo_in_between};
 
 // The rules of these worlds keep values whole numbers and are affine in the row: a gradient makes the same of
 // a newer row as of an older one, and whether an owner tells its holder so does not show.

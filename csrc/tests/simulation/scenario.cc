@@ -1,6 +1,7 @@
 #include "simulation/scenario.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "simulation/quiescence.h"
 
@@ -14,14 +15,15 @@ WorldSpec scenario_spec(NodeId nodes) {
   spec.settings.nodes = nodes;
   spec.settings.timing = false;
   spec.settings.max_rounds_per_second = 1e6;
+  spec.settings.slice = 1;
   TableSpec table;
   table.name = "t";
   table.rows = 64;
   table.length = content_length(kPushesPerFloat);
   spec.tables.push_back(table);
-  Key key = 0;
-  while (Directory(nodes, 1).home(key) != 0) ++key;
-  spec.keys.push_back(key);
+  for (Key key = 0; spec.keys.size() < 2; ++key) {
+    if (Directory(nodes, 1).home(key) == 0) spec.keys.push_back(key);
+  }
   spec.programs.resize(nodes);
   spec.think.assign(nodes, 0.0);
   spec.submit.assign(nodes, 0.0);
@@ -34,15 +36,15 @@ WorldSpec scenario_spec(NodeId nodes) {
 
 Scenario::Scenario(NodeId nodes) : spec_(scenario_spec(nodes)), world_(spec_, &log_) {}
 
-void Scenario::call(NodeId node, CallKind kind, std::size_t times) {
+void Scenario::call(NodeId node, CallKind kind, std::vector<std::uint32_t> keys) {
   const auto submitted = world_.history().size();
-  world_.perform(node, 0, {kind, true, std::vector<std::uint32_t>(times, 0), 0, 0});
+  world_.perform(node, 0, {kind, true, std::move(keys), 0, 0});
   // What the worker could do itself needs no channel, whose tick would do more than that.
   if (world_.history()[submitted].end == kOpen) tick(node);
 }
 
-void Scenario::intent(NodeId node) {
-  world_.perform(node, 0, {CallKind::kIntent, false, {0}, 0, 1});
+void Scenario::intent(NodeId node, std::uint32_t key) {
+  world_.perform(node, 0, {CallKind::kIntent, false, {key}, 0, 1});
   tick(node);
 }
 

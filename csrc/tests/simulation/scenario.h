@@ -1,4 +1,5 @@
-// Worlds that are scheduled by hand: one key, one worker a node, and every delivery is asked for.
+// Worlds that are scheduled by hand: one key or two, one worker a node, slices of one key, and every delivery
+// is asked for.
 #pragma once
 
 #include <cstddef>
@@ -14,16 +15,18 @@ namespace adaps::simulation {
 
 class Scenario {
  public:
-  // Node 0 is the key's home.
+  // Node 0 is the home of both keys.
   explicit Scenario(NodeId nodes);
 
   // All calls are asynchronous.
-  void pull(NodeId node) { call(node, CallKind::kPull, 1); }
-  void push(NodeId node) { call(node, CallKind::kPush, 1); }
-  // The key as often as that in one call.
-  void set(NodeId node, std::size_t times) { call(node, CallKind::kSet, times); }
-  void sync(NodeId node) { call(node, CallKind::kSync, 0); }
-  void intent(NodeId node);
+  void pull(NodeId node, std::uint32_t key = 0) { call(node, CallKind::kPull, {key}); }
+  void push(NodeId node, std::uint32_t key = 0) { call(node, CallKind::kPush, {key}); }
+  // The first key as often as that in one call.
+  void set(NodeId node, std::size_t times) {
+    call(node, CallKind::kSet, std::vector<std::uint32_t>(times, 0));
+  }
+  void sync(NodeId node) { call(node, CallKind::kSync, {}); }
+  void intent(NodeId node, std::uint32_t key = 0);
   void end_intent(NodeId node);
   // A round: what is dirty is sent.
   void flush(NodeId node);
@@ -40,7 +43,7 @@ class Scenario {
   const std::vector<std::string>& log() const { return log_; }
 
  private:
-  void call(NodeId node, CallKind kind, std::size_t times);
+  void call(NodeId node, CallKind kind, std::vector<std::uint32_t> keys);
   void tick(NodeId node);
   Link link(NodeId from, NodeId to) const { return {0, from, to}; }
 

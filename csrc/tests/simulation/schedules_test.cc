@@ -148,6 +148,26 @@ void two_syncs(Scenario& s) {
   s.pull(b);
 }
 
+// The refreshes that wait_sync has to show take two slices.
+void echo_behind_both_slices(Scenario& s) {
+  const NodeId a = 0, b = 1, c = 2;
+  for (const std::uint32_t key : {0, 1}) {
+    s.intent(a, key);
+    s.intent(b, key);
+  }
+  s.deliver_all();  // a owns both, b has replicas
+  s.push(a, 0);
+  s.push(a, 1);
+  s.pull(c, 1);
+  s.deliver_all();  // shows that the second push is applied, and no round has told b yet
+  s.sync(b);
+  s.deliver(b, c);
+  s.deliver(c, b);
+  s.deliver(b, a);
+  s.deliver(a, b);
+  s.pull(b, 1);
+}
+
 template <typename Schedule>
 void expect_caught(Schedule schedule, Mutant mutant, NodeId nodes, const char* promise) {
   {
@@ -193,6 +213,10 @@ TEST(late_news_of_a_location_is_ignored) { expect_caught(late_news, Mutant::news
 
 TEST(an_echo_comes_behind_the_refreshes) {
   expect_caught(refresh_and_echo, Mutant::echo_first, 3, "wait_sync");
+}
+
+TEST(an_echo_comes_behind_all_slices_of_the_refreshes) {
+  expect_caught(echo_behind_both_slices, Mutant::echo_in_between, 3, "wait_sync");
 }
 
 TEST(a_wait_sync_does_not_share_a_mark_that_was_sent) {
