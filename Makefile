@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: run test lint peers stress stress-ci stress-processes stress-faults stress-mixed stress-hosts bench bench-baseline record scale clean help
+.PHONY: run test lint peers models model-costs stress stress-ci stress-processes stress-faults stress-mixed stress-hosts bench bench-baseline record scale clean help
 
 PYTHON ?= python3
 ifeq ($(origin CXX),default)
@@ -45,6 +45,15 @@ lint: $(SET_UP)  ## check style, spelling, types and stubs
 # Without their dependencies: these would bring CUDA along, and all that is needed of them is named here.
 peers: $(SET_UP)  ## install TorchRec, which the backend torchrec compares with
 	@$(PIP) install --no-deps torchrec==1.8.0 fbgemm-gpu-cpu==1.8.0 tensordict torchmetrics==1.0.3 pyre-extensions iopath tqdm cloudpickle lightning-utilities mypy_extensions packaging portalocker pyvers typing-inspect
+
+# Without their dependencies, too: some want another torch. What the models need of them is named here, and pinned.
+models: $(SET_UP)  ## install the libraries whose models `make test` then trains, plainly and on the parameter server
+	@$(PIP) install --no-deps deepctr-torch torchfm torch-rechub recbole transformers x-transformers \
+	    absl-py click cloudpickle colorama colorlog einops einx frozendict h11 httpcore2 httpx2 huggingface-hub joblib loguru \
+	    narwhals protobuf regex safetensors scikit-learn tabulate tensorboard texttable threadpoolctl tokenizers torch-einops-utils truststore
+
+model-costs: $(SET_UP)  ## print what a step of each of these models costs on one node, as a ratio to plain PyTorch's
+	@$(BIN)/python -m tests.models.costs
 
 stress: CTEST_SHARE :=
 stress: $(addprefix stress-,release $(SANITIZERS)) stress-processes stress-faults stress-mixed stress-hosts  ## run all C++ tests, optimised and under every sanitizer, and the server's Python tests at full size

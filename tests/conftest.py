@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,44 +69,47 @@ def launch(tmp_path: Path) -> Launch:
     """
 
     def run(module: str, ranks: int, timeout: float = 240.0, **arguments: Any) -> list[dict[str, Any]]:
-        deadline = time.monotonic() + timeout
-        shared = {
-            "WORLD_SIZE": str(ranks),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
-            "OMP_NUM_THREADS": "1",
-        }
-        processes: list[subprocess.Popen[bytes]] = []
-        try:
-            for rank in range(ranks):
-                with (
-                    (tmp_path / f"{rank}.out").open("wb") as out,
-                    (tmp_path / f"{rank}.err").open("wb") as err,
-                ):
-                    processes.append(
-                        subprocess.Popen(
-                            [sys.executable, "-m", module, json.dumps(arguments)],
-                            cwd=ROOT,
-                            env={**os.environ, **shared, "RANK": str(rank)},
-                            stdout=out,
-                            stderr=err,
-                        )
-                    )
-            late = [rank for rank, process in enumerate(processes) if not ended(process, deadline)]
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
-        said = [(tmp_path / f"{rank}.err").read_text() for rank in range(ranks)]
-        assert not late, f"ranks {late} of {module} {arguments} were not done in {timeout} s\n" + "\n".join(
-            said
-        )
-        for rank, process in enumerate(processes):
-            assert process.returncode == 0, f"rank {rank} of {module} {arguments} failed:\n" + "\n".join(said)
+        reports, said = reports_of_ranks(tmp_path, module, ranks, timeout, arguments)
         assert said == [""] * ranks
-        return [json.loads((tmp_path / f"{rank}.out").read_text()) for rank in range(ranks)]
+        return reports
 
     return run
+
+
+def reports_of_ranks(
+    folder: Path, module: str, ranks: int, timeout: float, arguments: Mapping[str, Any]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The JSON object that each rank printed, and what it said on standard error; files go to `folder`."""
+    deadline = time.monotonic() + timeout
+    shared = {
+        "WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+    }
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for rank in range(ranks):
+            with (folder / f"{rank}.out").open("wb") as out, (folder / f"{rank}.err").open("wb") as err:
+                processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", module, json.dumps(arguments)],
+                        cwd=ROOT,
+                        env={**os.environ, **shared, "RANK": str(rank)},
+                        stdout=out,
+                        stderr=err,
+                    )
+                )
+        late = [rank for rank, process in enumerate(processes) if not ended(process, deadline)]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    said = [(folder / f"{rank}.err").read_text() for rank in range(ranks)]
+    assert not late, f"ranks {late} of {module} {arguments} were not done in {timeout} s\n" + "\n".join(said)
+    for rank, process in enumerate(processes):
+        assert process.returncode == 0, f"rank {rank} of {module} {arguments} failed:\n" + "\n".join(said)
+    return [json.loads((folder / f"{rank}.out").read_text()) for rank in range(ranks)], said
 
 
 def ended(process: subprocess.Popen[bytes], deadline: float) -> bool:

@@ -84,7 +84,7 @@ class Observer(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _name(self, tensor: Tensor) -> str | None:
-        if tensor.is_meta or tensor.numel() == 0:
+        if tensor.is_meta or tensor.layout is not torch.strided or tensor.numel() == 0:
             return None
         return self._names.get(tensor.untyped_storage().data_ptr())
 

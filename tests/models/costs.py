@@ -1,0 +1,117 @@
+"""Prints what a step of each model costs on one node: CPU time of the wrapped model ÷ the plain one's.
+
+``python -m tests.models.costs [LIBRARY …]``, or ``make model-costs``. Both models train in one process and
+take turns, so that whatever else the machine does meets both alike; the CPU time is that of all threads of
+the process, the server's included. Exit code 1 if a ratio is above `LIMIT` and the case gives no reason.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import autoada
+
+from .case import Case
+from .suite import LIBRARIES
+from .trial import build
+
+LIMIT = 1.5
+"""A ratio above it needs a reason."""
+GOAL = 1.1
+"""For the median."""
+WARM_UP, ROUNDS, ROUND_SECONDS = 25, 7, 0.05
+BATCHES = 10
+
+
+def main(names: list[str]) -> int:
+    """Measure the libraries given, or all that are installed, and print a table."""
+    ratios: dict[str, float] = {}
+    unexplained = []
+    print(f"{'model':64} {'plain':>9} {'wrapped':>9} {'ratio':>6}  reason")
+    for name in names or [name for name, library in LIBRARIES.items() if library.installed]:
+        for case in LIBRARIES[name].cases():
+            plain, wrapped = _in_a_process(name, case.name)
+            label = f"{name}: {case.name}"
+            ratios[label] = ratio = wrapped / plain
+            if ratio > LIMIT and not case.dear:
+                unexplained.append(label)
+            reason = case.dear if ratio > LIMIT else ""
+            print(
+                f"{label:64} {plain * 1e3:6.2f} ms {wrapped * 1e3:6.2f} ms {ratio:6.2f}  {reason}", flush=True
+            )
+    median = statistics.median(ratios.values())
+    verdict = "met" if median <= GOAL else "missed"
+    print(f"{len(ratios)} models: median {median:.2f} (goal: at most {GOAL}, {verdict})")
+    if unexplained:
+        print(f"above {LIMIT} without a reason: {', '.join(unexplained)}")
+    return 1 if unexplained else 0
+
+
+def measure(case: Case) -> tuple[float, float]:
+    """CPU seconds per step of the plain and of the wrapped model: medians of rounds that take turns."""
+    plain, wrapped = build(case), build(case)
+    plain_optimizer, optimizer = (torch.optim.SGD(m.parameters(), lr=case.rate) for m in (plain, wrapped))
+    model = autoada.AdaModel(wrapped, optimizer, tables=case.tables)
+    batches = case.batches(BATCHES, 1)
+    loader = autoada.AdaDataLoader(itertools.cycle(batches), model=model)
+    steps = [
+        _stepper(case, plain, plain_optimizer, itertools.cycle(batches)),
+        _stepper(case, model, optimizer, iter(loader)),
+    ]
+    for step in steps:
+        step(WARM_UP)
+    count = max(5, round(ROUND_SECONDS / steps[0](5)))
+    figures = list(zip(*([step(count) for step in steps] for _ in range(ROUNDS)), strict=True))
+    model.close()
+    return statistics.median(figures[0]), statistics.median(figures[1])
+
+
+def _stepper(case: Case, model: Any, optimizer: Any, batches: Any) -> Callable[[int], float]:
+    """A function that does so many steps and gives the CPU seconds of one."""
+
+    def steps(count: int) -> float:
+        start = time.process_time()
+        for batch in itertools.islice(batches, count):
+            loss = case.loss(model, batch)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if case.after_step is not None:
+                case.after_step(model)
+        return (time.process_time() - start) / count
+
+    return steps
+
+
+def _in_a_process(library: str, case: str) -> tuple[float, float]:
+    """`measure` in a process of its own."""
+    command = [sys.executable, "-m", "tests.models.costs", "--one", library, case]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    plain, wrapped = json.loads(done.stdout.splitlines()[-1])
+    return plain, wrapped
+
+
+def _one(library: str, name: str) -> None:
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    case = next(case for case in LIBRARIES[library].cases() if case.name == name)
+    print(json.dumps(measure(case)))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--one"]:
+        _one(*sys.argv[2:])
+    else:
+        sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,47 @@
+"""All cases by library."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from dataclasses import dataclass
+
+from .case import Case
+
+
+@dataclass(frozen=True)
+class Library:
+    """Where a library's cases are, and the package that they need.
+
+    Attributes
+    ----------
+    module : str
+        The file of cases, in this folder.
+    package : str or None
+        What is imported; None for models of our own.
+    """
+
+    module: str
+    package: str | None
+
+    @property
+    def installed(self) -> bool:
+        """Whether the cases can be trained here."""
+        return self.package is None or importlib.util.find_spec(self.package) is not None
+
+    def cases(self) -> tuple[Case, ...]:
+        """The cases; only training them imports the library."""
+        cases: tuple[Case, ...] = importlib.import_module(f".{self.module}", __package__).CASES
+        return cases
+
+
+LIBRARIES = {
+    "own": Library("own_models", None),
+    "torch_geometric": Library("geometric_models", "torch_geometric"),
+    "torchfm": Library("torchfm_models", "torchfm"),
+    "deepctr_torch": Library("deepctr_models", "deepctr_torch"),
+    "torch_rechub": Library("rechub_models", "torch_rechub"),
+    "recbole": Library("recbole_models", "recbole"),
+    "transformers": Library("transformers_models", "transformers"),
+    "x_transformers": Library("x_transformers_models", "x_transformers"),
+}
