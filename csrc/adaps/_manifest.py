@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from adaps import optimizers
 from adaps.errors import CheckpointError
 from adaps.tables import Table
 
@@ -207,6 +208,8 @@ def check_tables(manifest: Manifest, path: Path, present: Sequence[TableEntry]) 
             compared.append("init")  # rows that nobody had touched are not in the checkpoint
         for what in compared:
             here, there = _without_rate(getattr(entry, what)), _without_rate(getattr(other, what))
+            if what == "optimizer":
+                there = _completed(there)
             if here != there:
                 raise CheckpointError(
                     f"{path}: the table {entry.name!r} has {what} {_text(there)} in the checkpoint, "
@@ -255,6 +258,15 @@ def _described(value: Any) -> dict[str, Any]:
     # by way of JSON, so that it equals what a manifest gives back
     described: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(value)))
     return {"kind": type(value).__name__, **described}
+
+
+def _completed(described: dict[str, Any]) -> dict[str, Any]:
+    """An optimizer with the defaults of hyperparameters that there were not yet when it was written."""
+    kind = getattr(optimizers, str(described.get("kind")), None)
+    if not dataclasses.is_dataclass(kind):
+        return described
+    defaults = {field.name: field.default for field in dataclasses.fields(kind) if field.name != "lr"}
+    return {**defaults, **described}
 
 
 def _without_rate(value: Any) -> Any:

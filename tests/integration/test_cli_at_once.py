@@ -14,16 +14,16 @@ from .conftest import logs_hold
 def test_each_command_has_its_own_session_and_none_adds_to_another_s(
     start: Any, adabench: Any, tmp_path: Path, marked: Any, wait_until: Any
 ) -> None:
-    unfinished = ("run", "-u", "fake-line[fault=hang]", "-b", "single", "-r", "1")
-    holder = start(*unfinished)
+    unfinished = ("run", "-u", "fake-line[fault=hang]", "-b", "single")
+    holder = start(*unfinished, "-r", "1")
     assert wait_until(lambda: logs_hold(tmp_path, "hanging"), 240)
     (held,) = list_sessions(tmp_path / "adabench-results")
     before = held.session_file.read_bytes()
 
     together = ("run", "-u", "fake-line[epochs=1]", "-b", "fake-gloo", "--nodes", "2", "-r", "1", "--fresh")
     processes = [start(*together) for _ in range(2)]
-    for longer in ((), ("-r", "2")):
-        refused = adabench(*unfinished, *longer)
+    for repeats in ("1", "2"):
+        refused = adabench(*unfinished, "-r", repeats)
         assert refused.returncode == 2
         assert refused.stdout == ""
         assert refused.stderr == (

@@ -161,7 +161,7 @@ def test_on_more_workers_less_than_a_batch_each_may_be_left_over() -> None:
         for samples in [1003]
     ]
     (one,) = compare([*a_session({"prefetch": 1}, 6), *single])
-    assert (one.verdict, one.label) == ("slower", "single, 1 node against 2 nodes, loopback")
+    assert (one.verdict, one.label) == ("slower", "single (epochs=1), 1 node against 2 nodes, loopback")
     single = [msgspec.structs.replace(run, samples=1005) for run in single]
     assert compare([*a_session({"prefetch": 1}, 6), *single])[0].verdict == "work differs"
 
