@@ -9,7 +9,7 @@ from autoada import adoption
 
 @pytest.fixture(autouse=True)
 def told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is said once per process counts as said, so that a test's messages do not depend on those before."""
+    """What is said once per process counts as said: messages do not depend on the tests before."""
     monkeypatch.setattr(adoption, "_told", _Everything())
 
 
