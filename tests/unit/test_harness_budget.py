@@ -83,7 +83,7 @@ def test_the_parts_of_real_steps_add_up_to_the_time_that_they_took() -> None:
     result = budget.result(rank=4)
     assert (result.rank, result.steps) == (4, 3)
     assert sum(result.parts.values()) == pytest.approx(result.seconds)
-    assert result.seconds == pytest.approx(wall, rel=0.05)
+    assert 0.018 <= result.seconds <= wall
     assert result.parts["forward"] >= 0.009
     assert result.parts["pull"] >= 0.006
     assert result.parts[LOOP] >= 0.003
