@@ -92,7 +92,7 @@ def meetings(cable: network.Cable) -> dict[str, list[dict[str, Any]]]:
         "right": {"ADAPS_SECRET": SECRET},
         "no secret": {},
         "loopback": {"ADAPS_SECRET": SECRET, "ADAPS_LISTEN": "127.0.0.1"},
-        "another secret": {"ADAPS_SECRET": SECRET, "SECONDS": "5"},
+        "another secret": {"ADAPS_SECRET": SECRET, "SECONDS": "15"},
     }
     if Path("/proc/net/if_inet6").exists():
         given["IPv6"] = {"ADAPS_SECRET": SECRET, "MASTER_ADDR": cable.add_ipv6()["near"]}
