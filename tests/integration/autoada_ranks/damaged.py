@@ -30,7 +30,7 @@ class Items(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     def __getitem__(self, item: int) -> tuple[torch.Tensor, torch.Tensor]:
         if RANK == 1 and item == DAMAGED:
             raise DamagedItem(f"item {item} is damaged")
-        ids = torch.arange(item, item + FIELDS) % ROWS
+        ids = torch.arange(item + RANK, item + RANK + FIELDS) % ROWS  # each rank has data of its own
         if RANK == 1 and item == MISSING:
             ids[0] = -1
         return ids, torch.ones(1)
