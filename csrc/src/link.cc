@@ -67,8 +67,8 @@ void Link::queue_keep_alive() { queue(wire::kKeepAlive, {}); }
 
 void Link::queue(std::uint32_t length, Frame payload) {
   const std::uint64_t number = number_++;
-  Queued& frame =
-      queued_.emplace_back(wire::Header{length, static_cast<std::uint32_t>(number)}, std::move(payload));
+  queued_.push_back({{length, static_cast<std::uint32_t>(number)}, std::move(payload), {}, {}});
+  Queued& frame = queued_.back();
   if (!seal_) return;
   frame.header_tag = seal_->of_header(number, frame.header);
   if (!frame.payload.empty()) frame.payload_tag = seal_->of_payload(number, frame.payload);
