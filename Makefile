@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: run test lint peers models model-costs stress stress-ci stress-processes stress-faults stress-mixed stress-hosts bench bench-baseline record scale clean help
+.PHONY: run test lint docs peers models model-costs stress stress-ci stress-processes stress-faults stress-mixed stress-hosts bench bench-baseline record scale clean help
 
 PYTHON ?= python3
 ifeq ($(origin CXX),default)
@@ -41,6 +41,10 @@ lint: $(SET_UP)  ## check style, spelling, types and stubs
 	@git ls-files -z ':!typings' | xargs -0 $(BIN)/codespell
 	@$(BIN)/mypy typings tests tools
 	@MYPYPATH=typings $(BIN)/stubtest --mypy-config-file pyproject.toml --allowlist typings/stubtest-allowlist.txt adaps._core adabench.usecases.gcn._sampler
+
+docs: $(SET_UP)  ## build the documentation into build/docs; warnings are errors
+	@$(BIN)/sphinx-build -q -W --keep-going docs build/docs
+	@echo "documentation: build/docs/index.html"
 
 # Without their dependencies: these would bring CUDA along, and all that is needed of them is named here.
 peers: $(SET_UP)  ## install TorchRec, which the backend torchrec compares with
@@ -141,5 +145,5 @@ $(VENV)/.tools: $(VENV)/.created constraints.txt
 # In an isolated environment, which is a new one each time, every C++ file would be compiled each time.
 $(SET_UP): $(VENV)/.tools pyproject.toml $(NATIVE)
 	@echo "Building and installing the project"
-	@$(PIP) install --no-build-isolation -e '.[dev]'
+	@$(PIP) install --no-build-isolation -e '.[dev,docs]'
 	@touch $@

@@ -1,0 +1,86 @@
+"""Links to files of the repository lead to a page that shows the file, as where the repository is browsed.
+
+A link such as `[channel.cc](../csrc/src/channel.cc)` is right on a forge, where the text lies beside the
+code. In the built pages there is no such file; so every file that some page links to gets a page of its own,
+with its lines numbered.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from pygments.lexers import get_lexer_for_filename
+from pygments.util import ClassNotFound
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+
+FOLDER = "files"
+"""Where the pages of files lie in the output."""
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    # Before Sphinx copies what is linked to as a download, and before MyST looks for such a document.
+    app.connect("doctree-read", link_to_file_pages, priority=400)
+    app.connect("env-purge-doc", forget)
+    app.connect("html-collect-pages", pages)
+    return {"version": "1", "env_version": 1, "parallel_read_safe": False, "parallel_write_safe": True}
+
+
+def link_to_file_pages(app: Sphinx, doctree: nodes.document) -> None:
+    """Replace each link to a file outside `docs/` by one to that file's page."""
+    page = app.env.current_document.docname if hasattr(app.env, "current_document") else app.env.docname
+    for node in list(doctree.findall(_is_link)):
+        file = _file_of(node, Path(app.srcdir), page)
+        if file is None:
+            continue
+        _linked(app.env).setdefault(page, set()).add(file)
+        uri = app.builder.get_relative_uri(page, f"{FOLDER}/{file}")
+        node.replace_self(nodes.reference("", "", *node.children, refuri=uri, internal=True))
+
+
+def forget(app: Sphinx, env: BuildEnvironment, docname: str) -> None:
+    """Drop what a page that is read again has linked to."""
+    _linked(env).pop(docname, None)
+
+
+def pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Yield a page for each linked file: its name, what the template is given, and the template."""
+    root = Path(app.srcdir).parent
+    for file in sorted(set().union(*_linked(app.env).values())):
+        text = (root / file).read_text(encoding="utf-8")
+        try:
+            language = get_lexer_for_filename(file, text).aliases[0]
+        except ClassNotFound:
+            language = "text"
+        code = app.builder.highlighter.highlight_block(text, language, linenos="inline")  # type: ignore[attr-defined]
+        body = f"<h1><code>{html.escape(file)}</code></h1>{code}"
+        yield f"{FOLDER}/{file}", {"title": file, "body": body, "parents": []}, "page.html"
+
+
+def _is_link(node: nodes.Node) -> bool:
+    return isinstance(node, addnodes.download_reference | addnodes.pending_xref) and "reftarget" in node
+
+
+def _file_of(node: nodes.Element, source: Path, page: str) -> str | None:
+    """The path below the repository's root of the file that a link names, if it is a file outside `docs/`."""
+    target = str(node["reftarget"])
+    if node.get("refdomain") == "doc":  # MyST takes any Markdown file for a document, and cuts its ending
+        target, base = f"{target}.md", source
+    else:
+        base = (source / page).parent
+    file = (base / target).resolve()
+    if source in file.parents or source.parent not in file.parents or not file.is_file():
+        return None
+    return file.relative_to(source.parent).as_posix()
+
+
+def _linked(env: BuildEnvironment) -> dict[str, set[str]]:
+    if not hasattr(env, "linked_repository_files"):
+        env.linked_repository_files = {}  # type: ignore[attr-defined]
+    linked: dict[str, set[str]] = env.linked_repository_files  # type: ignore[attr-defined]
+    return linked
