@@ -63,10 +63,21 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Cluster:
     """Where one worker stands: thread `worker` of `workers` in node process `rank` of `world_size`.
 
-    `network` is what the parameter server is to make of its links. `host` is where this node listens for the
-    others if they do not share one loopback device.
-    `share` gives all worker threads of a node process one object: the first caller makes it, and the owner of
-    the cluster closes it (``close()``) after every session of the process is closed.
+    Attributes
+    ----------
+    rank, world_size : int
+        The node process, and how many there are.
+    worker, workers : int
+        The thread in it, and how many each process has.
+    seed : int
+        Of the run: weights and the order of the data.
+    network : str
+        What the parameter server is to make of its links.
+    share : callable
+        Gives all worker threads of a node process one object: the first caller's function makes it, and the
+        owner of the cluster closes it (``close()``) after every session of the process is closed.
+    host : str, optional
+        Where this node listens for the others if they do not share one loopback device.
     """
 
     rank: int
@@ -88,14 +99,16 @@ class Session(Protocol):
     """One worker's training with one strategy."""
 
     @property
-    def model(self) -> nn.Module: ...
+    def model(self) -> nn.Module:
+        """What the use case's loss and evaluation call."""
+        ...
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """The loader's batches in its order; signals intent ahead, yields each when it is time."""
+        """The batches of `loader` in its order; signals intent ahead, yields each when it is time."""
         ...
 
     def step(self, loss: Tensor) -> None:
-        """Backward, update, advance the clock."""
+        """Backward from the scalar `loss`, update, advance the clock."""
         ...
 
     def synchronize(self) -> None:
@@ -116,7 +129,7 @@ class Traceable(Protocol):
     """A session that can write down the life of rows: where they are held, and which nodes want them."""
 
     def trace(self, rows: Mapping[str, Tensor]) -> None:
-        """From now on, write down what happens on this node to rows: table name -> int64 row ids."""
+        """From now on, write down what happens on this node to `rows`: table name -> int64 row ids."""
         ...
 
     def traced(self) -> pd.DataFrame:
@@ -140,13 +153,34 @@ class Measurable(Protocol):
 
 
 class Backend(Protocol):
-    """A strategy. `distributed` is False for one that always runs as a single process.
+    """A strategy.
 
     Constructing it, without arguments, or `open` raises `Unavailable` where it cannot work.
+
+    Attributes
+    ----------
+    name : str
+        What the command line calls it.
+    Options : type[Options]
+        Its options with their defaults.
+    distributed : bool
+        False for one that always runs as a single process.
     """
 
     name: ClassVar[str]
     Options: ClassVar[type[Options]]
     distributed: ClassVar[bool]
 
-    def open(self, usecase: UseCase, cluster: Cluster, options: Any) -> Session: ...
+    def open(self, usecase: UseCase, cluster: Cluster, options: Any) -> Session:
+        """Collective: begin one worker's training.
+
+        Parameters
+        ----------
+        usecase : UseCase
+            What to train.
+        cluster : Cluster
+            Where this worker stands.
+        options : Options
+            Of this backend's own `Options`.
+        """
+        ...

@@ -56,8 +56,18 @@ class RecordError(ValueError):
 class Seconds(msgspec.Struct, kw_only=True, frozen=True):
     """Wall seconds of a run by phase, from the launch of its process group to the exit of its last process.
 
-    `setup` includes the start of the processes, imports and reading the data; `train` is the sum of the
-    epochs; `eval` the evaluations between and after them.
+    Attributes
+    ----------
+    setup : float, optional
+        The start of the processes, imports, reading the data and making the model.
+    train : float, optional
+        The epochs together.
+    eval : float, optional
+        The evaluations between and after them.
+    teardown : float, optional
+        From the end of the last evaluation on.
+    total : float
+        From launch to exit; the others are None if the run did not come to its end.
     """
 
     setup: float | None = None
@@ -68,7 +78,15 @@ class Seconds(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Noise(msgspec.Struct, kw_only=True, frozen=True):
-    """What else the machine was doing: the load and a fixed computation's time, before and after the run."""
+    """What else the machine was doing, before and after the run.
+
+    Attributes
+    ----------
+    load1, load1_after : float
+        The machine's load average of the last minute, in processes that run or wait for a core.
+    probe_seconds, probe_seconds_after : float
+        What a fixed computation took, in seconds.
+    """
 
     load1: float
     probe_seconds: float
@@ -79,8 +97,14 @@ class Noise(msgspec.Struct, kw_only=True, frozen=True):
 class Link(msgspec.Struct, kw_only=True, frozen=True):
     """What the links between network namespaces were measured to be right before a run, and their price.
 
-    The round trip is that of a byte, the rate that of one TCP connection. The relay that carries the packets
-    is no part of the run's CPU seconds.
+    Attributes
+    ----------
+    round_trip_ms : float
+        Of a byte, in milliseconds.
+    gbit_per_second : float
+        Rate of one TCP connection, in 10⁹ bits per second.
+    relay_cpu_seconds : float
+        CPU seconds of the relay that carries the packets, which are no part of the run's.
     """
 
     round_trip_ms: float
@@ -91,9 +115,19 @@ class Link(msgspec.Struct, kw_only=True, frozen=True):
 class Budget(msgspec.Struct, kw_only=True, frozen=True):
     """Where the time of a node's training steps went.
 
-    `parts` are wall seconds of all its workers and sum up to `seconds`, what their training took; what they
-    did inside one another counts once, as the innermost. `background` are CPU seconds of the process's other
-    threads meanwhile, by the threads' name.
+    Attributes
+    ----------
+    rank : int
+        The node.
+    steps : int
+        How many, of all its workers.
+    seconds : float
+        Wall seconds of all its workers' training.
+    parts : dict of str to float
+        Wall seconds of each part of a step, which sum up to `seconds`; of parts inside one another the
+        innermost counts.
+    background : dict of str to float
+        CPU seconds of the process's other threads meanwhile, by the threads' name.
     """
 
     rank: int
@@ -106,15 +140,100 @@ class Budget(msgspec.Struct, kw_only=True, frozen=True):
 class Run(msgspec.Struct, kw_only=True, frozen=True):
     """One cell, executed once: a line of ``runs.jsonl``.
 
-    `metrics` are those of the test split at the best epoch by validation. The use case is judged by `metric`,
-    and differences of at most `tolerance` in it do not matter; older records have neither. `history` has an
-    entry per epoch: the test split's metrics under their own names, the validation split's with the prefix
-    ``valid_``.
-    `cpu_seconds` are those of all processes from start to end, `train_cpu_seconds` those of the epochs.
-    `budgets` are there, one a node, if the run was profiled.
-    If it was `pinned`, each node process had one core of its own for all its threads. If it was
-    `interleaved`, the runs of its block took turns, of an epoch or so many steps as the session's study says.
-    No seconds count in which it was another's turn, but in the total of a run that did not end well.
+    Attributes
+    ----------
+    schema : int
+        The version of the format.
+    run_id : str
+        Unique in its session; logs and traces are called after it.
+    session : str
+        The session that it belongs to.
+    cell : str
+        The cell's hash, of use case, backend, parameters, topology, data and sources.
+    usecase, backend : str
+        Their names.
+    params : dict
+        Parameters of the use case and options of the backend, resolved.
+    nodes : int
+        Node processes.
+    workers : int
+        Worker threads per node.
+    network : str
+        The links between nodes: ``loopback``, ``lan``, ``slow``, a delay and a rate, or ``namespaces:…``.
+    pinned : bool
+        Whether each node process had one core of its own for all its threads.
+    interleaved : bool
+        Whether the runs of its block took turns, of an epoch or so many steps as the session's study says. No
+        seconds count in which it was another's turn, but in the total of a run that did not end well.
+    data : str or None
+        Fingerprint of what was read, ``sha256:…``.
+    block : int
+        From 0; -1 for the warm-up.
+    position : int
+        Place within the block, from 0.
+    seed : int
+        Of weights and of the order of the data; the same for all runs of a block.
+    phase : {"warmup", "measured"}
+        A warm-up is recorded and never compared.
+    attempt : int
+        From 1; more if the run was repeated.
+    status : {"ok", "failed", "timeout", "oom", "skipped", "not_converged", "interrupted"}
+        How it ended. ``not_converged``: well, but without reaching `target`.
+    failed_phase : str or None
+        What the first process that failed was doing: ``launch``, ``setup``, ``train``, ``eval`` or
+        ``teardown``.
+    failed_rank : int or None
+        The node that failed first.
+    reason : str or None
+        Why it did not end well, or was skipped: one sentence.
+    exit_code : int or None
+        Of the process that failed first.
+    signal : str or None
+        What ended it, such as ``SIGKILL``.
+    started_at : str
+        UTC, in ISO 8601.
+    seconds : Seconds
+        Wall seconds by phase.
+    epoch_seconds : list of float
+        Wall seconds of each epoch's training, those of worker 0 of node 0.
+    samples : int
+        Samples that all workers trained on, over all epochs.
+    metrics : dict of str to float
+        Quality on the test split at the best epoch by validation.
+    metric : str or None
+        The one that the use case is judged by; older records have none.
+    tolerance : float or None
+        Differences in it that do not matter.
+    history : list of dict
+        An entry per epoch: its number as ``epoch``, the test split's metrics under their own names, the
+        validation split's with the prefix ``valid_``.
+    best_epoch : int or None
+        By validation, from 1.
+    target : dict of str to float, optional
+        The quality that validation had to reach.
+    target_met : bool or None
+        Whether it did.
+    seconds_to_target : float or None
+        Wall seconds of training until it did, whole epochs.
+    counters : dict of str to float
+        What the parameter server counted while the epochs ran, merged over nodes by `sum_counters`; each has
+        its unit in the reference.
+    cpu_seconds : float or None
+        User and system CPU seconds of all processes from start to end.
+    train_cpu_seconds : float or None
+        Those of the epochs.
+    peak_rss_mib : float or None
+        The most resident memory of each node process, in MiB, summed up.
+    context_switches : int or None
+        Of all node processes, voluntary or not.
+    noise : Noise or None
+        What else the machine was doing.
+    link : Link or None
+        What the links were measured to be, if nodes were in network namespaces.
+    environment : str or None
+        The session's `environment_id`.
+    budgets : list of Budget
+        One per node if the run was profiled.
     """
 
     schema: int = SCHEMA
@@ -165,7 +284,36 @@ class Run(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class PlannedRun(msgspec.Struct, kw_only=True, frozen=True):
-    """One entry of a session's plan: which cell runs when."""
+    """One entry of a session's plan: which cell runs when.
+
+    Attributes
+    ----------
+    cell : str
+        The cell's hash, of use case, backend, parameters, topology, data and sources.
+    usecase, backend : str
+        Their names.
+    params : dict
+        Parameters of the use case and options of the backend, resolved.
+    nodes : int
+        Node processes.
+    workers : int
+        Worker threads per node.
+    network : str
+        The links between nodes: ``loopback``, ``lan``, ``slow``, a delay and a rate, or ``namespaces:…``.
+    pinned : bool
+        Whether each node process had one core of its own for all its threads.
+    interleaved : bool
+        Whether the runs of its block took turns, of an epoch or so many steps as the session's study says. No
+        seconds count in which it was another's turn, but in the total of a run that did not end well.
+    block : int
+        From 0; -1 for the warm-up.
+    position : int
+        Place within the block, from 0.
+    seed : int
+        Of weights and of the order of the data; the same for all runs of a block.
+    phase : {"warmup", "measured"}
+        A warm-up is recorded and never compared.
+    """
 
     cell: str
     usecase: Name
@@ -188,7 +336,15 @@ class PlannedRun(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Git(msgspec.Struct, kw_only=True, frozen=True):
-    """The commit that ran, and whether tracked files differed from it."""
+    """The sources that ran.
+
+    Attributes
+    ----------
+    commit : str
+        In full.
+    dirty : bool
+        Whether tracked files differed from it.
+    """
 
     commit: str
     dirty: bool
@@ -197,9 +353,36 @@ class Git(msgspec.Struct, kw_only=True, frozen=True):
 class Session(msgspec.Struct, kw_only=True, frozen=True):
     """One execution of a study: ``session.json``.
 
-    `environment_id` is a hash of the parts of `environment` that change what is measured; runs of different
-    identifiers are never pooled silently. `looks` is how often at most the session was to be judged until it
-    was precise enough: each time at that part of the level.
+    Attributes
+    ----------
+    schema : int
+        The version of the format.
+    session : str
+        Its name, which is its folder's.
+    created_at : str
+        UTC, in ISO 8601.
+    command : list of str
+        The command line.
+    study : dict
+        The study as it was resolved.
+    study_id : str
+        Hash of the study, its sources and data: a session with the same one is continued.
+    seed : int
+        Of the order of the runs; block b trains with seed + b.
+    plan : list of PlannedRun
+        All runs, in their order.
+    environment : dict
+        Machine, system and versions.
+    environment_id : str
+        Hash of the parts of `environment` that change what is measured; runs of different ones are never
+        pooled silently.
+    git : Git or None
+        None outside a clone.
+    machine : str
+        The machine in one line.
+    looks : int
+        How often at most the session was to be judged until it was precise enough, each time at that part of
+        the level.
     """
 
     schema: int = SCHEMA
@@ -218,7 +401,13 @@ class Session(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def sum_counters(counters: list[dict[str, float]]) -> dict[str, float]:
-    """Merge the counters of several nodes: summed, but ``…_max`` the greatest and ``…_mean`` the mean."""
+    """Merge the counters of several nodes: summed, but ``…_max`` the greatest and ``…_mean`` the mean.
+
+    Parameters
+    ----------
+    counters : list of dict of str to float
+        One per node; a name need not be in all.
+    """
     merged: dict[str, float] = {}
     for name in sorted(set().union(*counters)):
         values = [one[name] for one in counters if name in one]

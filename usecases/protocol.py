@@ -12,7 +12,15 @@ from torch import Tensor, nn
 
 
 class Loaders(NamedTuple):
-    """Batches of one worker's share of the training split, and of the whole validation and test splits."""
+    """The data of one worker.
+
+    Attributes
+    ----------
+    train : iterable
+        Batches of this worker's share of the training split.
+    valid, test : iterable
+        Batches of the whole validation and test splits.
+    """
 
     train: Iterable[Any]
     valid: Iterable[Any]
@@ -49,6 +57,15 @@ class UseCase(Protocol):
     A class that fulfils this protocol is constructed as ``UseCase(params, data, seed)``; the constructor
     reads or generates the data and raises `DataError` when that is impossible.
 
+    Parameters
+    ----------
+    params : Params
+        Of this class's own `Params`.
+    data : Path or None
+        A file or folder; None for generated data.
+    seed : int
+        Of weights, of the order of the data, and of generated data.
+
     Attributes
     ----------
     name : str
@@ -72,7 +89,9 @@ class UseCase(Protocol):
     def __init__(self, params: Any, data: Path | None, seed: int) -> None: ...
 
     @property
-    def params(self) -> _Params: ...
+    def params(self) -> _Params:
+        """What it was constructed with."""
+        ...
 
     @property
     def fingerprint(self) -> str:
@@ -92,19 +111,51 @@ class UseCase(Protocol):
         ...
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """The scalar training loss of one batch."""
+        """The training loss of one batch.
+
+        Parameters
+        ----------
+        model : nn.Module
+            What `model` gave, as the backend wrapped it.
+        batch : object
+            One that a loader gave.
+
+        Returns
+        -------
+        Tensor
+            A float32 scalar to call ``backward()`` on.
+        """
         ...
 
     def evaluate(self, model: nn.Module, loader: Iterable[Any]) -> dict[str, float]:
-        """Quality metrics over a loader; leaves the model in training mode."""
+        """Quality metrics; leaves the model in training mode.
+
+        Parameters
+        ----------
+        model : nn.Module
+            What `model` gave, as the backend wrapped it.
+        loader : iterable
+            Of the validation or the test split.
+        """
         ...
 
     def keys(self, batch: Any) -> dict[str, Tensor]:
-        """By hand: the rows that `loss` reads, qualified parameter name -> int64 row ids (may repeat)."""
+        """By hand: the rows that `loss` reads.
+
+        Parameters
+        ----------
+        batch : object
+            One that the training loader gave.
+
+        Returns
+        -------
+        dict of str to Tensor
+            Qualified parameter name -> int64 row ids, of any shape; they may repeat.
+        """
         ...
 
     def samples(self, batch: Any) -> int:
-        """How many training samples a batch holds."""
+        """How many training samples `batch` holds."""
         ...
 
 

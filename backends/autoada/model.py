@@ -207,7 +207,7 @@ class AdaModel(nn.Module):
         self.module.register_buffer(name, tensor, persistent)
 
     def push(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Hand gradients over: all, which the next call sees the effect of, or one optimizer's."""
+        """Hand gradients over: all, which the next call sees the effect of, or those of `optimizer`."""
         with torch._C.DisableTorchFunction():  # no part of what the loop does with its batch
             self._push(optimizer)
 
@@ -257,7 +257,7 @@ class AdaModel(nn.Module):
             step.loaders.add(loader)
 
     def end_clock(self, calls: int, loader: object) -> None:
-        """The batch in use, with which the model was called so often, is done, and the turn is `loader`'s.
+        """The batch in use, with which the model was called `calls` times, is done; the turn is `loader`'s.
 
         What several loaders give before the model is called is used together, at one clock.
         """
@@ -277,7 +277,7 @@ class AdaModel(nn.Module):
         return len(self._step.loaders)
 
     def expect(self, expected: Expected | None) -> None:
-        """Say what the forward passes in training mode that follow will read."""
+        """Say what the forward passes in training mode that follow will read: `expected`."""
         self._calls.next_batch()
         step = self._step
         step.calls = 0
@@ -288,7 +288,15 @@ class AdaModel(nn.Module):
             table.expect(None if expected is None else expected.rows.get(name))
 
     def keys_of(self, table: str, ids: Tensor) -> Tensor:
-        """The server's keys of rows of a table, given by the parameter's qualified name."""
+        """The server's keys of rows of a table: int64, of the shape of `ids`.
+
+        Parameters
+        ----------
+        table : str
+            The parameter's qualified name.
+        ids : Tensor
+            Row ids, int64, on the CPU; duplicates stay.
+        """
         return self._tables[table].keys(ids)
 
     @property
@@ -366,6 +374,13 @@ class AdaModel(nn.Module):
         A loader skips batches by fetching them; the generators are set so that it makes the same ones. What
         a data set draws from the global generators for each item, in the process of the training, is not
         made anew.
+
+        Parameters
+        ----------
+        directory : path
+            As it was given to `checkpoint`.
+        loader : AdaDataLoader, optional
+            Goes on behind the last batch that the checkpointed loop got.
 
         Raises
         ------

@@ -44,6 +44,11 @@ _MOST_TRIES = 20
 def exists(directory: str | os.PathLike[str]) -> bool:
     """Whether a directory holds a checkpoint, which `adaps.Node.restore` can read.
 
+    Parameters
+    ----------
+    directory : path
+        It need not exist.
+
     Raises
     ------
     CheckpointError
@@ -112,13 +117,13 @@ class Participant:
         self._publishers: dict[Path, Publisher] = {}
 
     def write(self, directory: Path, extra: Mapping[str, Any]) -> None:
-        """Write what all nodes hold; see `adaps.Node.checkpoint`."""
+        """Write what all nodes hold; `directory` and `extra` are those of `adaps.Node.checkpoint`."""
         arrays, values = _contents.split_extra(extra)
         with self._nothing_moves():
             self._write(directory, arrays, values)
 
     def restore(self, directory: Path) -> Restored:
-        """Make what all nodes hold that of a checkpoint; see `adaps.Node.restore`."""
+        """Make what all nodes hold that of a checkpoint; `directory` is that of `adaps.Node.restore`."""
         manifest, restored = self._verified(directory)
         with self._nothing_moves():
             self._together(

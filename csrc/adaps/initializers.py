@@ -12,7 +12,13 @@ __all__ = ["Constant", "Initializer", "Normal", "Uniform"]
 
 @dataclass(frozen=True)
 class Constant:
-    """Every float is `value`."""
+    """Every float is `value`.
+
+    Parameters
+    ----------
+    value : float
+        Finite; kept as float32.
+    """
 
     value: float = 0.0
 
@@ -26,7 +32,15 @@ class Constant:
 
 @dataclass(frozen=True)
 class Uniform:
-    """Uniform in (`low`, `high`)."""
+    """Uniform in (`low`, `high`).
+
+    Parameters
+    ----------
+    low, high : float
+        Finite, `low` at most `high`.
+    seed : int
+        In [0, 2^64). A float follows from it, its row and its column alone.
+    """
 
     low: float
     high: float
@@ -44,7 +58,17 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Normal:
-    """Normal with the given mean and standard deviation."""
+    """Normal with the given mean and standard deviation.
+
+    Parameters
+    ----------
+    mean : float
+        Finite.
+    std : float
+        Standard deviation, 0 or more.
+    seed : int
+        In [0, 2^64). A float follows from it, its row and its column alone.
+    """
 
     mean: float = 0.0
     std: float = 1.0

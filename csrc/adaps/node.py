@@ -185,7 +185,18 @@ class Node:
         return tuple(self._tables.values())
 
     def table(self, name: str) -> _core.NodeTable:
-        """Find a table by its name; KeyError if there is none."""
+        """Find a table by its name.
+
+        Parameters
+        ----------
+        name : str
+            As in `Table`.
+
+        Raises
+        ------
+        KeyError
+            If there is none.
+        """
         try:
             return self._tables[name]
         except KeyError:
@@ -193,7 +204,20 @@ class Node:
             raise KeyError(f"no table {name!r}{hint}; there are {', '.join(self._tables)}") from None
 
     def worker(self, index: int) -> _core.Worker:
-        """Return the handle of worker thread `index`; IndexError beyond `workers`."""
+        """Find the worker of a thread.
+
+        Parameters
+        ----------
+        index : int
+            From 0 to ``workers - 1``; the same worker however often it is asked for.
+
+        Raises
+        ------
+        IndexError
+            For any other.
+        AdapsError
+            If the node is closed.
+        """
         return self._core.worker(index)
 
     def checkpoint(
@@ -227,6 +251,18 @@ class Node:
         Every worker of every node calls it with its own number. Tables have to be those of the checkpoint;
         learning rates may differ, and are restored as well. Clocks go on from those of the checkpoint.
 
+        Parameters
+        ----------
+        directory : path
+            The same for all, as it was given to `checkpoint`.
+        worker : int
+            The worker that calls.
+
+        Returns
+        -------
+        adaps.checkpoint.Restored
+            What this worker added to the checkpoint, and who wrote it.
+
         Raises
         ------
         CheckpointError
@@ -236,18 +272,32 @@ class Node:
         return self._participant(worker).restore(Path(directory))
 
     def check(self) -> None:
-        """Raise `PeerLost` if another node is lost."""
+        """Raise `PeerLost` if another node is lost; never blocks."""
         self._core.check()
 
     def post(self, name: str, text: str) -> None:
-        """Leave a short text under a name for all workers of all nodes; it is no secret."""
+        """Leave a short text for all workers of all nodes; it is no secret.
+
+        Parameters
+        ----------
+        name : str
+            How `posted` finds it.
+        text : str
+            Replaces what was left under the name before.
+        """
         if self._meeting is None:
             self._posts[name] = text
         else:
             self._meeting.store.set(self._meeting.key(f"post/{name}"), text)
 
     def posted(self, name: str) -> str | None:
-        """What was left under a name; None if nothing was yet."""
+        """What was left under a name; None if nothing was yet. Never waits for it.
+
+        Parameters
+        ----------
+        name : str
+            As it was given to `post`, on any node.
+        """
         if self._meeting is None:
             return self._posts.get(name)
         key = self._meeting.key(f"post/{name}")
@@ -255,7 +305,11 @@ class Node:
         return store.get(key).decode() if store.check([key]) else None
 
     def stats(self) -> dict[str, float]:
-        """Names and numbers of everything that this node counts; those of the end once it is closed."""
+        """Names and numbers of everything that this node counts; those of the end once it is closed.
+
+        Sums over its workers and channels since it was made, except `queued_bytes`, `resident_bytes` and
+        `slots`, which are what there is now. The reference lists each with its unit.
+        """
         return self._core.stats()
 
     def trace(self, keys: Int64Like) -> None:
@@ -263,6 +317,16 @@ class Node:
 
         What is here already is told first: a key that is owned as ``alloc``, a replica and intent as if they
         began now.
+
+        Parameters
+        ----------
+        keys : int64 array, CPU tensor or sequence of int
+            C-contiguous; they are traced beside those of earlier calls.
+
+        Raises
+        ------
+        IndexError
+            Naming the first key that does not exist.
         """
         self._core.trace(keys)
 

@@ -21,7 +21,23 @@ __all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Optimizer", "RMSprop", "RowAdagra
 class SGD:
     """Stochastic gradient descent as `torch.optim.SGD`, with momentum if it is not 0.
 
-    A row has 4 bytes a float of state with momentum, and 4 bytes with momentum or weight decay.
+    A row has 4 bytes of state per float with momentum, and 4 bytes with momentum or weight decay.
+
+    Parameters
+    ----------
+    lr : float
+        Learning rate, 0 or more.
+    momentum : float
+        Share of the previous change that is made again, 0 or more.
+    weight_decay : float
+        Times the value, added to the gradient; 0 or more.
+    nesterov : bool
+        Whether the momentum is Nesterov's, which needs one above 0.
+
+    Raises
+    ------
+    ValueError
+        For a number out of these bounds.
     """
 
     lr: float = 0.01
@@ -36,7 +52,7 @@ class SGD:
             raise ValueError(f"nesterov is {self.nesterov!r} and momentum 0: it needs a momentum")
 
     def rule(self) -> _core.UpdateRule:
-        """The rule as the core applies it."""
+        """The rule as the core applies it, for `NodeTable.set_hyperparameters`."""
         kind = _core.RuleKind.MOMENTUM if self.momentum else _core.RuleKind.SGD
         return _core.UpdateRule(
             kind,
@@ -62,10 +78,26 @@ class _Accumulating:
 
 @dataclass(frozen=True)
 class Adagrad(_Accumulating):
-    """Adagrad (Duchi, Hazan, Singer 2011): one accumulator a float; as `torch.optim.Adagrad`.
+    """Adagrad (Duchi, Hazan, Singer 2011): one accumulator per float; as `torch.optim.Adagrad`.
 
     With weight decay a row replays the steps that it missed one by one when it is used, which costs what the
     dense optimizer pays in those steps.
+
+    Parameters
+    ----------
+    lr : float
+        Learning rate, 0 or more.
+    eps : float
+        Added to the root of the accumulator, 0 or more.
+    initial_accumulator : float
+        What each accumulator begins with, 0 or more.
+    weight_decay : float
+        Times the value, added to the gradient; 0 or more.
+
+    Raises
+    ------
+    ValueError
+        For a number out of these bounds.
     """
 
     weight_decay: float = 0.0
@@ -75,7 +107,7 @@ class Adagrad(_Accumulating):
         _checks.number("weight_decay", self.weight_decay, low=0.0)
 
     def rule(self) -> _core.UpdateRule:
-        """The rule as the core applies it."""
+        """The rule as the core applies it, for `NodeTable.set_hyperparameters`."""
         return _core.UpdateRule(
             _core.RuleKind.ADAGRAD,
             lr=self.lr,
@@ -87,10 +119,25 @@ class Adagrad(_Accumulating):
 
 @dataclass(frozen=True)
 class RowAdagrad(_Accumulating):
-    """Row-wise Adagrad: one accumulator a row, of the mean of the gradient's squares."""
+    """Row-wise Adagrad: one accumulator per row, of the mean of the gradient's squares.
+
+    Parameters
+    ----------
+    lr : float
+        Learning rate, 0 or more.
+    eps : float
+        Added to the root of the accumulator, 0 or more.
+    initial_accumulator : float
+        What the accumulator begins with, 0 or more.
+
+    Raises
+    ------
+    ValueError
+        For a number out of these bounds.
+    """
 
     def rule(self) -> _core.UpdateRule:
-        """The rule as the core applies it."""
+        """The rule as the core applies it, for `NodeTable.set_hyperparameters`."""
         return _core.UpdateRule(
             _core.RuleKind.ROW_ADAGRAD,
             lr=self.lr,
@@ -119,7 +166,7 @@ class _Moments:
             _checks.number(f"betas[{i}]", beta, low=0.0, high=1.0)
 
     def rule(self) -> _core.UpdateRule:
-        """The rule as the core applies it."""
+        """The rule as the core applies it, for `NodeTable.set_hyperparameters`."""
         beta1, beta2 = self.betas
         return _core.UpdateRule(
             self._kind,
@@ -140,6 +187,22 @@ class Adam(_Moments):
     its gradients, until ``node.table(name).set_step(number)`` says which step it is. With weight decay, which
     is part of the gradient, every row has a gradient in every step: where steps are numbered on a single
     node, a row replays those that it missed when it is used, as `torch.optim.Adam` makes them.
+
+    Parameters
+    ----------
+    lr : float
+        Learning rate, 0 or more.
+    betas : tuple of two floats
+        How slowly the averages of the gradient and of its square forget, in [0, 1).
+    eps : float
+        Added to the root of the second average, after its bias is corrected; 0 or more.
+    weight_decay : float
+        Times the value, added to the gradient; 0 or more.
+
+    Raises
+    ------
+    ValueError
+        For a number out of these bounds.
     """
 
     weight_decay: float = 0.0
@@ -155,6 +218,22 @@ class AdamW(_Moments):
 
     The moments change only with a gradient; where steps are numbered on a single node, a row also shrinks for
     those that it missed.
+
+    Parameters
+    ----------
+    lr : float
+        Learning rate, 0 or more.
+    betas : tuple of two floats
+        How slowly the averages of the gradient and of its square forget, in [0, 1).
+    eps : float
+        Added to the root of the second average, after its bias is corrected; 0 or more.
+    weight_decay : float
+        Times the learning rate: the part that a value loses per step; 0 or more.
+
+    Raises
+    ------
+    ValueError
+        For a number out of these bounds.
     """
 
     weight_decay: float = 0.01
@@ -168,7 +247,22 @@ class AdamW(_Moments):
 
 @dataclass(frozen=True)
 class SparseAdam(_Moments):
-    """Lazy Adam with `eps` where `torch.optim.SparseAdam` has it: added before the bias is corrected."""
+    """Lazy Adam with `eps` where `torch.optim.SparseAdam` has it: added before the bias is corrected.
+
+    Parameters
+    ----------
+    lr : float
+        Learning rate, 0 or more.
+    betas : tuple of two floats
+        How slowly the averages of the gradient and of its square forget, in [0, 1).
+    eps : float
+        Added to the root of the second average, 0 or more.
+
+    Raises
+    ------
+    ValueError
+        For a number out of these bounds.
+    """
 
     _kind: ClassVar[_core.RuleKind] = _core.RuleKind.SPARSE_ADAM
 
@@ -177,8 +271,28 @@ class SparseAdam(_Moments):
 class RMSprop:
     """RMSprop (Tieleman, Hinton 2012) as `torch.optim.RMSprop`.
 
-    A row has 4 bytes a float of state, as many more with momentum, and as many more if it is centered. With
+    A row has 4 bytes of state per float, as many more with momentum, and as many more if it is centered. With
     weight decay a row replays the steps that it missed one by one when it is used.
+
+    Parameters
+    ----------
+    lr : float
+        Learning rate, 0 or more.
+    alpha : float
+        How slowly the average of the gradient's squares forgets, in [0, 1).
+    eps : float
+        Added to the root of the average, 0 or more.
+    weight_decay : float
+        Times the value, added to the gradient; 0 or more.
+    momentum : float
+        Share of the previous change that is made again, 0 or more.
+    centered : bool
+        Whether the square of the gradient's average is subtracted from the average of its squares.
+
+    Raises
+    ------
+    ValueError
+        For a number out of these bounds.
     """
 
     lr: float = 0.01
@@ -194,7 +308,7 @@ class RMSprop:
         _checks.number("alpha", self.alpha, low=0.0, high=1.0)
 
     def rule(self) -> _core.UpdateRule:
-        """The rule as the core applies it."""
+        """The rule as the core applies it, for `NodeTable.set_hyperparameters`."""
         return _core.UpdateRule(
             _core.RuleKind.RMSPROP,
             lr=self.lr,

@@ -24,10 +24,15 @@ _ENDS = {"relocated_away": "owned", "replica_dropped": "replica", "intent_stop":
 def trace_frame(node: Node) -> pd.DataFrame:
     """Events of the traced keys of one node.
 
+    Parameters
+    ----------
+    node : Node
+        Open or closed.
+
     Returns
     -------
     pandas.DataFrame
-        One row an event in the order of time: `time` (microseconds of the machine's monotonic clock), `node`
+        One row per event in the order of time: `time` (microseconds of the machine's monotonic clock), `node`
         (rank), `table`, `row`, `key`, `event`.
     """
     import pandas as pd
@@ -45,6 +50,13 @@ def write_chrome_trace(node: Node, path: str | PathLike[str]) -> None:
 
     A process of the viewer is a node and a thread a key: with spans `owned`, `replica` and `intent`. Files of
     several nodes of one machine fit together, because they share its clock.
+
+    Parameters
+    ----------
+    node : Node
+        Open or closed.
+    path : path
+        The file to write.
     """
     events: list[dict[str, Any]] = [
         {"ph": "M", "name": "process_name", "pid": node.rank, "args": {"name": f"node {node.rank}"}}

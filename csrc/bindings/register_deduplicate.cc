@@ -29,12 +29,32 @@ py::tuple deduplicate_ids(const py::object& ids, std::int64_t first_key) {
   return py::make_tuple(keys, inverse);
 }
 
+constexpr char kDeduplicate[] =
+    R"(Distinct ids in the order of their first occurrence, and where each id is among them.
+
+Parameters
+----------
+ids : int64 array, CPU tensor or sequence of int
+    C-contiguous, of any shape.
+first_key : int
+    Added to the distinct ids: with a table's `first_key` they are keys.
+
+Returns
+-------
+keys : int64 array or CPU tensor
+    The distinct ids plus `first_key`, of the kind of `ids` and shape ``(n,)``.
+inverse : int64 array or CPU tensor
+    Of the kind and shape of `ids`: ``keys[inverse] == ids + first_key``.
+
+Raises
+------
+TypeError, ValueError
+    If `ids` has another dtype or layout, or is not on the CPU.)";
+
 }  // namespace
 
 void register_deduplicate(py::module_& module) {
-  module.def("deduplicate", &deduplicate_ids, py::arg("ids"), py::arg("first_key") = 0,
-             "Distinct ids in the order of their first occurrence, plus first_key, and each id's position "
-             "among them.");
+  module.def("deduplicate", &deduplicate_ids, py::arg("ids"), py::arg("first_key") = 0, kDeduplicate);
 }
 
 }  // namespace adaps::bindings

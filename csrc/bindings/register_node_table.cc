@@ -128,32 +128,117 @@ void NodeTable::for_all_rows(Idle idle) {
   }
 }
 
+namespace {
+
+constexpr char kNodeTable[] = R"(A table in its place among the tables of a node; `adaps.Node.table` gives it.
+
+What it changes concerns the gradients that are applied on this node from then on, to rows that it owns: call
+it on every node.)";
+
+constexpr char kKeys[] = R"(Keys of row ids.
+
+Parameters
+----------
+ids : int64 array, CPU tensor or sequence of int
+    Row ids in ``[0, rows)``, C-contiguous, of any shape; duplicates stay.
+
+Returns
+-------
+int64 array or CPU tensor
+    New, of the kind and shape of `ids`: ``first_key + ids``.
+
+Raises
+------
+IndexError
+    Naming the first row that does not exist.
+TypeError, ValueError
+    If `ids` has another dtype or layout, or is not on the CPU.)";
+
+constexpr char kSetLearningRate[] = R"(Change the learning rate on this node; never blocks.
+
+Parameters
+----------
+lr : float
+    Finite and not negative.
+
+Raises
+------
+ValueError
+    For any other.)";
+
+constexpr char kSetHyperparameters[] = R"(Take over what may change while a table is trained; never blocks.
+
+That is the learning rate, momentum, betas and weight decay.
+
+Parameters
+----------
+rule : adaps._core.UpdateRule
+    What ``rule()`` of an optimizer of the table's kind gives.
+
+Raises
+------
+ValueError
+    If it is of another kind or has another `eps`, or if it needs state that the rows do not have: momentum or
+    weight decay where there was none at first.)";
+
+constexpr char kSetStep[] =
+    R"(Say to which step the gradients that are applied on this node from now on belong.
+
+Adam corrects its bias for that step; a row makes up for steps in which it had no gradient if the rule moves
+idle rows. Never blocks.
+
+Parameters
+----------
+number : int
+    From 1 on; 0, as at first, has each row count its own gradients.
+idle_rows : bool
+    Whether rows make up for the steps that they missed; on one node only.
+
+Raises
+------
+ValueError
+    If rows would make up for steps on several nodes, or the number does not fit into 32 bits.)";
+
+constexpr char kCatchUp[] =
+    R"(Have rows make up for the steps that they missed, so that a pull gives the present values.
+
+It changes something only where steps are numbered and the rule moves idle rows. Blocks until it is done,
+without a message.
+
+Parameters
+----------
+keys : int64 array, CPU tensor or sequence of int, optional
+    Keys of this table, not row ids; duplicates change nothing. All rows by default.
+
+Raises
+------
+IndexError
+    Naming the first key that is not one of the table's; nothing is changed.)";
+
+constexpr char kForgetMissed[] =
+    R"(Have all rows begin anew with the present step, as if they had missed none.
+
+For rows whose steps were numbered in another way, or not at all. Blocks until it is done, without a
+message.)";
+
+}  // namespace
+
 void register_node_table(py::module_& module) {
-  py::class_<NodeTable>(module, "NodeTable", "A table in its place among the tables of a node.")
-      .def_property_readonly("name", &NodeTable::name, "The table's name.")
-      .def_property_readonly("first_key", &NodeTable::first_key, "The key of row 0; the others follow.")
-      .def_property_readonly("rows", &NodeTable::rows, "Number of rows.")
-      .def_property_readonly("length", &NodeTable::length, "Floats in a row.")
-      .def("keys", &NodeTable::keys, py::arg("ids"),
-           "Keys of the row ids, in an int64 array of the same shape and kind (PyTorch or NumPy).")
-      .def_property_readonly("learning_rate", &NodeTable::learning_rate, "The learning rate on this node.")
-      .def("set_learning_rate", &NodeTable::set_learning_rate, py::arg("lr"),
-           "Changes the learning rate of the gradients applied on this node: call it on every node.")
-      .def_property_readonly("step", &NodeTable::step, "The step that set_step told, else 0.")
-      .def("set_hyperparameters", &NodeTable::set_hyperparameters, py::arg("rule"),
-           "Takes learning rate, momentum, betas and weight decay from a rule of the table's kind, for the "
-           "gradients applied on this node from now on: call it on every node.")
-      .def("set_step", &NodeTable::set_step, py::arg("number"), py::arg("idle_rows") = true,
-           "Gradients applied on this node from now on belong to step `number` (from 1): Adam corrects its "
-           "bias for it, and a row makes up for the steps that it missed, if the rule moves idle rows and "
-           "`idle_rows` is true (on one node only). With 0, as at first, each row counts its own gradients.")
-      .def("catch_up", &NodeTable::catch_up, py::arg("keys") = py::none(),
-           "With numbered steps and a rule that moves idle rows: has rows make up for the steps that they "
-           "missed, so that a pull gives what torch's dense optimizer would have; all rows if no keys are "
-           "given.")
-      .def("forget_missed", &NodeTable::forget_missed,
-           "Has rows begin anew with the present step, as if they had missed none: for rows whose steps were "
-           "numbered in another way, or not at all.");
+  py::class_<NodeTable>(module, "NodeTable", kNodeTable)
+      .def_property_readonly("name", &NodeTable::name, "str: The table's name.")
+      .def_property_readonly("first_key", &NodeTable::first_key,
+                             "int: The key of row 0; those of the other rows follow.")
+      .def_property_readonly("rows", &NodeTable::rows, "int: Number of rows.")
+      .def_property_readonly("length", &NodeTable::length, "int: Floats in a row.")
+      .def("keys", &NodeTable::keys, py::arg("ids"), kKeys)
+      .def_property_readonly("learning_rate", &NodeTable::learning_rate,
+                             "float: The learning rate on this node.")
+      .def("set_learning_rate", &NodeTable::set_learning_rate, py::arg("lr"), kSetLearningRate)
+      .def_property_readonly("step", &NodeTable::step, "int: The step that `set_step` told, else 0.")
+      .def("set_hyperparameters", &NodeTable::set_hyperparameters, py::arg("rule"), kSetHyperparameters)
+      .def("set_step", &NodeTable::set_step, py::arg("number"), py::arg("idle_rows") = true, kSetStep)
+      .def("catch_up", &NodeTable::catch_up, py::arg("keys") = py::none(), kCatchUp)
+      .def("forget_missed", &NodeTable::forget_missed, kForgetMissed);
 }
 
 }  // namespace adaps::bindings

@@ -5,42 +5,352 @@
 
 namespace adaps::bindings {
 
+namespace {
+
+constexpr char kWorker[] = R"(The calls of one worker thread on its node; `adaps.Node.worker` gives it.
+
+A worker belongs to one thread at a time: a call while another thread is in one raises `AdapsError`. All
+workers of a node share its rows. Calls release the GIL while they work or wait, and Ctrl-C ends one that
+waits.
+
+Notes
+-----
+**Keys** are an int64 array or CPU tensor, C-contiguous and of any shape, or a list, tuple or range of
+integers. Each is in ``[0, num_keys)``, and keys of several tables may be mixed. Duplicates are allowed, and
+behave as if they were given one after the other.
+
+**Values** are a float32 array or CPU tensor, C-contiguous: the rows of the keys one after the other, so its
+size is the sum of their lengths, ``(len(keys), length)`` for keys of one table. They are not copied on the
+way in.
+
+**Asynchronous calls** return a ticket for `is_done` and `wait`, -1 if the call was complete at once. Keys may
+be changed as soon as the call has returned, values not before it is complete.
+
+**Order.** A worker reads what it wrote, and never an older value of a key than it has read before. One key of
+one call is read or written as a whole; several keys are not. What other workers wrote is visible after
+`wait_sync`, `barrier` and `wait_sync` on all of them.
+
+**Errors.** Before anything is done, TypeError (dtype), ValueError (size, layout, device) or IndexError (a key
+that does not exist) names the value. After the loss of a node every call that needs the cluster raises
+`PeerLost`, and `AdapsError` if this node is closed or this worker finalized.)";
+
+constexpr char kPull[] = R"(Write the values of the keys to `out`, one after the other.
+
+Blocks until every row has been read: from this node's memory if it owns the row or holds a replica, else by
+a message to the owner.
+
+Parameters
+----------
+keys : int64 array, CPU tensor or sequence of int
+    What to read; duplicates are each written.
+out : float32 array or CPU tensor
+    Gets the rows in the order of the keys. It must be writable.
+asynchronous : bool
+    Return at once; `out` must then stay as it is until the call is complete.
+
+Returns
+-------
+int or None
+    A ticket if the call is asynchronous.
+
+Raises
+------
+IndexError
+    Naming the first key that does not exist; `out` is unchanged.
+TypeError, ValueError
+    If an array has another dtype, size or layout, is read-only or is not on the CPU.
+PeerLost
+    If a node of the cluster is lost.)";
+
+constexpr char kPush[] = R"(Add a delta to the value of each key.
+
+Blocks until each delta is in the row at its owner, or in a replica here, whose changes the next exchange
+brings to the owner.
+
+Parameters
+----------
+keys : int64 array, CPU tensor or sequence of int
+    What to change; the deltas of duplicates add up.
+deltas : float32 array or CPU tensor
+    One row per key.
+asynchronous : bool
+    Return at once; `deltas` must then stay as it is until the call is complete.
+
+Returns
+-------
+int or None
+    A ticket if the call is asynchronous.
+
+Raises
+------
+IndexError
+    Naming the first key that does not exist; nothing is added.
+TypeError, ValueError
+    If an array has another dtype, size or layout, or is not on the CPU.
+PeerLost
+    If a node of the cluster is lost.)";
+
+constexpr char kPushGradients[] = R"(Update the value of each key by its table's optimizer.
+
+Blocks until each gradient is applied at the row's owner, or to a replica here, whose change the next exchange
+brings to the owner.
+
+Parameters
+----------
+keys : int64 array, CPU tensor or sequence of int
+    What to update. Duplicates are steps of their own, one after the other: sum their gradients up first, as
+    `deduplicate` helps to do, where torch's sparse gradients are the model.
+gradients : float32 array or CPU tensor
+    One row per key.
+asynchronous : bool
+    Return at once; `gradients` must then stay as it is until the call is complete.
+
+Returns
+-------
+int or None
+    A ticket if the call is asynchronous.
+
+Raises
+------
+IndexError
+    Naming the first key that does not exist; nothing is applied.
+ValueError
+    If a gradient holds NaN or infinity and the node has ``nonfinite="raise"``, naming table and row; or for
+    an array of another size or layout. Nothing is applied.
+TypeError
+    If an array has another dtype.
+PeerLost
+    If a node of the cluster is lost.)";
+
+constexpr char kSet[] = R"(Overwrite the value of each key; the optimizer's state stays.
+
+Blocks until every value is at its owner, where it is ordered like any other update.
+
+Parameters
+----------
+keys : int64 array, CPU tensor or sequence of int
+    What to write; the last of several duplicates counts.
+values : float32 array or CPU tensor
+    One row per key.
+asynchronous : bool
+    Return at once; `values` must then stay as it is until the call is complete.
+
+Returns
+-------
+int or None
+    A ticket if the call is asynchronous.
+
+Raises
+------
+IndexError
+    Naming the first key that does not exist; nothing is written.
+TypeError, ValueError
+    If an array has another dtype, size or layout, or is not on the CPU.
+PeerLost
+    If a node of the cluster is lost.)";
+
+constexpr char kIntent[] = R"(Announce that this worker will access the keys in its clocks ``[start, end)``.
+
+Never blocks for a message: the node's own threads bring the rows, and with ``timing`` not before `start` is
+near. An intent counts while `current_clock` is below `end`. One whose `end` has been reached already has no
+effect: ``stats()["intents_late"]`` counts its keys, and a warning says so once. It changes where rows are and
+never what a call reads or writes.
+
+Parameters
+----------
+keys : int64 array, CPU tensor or sequence of int
+    What will be accessed; they are copied, and duplicates change nothing.
+start : int
+    The first clock of the access.
+end : int, optional
+    The first clock after it; ``start + 1`` by default.
+
+Raises
+------
+IndexError
+    Naming the first key that does not exist; nothing is announced.
+ValueError
+    If `end` is not above `start`, or `start` is beyond the last clock.
+PeerLost
+    If a node of the cluster is lost.)";
+
+constexpr char kWaitIntent[] =
+    R"(Block until keys that were announced for the current clock can be read without a message.
+
+For the beginning of a loop: later batches are brought while others are in use. Keys that no intent brings
+here are not waited for.
+
+Parameters
+----------
+keys : int64 array, CPU tensor or sequence of int
+    What this worker announced for its current clock; duplicates change nothing.
+
+Raises
+------
+IndexError
+    Naming the first key that does not exist.
+PeerLost
+    If a node of the cluster is lost.)";
+
+constexpr char kAdvanceClock[] = R"(Add one to this worker's clock: a step of its training is done.
+
+Never blocks. Intents whose `end` is the new clock are over, and those whose `start` is now near are acted on.
+Other workers have clocks of their own.)";
+
+constexpr char kCurrentClock[] = "int: This worker's clock: 0 at first, and more with each `advance_clock`.";
+
+constexpr char kIsDone[] = R"(Whether an asynchronous call is complete; never blocks.
+
+Parameters
+----------
+ticket : int
+    What the call returned.
+
+Raises
+------
+ValueError
+    If this worker never issued the ticket.
+PeerLost
+    If the call is not complete, and a node of the cluster is lost.)";
+
+constexpr char kWait[] = R"(Block until an asynchronous call is complete; at once if it was waited for before.
+
+Parameters
+----------
+ticket : int
+    What the call returned.
+
+Raises
+------
+ValueError
+    If this worker never issued the ticket.
+PeerLost
+    If a node of the cluster is lost.)";
+
+constexpr char kWaitAll[] = R"(Block until all asynchronous calls of this worker are complete.
+
+Raises
+------
+PeerLost
+    If a node of the cluster is lost.)";
+
+constexpr char kWaitSync[] =
+    R"(Block until this node's writes are applied, and what was applied before is visible here.
+
+That is: everything that any worker of this node wrote before the call is applied at its owners, and
+everything that was applied anywhere before the call is what this node reads. ``wait_sync(); barrier();
+wait_sync()`` on all workers makes every write of each of them visible to all.
+
+Parameters
+----------
+asynchronous : bool
+    Return a ticket at once, which is complete when a blocking call would have returned.
+
+Returns
+-------
+int or None
+    A ticket if the call is asynchronous.
+
+Raises
+------
+PeerLost
+    If a node of the cluster is lost.)";
+
+constexpr char kBarrier[] = R"(Collective: block until every worker of every node is here.
+
+It orders no writes by itself: see `wait_sync`.
+
+Raises
+------
+PeerLost
+    If a node of the cluster is lost, or does not come within `stall_timeout`.)";
+
+constexpr char kAgree[] = R"(Collective: a barrier that tells every worker whether all of them are well.
+
+Parameters
+----------
+well : bool
+    Whether this worker is.
+
+Returns
+-------
+int or None
+    The rank of a node with a worker that is not well, the same for all; None if all are well.
+
+Raises
+------
+PeerLost
+    If a node of the cluster is lost, or does not come within `stall_timeout`.)";
+
+constexpr char kSkipToClock[] =
+    R"(Go on from a later clock, as after a restore; an earlier one changes nothing.
+
+Never blocks. The clocks in between do not count as time that passed, by which the node learns how fast this
+worker's clock runs.
+
+Parameters
+----------
+clock : int
+    The new clock.
+
+Raises
+------
+ValueError
+    If it is beyond the last clock.)";
+
+constexpr char kBeginSetup[] =
+    R"(Collective: block until every worker is here, before the first values are set.
+
+Raises
+------
+PeerLost
+    If a node of the cluster is lost, or does not come within `stall_timeout`.)";
+
+constexpr char kEndSetup[] =
+    R"(Collective: block until every worker sees what any worker wrote before it called this.
+
+Raises
+------
+PeerLost
+    If a node of the cluster is lost, or does not come within `stall_timeout`.)";
+
+constexpr char kFinalize[] = R"(End this worker's part in collective calls, which then do not wait for it.
+
+Blocks until its asynchronous calls are complete. Closing the node does it, too; a second call does nothing,
+and any other call raises `AdapsError` afterwards.
+
+Raises
+------
+PeerLost
+    If a node of the cluster is lost.)";
+
+}  // namespace
+
 void register_worker(py::module_& module) {
-  py::class_<WorkerHandle, std::shared_ptr<WorkerHandle>>(
-      module, "Worker", "The calls of one worker thread; not for use by several threads at once.")
+  py::class_<WorkerHandle, std::shared_ptr<WorkerHandle>>(module, "Worker", kWorker)
       .def("pull", &WorkerHandle::pull, py::arg("keys"), py::arg("out"), py::arg("asynchronous") = false,
-           "Writes the values of the keys to `out`, one after the other.")
+           kPull)
       .def("push", &WorkerHandle::push, py::arg("keys"), py::arg("deltas"), py::arg("asynchronous") = false,
-           "Adds a delta to the value of each key.")
+           kPush)
       .def("push_gradients", &WorkerHandle::push_gradients, py::arg("keys"), py::arg("gradients"),
-           py::arg("asynchronous") = false, "Updates the value of each key by its table's optimizer.")
+           py::arg("asynchronous") = false, kPushGradients)
       .def("set", &WorkerHandle::set, py::arg("keys"), py::arg("values"), py::arg("asynchronous") = false,
-           "Overwrites the value of each key; the optimizer's state stays.")
-      .def(
-          "intent", &WorkerHandle::intent, py::arg("keys"), py::arg("start"), py::arg("end") = py::none(),
-          "Announces access to the keys in this worker's clocks [start, end); end is start + 1 if not given.")
-      .def("wait_intent", &WorkerHandle::wait_intent, py::arg("keys"),
-           "Blocks until keys that were signalled for the current clock can be read without a message.")
-      .def("advance_clock", &WorkerHandle::advance_clock, "Adds one to the worker's clock.")
-      .def_property_readonly("current_clock", &WorkerHandle::current_clock,
-                             "The worker's clock; it starts at 0.")
-      .def("is_done", &WorkerHandle::is_done, py::arg("ticket"), "Whether an asynchronous call is complete.")
-      .def("wait", &WorkerHandle::wait, py::arg("ticket"), "Blocks until an asynchronous call is complete.")
-      .def("waitall", &WorkerHandle::waitall,
-           "Blocks until all asynchronous calls of this worker are complete.")
-      .def("wait_sync", &WorkerHandle::wait_sync, py::arg("asynchronous") = false,
-           "Blocks until everything this node wrote before the call is applied, and everything that was "
-           "applied anywhere before it is visible here; or gives a ticket that is complete then.")
-      .def("barrier", &WorkerHandle::barrier, "Collective: blocks until every worker of every node is here.")
-      .def("agree", &WorkerHandle::agree, py::arg("well"),
-           "Collective: a barrier that gives the rank of a node where a worker was not well, or None.")
-      .def("skip_to_clock", &WorkerHandle::skip_to_clock, py::arg("clock"),
-           "Goes on from a later clock, as after a restore; an earlier one changes nothing.")
-      .def("begin_setup", &WorkerHandle::begin_setup, "Collective: before the first values are set.")
-      .def("end_setup", &WorkerHandle::end_setup,
-           "Collective: afterwards every worker sees what any worker wrote before it.")
-      .def("finalize", &WorkerHandle::finalize,
-           "Ends this worker's part in collective calls; closing the node does it too.");
+           kSet)
+      .def("intent", &WorkerHandle::intent, py::arg("keys"), py::arg("start"), py::arg("end") = py::none(),
+           kIntent)
+      .def("wait_intent", &WorkerHandle::wait_intent, py::arg("keys"), kWaitIntent)
+      .def("advance_clock", &WorkerHandle::advance_clock, kAdvanceClock)
+      .def_property_readonly("current_clock", &WorkerHandle::current_clock, kCurrentClock)
+      .def("is_done", &WorkerHandle::is_done, py::arg("ticket"), kIsDone)
+      .def("wait", &WorkerHandle::wait, py::arg("ticket"), kWait)
+      .def("waitall", &WorkerHandle::waitall, kWaitAll)
+      .def("wait_sync", &WorkerHandle::wait_sync, py::arg("asynchronous") = false, kWaitSync)
+      .def("barrier", &WorkerHandle::barrier, kBarrier)
+      .def("agree", &WorkerHandle::agree, py::arg("well"), kAgree)
+      .def("skip_to_clock", &WorkerHandle::skip_to_clock, py::arg("clock"), kSkipToClock)
+      .def("begin_setup", &WorkerHandle::begin_setup, kBeginSetup)
+      .def("end_setup", &WorkerHandle::end_setup, kEndSetup)
+      .def("finalize", &WorkerHandle::finalize, kFinalize);
 }
 
 }  // namespace adaps::bindings

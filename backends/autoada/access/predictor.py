@@ -93,7 +93,14 @@ class IntentPredictor:
         return self._record(batch)
 
     def observe(self, prediction: Prediction, real: Sequence[tuple[str, Tensor | None]]) -> bool:
-        """Check a prediction against what the real forward read, in order; None stands for a whole table.
+        """Check a prediction against what the real forward read.
+
+        Parameters
+        ----------
+        prediction : Prediction
+            What `predict` gave for the batch.
+        real : sequence of (str, Tensor or None)
+            Table and int64 row ids of each read, in order; None stands for a whole table.
 
         Returns
         -------
@@ -120,7 +127,7 @@ class IntentPredictor:
         return True
 
     def around(self, prediction: Prediction) -> AbstractContextManager[Any]:
-        """What the real forward passes of the batch have to run in, one after the other.
+        """What the real forward passes of the batch of `prediction` have to run in, one after the other.
 
         It gives them the draws that rows depend on, and notes the values that simulations ask for.
         """
