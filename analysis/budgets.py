@@ -33,7 +33,7 @@ PARTS = {
 
 
 def draw_budgets(runs: Sequence[Run]) -> Figure | None:
-    """Milliseconds of a worker's step by part, a bar a node; None if no run was profiled.
+    """Milliseconds of a worker's step by part, a bar per node; None if no run was profiled.
 
     Beneath a bar, thin and hatched, is the CPU time that the process's other threads took meanwhile.
 

@@ -1,4 +1,4 @@
-"""What a sample costs in each system: CPU time, and samples a second."""
+"""What a sample costs in each system: CPU time, and samples per second."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from adabench.analysis.load import SUCCESS, cell_labels
 from adabench.analysis.style import palette, styled
 from adabench.results.record import Run
 
-__all__ = ["cpu_microseconds", "draw_costs", "samples_a_second"]
+__all__ = ["cpu_microseconds", "draw_costs", "samples_per_second"]
 
 
 def cpu_microseconds(run: Run) -> float:
-    """CPU time of all threads of all processes in training, a sample."""
+    """CPU time of all threads of all processes in training, per sample."""
     if run.train_cpu_seconds is None:
         raise ValueError(f"run {run.run_id} has no CPU seconds: it was not trained to its end")
     return 1e6 * run.train_cpu_seconds / run.samples
 
 
-def samples_a_second(run: Run) -> float:
+def samples_per_second(run: Run) -> float:
     """All workers' samples by the seconds of the epochs."""
     return run.samples / sum(run.epoch_seconds)
 
 
 PANELS: tuple[tuple[Callable[[Run], float], float, str], ...] = (
-    (cpu_microseconds, 1.0, "CPU time a sample (µs; less is better)"),
-    (samples_a_second, 1e-3, "thousand samples a second (more is better)"),
+    (cpu_microseconds, 1.0, "CPU time per sample (µs; less is better)"),
+    (samples_per_second, 1e-3, "thousand samples per second (more is better)"),
 )
 
 

@@ -1,4 +1,4 @@
-"""The thesis's figures: one bar chart a use case, mean bar, min/max whiskers, every run a dot."""
+"""The thesis's figures: one bar chart per use case, mean bar, min/max whiskers, every run a dot."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BARS_IN_A_ROW = 6
 
 
 def draw_figures(store: SessionStore) -> list[Path]:
-    """Draw a session into its folder ``figures``, each as PNG and SVG: bars a use case, costs
+    """Draw a session into its folder ``figures``, each as PNG and SVG: bars per use case, costs
     beside other systems', the budget of profiled steps, ratios beside the thesis's, training time over each
     parameter that was swept, and the life of keys where it was traced.
 

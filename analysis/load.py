@@ -17,7 +17,7 @@ SUCCESS = ("ok", "not_converged")
 
 
 def load_frame(store: SessionStore) -> pd.DataFrame:
-    """All recorded runs of a session, a row each; nested tables become columns such as ``seconds.train``.
+    """All recorded runs of a session, one row each; nested tables become columns such as ``seconds.train``.
 
     `label` tells the cells of a use case apart. Nothing is filtered: warm-ups and failures are rows too.
     """

@@ -36,7 +36,7 @@ SERVER_PANELS: tuple[tuple[tuple[str, ...], tuple[str, ...], str, float], ...] =
 
 
 def draw_forest(comparisons: Sequence[Comparison]) -> Figure:
-    """Ratio to the baseline with its exact interval, a row a backend; the grey band is what counts as
+    """Ratio to the baseline with its exact interval, a row per backend; the grey band is what counts as
     equivalent.
     """
     with styled():
@@ -69,8 +69,8 @@ def _named(comparisons: Sequence[Comparison]) -> str:
 
 
 def draw_quality(runs: Sequence[Run], metric: str) -> Figure:
-    """Quality after each epoch against training seconds, a thin line a run, a thick one the median of each
-    cell.
+    """Quality after each epoch against training seconds: a thin line per run, a thick one per cell, its
+    median.
     """
     done, labels, colours = _cells(runs)
     with styled():
@@ -101,7 +101,7 @@ def draw_quality(runs: Sequence[Run], metric: str) -> Figure:
 
 
 def draw_phases(runs: Sequence[Run]) -> Figure:
-    """Where the time of a run goes: mean seconds by phase, stacked, a row a cell."""
+    """Where the time of a run goes: mean seconds by phase, stacked, a row per cell."""
     done, labels, _ = _cells(runs)
     with styled():
         figure = Figure(figsize=(7.0, 1.5 + 0.42 * len(done)), layout="constrained")

@@ -28,12 +28,12 @@ MEASURES: dict[str, tuple[str, str, Measure]] = {
         lambda f: 100 * (f["pulled_local"] + f["pulled_replica"]) / _pulled(f),
     ),
     "waited_ms": (
-        "waiting in pulls and pushes (ms a step)",
+        "waiting in pulls and pushes (ms per step)",
         "linear",
         lambda f: f["waited_micros"] / f["node_steps"] / 1000,
     ),
     "kilobytes": (
-        "sent for rows (kB a node and step)",
+        "sent for rows (kB per node and step)",
         "log",
         lambda f: f["bytes_rows"] / f["node_steps"] / 1000,
     ),
@@ -92,7 +92,7 @@ def draw_scale(frame: pd.DataFrame) -> Figure:
 
 
 def save_figures(frame: pd.DataFrame, folder: Path) -> list[Path]:
-    """Write a figure a use case as SVG, named after it."""
+    """Write a figure per use case as SVG, named after it."""
     files = []
     for usecase in frame["usecase"].unique():
         file = folder / f"{usecase}.svg"

@@ -32,7 +32,7 @@ __all__ = [
 
 
 def session_table(runs: Sequence[Run], width: int | None = None) -> str:
-    """What was measured, a row a cell: counts, training seconds as mean [min, max], quality, traffic.
+    """What was measured, a row per cell: counts, training seconds as mean [min, max], quality, traffic.
 
     Parameters
     ----------

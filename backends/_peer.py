@@ -23,7 +23,7 @@ def require_plain_cluster(name: str, cluster: Cluster) -> None:
     """Raise `Unavailable` for what only the parameter server has: worker threads, and links it shapes."""
     if cluster.workers > 1:
         raise Unavailable(
-            f"{name} has one worker a process, not {cluster.workers}: say --workers 1 and more --nodes"
+            f"{name} has one worker per process, not {cluster.workers}: say --workers 1 and more --nodes"
         )
     if cluster.world_size > 1 and cluster.network != "loopback":
         raise Unavailable(

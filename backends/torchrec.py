@@ -43,7 +43,7 @@ class TorchRec:
 
 
 class ShardedTable(nn.Module):
-    """One table of the model as a collection of tables, one a feature.
+    """One table of the model as a collection of tables, one per feature.
 
     Training looks rows up in the collection, which is collective. Evaluation, which only one process does,
     looks them up in a copy of the whole table that `gather` brings there.

@@ -90,7 +90,7 @@ def show(
 
 
 def plot(session: SessionName = None, results: Results = None) -> None:
-    """Draw the figures of a session: one PNG and one SVG a use case."""
+    """Draw the figures of a session: one PNG and one SVG per use case."""
     from adabench.analysis.figures import draw_figures
     from adabench.results.store import find_session
 

@@ -46,7 +46,7 @@ _OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError")
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended; `results` has an entry a rank if and only if it ended well.
+    """How a run ended; `results` has an entry per rank if and only if it ended well.
 
     `left` names processes and temporary files that were still there when all ranks had ended; they are
     removed.
@@ -82,7 +82,7 @@ def launch(
     timeout : float
         Seconds after which the process group is killed.
     stopped : callable
-        Asked ten times a second; once true, the group is killed and the run is `interrupted`.
+        Asked ten times per second; once true, the group is killed and the run is `interrupted`.
     watch : callable
         Told rank 0's state whenever it is read.
     """

@@ -75,7 +75,7 @@ def _ping(near: socket.socket, far: socket.socket) -> float:
 
 
 def _bulk(near: socket.socket, far: socket.socket) -> float:
-    """Bits a second that arrive while the sender sends all it can."""
+    """Bits per second that arrive while the sender sends all it can."""
     start = time.perf_counter()
     warm, end = start + _WARM_SECONDS, start + _WARM_SECONDS + _BULK_SECONDS
 

@@ -70,7 +70,7 @@ class NodeLinks:
         self._said = ""
         assert self._relay.stdout is not None
         self.namespaces = self._relay.stdout.readline().split()
-        """A file a node, which `enter` opens."""
+        """A file per node, which `enter` opens."""
         if len(self.namespaces) != nodes:
             self._end()
             raise NamespacesUnavailable(f"network namespaces need root and TUN devices: {self._said}")

@@ -73,7 +73,7 @@ TurnSteps = Annotated[
     str | None, typer.Option(help="Steps of a turn with --interleaved, instead of an epoch.")
 ]
 Nodes = Annotated[list[str] | None, typer.Option(help="Node processes; several values are several cells.")]
-Workers = Annotated[list[str] | None, typer.Option(help="Worker threads a node.")]
+Workers = Annotated[list[str] | None, typer.Option(help="Worker threads per node.")]
 Network = Annotated[
     list[str] | None,
     typer.Option(help="loopback, lan, slow, or such as 0.5ms,2gbit; namespaces:lan slows down all sockets."),

@@ -57,7 +57,7 @@ def cells_of(study: Study) -> list[Cell]:
 
 
 def order(cells: Sequence[Cell], repeats: int, seed: int, warmup: bool) -> list[PlannedRun]:
-    """The runs in their order: block by block, every use case's cells once a block.
+    """The runs in their order: block by block, every use case's cells once per block.
 
     Inside a use case the orders of consecutive blocks are the rows of random cyclic Latin squares, so over as
     many blocks as there are cells each cell takes each position once. A plan for fewer blocks is a prefix of
@@ -71,7 +71,7 @@ def order(cells: Sequence[Cell], repeats: int, seed: int, warmup: bool) -> list[
     seed : int
         Of the order; block b trains with seed + b.
     warmup : bool
-        Whether a discarded block comes first, with one epoch a run.
+        Whether a discarded block comes first, with one epoch per run.
     """
     by_usecase: dict[str, list[Cell]] = {}
     for cell in cells:

@@ -31,7 +31,7 @@ GROUP_VARIABLE = "ADABENCH_GROUP"
 class TrialSpec(msgspec.Struct, kw_only=True, frozen=True):
     """One run: what to train with what.
 
-    `folder`, `namespaces`, one a node if the network has any, and `launched_at`, on the machine's monotonic
+    `folder`, `namespaces`, one per node if the network has any, and `launched_at`, on the machine's monotonic
     clock, are set by the launch. With `trace` the life of a few rows is written down in the first epoch.
     `turns` is the socket of a run that takes turns with others, of `turn_steps` steps, or of an epoch if that
     is 0.

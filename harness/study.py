@@ -54,7 +54,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     timeout : float
         Seconds after which a run's process group is killed.
     warmup : bool
-        Whether a discarded block of one epoch a cell comes first.
+        Whether a discarded block of one epoch per cell comes first.
     data : dict
         Use case -> folder or file of its data; absent where the use case generates its own.
     targets : dict

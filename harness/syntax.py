@@ -61,7 +61,7 @@ def parse_selections(text: str) -> list[Selection]:
 
 
 def combinations(values: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
-    """Every combination of one value a parameter."""
+    """Every combination of one value per parameter."""
     return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
 
 

@@ -117,7 +117,7 @@ class SessionStore:
         return self.traces / f"{run_id}.csv"
 
     def write_trace(self, run_id: str, events: Sequence[Mapping[str, object]]) -> None:
-        """Write what happened to a run's traced rows: a table with a row an event, of all nodes."""
+        """Write what happened to a run's traced rows: a table with a row per event, of all nodes."""
         self.traces.mkdir(exist_ok=True)
         with self.trace_file(run_id).open("w", newline="", encoding="utf-8") as file:
             table = csv.DictWriter(file, list(events[0]), lineterminator="\n")

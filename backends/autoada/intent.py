@@ -39,7 +39,7 @@ _TOGETHER = (
 )
 
 _SEVERAL = (
-    "the model is called more than once a batch: only the {} rows are announced ({}); hand what it needs "
+    "the model is called more than once per batch: only the {} rows are announced ({}); hand what it needs "
     "to one call where you can"
 )
 

@@ -48,8 +48,8 @@ def trace_frame(node: Node) -> pd.DataFrame:
 def write_chrome_trace(node: Node, path: str | PathLike[str]) -> None:
     """Write the traced keys' life on this node as Chrome trace JSON, for chrome://tracing or ui.perfetto.dev.
 
-    A process of the viewer is a node and a thread a key: with spans `owned`, `replica` and `intent`. Files of
-    several nodes of one machine fit together, because they share its clock.
+    A node is a process of the viewer, a key a thread of it, with spans `owned`, `replica` and `intent`. Files
+    of several nodes of one machine fit together, because they share its clock.
 
     Parameters
     ----------

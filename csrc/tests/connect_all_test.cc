@@ -450,7 +450,7 @@ TEST(waiting_can_be_interrupted) {
   }
   CHECK(interrupted);
   CHECK(monotonic_now() - start < 5 * kSecond);
-  CHECK(monotonic_now() - start > 300 * kMillisecond);  // a few times a second, not always
+  CHECK(monotonic_now() - start > 300 * kMillisecond);  // a few times per second, not always
 }
 
 TEST(a_node_that_starts_late_is_waited_for) {

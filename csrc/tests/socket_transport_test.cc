@@ -304,10 +304,10 @@ TEST(an_idle_cluster_wakes_up_for_keep_alives_only) {
   // In 2 s each node says 8 times that it is alive and hears 8 times of each of the two others.
   CHECK(polls >= 3 * 6);
   CHECK(polls <= 3 * (3 * 11 + 2));
-  std::cout << "  idle: " << polls / 6.0 << " wake-ups of a node a second, "
+  std::cout << "  idle: " << polls / 6.0 << " wake-ups per node and second, "
             << static_cast<double>(after.tv_sec - before.tv_sec) * 500 +
                    static_cast<double>(after.tv_nsec - before.tv_nsec) / 2e6
-            << " ms of CPU a second for three nodes with 1 s of patience\n";
+            << " ms of CPU per second for three nodes with 1 s of patience\n";
 }
 
 TEST(a_forked_child_does_not_hide_a_death) {
@@ -368,7 +368,7 @@ class Stopwatch {
 
 void print_trips(const char* what, const Stopwatch& watch) {
   std::cout << "  " << what << std::fixed << std::setprecision(1) << watch.micros() / kTrips
-            << " us a round trip of 64 B (" << watch.cpu_micros() / kTrips << " us of CPU)\n";
+            << " us per round trip of 64 B (" << watch.cpu_micros() / kTrips << " us of CPU)\n";
 }
 
 void print_rate(const char* what, const Stopwatch& watch) {

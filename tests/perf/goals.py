@@ -63,13 +63,13 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     study: str
     usecase: str
     backend: str
-    cpu_microseconds_a_sample: float
-    samples_a_second: float
+    cpu_microseconds_per_sample: float
+    samples_per_second: float
     quality: float
     runs: int
     round_trip_ms: float | None = None
     gbit_per_second: float | None = None
-    relay_microseconds_a_sample: float | None = None
+    relay_microseconds_per_sample: float | None = None
 
 
 HOW_LINKS_ARE_MADE = """\
@@ -111,15 +111,15 @@ def goal_table(rows: Sequence[Row]) -> str:
 def cost_table(costs: Sequence[Cost]) -> str:
     """A Markdown table of every cell that was trained."""
     names = [
-        *("study", "use case", "system", "CPU µs a sample", "samples a second", "quality", "runs"),
-        *("round trip (ms)", "Gbit/s", "relay's CPU µs a sample"),
+        *("study", "use case", "system", "CPU µs per sample", "samples per second", "quality", "runs"),
+        *("round trip (ms)", "Gbit/s", "relay's CPU µs per sample"),
     ]
     rows = [
         [
             *(cost.study, cost.usecase, cost.backend),
-            *(f"{cost.cpu_microseconds_a_sample:.1f}", f"{cost.samples_a_second:,.0f}"),
+            *(f"{cost.cpu_microseconds_per_sample:.1f}", f"{cost.samples_per_second:,.0f}"),
             *(f"{cost.quality:.4f}", f"{cost.runs}"),
-            *map(_optional, (cost.round_trip_ms, cost.gbit_per_second, cost.relay_microseconds_a_sample)),
+            *map(_optional, (cost.round_trip_ms, cost.gbit_per_second, cost.relay_microseconds_per_sample)),
         ]
         for cost in costs
     ]

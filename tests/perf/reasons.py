@@ -22,8 +22,8 @@ WHY: Mapping[str, str] = {
         "adds the key's word with its lock, and marks the row as changed"
     ),
     "push_gradients of": (
-        "Adagrad reads and writes value and state, 16 bytes a float, and takes a square root and a division; "
-        "that arithmetic is the floor of both, and only what torch spends around it can be saved"
+        "Adagrad reads and writes value and state, 16 bytes per float, and takes a square root and a "
+        "division; that arithmetic is the floor of both, and only what torch spends around it can be saved"
     ),
     "2 worker threads": (
         "threads share no key here, but memory: two that miss the cache at once wait for the same channels, "
@@ -48,16 +48,16 @@ WHY: Mapping[str, str] = {
         "on one node the parameter server can only save in the gather and the update of rows, and pays for "
         "the sampling of what the model reads"
     ),
-    "CTR on 2 nodes, CPU a sample": (
+    "CTR on 2 nodes, CPU per sample": (
         "a sample reads 26 rows of 16 floats. The floor gathers 1.7 kB and adds 1.7 kB back. Beyond it every "
         "system finds a batch's duplicates, keeps Adagrad's state (another 1.7 kB read and written), reads "
         "its batches, and sends what the other node changed or needs, over sockets: copies by the kernel on "
         "both sides. Ours also signals intent, and keeps replicas of frequent rows in step, whose changes "
-        "cross the network once a round however many samples caused them"
+        "cross the network once per round however many samples caused them"
     ),
-    "CTR on 2 nodes, samples a second": (
+    "CTR on 2 nodes, samples per second": (
         "on two cores the background threads that carry intent and rows run on the cores that train, so that "
-        "CPU seconds a sample decide here as well; see that row"
+        "CPU seconds per sample decide here as well; see that row"
     ),
     "CTR on 2 nodes, links": (
         "with latency hidden what remains is the CPU time of a sample, on two cores the peers' as well as "

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
-from adabench.analysis.costs import cpu_microseconds, samples_a_second
+from adabench.analysis.costs import cpu_microseconds, samples_per_second
 from adabench.analysis.load import SUCCESS, cell_labels, last_attempts
 from adabench.harness.environment import processor_name
 from adabench.results.record import Run
@@ -62,7 +62,7 @@ def rows_of_studies(sessions: Path, processor: str) -> tuple[list[Row], list[Cos
 
 
 def costs(study: str, runs: Sequence[Run]) -> list[Cost]:
-    """A line a cell, cheapest first."""
+    """A line per cell, cheapest first."""
     done = [run for run in runs if run.status in SUCCESS]
     found = []
     for cell, label in cell_labels(done).items():
@@ -75,25 +75,25 @@ def costs(study: str, runs: Sequence[Run]) -> list[Cost]:
                 study=study,
                 usecase=own[0].usecase,
                 backend=label,
-                cpu_microseconds_a_sample=round(median(map(cpu_microseconds, own)), 2),
-                samples_a_second=round(median(map(samples_a_second, own))),
+                cpu_microseconds_per_sample=round(median(map(cpu_microseconds, own)), 2),
+                samples_per_second=round(median(map(samples_per_second, own))),
                 quality=round(median(run.metrics[quality] for run in own), 4),
                 runs=len(own),
                 round_trip_ms=round(median(link.round_trip_ms for link in links), 3) if links else None,
                 gbit_per_second=round(median(link.gbit_per_second for link in links), 3) if links else None,
-                relay_microseconds_a_sample=round(median(relay), 2) if relay else None,
+                relay_microseconds_per_sample=round(median(relay), 2) if relay else None,
             )
         )
-    return sorted(found, key=lambda cost: (cost.usecase, cost.cpu_microseconds_a_sample))
+    return sorted(found, key=lambda cost: (cost.usecase, cost.cpu_microseconds_per_sample))
 
 
 def rows_against_peers(runs: Sequence[Run]) -> list[Row]:
     """Automatic intent as ratios to the floor and to whichever peer was the best in a block."""
     what, ours, peers = "CTR on 2 nodes", _ours(runs), _of(runs, *PEERS)
     return [
-        _row(f"{what}, CPU a sample", ours, _of(runs, FLOOR), cpu_microseconds, min, 1.25, "× the floor"),
-        _row(f"{what}, CPU a sample", ours, peers, cpu_microseconds, min, 1, _best_of(peers)),
-        _row(f"{what}, samples a second", ours, peers, samples_a_second, max, 1, _best_of(peers)),
+        _row(f"{what}, CPU per sample", ours, _of(runs, FLOOR), cpu_microseconds, min, 1.25, "× the floor"),
+        _row(f"{what}, CPU per sample", ours, peers, cpu_microseconds, min, 1, _best_of(peers)),
+        _row(f"{what}, samples per second", ours, peers, samples_per_second, max, 1, _best_of(peers)),
         *_left_out(what, peers),
     ]
 
@@ -106,10 +106,10 @@ def rows_behind_links(runs: Sequence[Run]) -> list[Row]:
         what, peers = f"CTR on 2 nodes, {link}", _of(behind, *PEERS)
         rows.append(
             _row(
-                f"{what}, samples a second",
+                f"{what}, samples per second",
                 _ours(behind),
                 peers,
-                samples_a_second,
+                samples_per_second,
                 max,
                 1.5,
                 _best_of(peers),
@@ -125,8 +125,8 @@ def rows_of_latency(runs: Sequence[Run]) -> list[Row]:
     for techniques, words, goal in (("adaptive", "with intent", 0.95), ("static", "no row moves", None)):
         own = _ours(runs, techniques)
         slow, fast = ([run for run in own if run.network == network] for network in ("lan", "loopback"))
-        what = f"CTR over lan links, {words}, samples a second"
-        rows.append(_row(what, slow, fast, samples_a_second, max, goal, "× loopback's"))
+        what = f"CTR over lan links, {words}, samples per second"
+        rows.append(_row(what, slow, fast, samples_per_second, max, goal, "× loopback's"))
     return rows
 
 
@@ -136,8 +136,8 @@ def rows_of_scaling(runs: Sequence[Run]) -> list[Row]:
     for usecase in ("ctr", "gcn"):
         own = [run for run in _ours(runs) if run.usecase == usecase and run.pinned]
         two, one = ([run for run in own if run.nodes == nodes] for nodes in (2, 1))
-        what = f"{usecase.upper()} on 2 nodes, a core each, samples a second"
-        rows.append(_row(what, two, one, samples_a_second, max, 1.85, "× 1 node on 1 core"))
+        what = f"{usecase.upper()} on 2 nodes, a core each, samples per second"
+        rows.append(_row(what, two, one, samples_per_second, max, 1.85, "× 1 node on 1 core"))
     return rows
 
 
@@ -163,7 +163,7 @@ def _row(
 
 
 def _left_out(what: str, peers: Sequence[Run]) -> list[Row]:
-    """A row a peer that has no finished run."""
+    """A row per peer that has no finished run."""
     done = {run.backend for run in peers if run.status in SUCCESS}
     absent = [name for name in dict.fromkeys(run.backend for run in peers) if name not in done]
     return [Row(f"{what}, {name}", "", missing=_obstacle(_of(peers, name))) for name in absent]

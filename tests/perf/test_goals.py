@@ -103,8 +103,8 @@ def test_every_missed_goal_has_a_reason_or_says_that_there_is_none(tmp_path: Pat
         study="links",
         usecase="ctr",
         backend="rpc",
-        cpu_microseconds_a_sample=20.0,
-        samples_a_second=50_000.0,
+        cpu_microseconds_per_sample=20.0,
+        samples_per_second=50_000.0,
         quality=0.75,
         runs=3,
         round_trip_ms=0.52,
@@ -147,7 +147,8 @@ def test_ours_is_compared_with_the_best_peer_of_each_block() -> None:
     ]
     assert rows_against_peers(runs)[-1].verdict == "skipped: ddp is not here"
     assert [
-        (cost.backend, cost.cpu_microseconds_a_sample, cost.samples_a_second) for cost in costs("peers", runs)
+        (cost.backend, cost.cpu_microseconds_per_sample, cost.samples_per_second)
+        for cost in costs("peers", runs)
     ] == [
         ("floor (techniques=adaptive)", 10.0, 100_000),
         ("autoada-automatic (techniques=static)", 12.0, 500_000),
@@ -169,11 +170,15 @@ def test_behind_links_the_goal_is_half_as_much_again_as_the_best_peer() -> None:
     ]
     fast, slow, left_out = rows_behind_links(runs)
     assert (fast.figure, fast.goal, fast.unit) == (1.25, 1.5, "× the best of torchrec, rpc")
-    assert fast.what == "CTR on 2 nodes, links of 0.25 ms and 10 Gbit/s, samples a second"
+    assert fast.what == "CTR on 2 nodes, links of 0.25 ms and 10 Gbit/s, samples per second"
     assert (slow.figure, slow.verdict) == (None, "skipped: autoada-automatic is not here")
     assert left_out.what.endswith("1 Gbit/s, torchrec")
     (first, *_) = costs("links", runs)
-    assert (first.round_trip_ms, first.gbit_per_second, first.relay_microseconds_a_sample) == (0.5, 9.0, 2.0)
+    assert (first.round_trip_ms, first.gbit_per_second, first.relay_microseconds_per_sample) == (
+        0.5,
+        9.0,
+        2.0,
+    )
 
 
 def test_latency_and_scaling_are_ratios_to_ourselves() -> None:

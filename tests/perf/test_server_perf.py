@@ -27,7 +27,7 @@ HUGE_PAGE = 2 << 20
 
 
 def test_a_round_costs_what_changed(launch: Launch, limit: Limit, full: bool) -> None:
-    """100,000 keys replicated on two nodes, 1 % of them changing: 500 rounds a second fit into a core."""
+    """100,000 keys replicated on two nodes, 1 % of them changing: 500 rounds per second fit into a core."""
     cases = [(2, 100_000, 1_000), (2, 10_000, 1_000), (2, 100_000, 100)]
     ranks = launch("tests.perf.server.replicas", 2, cases=cases, seconds=10 if full else 2)
     costs = []
@@ -38,9 +38,8 @@ def test_a_round_costs_what_changed(launch: Launch, limit: Limit, full: bool) ->
         # A round of one node also costs the other; both go round equally often only on average.
         costs.append(sum(node["cpu"] for node in both) / rounds)
         wall = [round(node["rounds_per_second"]) for node in both]
-        print(
-            f"{changing} of {replicas} keys: {1e3 * costs[-1]:.3f} ms of CPU a round; {wall} rounds a second"
-        )
+        cost = f"{1e3 * costs[-1]:.3f} ms of CPU per round"
+        print(f"{changing} of {replicas} keys: {cost}; {wall} rounds per second")
     one_percent, fewer_replicas, fewer_changes = costs
     limit("CPU seconds of a round", one_percent, 1 / 500)
     limit("a round, in rounds with a tenth of the replicas", one_percent / fewer_replicas, 1.5)
@@ -51,7 +50,7 @@ def test_doing_nothing_costs_nothing(launch: Launch, goal: Goal, limit: Limit, f
     cases = [(4, 20_000, 0), (2, 100_000, 0)]
     ranks = launch("tests.perf.server.replicas", 4, cases=cases, seconds=30 if full else 4)
     busiest = max(rank["cases"][0]["cpu_share"] for rank in ranks)
-    goal("idle cluster of 4 nodes", 100 * busiest, at_most=0.5, unit="% of a core a node")
+    goal("idle cluster of 4 nodes", 100 * busiest, at_most=0.5, unit="% of a core per node")
     for rank in ranks:
         print(rank["cases"])
         for case in rank["cases"]:
@@ -72,7 +71,7 @@ def test_a_row_costs_24_bytes_beyond_values_and_state(launch: Launch, goal: Goal
     print(rank)
     assert rank["touched"] == 1 << 20
     beyond = rank["resident"] - rank["touched"] * 2 * 16 * 4
-    goal("resident bytes a key, beyond value and state", beyond / rank["touched"], at_most=24, unit="bytes")
+    goal("resident bytes per key, beyond value and state", beyond / rank["touched"], at_most=24, unit="bytes")
     assert beyond <= 24 * rank["touched"] + 3 * HUGE_PAGE
 
 

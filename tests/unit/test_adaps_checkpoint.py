@@ -518,7 +518,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_is_said_and_the_previous_checkpoint_stays(small_disk: Path) -> None:
     directory = small_disk / "saved"
-    large = adaps.Table("large", rows=12000, length=3, optimizer=adaps.SGD(lr=1.0))  # 20 bytes a row
+    large = adaps.Table("large", rows=12000, length=3, optimizer=adaps.SGD(lr=1.0))  # 20 bytes per row
     with adaps.Node([large]) as node:
         kv = node.worker(0)
         kv.push(np.arange(3000), np.ones((3000, 3), np.float32))

@@ -249,7 +249,7 @@ def test_adam_counts_the_gradients_of_a_row_until_it_is_told_the_step() -> None:
 
 
 def sgd_on_three_rows(steps: int, told: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """One row a step has a gradient, and the learning rate falls: our rows, torch's."""
+    """One row per step has a gradient, and the learning rate falls: our rows, torch's."""
     parameter = torch.nn.Parameter(torch.zeros(3, 2))
     optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
     generator = torch.Generator().manual_seed(0)

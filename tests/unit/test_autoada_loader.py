@@ -500,7 +500,7 @@ def test_of_several_calls_prepare_gives_one(
     for users, items, _ in autoada.AdaDataLoader(given, 2, prepare=lambda batch: (batch[:2], {})):
         (model(users, items) - model(users, items // 2)).sum().backward()
     assert [record.message for record in caplog.records] == [
-        "the model is called more than once a batch: only the first call's rows are announced "
+        "the model is called more than once per batch: only the first call's rows are announced "
         "(prepare= gives one call); hand what it needs to one call where you can"
     ]
     assert announced.calls[-1][1:] == (expected_keys(model, given[-1]), 3)

@@ -1,4 +1,4 @@
-// Frames over TCP between hosts and Unix-domain sockets inside one: one epoll loop a channel.
+// Frames over TCP between hosts and Unix-domain sockets inside one: one epoll loop per channel.
 #pragma once
 
 #include <cstddef>

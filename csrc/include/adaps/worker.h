@@ -70,7 +70,7 @@ class Worker {
   // Takes part in no further collective call; implied by closing the node.
   void finalize();
 
-  // Asked several times a second while a call blocks; may throw, which abandons the call.
+  // Asked several times per second while a call blocks; may throw, which abandons the call.
   void set_interrupt_check(std::function<void()> check);
 
  private:

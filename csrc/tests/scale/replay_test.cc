@@ -14,7 +14,7 @@ constexpr std::uint64_t kValue = kLength * sizeof(float);
 constexpr std::size_t kSteps = 30;
 constexpr std::size_t kLookahead = 5;
 
-// Two rows a node and step, chosen by `row(node, step, i)`, out of 64.
+// Two rows per node and step, chosen by `row(node, step, i)`, out of 64.
 template <typename Row>
 AccessStream stream_of(NodeId nodes, Row row) {
   AccessStream stream;
@@ -90,7 +90,7 @@ TEST(static_pays_a_request_and_an_answer_for_each_remote_row) {
   const double expected =
       remote * static_cast<double>(2 * sizeof(RequestMessage) + 2 * sizeof(AnswerMessage) + 2 * kValue);
   CHECK(bytes > 0.9 * expected && bytes < 1.1 * expected);
-  // Two round trips a step of 0.25 ms each way.
+  // Two round trips per step, of 0.25 ms each way.
   CHECK(result.waited > static_cast<Micros>(result.node_steps) * 3 / 4 * 1000);
 }
 

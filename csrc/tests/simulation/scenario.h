@@ -1,5 +1,5 @@
-// Worlds that are scheduled by hand: one key or two, one worker a node, slices of one key, and every delivery
-// is asked for.
+// Worlds that are scheduled by hand: one key or two, one worker per node, slices of one key, and every
+// delivery is asked for.
 #pragma once
 
 #include <cstddef>
