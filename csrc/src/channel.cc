@@ -421,7 +421,7 @@ void Channel::check_key(Key key) const {
   if (key >= node_.tables.num_keys()) throw ProtocolError("a message names key " + std::to_string(key));
 }
 
-// --- wait_sync (protocol.md, section 7) ---
+// --- wait_sync (docs/design/protocol.md, section 7) ---
 
 void Channel::begin_sync(Operation& operation) {
   flush_dirty(true);

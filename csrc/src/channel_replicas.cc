@@ -1,4 +1,4 @@
-// Who owns a key, who holds a replica of it, and how their changes meet (protocol.md, section 4).
+// Who owns a key, who holds a replica of it, and how their changes meet (docs/design/protocol.md, section 4).
 
 #include <cstring>
 #include <optional>

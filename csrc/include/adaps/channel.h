@@ -1,8 +1,8 @@
 // The protocol of one channel: a state machine without I/O, threads or clock of its own.
 //
-// It is complete in protocol.md; each of its transitions is one function here. One thread (or the simulator)
-// drives a channel: on_frame, on_tick, on_peer_down; what is to be sent lies in the outbox afterwards.
-// Workers hand over what they cannot do themselves by the submit functions, from any thread.
+// It is complete in docs/design/protocol.md; each of its transitions is one function here. One thread (or the
+// simulator) drives a channel: on_frame, on_tick, on_peer_down; what is to be sent lies in the outbox
+// afterwards. Workers hand over what they cannot do themselves by the submit functions, from any thread.
 #pragma once
 
 #include <algorithm>

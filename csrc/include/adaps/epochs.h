@@ -1,4 +1,5 @@
-// Counts writes of a node that are not yet applied at their owners, by epoch (protocol.md, section 7a).
+// Counts writes of a node that are not yet applied at their owners, by epoch
+// (docs/design/protocol.md, section 7a).
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// The local path: what a worker can do on its node without a message (protocol.md, section 6).
+// The local path: what a worker can do on its node without a message (docs/design/protocol.md, section 6).
 #pragma once
 
 #include <cstdint>

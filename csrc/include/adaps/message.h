@@ -1,6 +1,6 @@
-// Messages between nodes, as they lie in a frame (protocol.md, section 3). Little-endian; every entry is a
-// multiple of four bytes, so that values can be used where they lie. How many floats follow an entry is fixed
-// by its table.
+// Messages between nodes, as they lie in a frame (docs/design/protocol.md, section 3). Little-endian; every
+// entry is a multiple of four bytes, so that values can be used where they lie. How many floats follow an
+// entry is fixed by its table.
 #pragma once
 
 #include <algorithm>
@@ -121,9 +121,10 @@ struct NewsMessage {
   std::uint64_t key = 0;
   RelocationCount rc = 0;
 };
-// kMark, kEcho: names a wait_sync. kBarrier: 0 the node is at a barrier, 1 it takes part no more. kRelease: 0
-// go on, 1 every node takes part no more. kGoodbye: the sender closes its connection next.
-// kLost: the sender has lost the node of this rank and will end.
+// kMark, kEcho: names a wait_sync. kBarrier: 0 the node is at a barrier, 1 it has left for good, 2 it is at a
+// barrier and something failed there. kRelease: 0 go on, 1 every node has left, 2 + n something failed on
+// node n. kGoodbye: the sender closes its connection next. kLost: the sender has lost the node of this rank
+// and will end; with 2^16 added, that node lives but has stalled.
 struct NumberMessage {
   MessageType type = MessageType::kMark;
   std::uint8_t unused[3] = {};

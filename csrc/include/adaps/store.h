@@ -1,6 +1,6 @@
 // The store of a node: a key word for every key, slots for the keys that it holds.
 //
-// A key word is lock and header in one (protocol.md, section 6). With a slot:
+// A key word is lock and header in one (docs/design/protocol.md, section 6). With a slot:
 //   lock:1 | slot:1 | readable:1 | push:1 | set:1 | tracked:1 | index:26
 // without one, a location entry:
 //   lock:1 | 0 | owner:12 | relocation count:18

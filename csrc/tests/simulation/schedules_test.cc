@@ -1,4 +1,4 @@
-// Races that random worlds find late or never, scheduled by hand (protocol.md, section 12, and one more).
+// Races that random worlds find late or never, scheduled by hand (docs/design/protocol.md, section 18).
 // Each passes, and fails once the rule that it is about is gone.
 #include "adaps/mutant.h"
 #include "check.h"
