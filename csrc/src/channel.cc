@@ -45,6 +45,9 @@ Channel::Channel(NodeState& node, int index)
       rank_(node.settings.rank),
       technique_(node.settings.technique),
       outbox_(node.settings.nodes),
+      taken_(node.settings.nodes),
+      held_back_(node.settings.nodes),
+      echoes_due_(node.settings.nodes),
       round_distance_(
           static_cast<Micros>(std::min(1e6 / node.settings.max_rounds_per_second, kRarestRounds))),
       last_round_(-round_distance_),
@@ -193,6 +196,7 @@ Micros Channel::on_tick() {
 #ifdef ADAPS_SIMULATION
   finish_torn();
 #endif
+  look_at_links();
   take_submissions();
   work_off_batch();
   // Each kind of work has its turn, or a flood of one would keep the others from theirs.
@@ -205,13 +209,17 @@ Micros Channel::on_tick() {
   if (round_requested_.load() && now_ >= last_round_ + round_distance_) run_round();
   if (!frozen && (acting_ || now_ >= intents_due_)) act_on_intents();
   begin_turn();
+  send_held_back();
+  begin_turn();
   if (now_ >= std::max(flush_wanted_, flush_allowed_)) flush_dirty(false);
   if (flushing()) go_on_flushing();
   // A wait_sync does not wait for the next round.
   if (node_.epochs.anyone_waits() && has_dirty()) flush_dirty(true);
   if (now_ >= stall_due()) give_up_on_stalled();
   const bool more_calls = !batch_.done() || more_submitted_ || !next_parts_.empty();
-  if (lost_peer_ || flushing() || more_calls) return now_;
+  // If the network takes at once what a refresh waits for, nobody says so.
+  const bool held_back = std::exchange(newly_held_back_, false) || more_held_back_;
+  if (lost_peer_ || flushing() || more_calls || held_back) return now_;
   if (!frozen && (acting_ || permanent || !postponed_intents_.empty() || !postponed_decisions_.empty()))
     return now_;
   Micros next = stall_due();
@@ -434,6 +442,8 @@ void Channel::on_mark(NodeId from, const NumberMessage& message) {
     flush_dirty(true);
     return;
   }
+  ++echoes_due_[from];
+  if (!ADAPS_MUTANT(echo_ahead_of_held_back)) flush_held_back(from);
   if (!ADAPS_MUTANT(echo_without_refresh)) flush_dirty(true);
   const std::uint64_t end = ADAPS_MUTANT(echo_in_between) ? flushed_ : flush_end_;
   after_flush({end, nullptr, from, message.number});
@@ -452,6 +462,7 @@ void Channel::send_flushed() {
       send_mark(*message.sync);
     } else {
       outbox_.append(message.to, NumberMessage{.type = MessageType::kEcho, .number = message.number});
+      --echoes_due_[message.to];
     }
   }
 }

@@ -312,7 +312,7 @@ void Channel::flush(LockedKey& key) {
   SlotHeader& header = key.header();
   if (header.side == 0) return;
   if (key.state() == State::kOwner) {
-    Holders(sides_, header.side).for_each([&](Holder& holder) { refresh(key, holder); });
+    Holders(sides_, header.side).for_each([&](Holder& holder) { refresh_or_hold_back(key, holder); });
     return;
   }
   if (key.state() != State::kReplica) return;
@@ -337,13 +337,76 @@ void Channel::flush(LockedKey& key) {
 
 void Channel::refresh(LockedKey& key, Holder& holder) {
   const Version version = key.header().version;
+  holder.held_back = false;
   if (holder.sent == version) return;
   holder.sent = version;
   RefreshMessage message;
   message.key = key.key();
   message.version = version;
   outbox_.append(holder.node, message, {std::span<const float>(key.value(), key.width())});
+  holder.frame = outbox_.last_frame(holder.node);
   counters_.refreshes_sent.add();
+}
+
+// --- refreshes that the network does not take as fast as keys are written ---
+
+void Channel::look_at_links() {
+  if (!backlog_) return;
+  for (NodeId peer = 0; peer < node_.settings.nodes; ++peer) {
+    if (peer != rank_) taken_[peer] = outbox_.last_drained(peer) - static_cast<std::uint32_t>(backlog_(peer));
+  }
+}
+
+// A number from before 2^32 frames may pass for a new one: what waits for it is sent somewhat later.
+bool Channel::untaken(NodeId to, std::uint32_t frame) const {
+  if (!backlog_) return false;
+  const std::uint32_t last = outbox_.last_frame(to);
+  return last - frame < last - taken_[to];
+}
+
+// One refresh of a key waits on a link at most: a later one carries the changes of all that were left out.
+// Where an echo waits for it, it goes at once; of those only as many are under way as the holder has calls.
+void Channel::refresh_or_hold_back(LockedKey& key, Holder& holder) {
+  if (echoes_due_[holder.node] > 0 || !untaken(holder.node, holder.frame)) {
+    refresh(key, holder);
+    return;
+  }
+  if (holder.sent == key.header().version || holder.held_back) return;
+  holder.held_back = true;
+  newly_held_back_ = true;
+  counters_.refreshes_held_back.add();
+  if (!ADAPS_MUTANT(held_back_forgotten)) held_back_[holder.node].push_back({key.key(), holder.frame});
+}
+
+// What was refreshed, dropped or given away since has left its entry behind.
+void Channel::send_held_back() {
+  more_held_back_ = false;
+  for (NodeId peer = 0; peer < node_.settings.nodes; ++peer) {
+    std::deque<HeldBack>& waiting = held_back_[peer];
+    while (!waiting.empty() && !untaken(peer, waiting.front().frame)) {
+      if (turn_is_over()) {
+        more_held_back_ = true;
+        return;
+      }
+      const HeldBack first = waiting.front();
+      waiting.pop_front();
+      LockedKey key = lock(first.key);
+      spend(key.width());
+      if (key.state() != State::kOwner || key.header().side == 0) continue;
+      Holder* holder = Holders(sides_, key.header().side).find(peer);
+      if (holder != nullptr && holder->held_back && holder->frame == first.frame) refresh(key, *holder);
+    }
+  }
+}
+
+// All that is held back for the peer goes with the next flush of everything.
+void Channel::flush_held_back(NodeId to) {
+  const Tables& tables = node_.tables;
+  const Table* hint = nullptr;
+  for (const HeldBack& held_back : held_back_[to])
+    deferred_[static_cast<std::size_t>(&tables.find(held_back.key, hint) - &tables[0])].push_back(
+        held_back.key);
+  held_back_[to].clear();
 }
 
 // Gives whether the owner has now what a holder has that was at the version before.

@@ -53,9 +53,14 @@ Link::Link(Connection connection, Micros now)
 }
 
 void Link::close() {
-  queued_.clear();
-  held_.clear();
+  drop();
   socket_.reset();
+}
+
+void Link::drop() {
+  queued_.clear();
+  keep_alives_ = 0;
+  held_.clear();
 }
 
 void Link::queue(Frame frame) {
@@ -63,7 +68,16 @@ void Link::queue(Frame frame) {
   queue(length, std::move(frame));
 }
 
-void Link::queue_keep_alive() { queue(wire::kKeepAlive, {}); }
+void Link::queue_keep_alive() {
+  queue(wire::kKeepAlive, {});
+  ++keep_alives_;
+}
+
+std::size_t Link::backlog(Micros now) const {
+  const auto waiting = std::upper_bound(held_.begin(), held_.end(), now,
+                                        [](Micros time, const Held& held) { return time < held.taken; });
+  return queued_.size() - keep_alives_ + static_cast<std::size_t>(held_.end() - waiting);
+}
 
 void Link::queue(std::uint32_t length, Frame payload) {
   const std::uint64_t number = number_++;
@@ -76,7 +90,7 @@ void Link::queue(std::uint32_t length, Frame payload) {
 
 void Link::release() {
   if (held_.empty()) return;  // closed, or failed, since it was held
-  queue(std::move(held_.front()));
+  queue(std::move(held_.front().frame));
   held_.pop_front();
 }
 
@@ -98,8 +112,7 @@ Link::Transferred Link::write() {
       if (would_block(errno)) break;
       write_error = errno == EPIPE ? 0 : errno;
       ::shutdown(fd(), SHUT_RDWR);
-      queued_.clear();
-      held_.clear();
+      drop();
       break;
     }
     forget(static_cast<std::size_t>(written), done);
@@ -113,7 +126,12 @@ void Link::forget(std::size_t written, Transferred& done) {
   front_written_ += written;
   while (!queued_.empty() && front_written_ >= bytes_of(queued_.front().payload.size())) {
     front_written_ -= bytes_of(queued_.front().payload.size());
-    done.frames += queued_.front().header.length != wire::kKeepAlive;
+    const bool keep_alive = queued_.front().header.length == wire::kKeepAlive;
+    if (keep_alive) {
+      --keep_alives_;
+    } else {
+      ++done.frames;
+    }
     queued_.pop_front();
   }
 }

@@ -28,13 +28,15 @@ class Link {
 
   void queue(Frame frame);
   void queue_keep_alive();
-  // Keeps a frame that is queued by the corresponding release().
-  void hold(Frame frame) { held_.push_back(std::move(frame)); }
+  // Keeps a frame, which an imitated wire takes at a given time, until the corresponding release() queues it.
+  void hold(Frame frame, Micros taken) { held_.push_back({std::move(frame), taken}); }
   void release();
   bool writing() const { return !queued_.empty(); }
   // On the wire.
   std::size_t bytes_of(std::size_t payload) const { return wire::bytes_of(payload, seal_.has_value()); }
   bool drained() const { return queued_.empty() && held_.empty(); }
+  // Frames that the wire has not taken, without keep-alives.
+  std::size_t backlog(Micros now) const;
 
   struct Transferred {
     std::size_t bytes = 0;
@@ -68,12 +70,19 @@ class Link {
     wire::Tag header_tag, payload_tag;  // of a sealed stream
   };
 
+  struct Held {
+    Frame frame;
+    Micros taken;
+  };
+
   void queue(std::uint32_t length, Frame payload);
+  void drop();
   void forget(std::size_t written, Transferred& done);
 
   Descriptor socket_;
   std::deque<Queued> queued_;
-  std::deque<Frame> held_;
+  std::size_t keep_alives_ = 0;  // among them
+  std::deque<Held> held_;
   std::size_t front_written_ = 0;  // bytes of queued_.front() that the socket took
   std::uint64_t number_ = 0;       // of the next frame
   std::optional<wire::Seal> seal_;

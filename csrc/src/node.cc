@@ -71,7 +71,9 @@ class LonelyDriver : public Driver {
 class SocketDriver : public Driver, public TransportEvents {
  public:
   SocketDriver(std::unique_ptr<SocketTransport> transport, Channel& channel)
-      : transport_(std::move(transport)), channel_(channel) {}
+      : transport_(std::move(transport)), channel_(channel) {
+    channel_.set_backlog([this](NodeId to) { return transport_->backlog(to); });
+  }
 
   void wait(Micros timeout) override {
     transport_->poll(timeout, *this);
@@ -290,6 +292,7 @@ std::map<std::string, double> Node::stats() const {
     add("replicas_dropped", c.replicas_dropped);
     add("deltas_sent", c.deltas_sent);
     add("refreshes_sent", c.refreshes_sent);
+    add("refreshes_held_back", c.refreshes_held_back);
     add("requests_forwarded", c.requests_forwarded);
     add("lead_micros", c.lead_micros);
     add("lead_keys", c.lead_keys);

@@ -31,6 +31,7 @@ class EpollTransport final : public SocketTransport {
   EpollTransport(std::vector<Connection> connections, const SocketOptions& options);
 
   void send(NodeId to, Frame frame) override;
+  std::size_t backlog(NodeId to) const override { return links_[to].backlog(monotonic_now()); }
   void poll(Micros timeout, TransportEvents& events) override;
   void wake() override { loop_.wake(); }
   void expect_close() override { closing_ = true; }
@@ -119,8 +120,9 @@ void EpollTransport::send(NodeId to, Frame frame) {
   }
   const double start = std::max(static_cast<double>(monotonic_now()), link.free_at);
   link.free_at = start + micros_per_byte_ * static_cast<double>(link.bytes_of(frame.size()));
-  held_.push({static_cast<Micros>(std::ceil(link.free_at)) + latency_, to});
-  link.hold(std::move(frame));
+  const auto taken = static_cast<Micros>(std::ceil(link.free_at));
+  held_.push({taken + latency_, to});
+  link.hold(std::move(frame), taken);
 }
 
 void EpollTransport::poll(Micros timeout, TransportEvents& events) {

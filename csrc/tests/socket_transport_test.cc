@@ -108,6 +108,34 @@ TEST(frames_that_cannot_be_sent_are_named) {
   CHECK_THROWS(nodes[0]->send(2, Frame(1)), std::invalid_argument, "node 2");
 }
 
+TEST(a_backlog_is_what_the_network_has_not_taken) {
+  for (const Medium medium : kMedia) {
+    const Transports nodes = cluster(2, medium);
+    Events events[2];
+    constexpr std::size_t kFrames = 64;
+    CHECK_EQ(nodes[0]->backlog(1), 0u);
+    for (std::size_t i = 0; i < kFrames; ++i) nodes[0]->send(1, Frame(std::size_t{1} << 20));
+    CHECK_EQ(nodes[0]->backlog(1), kFrames);
+    nodes[0]->poll(0, events[0]);
+    CHECK(nodes[0]->backlog(1) > 0);  // nobody reads
+    REQUIRE(pump({{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}},
+                 [&] { return events[1].frames == kFrames; }));
+    CHECK_EQ(nodes[0]->backlog(1), 0u);
+  }
+}
+
+// What travels on an imitated wire is no backlog, however long it takes.
+TEST(a_backlog_of_an_imitated_network_is_what_waits_for_its_wire) {
+  const auto backlog = [](LinkShape shape) {
+    const Transports nodes =
+        cluster(2, Medium::kUnix, [&](SocketOptions& options) { options.shape = shape; });
+    for (int i = 0; i < 3; ++i) nodes[0]->send(1, Frame(100));
+    return nodes[0]->backlog(1);
+  };
+  CHECK_EQ(backlog({.latency_seconds = 3600.0}), 0u);
+  CHECK_EQ(backlog({.bits_per_second = 1.0}), 3u);
+}
+
 TEST(latency_delays_every_frame) {
   for (const Medium medium : kMedia) {
     const Transports nodes =

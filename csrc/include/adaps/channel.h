@@ -59,6 +59,9 @@ class Channel : public TransportEvents {
   const Outbox& outbox() const { return outbox_; }
   // Called, from any thread, when the driver should call on_tick.
   void set_waker(std::function<void()> waker) { waker_ = std::move(waker); }
+  // Tells how many of the frames to a peer that were drained the network has not taken yet. Without it, it
+  // takes all at once.
+  void set_backlog(std::function<std::size_t(NodeId)> backlog) { backlog_ = std::move(backlog); }
   // Every node takes part no more (channel 0 knows).
   bool closed() const { return closed_.load(std::memory_order_acquire); }
   bool goodbye_sent() const { return goodbye_sent_.load(std::memory_order_acquire); }
@@ -214,6 +217,11 @@ class Channel : public TransportEvents {
   void finish_drop(LockedKey& key);
   void flush(LockedKey& key);
   void refresh(LockedKey& key, Holder& holder);
+  void look_at_links();
+  bool untaken(NodeId to, std::uint32_t frame) const;
+  void refresh_or_hold_back(LockedKey& key, Holder& holder);
+  void send_held_back();
+  void flush_held_back(NodeId to);
   Holder* find_holder(LockedKey& key, NodeId from, RelocationCount rc);
   bool apply_change(LockedKey& key, const DeltaMessage& message, std::span<const float> floats);
   void forget(Delta& delta);
@@ -252,6 +260,19 @@ class Channel : public TransportEvents {
   std::atomic<bool> settle_requested_{false};  // and a clock has advanced since
   ChannelCounters counters_;
   std::function<void()> waker_;
+
+  // Refreshes that wait for the one before them of the same key and holder, so that what waits to be sent is
+  // bounded by the keys that are held, however often they are written.
+  struct HeldBack {
+    Key key;
+    std::uint32_t frame;  // with which that one goes
+  };
+  std::function<std::size_t(NodeId)> backlog_;
+  std::vector<std::uint32_t> taken_;             // by peer: the last frame that the network has taken
+  std::vector<std::deque<HeldBack>> held_back_;  // by peer
+  std::vector<std::uint32_t> echoes_due_;        // by peer, which is to see all before its echo
+  bool newly_held_back_ = false;                 // since the last turn
+  bool more_held_back_ = false;                  // could be sent now: the turn did not get through
 
   // submissions
   std::mutex inbox_mutex_;

@@ -40,9 +40,11 @@ struct Unapplied {
 struct Holder {
   Version sent = 0;  // the version that it has, or will have when its link is drained
   std::uint32_t next = 0;
+  std::uint32_t frame = 0;  // of its link, that its last refresh went with
   NodeId node = 0;
+  bool held_back = false;  // the next refresh waits until the network has taken that frame
 };
-static_assert(sizeof(Holder) == 12);
+static_assert(sizeof(Holder) == 16);
 
 // One per channel. Entries belong to a key and are touched under its lock only.
 struct SideTables {

@@ -48,7 +48,9 @@ namespace adaps {
   X(parts_at_once, "the parts of a divided push are sent without waiting for answers")      \
   X(echo_in_between, "MARK is echoed before the slices of its refreshes are through")       \
   X(queue_without_limit, "a call goes on though too many bytes are queued")                 \
-  X(queue_never_emptied, "bytes of a finished call count as queued")
+  X(queue_never_emptied, "bytes of a finished call count as queued")                        \
+  X(held_back_forgotten, "a refresh that is held back is never sent")                       \
+  X(echo_ahead_of_held_back, "MARK is echoed ahead of the refreshes that are held back")
 
 enum class Mutant : std::uint8_t {
   none,

@@ -20,7 +20,7 @@ namespace adaps {
 // of the state changes. Frames are cut at entries.
 class Outbox {
  public:
-  explicit Outbox(NodeId nodes) : buffers_(nodes) {}
+  explicit Outbox(NodeId nodes) : buffers_(nodes), drained_(nodes) {}
 
   // Appends one message: its header (a multiple of 4 bytes) and what follows it.
   template <typename Header>
@@ -49,10 +49,18 @@ class Outbox {
     return bytes_by_type_[static_cast<std::size_t>(type)].get();
   }
 
+  // Frames of a link are numbered from 1, modulo 2^32: the one that the last message went with,
+  std::uint32_t last_frame(NodeId to) const {
+    return drained_[to] + static_cast<std::uint32_t>(buffers_[to].size());
+  }
+  // and the last one that was drained.
+  std::uint32_t last_drained(NodeId to) const { return drained_[to]; }
+
   // Hands every frame to `sink(to, frame)` and is empty then.
   template <typename Sink>
   void drain(Sink&& sink) {
     for (std::size_t to = 0; to < buffers_.size(); ++to) {
+      drained_[to] += static_cast<std::uint32_t>(buffers_[to].size());
       for (Frame& frame : buffers_[to]) sink(static_cast<NodeId>(to), std::move(frame));
       buffers_[to].clear();
     }
@@ -75,6 +83,7 @@ class Outbox {
  private:
   static constexpr std::size_t kCut = std::size_t{1} << 20;
   std::vector<std::vector<Frame>> buffers_;
+  std::vector<std::uint32_t> drained_;
   std::array<Counter, kMessageTypes> bytes_by_type_;
 };
 

@@ -48,7 +48,7 @@ struct alignas(64) ChannelCounters {
   Counter intents_acted, intents_late;
   Counter relocations;  // keys that became owned here by a transfer
   Counter replicas_set_up, replicas_dropped;
-  Counter deltas_sent, refreshes_sent, requests_forwarded;
+  Counter deltas_sent, refreshes_sent, refreshes_held_back, requests_forwarded;
   Counter lead_micros, lead_keys;  // from sending an intent until the key is local
 };
 

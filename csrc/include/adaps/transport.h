@@ -22,6 +22,8 @@ class Transport {
   virtual ~Transport() = default;
   // Takes the frame's bytes; never blocks. Frames to a peer that is down are dropped.
   virtual void send(NodeId to, Frame frame) = 0;
+  // How many frames to the peer the network has not taken yet.
+  virtual std::size_t backlog(NodeId to) const = 0;
 };
 
 // Called on the channel's thread.

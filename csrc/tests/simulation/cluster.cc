@@ -20,6 +20,11 @@ Cluster::Cluster(const WorldSpec& spec, std::uint32_t more_timers)
     settings.rank = rank;
     nodes_.push_back(std::make_unique<NodeState>(spec.tables, settings));
   }
+  sent_.resize(static_cast<std::size_t>(channels_) * nodes_.size() * nodes_.size());
+  for (NodeId rank = 0; spec.backlog && rank < nodes(); ++rank) {
+    for (int i = 0; i < channels_; ++i)
+      channel(rank, i).set_backlog([this, rank, i](NodeId to) { return backlog({i, rank, to}); });
+  }
   for (int i = 0; i < channels_; ++i) cutters_.emplace_back(nodes_[0]->tables, spec.settings.nodes);
 }
 
@@ -52,9 +57,23 @@ void Cluster::send_all(NodeId rank, int index) {
       const Entry entry = cutters_[static_cast<std::size_t>(index)].cut(rank, to, rest);
       network_.send(link, entry.bytes);
       ++messages_;
+      ++sent(link).entries;
       if (on_sent) on_sent(link, entry.type);
     }
+    sent(link).frames.push_back(sent(link).entries);
   });
+}
+
+Cluster::Sent& Cluster::sent(const Link& link) {
+  const std::size_t pair = static_cast<std::size_t>(link.from) * nodes() + link.to;
+  return sent_[static_cast<std::size_t>(link.channel) * nodes() * nodes() + pair];
+}
+
+std::size_t Cluster::backlog(const Link& link) {
+  Sent& all = sent(link);
+  const std::uint64_t delivered = all.entries - network_.waiting(link);
+  while (!all.frames.empty() && all.frames.front() <= delivered) all.frames.pop_front();
+  return all.frames.size();
 }
 
 void Cluster::note_entries(const Link& link, const char* verb, std::span<const std::byte> frame) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -44,13 +45,21 @@ class Cluster {
   void note(const std::string& line);
 
  private:
+  struct Sent {
+    std::uint64_t entries = 0;
+    std::deque<std::uint64_t> frames;  // the numbers of their last entries
+  };
+
   void send_all(NodeId rank, int index);
+  Sent& sent(const Link& link);
+  std::size_t backlog(const Link& link);
   void note_entries(const Link& link, const char* arrow, std::span<const std::byte> frame);
 
   const int channels_;
   SimulatedNetwork network_;
   std::vector<std::unique_ptr<NodeState>> nodes_;
   std::vector<EntryCutter> cutters_;  // by channel
+  std::vector<Sent> sent_;            // by channel and pair of nodes
   std::uint64_t messages_ = 0;
   std::vector<std::string>* log_ = nullptr;
 };

@@ -273,6 +273,7 @@ class Generator {
     }
     for (std::size_t i = 0; i < nodes; ++i) spec_.tick.push_back(spread(0.1, narrow_ ? 10.0 : 100.0) * kUnit);
     spec_.merging = one_of({0.0, 0.5, 1.0});
+    spec_.backlog = random_.chance(0.5);
   }
 
   // So small that they are met, in half of the worlds each.

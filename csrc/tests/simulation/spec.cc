@@ -46,6 +46,7 @@ std::string describe(const WorldSpec& spec) {
   const Directory directory(spec.settings.nodes, spec.settings.channels);
   for (const Key key : spec.keys) text << " " << key << "@" << directory.home(key);
   if (spec.freeze_probability > 0.0) text << ", frozen links";
+  if (spec.backlog) text << ", a backlog";
   return text.str();
 }
 

@@ -61,6 +61,8 @@ struct WorldSpec {
   // Workers at a barrier go on at once and nothing is sent for it: the weakest barrier that there can be.
   bool weak_barrier = true;
   bool reordering = false;
+  // The network takes a frame from its sender only when it delivers it, and tells so; else at once.
+  bool backlog = false;
 };
 
 const char* name_of(CallKind kind);

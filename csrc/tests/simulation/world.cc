@@ -64,6 +64,7 @@ void World::run_until_quiet() {
     if (event.kind == SimulatedNetwork::Event::Kind::kFrame) {
       cluster_.deliver(event.link, event.frame);
       wake_later(event.link.to, event.link.channel);
+      if (spec_.backlog) wake_later(event.link.from, event.link.channel);
       collect(event.link.to);
     } else if (event.timer < first_caller_timer_) {
       const auto node = static_cast<NodeId>(event.timer / static_cast<std::uint32_t>(cluster_.channels()));

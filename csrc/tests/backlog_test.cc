@@ -1,0 +1,164 @@
+// An owner that writes faster than a holder's link takes: channels driven by hand, over links that stand
+// still until they are told to deliver.
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "adaps/channel.h"
+#include "adaps/message.h"
+#include "adaps/node_state.h"
+#include "adaps/worker.h"
+#include "check.h"
+
+using namespace adaps;
+
+namespace {
+
+constexpr std::size_t kLength = 4;
+constexpr std::size_t kKeys = 50;
+constexpr int kRounds = 1000;
+constexpr std::size_t kRefreshBytes = sizeof(RefreshMessage) + kLength * sizeof(float);
+
+// Node 0 owns the keys, all others have replicas of them.
+class Nodes {
+ public:
+  explicit Nodes(NodeId nodes) : links_(static_cast<std::size_t>(nodes) * nodes) {
+    TableSpec table;
+    table.name = std::string("t");
+    table.rows = 64 * kKeys;
+    table.length = kLength;
+    Settings settings;
+    settings.nodes = nodes;
+    settings.technique = Technique::kReplication;
+    settings.slice = kKeys / 3;
+    for (NodeId rank = 0; rank < nodes; ++rank) {
+      settings.rank = rank;
+      nodes_.push_back(std::make_unique<NodeState>(std::vector<TableSpec>{table}, settings));
+      workers_.push_back(std::make_unique<Worker>(*nodes_.back(), 0));
+      channel(rank).set_backlog([this, rank](NodeId to) { return link(rank, to).size(); });
+    }
+    for (Key key = 0; keys.size() < kKeys; ++key) {
+      if (nodes_[0]->directory.home(key) == 0) keys.push_back(key);
+    }
+    for (NodeId rank = 1; rank < nodes; ++rank) workers_[rank]->intent(keys, 0, kForever);
+    run({});
+  }
+
+  Channel& channel(NodeId rank) { return *nodes_[rank]->channels[0]; }
+  Worker& worker(NodeId rank) { return *workers_[rank]; }
+  std::uint64_t refreshes() { return channel(0).outbox().bytes_of(MessageType::kRefresh) / kRefreshBytes; }
+
+  void write() {
+    workers_[0]->push(keys, std::vector<float>(kKeys * kLength, 1.0F).data(), kKeys * kLength, false);
+  }
+  std::vector<float> read(NodeId rank) {
+    std::vector<float> values(kKeys * kLength);
+    CHECK_EQ(workers_[rank]->pull(keys, values.data(), values.size(), true), kDone);
+    return values;
+  }
+  // Rounds, until there is nothing to do; only links that are not blocked deliver.
+  using Pair = std::pair<NodeId, NodeId>;
+  void run(const std::vector<Pair>& blocked) {
+    for (int idle = 0; idle < 3; ++idle) {
+      for (NodeId rank = 0; rank < nodes_.size(); ++rank) {
+        if (turn(rank)) idle = 0;
+        for (NodeId from = 0; from < nodes_.size(); ++from) {
+          if (std::find(blocked.begin(), blocked.end(), Pair(from, rank)) != blocked.end()) continue;
+          while (!link(from, rank).empty()) {
+            const Frame frame = std::move(link(from, rank).front());
+            link(from, rank).pop_front();
+            channel(rank).on_frame(from, frame);
+            idle = 0;
+          }
+        }
+      }
+    }
+  }
+
+  std::vector<Key> keys;
+
+ private:
+  std::deque<Frame>& link(NodeId from, NodeId to) { return links_[from * nodes_.size() + to]; }
+
+  // Whether there was something to do.
+  bool turn(NodeId rank) {
+    now_ += 10'000;  // the next round may begin
+    channel(rank).set_now(now_);
+    const Micros next = channel(rank).on_tick();
+    bool sent = false;
+    channel(rank).outbox().drain([&](NodeId to, Frame frame) {
+      link(rank, to).push_back(std::move(frame));
+      sent = true;
+    });
+    return sent || next != kNever;
+  }
+
+  Micros now_ = 1'000'000;
+  std::vector<std::deque<Frame>> links_;
+  std::vector<std::unique_ptr<NodeState>> nodes_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+};
+
+std::vector<float> all(int value) { return std::vector<float>(kKeys * kLength, static_cast<float>(value)); }
+
+}  // namespace
+
+TEST(what_waits_on_a_link_is_bounded_by_the_keys_however_often_they_are_written) {
+  Nodes nodes(2);
+  for (int i = 0; i < kRounds; ++i) {
+    nodes.write();
+    nodes.run({{0, 1}});
+  }
+  CHECK_EQ(nodes.refreshes(), kKeys);
+  CHECK(nodes.read(1) == all(0));
+  nodes.run({});
+  CHECK_EQ(nodes.refreshes(), 2 * kKeys);
+  CHECK(nodes.read(1) == all(kRounds));
+}
+
+TEST(other_holders_do_not_wait_for_one_whose_link_stands_still) {
+  Nodes nodes(3);
+  for (int i = 1; i <= kRounds; ++i) {
+    nodes.write();
+    nodes.run({{0, 1}});
+    if (i % 100 == 0) CHECK(nodes.read(2) == all(i));
+  }
+  CHECK_EQ(nodes.refreshes(), kKeys + kRounds * kKeys);
+  nodes.run({});
+  CHECK(nodes.read(1) == all(kRounds));
+}
+
+TEST(a_wait_sync_sees_what_was_held_back) {
+  Nodes nodes(2);
+  for (int i = 0; i < 3; ++i) {
+    nodes.write();
+    nodes.run({{0, 1}});
+  }
+  const Ticket sync = nodes.worker(1).wait_sync(true);
+  nodes.run({{0, 1}});
+  CHECK(!nodes.worker(1).is_done(sync));
+  nodes.write();
+  nodes.run({{0, 1}});  // again held back: it is no concern of the call
+  nodes.run({});
+  CHECK(nodes.worker(1).is_done(sync));
+  CHECK(nodes.read(1) == all(4));
+  CHECK_EQ(nodes.refreshes(), 3 * kKeys);
+}
+
+TEST(wait_syncs_of_others_do_not_fill_a_link_that_stands_still) {
+  Nodes nodes(3);
+  for (int i = 0; i < kRounds; ++i) {
+    nodes.write();
+    const Ticket sync = nodes.worker(2).wait_sync(true);
+    nodes.run({{0, 1}, {1, 2}});
+    CHECK(nodes.read(2) == all(i + 1));
+    CHECK(!nodes.worker(2).is_done(sync));
+  }
+  CHECK_EQ(nodes.refreshes(), kKeys + kRounds * kKeys);
+  nodes.run({});
+  nodes.worker(2).waitall();
+  CHECK(nodes.read(1) == all(kRounds));
+}
