@@ -8,8 +8,9 @@ import msgspec
 
 from adabench.backends.protocol import Backend, Options
 from adabench.harness.findings import Finding
+from adabench.harness.fork_server import ForkServer
 from adabench.harness.launch import Outcome, launch_unrecorded
-from adabench.harness.registry import load_backend, load_usecase, unavailable
+from adabench.harness.registry import load_backend, load_usecase, modules, unavailable
 from adabench.harness.spec import TrialSpec
 from adabench.usecases.protocol import Params
 
@@ -40,14 +41,27 @@ def check_backend(name: str) -> Iterator[Finding]:
     if obstacle is not None:
         yield Finding("can work here", False, obstacle)
         return
-    reference = _train("single", {}, 1, 1)
+    with ForkServer(modules("usecase", [USECASE])) as server:
+        yield from _trained(server, name, backend)
+
+
+def _options(backend: type[Backend]) -> Finding:
+    promise = "its Options derive from adabench.backends.protocol.Options and all have defaults"
+    if not (isinstance(backend.Options, type) and issubclass(backend.Options, Options)):
+        return Finding(promise, False, f"they are {backend.Options!r}")
+    required = [field.name for field in msgspec.structs.fields(backend.Options) if field.required]
+    return Finding(promise, not required, f"no default: {', '.join(required)}" if required else "")
+
+
+def _trained(server: ForkServer, name: str, backend: type[Backend]) -> Iterator[Finding]:
+    reference = _train(server, "single", {}, 1, 1)
     if reference.status != "ok":
         yield Finding("plain PyTorch trains the reference", False, str(reference.reason))
         return
     shapes = [(1, 1), (2, 1), (2, 2)] if backend.distributed else [(1, 1)]
     for nodes, workers in shapes:
         where = f"{nodes} node{'s' * (nodes > 1)} x {workers} worker{'s' * (workers > 1)}"
-        outcome = _train(name, {}, nodes, workers)
+        outcome = _train(server, name, {}, nodes, workers)
         if outcome.status == "skipped" and nodes * workers > 1:
             yield Finding(f"says why it cannot train on {where}", True, outcome.reason or "")
             continue
@@ -59,14 +73,6 @@ def check_backend(name: str) -> Iterator[Finding]:
         yield Finding(f"cleans up on {where}", not outcome.left, ", ".join(outcome.left))
         if nodes > 1 and "lookahead" in {field.name for field in msgspec.structs.fields(backend.Options)}:
             yield _intents(where, outcome, nodes)
-
-
-def _options(backend: type[Backend]) -> Finding:
-    promise = "its Options derive from adabench.backends.protocol.Options and all have defaults"
-    if not (isinstance(backend.Options, type) and issubclass(backend.Options, Options)):
-        return Finding(promise, False, f"they are {backend.Options!r}")
-    required = [field.name for field in msgspec.structs.fields(backend.Options) if field.required]
-    return Finding(promise, not required, f"no default: {', '.join(required)}" if required else "")
 
 
 def _quality(where: str, outcome: Outcome, reference: Outcome) -> Finding:
@@ -102,7 +108,7 @@ def _intents(where: str, outcome: Outcome, nodes: int) -> Finding:
     )
 
 
-def _train(backend: str, options: dict[str, object], nodes: int, workers: int) -> Outcome:
+def _train(server: ForkServer, backend: str, options: dict[str, object], nodes: int, workers: int) -> Outcome:
     spec = TrialSpec(
         usecase=USECASE,
         params=msgspec.to_builtins(_params(nodes * workers)),
@@ -111,7 +117,7 @@ def _train(backend: str, options: dict[str, object], nodes: int, workers: int) -
         nodes=nodes,
         workers=workers,
     )
-    return launch_unrecorded(spec, SECONDS)
+    return launch_unrecorded(server, spec, SECONDS)
 
 
 def _params(workers: int) -> Params:

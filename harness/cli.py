@@ -19,6 +19,7 @@ from adabench.harness.commands_profile import profile
 from adabench.harness.commands_results import compare, export, list_, plot, report, show
 from adabench.harness.commands_run import plan, run
 from adabench.harness.errors import UsageError
+from adabench.harness.fork_server import ForkServerError
 from adabench.harness.terminal import plain
 from adabench.results.record import RecordError
 
@@ -91,6 +92,9 @@ def main() -> None:
     except (UsageError, RecordError) as error:
         print(plain(f"error: {error}"), file=sys.stderr)
         sys.exit(2)
+    except ForkServerError as error:
+        print(plain(f"error: {error}"), file=sys.stderr)
+        sys.exit(1)
 
 
 def _refuse_other_text(arguments: list[str]) -> None:

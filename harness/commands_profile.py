@@ -78,6 +78,7 @@ def profile(
 
 def _profiled(study: Study, root: Path) -> tuple[SessionStore, Run | None]:
     """The session of the one run; no run if it was interrupted."""
+    from adabench.harness.fork_server import ForkServer
     from adabench.harness.interruption import Interruption
     from adabench.harness.one_run import execute_run
     from adabench.harness.open_session import open_session
@@ -96,10 +97,12 @@ def _profiled(study: Study, root: Path) -> tuple[SessionStore, Run | None]:
     with (
         open_session(study, cells, root, True, typer.echo) as (store, session),
         Interruption() as stopped,
+        ForkServer() as server,
     ):
         (planned,) = session.plan
         folder = _folder(store)
         folder.mkdir()
+        server.start()
         run = execute_run(
             planned,
             cells[0],
@@ -108,6 +111,7 @@ def _profiled(study: Study, root: Path) -> tuple[SessionStore, Run | None]:
             study,
             session,
             store,
+            server,
             stopped,
             lambda state: None,
             profile=folder,

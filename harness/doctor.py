@@ -14,6 +14,7 @@ from adabench.analysis.statistics import median_interval
 from adabench.harness import leftovers
 from adabench.harness.environment import capture, machine_name, probe
 from adabench.harness.errors import UsageError
+from adabench.harness.fork_server import ForkServer
 from adabench.harness.launch import launch_unrecorded
 from adabench.harness.prerequisites import complaints_about
 from adabench.harness.registry import load_usecase
@@ -99,9 +100,10 @@ def noise_floor(say: Callable[[str], None]) -> str:
     """
     say(f"A/A: {2 * PAIRS} runs of ctr in plain PyTorch")
     seconds = []
-    for number in range(2 * PAIRS):
-        seconds.append(_train(seed=1 + number // 2))
-        say(f"  run {number + 1}: {seconds[-1]:.3f} s training")
+    with ForkServer() as server:
+        for number in range(2 * PAIRS):
+            seconds.append(_train(server, seed=1 + number // 2))
+            say(f"  run {number + 1}: {seconds[-1]:.3f} s training")
     # Which of a pair comes first alternates, as it does between backends.
     ratios = [
         math.log(seconds[2 * pair + pair % 2] / seconds[2 * pair + 1 - pair % 2]) for pair in range(PAIRS)
@@ -135,10 +137,10 @@ def _noise(environment: dict[str, Any]) -> tuple[float, float, float, list[str]]
     return load, median, spread, complaints
 
 
-def _train(seed: int) -> float:
+def _train(server: ForkServer, seed: int) -> float:
     params = msgspec.to_builtins(load_usecase("ctr").Params(epochs=1))
     spec = TrialSpec(usecase="ctr", params=params, backend="single", options={}, seed=seed)
-    outcome = launch_unrecorded(spec, 300)
+    outcome = launch_unrecorded(server, spec, 300)
     if outcome.status != "ok":
         raise UsageError(f"the noise floor cannot be measured, because a run ended badly: {outcome.reason}")
     return outcome.results[0].train_seconds

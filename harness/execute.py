@@ -17,13 +17,14 @@ from adabench.analysis.statistics import looks
 from adabench.harness.cell import Cell
 from adabench.harness.doctor import noise_complaints
 from adabench.harness.errors import UsageError
+from adabench.harness.fork_server import ForkServer
 from adabench.harness.interruption import Interruption
 from adabench.harness.one_run import execute_run
 from adabench.harness.open_session import open_session
 from adabench.harness.plan import cells_of, planned_runs, with_repeats
 from adabench.harness.plan_text import too_short
 from adabench.harness.progress import SessionProgress
-from adabench.harness.registry import load_usecase, unavailable
+from adabench.harness.registry import load_usecase, modules, unavailable
 from adabench.harness.scratch import sweep
 from adabench.harness.study import Study
 from adabench.harness.turns import Participant, in_turns
@@ -84,7 +85,13 @@ def run_session(study: Study, root: Path, policy: Policy, console: Console) -> t
     sweep()
     by_id = {cell.id: cell for cell in cells}
     opened = open_session(study, cells, root, policy.fresh, console.print)
-    with opened as (store, session), Interruption() as interruption:
+    server = ForkServer(
+        [
+            *modules("usecase", {cell.usecase for cell in cells}),
+            *modules("backend", {cell.backend for cell in cells}),
+        ]
+    )
+    with opened as (store, session), Interruption() as interruption, server:
         recorded, noisy = store.runs(), False
         if session.looks < len(schedule):
             session = msgspec.structs.replace(session, looks=len(schedule))
@@ -115,7 +122,7 @@ def run_session(study: Study, root: Path, policy: Policy, console: Console) -> t
                     store.create(session)
                     progress.lengthen(plan)
                     continue
-                _execute(_next(todo), by_id, study, session, store, interruption, progress)
+                _execute(_next(todo), by_id, study, session, store, server, interruption, progress)
     return store, interruption.requested
 
 
@@ -191,10 +198,12 @@ def _execute(
     study: Study,
     session: Session,
     store: SessionStore,
+    server: ForkServer,
     interruption: Interruption,
     progress: SessionProgress,
 ) -> None:
     """Execute and record one run, or several that take turns."""
+    server.start()
     # A run waits for the others at most as long as they may take.
     study = msgspec.structs.replace(study, timeout=len(runs) * study.timeout)
 
@@ -205,6 +214,7 @@ def _execute(
     def execute(planned: PlannedRun, attempt: int, turns: str | None, given_up: Callable[[], bool]) -> Run:
         return execute_run(
             *(planned, cells[planned.cell], attempt, obstacle(planned, store.runs()), study, session, store),
+            server,
             lambda: interruption() or given_up(),
             lambda state: progress.watch(planned, state),
             turns,

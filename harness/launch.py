@@ -1,12 +1,10 @@
-"""Launches one run as its own process group under torchrun, watches it, and leaves no process behind."""
+"""Launches one run as its own process group, watches it, and leaves no process behind."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -17,10 +15,10 @@ from typing import TypeVar
 import msgspec
 import psutil
 
+from adabench.harness.fork_server import ForkServer, ForkServerError, Group
 from adabench.harness.group import Failure, failures_file, leftovers_file
 from adabench.harness.link_probe import probe_link
 from adabench.harness.namespaces import NamespacesUnavailable, NodeLinks, link_of
-from adabench.harness.process import kill_tree
 from adabench.harness.scratch import scratch_folder
 from adabench.harness.spec import (
     NETWORK_VARIABLE,
@@ -38,7 +36,7 @@ __all__ = ["Outcome", "launch", "launch_unrecorded"]
 
 T = TypeVar("T")
 
-# Torchrun gives a rank 30 s to react to SIGTERM; one that hangs in a dead collective is killed sooner.
+# A rank has 30 s to react to SIGTERM; one that hangs in a dead collective is killed sooner.
 GRACE_SECONDS = 5.0
 _POLL_SECONDS = 0.1
 _OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError")
@@ -65,6 +63,7 @@ class Outcome:
 
 
 def launch(
+    server: ForkServer,
     spec: TrialSpec,
     out: Path,
     err: Path,
@@ -76,6 +75,8 @@ def launch(
 
     Parameters
     ----------
+    server : ForkServer
+        Started; the run's processes are forks of it.
     spec : TrialSpec
     out, err : Path
         Where all ranks' output goes; appended.
@@ -88,7 +89,7 @@ def launch(
     """
     link = link_of(spec.network)
     if link is None:
-        return _launch(spec, out, err, timeout, stopped, watch)
+        return _launch(server, spec, out, err, timeout, stopped, watch)
     try:
         links = NodeLinks(link, spec.nodes)
     except NamespacesUnavailable as error:
@@ -101,20 +102,22 @@ def launch(
             return Outcome("failed", 0.0, phase="launch", reason=reason)
         before = links.cpu_seconds()
         placed = msgspec.structs.replace(spec, namespaces=links.namespaces)
-        outcome = _launch(placed, out, err, timeout, stopped, watch)
+        outcome = _launch(server, placed, out, err, timeout, stopped, watch)
         if links.failure is not None:
             return replace(outcome, status="failed", phase="launch", reason=links.failure, results=[])
         return replace(outcome, link=Link(**probe._asdict(), relay_cpu_seconds=links.cpu_seconds() - before))
 
 
-def launch_unrecorded(spec: TrialSpec, timeout: float) -> Outcome:
+def launch_unrecorded(server: ForkServer, spec: TrialSpec, timeout: float) -> Outcome:
     """Run one cell once, for its outcome only: its output is thrown away."""
+    server.start()
     with tempfile.TemporaryDirectory() as folder:
         logs = Path(folder)
-        return launch(spec, logs / "out", logs / "err", timeout, lambda: False, lambda state: None)
+        return launch(server, spec, logs / "out", logs / "err", timeout, lambda: False, lambda state: None)
 
 
 def _launch(
+    server: ForkServer,
     spec: TrialSpec,
     out: Path,
     err: Path,
@@ -129,20 +132,15 @@ def _launch(
         spec_file = folder / "spec.json"
         spec_file.write_bytes(msgspec.json.encode(spec))
         oom_kills = _oom_kills()
-        group = subprocess.Popen(
-            _command(spec, folder, spec_file),
-            stdin=subprocess.DEVNULL,
-            stdout=out_file,
-            stderr=err_file,
-            env=_environment(spec, folder),
-            start_new_session=True,
-        )
+        try:
+            group = server.fork(spec_file, _environment(spec, folder), out_file.fileno(), err_file.fileno())
+        except ForkServerError as error:
+            return Outcome("failed", 0.0, phase="launch", reason=str(error))
         try:
             ended = _watch(group, spec, folder, launched_at + timeout, stopped, watch)
         finally:
             # Also on an exception here: whatever happens, the group ends with this call.
-            kill_tree(group.pid)
-            exit_code = group.wait()
+            exit_code = group.end()
         outcome = _outcome(ended, spec, folder, timeout, exit_code, time.monotonic() - launched_at)
         if outcome.signal == "SIGKILL" and _oom_kills() > oom_kills:
             outcome = replace(
@@ -165,25 +163,8 @@ def _purpose(spec: TrialSpec) -> str:
     return f"a run of {spec.usecase} with {spec.backend}, launched by process {os.getpid()}"
 
 
-def _command(spec: TrialSpec, folder: Path, spec_file: Path) -> list[str]:
-    torchrun = [
-        *("--nnodes", "1", "--nproc-per-node", str(spec.nodes), "--max-restarts", "0"),
-        # Port 0: torchrun binds a free one itself, so no other program can take it in between.
-        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"),
-        *("--monitor-interval", "0.1", "--log-dir", str(folder / "torchrun")),
-    ]
-    return [
-        *(sys.executable, "-m", "adabench.harness.group"),
-        *(str(os.getpid()), str(folder), *torchrun),
-        *("-m", "adabench.harness.rank", str(spec_file)),
-    ]
-
-
-def _environment(spec: TrialSpec, folder: Path) -> dict[str, str]:
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONUNBUFFERED": "1",
+def _environment(spec: TrialSpec, folder: Path) -> dict[str, str | None]:
+    environment: dict[str, str | None] = {
         "TMPDIR": str(folder / "tmp"),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "torchinductor"),
         # Links between namespaces slow down the transport like any other socket.
@@ -191,13 +172,13 @@ def _environment(spec: TrialSpec, folder: Path) -> dict[str, str]:
     }
     if spec.namespaces:
         # Each is a host of its own to the parameter server, whose nodes then have to be given a secret.
-        environment.pop("ADAPS_SECRET_FILE", None)
+        environment["ADAPS_SECRET_FILE"] = None
         environment["ADAPS_SECRET"] = secrets.token_hex(32)
     return environment
 
 
 def _watch(
-    group: subprocess.Popen[bytes],
+    group: Group,
     spec: TrialSpec,
     folder: Path,
     deadline: float,
@@ -208,11 +189,9 @@ def _watch(
     lost: list[int] = []
     trouble_since: float | None = None
     while True:
-        try:
-            group.wait(_POLL_SECONDS)
+        if group.wait(_POLL_SECONDS) is not None:
             return _Ended(None, lost)
-        except subprocess.TimeoutExpired:
-            now = time.monotonic()
+        now = time.monotonic()
         if stopped():
             return _Ended("interrupted", lost)
         if now > deadline:
@@ -284,7 +263,7 @@ def _first_cause(ended: _Ended, folder: Path, phases: dict[int, str], exit_code:
     if ended.lost:
         rank = ended.lost[0]
         return Outcome("failed", 0, phases[rank], rank, f"rank {rank} vanished", exit_code)
-    reason = f"torchrun ended with exit code {exit_code} before any rank reported: see the log"
+    reason = f"the process group ended with exit code {exit_code} before any rank reported: see the log"
     return Outcome("failed", 0, "launch", None, reason, exit_code)
 
 

@@ -11,7 +11,7 @@ import psutil
 
 from adabench.harness.owner import Owner
 from adabench.harness.scratch import abandoned_folders, sweep
-from adabench.harness.spec import GROUP_VARIABLE
+from adabench.harness.spec import HARNESS_VARIABLE
 
 __all__ = ["Leftovers", "clean", "find"]
 
@@ -61,7 +61,7 @@ def _processes() -> list[psutil.Process]:
         try:
             if process.uids().real != os.getuid() or process.status() == psutil.STATUS_ZOMBIE:
                 continue
-            group = Owner.parse(process.environ().get(GROUP_VARIABLE, ""))
+            group = Owner.parse(process.environ().get(HARNESS_VARIABLE, ""))
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue  # ended meanwhile, or not to be looked at
         if group is not None and group.is_gone:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from adabench.harness.cell import Cell
 from adabench.harness.environment import probe
+from adabench.harness.fork_server import ForkServer
 from adabench.harness.launch import Outcome, launch
 from adabench.harness.registry import load_usecase
 from adabench.harness.spec import RankState, TrialSpec
@@ -27,6 +28,7 @@ def execute_run(
     study: Study,
     session: Session,
     store: SessionStore,
+    server: ForkServer,
     stopped: Callable[[], bool],
     watch: Callable[[RankState], None],
     turns: str | None = None,
@@ -63,7 +65,7 @@ def execute_run(
     outcome = (
         Outcome("skipped", 0.0, reason=obstacle)
         if obstacle is not None
-        else launch(spec, out, err, study.timeout, stopped, watch)
+        else launch(server, spec, out, err, study.timeout, stopped, watch)
     )
     load_after, seconds_after = probe()
     events = [event for result in outcome.results for event in result.trace]

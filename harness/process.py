@@ -11,9 +11,10 @@ import time
 
 import psutil
 
-__all__ = ["adopt_orphans", "allow_tracing", "die_with_parent", "kill_descendants", "kill_tree"]
+__all__ = ["adopt_orphans", "allow_tracing", "die_with_parent", "kill_descendants", "kill_tree", "set_name"]
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PTRACER = 0x59616D61
 _PR_SET_PTRACER_ANY = -1
@@ -44,6 +45,11 @@ def allow_tracing() -> None:
     except OSError as error:
         if error.errno != errno.EINVAL:  # a kernel without Yama, which would forbid it
             raise
+
+
+def set_name(name: str) -> None:
+    """Let ``ps`` and ``top`` show this process by a name of at most 15 ASCII characters."""
+    _prctl(_PR_SET_NAME, name.encode("ascii"))
 
 
 def kill_descendants(root: psutil.Process, seconds: float = 5.0) -> list[int]:
@@ -87,7 +93,7 @@ def kill_tree(pid: int) -> list[int]:
     return left
 
 
-def _prctl(option: int, value: int) -> None:
+def _prctl(option: int, value: int | bytes) -> None:
     if not sys.platform.startswith("linux"):
         return
     libc = ctypes.CDLL(None, use_errno=True)

@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import pkgutil
 import re
+from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from adabench.backends.protocol import Backend
     from adabench.usecases.protocol import UseCase
 
-__all__ = ["Kind", "load_backend", "load_usecase", "names", "source_files", "unavailable"]
+__all__ = ["Kind", "load_backend", "load_usecase", "modules", "names", "source_files", "unavailable"]
 
 Kind = Literal["backend", "usecase"]
 
@@ -37,6 +38,13 @@ _MEMBERS = {
 def names(kind: Kind) -> dict[str, str]:
     """Name -> where it comes from, for every plugin that can be found."""
     return {name: origin for name, (origin, _) in sorted(_candidates(kind).items())}
+
+
+def modules(kind: Kind, wanted: Iterable[str]) -> list[str]:
+    """The modules of those plugins among the `wanted` ones that are built in."""
+    candidates = _candidates(kind)
+    found = {where for name in wanted if isinstance(where := candidates[name][1], str)}
+    return sorted(found)
 
 
 def load_backend(name: str) -> type[Backend]:

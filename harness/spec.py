@@ -10,7 +10,7 @@ import msgspec
 from adabench.results.record import Budget
 
 __all__ = [
-    "GROUP_VARIABLE",
+    "HARNESS_VARIABLE",
     "NETWORK_VARIABLE",
     "RankError",
     "RankResult",
@@ -24,8 +24,8 @@ __all__ = [
 NETWORK_VARIABLE = "ADAPS_NETWORK"
 """Environment variable that tells the parameter server how to shape its links."""
 
-GROUP_VARIABLE = "ADABENCH_GROUP"
-"""Environment variable that tells a rank which process, as an `Owner`, it has to end with."""
+HARNESS_VARIABLE = "ADABENCH_HARNESS"
+"""Environment variable of all processes of runs: the harness, as an `Owner`, that they have to end with."""
 
 
 class TrialSpec(msgspec.Struct, kw_only=True, frozen=True):

@@ -72,7 +72,7 @@ def test_every_way_to_fail_is_a_row_with_its_first_cause(adabench: Any, tmp_path
     for run in runs.values():
         log = (store.logs / f"{run.run_id}.err").read_text()
         assert str(run.reason) in log
-        assert "Traceback" in log
+        assert run.signal is not None or "Traceback" in log
         assert run.metrics == {}
 
 
@@ -118,11 +118,7 @@ def test_a_rank_killed_from_outside_fails_the_run_and_leaves_nothing(
     """Rank 1 hangs and ignores SIGTERM; rank 0, blocked in a collective with it, is killed."""
     harness = start("run", "-u", "fake-line[fault=hang]", "-b", "fake-gloo", "-r", "1")
     assert wait_until(lambda: logs_hold(tmp_path, "hanging"), GIVEN_UP)
-    trials = [
-        process
-        for process in map(psutil.Process, marked())
-        if "adabench.harness.rank" in process.cmdline() and process.environ().get("RANK") == "0"
-    ]
+    trials = [process for process in map(psutil.Process, marked()) if process.name() == "adabench rank 0"]
     trials[0].kill()
     assert harness.wait(GIVEN_UP) == 1
     assert marked() == []
@@ -183,7 +179,7 @@ def test_a_killed_harness_leaves_no_process_and_resumes(
 ) -> None:
     arguments = ("run", "-u", "fake-line", "-b", "single", "-r", "2")
     harness = start(*arguments)
-    assert wait_until(lambda: "adabench.harness.rank" in running(marked()), GIVEN_UP)
+    assert wait_until(lambda: any("adabench rank" in name for name in names(marked())), GIVEN_UP)
     harness.kill()
     harness.wait()
     # The death of the harness ends its run: nothing goes on unrecorded.
@@ -214,11 +210,11 @@ def test_a_harness_killed_at_random_moments_neither_repeats_nor_loses_a_run(
     assert len(runs) - len(announced) <= int(done.stdout)
 
 
-def running(pids: list[int]) -> str:
-    commands = []
+def names(pids: list[int]) -> list[str]:
+    found = []
     for pid in pids:
         try:
-            commands += psutil.Process(pid).cmdline()
+            found.append(psutil.Process(pid).name())
         except psutil.NoSuchProcess:
             continue
-    return " ".join(commands)
+    return found

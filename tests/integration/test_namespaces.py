@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from adabench.harness import namespaces
+from adabench.harness.fork_server import ForkServer
 from adabench.harness.launch import launch_unrecorded
 from adabench.harness.link_probe import probe_link
 from adabench.harness.namespaces import NamespacesUnavailable, NodeLinks, address, enter
@@ -141,7 +142,8 @@ def test_a_run_that_may_not_have_namespaces_is_skipped(
     with pytest.raises(NamespacesUnavailable, match=r"missing, cannot be started: No such file"):
         NodeLinks("lan", 2)
     spec = TrialSpec(usecase="ctr", params={}, backend="rpc", options={}, nodes=2, network="namespaces:lan")
-    outcome = launch_unrecorded(spec, 60)
+    with ForkServer() as server:
+        outcome = launch_unrecorded(server, spec, 60)
     assert outcome.status == "skipped"
     assert outcome.reason is not None
     assert outcome.reason.startswith("the relay between network namespaces, ")
@@ -176,10 +178,10 @@ def test_a_pinned_rank_has_one_core_for_all_its_threads() -> None:
     cores = sorted(os.sched_getaffinity(0))
     rank = len(cores) - 1
     code = (
-        "import os, json, threading; from adabench.harness.rank import _take_place\n"
+        "import os, json, threading; from adabench.harness.rank import take_place\n"
         "from adabench.harness.spec import TrialSpec\n"
         "spec = TrialSpec(usecase='u', params={}, backend='b', options={}, pinned=True)\n"
-        f"_take_place(spec, {rank}); found = []\n"
+        f"take_place(spec, {rank}); found = []\n"
         "thread = threading.Thread(target=lambda: found.extend(os.sched_getaffinity(0)))\n"
         "thread.start(); thread.join(); print(json.dumps(found))"
     )

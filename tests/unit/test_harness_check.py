@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from adabench.harness import check_backend, check_usecase
+from adabench.harness.fork_server import ForkServer
 from adabench.harness.launch import Outcome
 from adabench.harness.registry import load_usecase
 from adabench.harness.spec import RankResult, TrialSpec
@@ -48,7 +49,7 @@ def trained(spec: TrialSpec, dropped: int) -> Outcome:
 def test_a_backend_that_drops_batches_is_found_out(
     monkeypatch: pytest.MonkeyPatch, dropped: int, kept: bool
 ) -> None:
-    def launch(spec: TrialSpec, timeout: float) -> Outcome:
+    def launch(server: ForkServer, spec: TrialSpec, timeout: float) -> Outcome:
         return trained(spec, 0 if spec.backend == "single" else dropped)
 
     monkeypatch.setattr(check_backend, "launch_unrecorded", launch)

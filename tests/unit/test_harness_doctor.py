@@ -13,7 +13,7 @@ from adabench.harness.environment import capture
 
 def noise_floor(monkeypatch: pytest.MonkeyPatch, seconds: list[float]) -> str:
     answers: Iterator[float] = iter(seconds)
-    monkeypatch.setattr(doctor, "_train", lambda seed: next(answers))
+    monkeypatch.setattr(doctor, "_train", lambda server, seed: next(answers))
     return doctor.noise_floor(lambda line: None)
 
 

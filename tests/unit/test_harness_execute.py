@@ -17,6 +17,7 @@ from adabench.harness import execute, open_session
 from adabench.harness.environment import capture
 from adabench.harness.errors import UsageError
 from adabench.harness.execute import Policy, run_session
+from adabench.harness.fork_server import ForkServer
 from adabench.harness.plan import cells_of, with_repeats
 from adabench.harness.progress import failure_lines
 from adabench.harness.study import Study, load_study
@@ -50,6 +51,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], list[tuple[st
             )
 
         monkeypatch.setattr(execute, "execute_run", execute_run)
+        monkeypatch.setattr(ForkServer, "start", lambda self: None)
         monkeypatch.setattr(execute, "noise_complaints", lambda environment: [])
         return calls
 

@@ -20,7 +20,7 @@ import pytest
 from adabench.harness import leftovers
 from adabench.harness.owner import Owner
 from adabench.harness.prerequisites import complaints_about
-from adabench.harness.spec import GROUP_VARIABLE
+from adabench.harness.spec import HARNESS_VARIABLE
 from adabench.harness.study import load_study
 
 FINE = {"compiler": "c++ 1"}
@@ -82,7 +82,7 @@ def test_what_crashed_runs_left_is_found_and_removed(tmp_path: Path, monkeypatch
             started.enter_context(
                 subprocess.Popen(
                     sleep,
-                    env={**os.environ, GROUP_VARIABLE: group},
+                    env={**os.environ, HARNESS_VARIABLE: group},
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                 )

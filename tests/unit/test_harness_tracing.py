@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from adabench.analysis.life_of_keys import lives
+from adabench.harness.fork_server import ForkServer
 from adabench.harness.launch import launch_unrecorded
 from adabench.harness.registry import load_usecase
 from adabench.harness.spec import TrialSpec
@@ -32,7 +33,8 @@ def test_rows_from_the_most_to_the_least_used_are_traced() -> None:
 def test_a_traced_run_tells_the_life_of_its_rows() -> None:
     params = msgspec.to_builtins(msgspec.convert({"rows": 8192, "epochs": 1}, load_usecase("ctr").Params))
     spec = TrialSpec(usecase="ctr", params=params, backend="manual", options={}, nodes=2, trace=True)
-    outcome = launch_unrecorded(spec, 120)
+    with ForkServer() as server:
+        outcome = launch_unrecorded(server, spec, 120)
     assert outcome.status == "ok", outcome.reason
     frames = [pd.DataFrame(result.trace) for result in outcome.results]
     found = lives(frames)
