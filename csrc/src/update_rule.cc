@@ -4,6 +4,8 @@
 #include <cmath>
 #include <vector>
 
+#include "step_kernels.h"
+
 namespace adaps {
 
 namespace {
@@ -132,16 +134,9 @@ void UpdateRule::apply(float* value, const float* gradient, std::size_t length, 
   }
   const Hyperparameters& with = now.with;
   switch (kind) {
-    case RuleKind::kSgd: {
-      const float rate = with.learning_rate;
-      if (with.weight_decay == 0.0F || again) {
-        for (std::size_t i = 0; i < length; ++i) add(value + i, at(change, i), -rate * gradient[i]);
-        return;
-      }
-      for (std::size_t i = 0; i < length; ++i)
-        add(value + i, at(change, i), -rate * (gradient[i] + with.weight_decay * value[i]));
+    case RuleKind::kSgd:
+      step_sgd(value, gradient, length, change, with.learning_rate, again ? 0.0F : with.weight_decay);
       return;
-    }
     case RuleKind::kMomentum:
       sgd_momentum(value, gradient, length, change, now, again);
       return;
@@ -331,32 +326,25 @@ void UpdateRule::merge(float* value, const float* change, std::size_t length) co
 // same step (`again`) is added to the first.
 void UpdateRule::sgd_momentum(float* value, const float* gradient, std::size_t length, float* change,
                               const UpdateStep& now, bool again) const {
-  const float rate = now.with.learning_rate;
-  const float kept = again ? 1.0F : now.with.momentum;
-  const float moved = again ? 0.0F : now.with.momentum;
-  const float shrunk = again ? 0.0F : now.with.weight_decay;
-  // what the gradient itself does to the value: with Nesterov's momentum, one step more
-  const float direct = nesterov ? 1.0F + now.with.momentum : 1.0F;
-  const float ahead = nesterov ? now.with.momentum * moved : moved;
-  float* buffer = value + length;
-  if (change == nullptr) {
+  if (change != nullptr) {
+    const float rate = now.with.learning_rate;
+    const float kept = again ? 1.0F : now.with.momentum;
+    const float moved = again ? 0.0F : now.with.momentum;
+    const float shrunk = again ? 0.0F : now.with.weight_decay;
+    // what the gradient itself does to the value: with Nesterov's momentum, one step more
+    const float direct = nesterov ? 1.0F + now.with.momentum : 1.0F;
+    const float ahead = nesterov ? now.with.momentum * moved : moved;
+    float* buffer_change = change + length;
+    float* factor = change + length + state_length(length);
     for (std::size_t i = 0; i < length; ++i) {
       const float g = gradient[i] + shrunk * value[i];
-      value[i] -= rate * (ahead * buffer[i] + direct * g);
-      buffer[i] = kept * buffer[i] + g;
+      change[i] -= rate * (ahead * buffer_change[i] + direct * g);
+      buffer_change[i] = kept * buffer_change[i] + g;
     }
-    return;
+    factor[1] += rate * ahead * factor[0];
+    factor[0] *= kept;
   }
-  float* buffer_change = change + length;
-  float* factor = change + length + state_length(length);
-  for (std::size_t i = 0; i < length; ++i) {
-    const float g = gradient[i] + shrunk * value[i];
-    value[i] -= rate * (ahead * buffer[i] + direct * g);
-    change[i] -= rate * (ahead * buffer_change[i] + direct * g);
-    decay(buffer + i, buffer_change + i, kept, g);
-  }
-  factor[1] += rate * ahead * factor[0];
-  factor[0] *= kept;
+  step_momentum(value, gradient, length, now.with, nesterov, again);
 }
 
 // Duchi, Hazan, Singer (2011)

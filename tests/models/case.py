@@ -59,6 +59,8 @@ class Case:
         SGD's learning rate.
     tables : tuple of str, optional
         Parameters that are named as tables.
+    sensitive : bool
+        Whether training makes so much of the least difference that losses of another rounding are others.
     draws : bool
         Whether rows depend on random draws inside forward, which then come from AutoAda's generator: losses
         are those of another draw.
@@ -74,6 +76,7 @@ class Case:
     after_step: Callable[[Any], None] | None = None
     rate: float = 0.05
     tables: tuple[str, ...] | None = None
+    sensitive: bool = False
     draws: bool = False
     dear: str = ""
 

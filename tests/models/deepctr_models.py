@@ -55,6 +55,7 @@ def case(
     numbers: bool = True,
     expected: Expected | None = None,
     rate: float = 0.01,
+    sensitive: bool = False,
     **options: Any,
 ) -> Case:
     """A model that takes so many lists of columns."""
@@ -63,7 +64,7 @@ def case(
         model: nn.Module = getattr(library("models"), name)(*[columns(numbers)] * lists, **options)
         return model
 
-    return Case(name, make, drawn(clicks), loss_of, expected or Expected(), rate=rate)
+    return Case(name, make, drawn(clicks), loss_of, expected or Expected(), rate=rate, sensitive=sensitive)
 
 
 def history_columns(*negative: str) -> list[Any]:
@@ -123,7 +124,7 @@ def tasks(name: str) -> Case:
     return Case(name, make, drawn(clicks), both_tasks, rate=0.01)
 
 
-DENSE_REGULARIZED = Expected(exact_from=2)
+LINEAR_REGULARIZED = Expected(exact_from=2, told=("is read in full",) * FIELDS)
 """That the loss of a batch takes two calls, the second for the regularization, is known from two batches."""
 REGULARIZED = Expected(exact_from=2, told=("is read in full",) * 2 * FIELDS)
 
@@ -133,8 +134,9 @@ CASES = (
     case("xDeepFM", cin_layer_size=(32, 16), **UNREGULARIZED),
     case("NFM", **UNREGULARIZED),
     case("AFM", numbers=False, **UNREGULARIZED),
-    case("DCN", expected=DENSE_REGULARIZED, **UNREGULARIZED),
-    case("DCNMix", expected=DENSE_REGULARIZED, **UNREGULARIZED),
+    case("DCN", expected=LINEAR_REGULARIZED, **UNREGULARIZED),
+    case("DCNMix", expected=LINEAR_REGULARIZED, **UNREGULARIZED),
+    case("AFN", numbers=False, sensitive=True, **UNREGULARIZED),
     case("AutoInt", **NO_LINEAR),
     case("FiBiNET", **UNREGULARIZED),
     case("IFM", **UNREGULARIZED),

@@ -160,6 +160,13 @@ CASES = (
     ranking("edcn", "EDCN", lambda kind: kind(fields(), 2, dict(LAYERS))),
     ranking("afm", "AFM", lambda kind: kind(fields(), WIDTH)),
     ranking("autoint", "AutoInt", lambda kind: kind(fields(), numbers(), mlp_params=dict(LAYERS))),
+    ranking("fibinet", "FiBiNet", lambda kind: kind(fields(), dict(LAYERS)), sensitive=True),
+    ranking(
+        "deepffm",
+        "DeepFFM",
+        lambda kind: kind(fields(width=1), fields(width=4, rows=FIELDS * ROWS), 4, dict(LAYERS)),
+        sensitive=True,
+    ),
     interest(
         "din",
         "DIN",
@@ -205,6 +212,22 @@ CASES = (
         "ComirecSA",
         lambda kind: kind(sparse("user"), histories("history"), sparse("item"), negatives()),
         listwise,
+    ),
+    matching(
+        "youtube_dnn",
+        "YoutubeDNN",
+        lambda kind: kind(user(), sparse("item"), negatives(), {"dims": [32, WIDTH]}, temperature=0.02),
+        listwise,
+        sensitive=True,
+    ),
+    matching(
+        "gru4rec",
+        "GRU4Rec",
+        lambda kind: kind(
+            sparse("user"), histories("history"), sparse("item"), negatives(), {"dims": [32, WIDTH]}
+        ),
+        listwise,
+        sensitive=True,
     ),
     matching(
         "sasrec",

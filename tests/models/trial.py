@@ -45,7 +45,13 @@ def alone(case: Case) -> dict[str, Any]:
         wrong = [clock for clock in range(len(rows)) if clocks.rows[clock] != rows[clock][name]]
         if wrong and name not in full and not case.draws:
             superfluous[name] = wrong
-    return {"plain": plain, "wrapped": losses, "told": told, "other_rows": superfluous}
+    return {
+        "plain": plain,
+        "wrapped": losses,
+        "nearby": _nearby(case) if case.sensitive else plain,
+        "told": told,
+        "other_rows": superfluous,
+    }
 
 
 def together(case: Case, rank: int) -> dict[str, Any]:
@@ -90,6 +96,17 @@ def _plainly(case: Case, tables: Any) -> tuple[list[float], list[dict[str, set[i
     optimizer = torch.optim.SGD(model.parameters(), lr=case.rate)
     watched = dataclasses.replace(case, loss=loss, after_step=after_step)
     return _train(watched, model, optimizer, case.batches(STEPS, 1)), rows, full
+
+
+def _nearby(case: Case) -> list[float]:
+    """Losses of the plain model if each of its parameters begins at the next float, above or below."""
+    model = build(case)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            towards = torch.where(torch.rand_like(parameter) < 0.5, torch.inf, -torch.inf)
+            parameter.copy_(torch.nextafter(parameter, towards))
+    optimizer = torch.optim.SGD(model.parameters(), lr=case.rate)
+    return _train(case, model, optimizer, case.batches(STEPS, 1))
 
 
 def _wrapped(case: Case, seed: int) -> tuple[Observer, autoada.AdaModel, list[float], list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -134,6 +135,34 @@ def test_after_the_end_dense_parameters_are_the_users_again(net: Net) -> None:
     weight.grad = torch.ones_like(weight)
     torch.optim.SGD([weight], lr=1.0).step()
     assert torch.equal(weight.detach(), before - 1.0)
+
+
+ROUNDED: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.03),
+    "weight decay": lambda parameters: torch.optim.SGD(parameters, lr=0.03, weight_decay=0.1),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.03, momentum=0.9, weight_decay=0.1),
+    "nesterov": lambda parameters: torch.optim.SGD(parameters, lr=0.03, momentum=0.9, nesterov=True),
+}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="PyTorch rounds otherwise there")
+@pytest.mark.parametrize("make", ROUNDED.values(), ids=list(ROUNDED))
+def test_one_worker_rounds_as_pytorch_does(make: Callable[[Any], torch.optim.Optimizer]) -> None:
+    def trained(wrap: Callable[[nn.Module, torch.optim.Optimizer], Any]) -> dict[str, Tensor]:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Embedding(41, 19), nn.Linear(19, 23), nn.Tanh(), nn.Linear(23, 1))
+        optimizer = make(net.parameters())
+        model = wrap(net, optimizer)
+        for _ in range(10):
+            ids = torch.cat([torch.randperm(41), torch.randint(41, (60,))])
+            optimizer.zero_grad()
+            model(ids).square().mean().backward()
+            optimizer.step()
+        return {name: values.clone() for name, values in model.state_dict().items()}
+
+    plain = trained(lambda net, _: net)
+    for name, values in trained(autoada.AdaModel).items():
+        assert torch.equal(values, plain[name]), (name, float((values - plain[name]).abs().max()))
 
 
 def test_a_rule_trains_in_the_backward_pass(net: Net, caplog: pytest.LogCaptureFixture) -> None:
