@@ -74,16 +74,16 @@ stress-%: $(SET_UP)
 	@$$(setarch -R true 2> /dev/null && echo setarch -R) ctest --preset $* -j $$(nproc) $(CTEST_SHARE)
 
 stress-processes: $(SET_UP)
-	@$(BIN)/pytest --full tests/integration/test_guarantees_*.py tests/perf/test_server_perf.py
+	@$(BIN)/pytest --full --timeout=0 tests/integration/test_guarantees_*.py tests/perf/test_server_perf.py
 
 stress-faults: $(SET_UP)  ## let nodes fail in every way and phase, and keep the table of what the others met; some of it needs root
-	@$(BIN)/pytest --full tests/integration/test_faults.py --record-faults=results/reference/faults.md
+	@$(BIN)/pytest --full --timeout=0 tests/integration/test_faults.py --record-faults=results/reference/faults.md
 
 stress-mixed: $(SET_UP)  ## half an hour of work on four nodes of which one fails again and again
-	@$(BIN)/pytest --full -s tests/integration/test_mixed_load.py
+	@$(BIN)/pytest --full --timeout=0 -s tests/integration/test_mixed_load.py
 
 stress-hosts: $(SET_UP)  ## an hour of two torchrun agents in two network namespaces with faults of every kind, and keep the page of it; needs root
-	@$(BIN)/pytest --full -s tests/integration/test_two_agents.py --record-agents=results/reference/hosts.md
+	@$(BIN)/pytest --full --timeout=0 -s tests/integration/test_two_agents.py --record-agents=results/reference/hosts.md
 
 fuzz: SECONDS := 60
 fuzz: export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -99,7 +99,7 @@ bench: $(SET_UP)  ## measure speed against references in the same run, the recor
 	@$(BIN)/pytest -q --collect-only tests/perf $(ROUNDS) --baseline=$(BASELINES) > /dev/null # refused before half an hour's work
 	@failed=(); \
 	for study in $(BENCH_STUDIES); do $(BIN)/adabench run --fresh --study $$study -r 3 || failed+=("adabench run --study $$study"); done; \
-	$(BIN)/pytest tests/perf $(ROUNDS) --baseline=$(BASELINES) --record-goals=$(FIGURES) || failed+=("pytest tests/perf"); \
+	$(BIN)/pytest --timeout=0 tests/perf $(ROUNDS) --baseline=$(BASELINES) --record-goals=$(FIGURES) || failed+=("pytest tests/perf"); \
 	$(BIN)/python results/reference/keep.py $(BENCH_STUDIES) || failed+=("python results/reference/keep.py"); \
 	echo "figures and goals: results/reference/BENCH.md, README.md"; \
 	for command in "$${failed[@]}"; do echo "failed: $$command" >&2; done; \
@@ -107,7 +107,7 @@ bench: $(SET_UP)  ## measure speed against references in the same run, the recor
 
 bench-baseline: $(SET_UP)  ## record this processor's baseline of make bench, in five processes; best on a machine that does nothing else
 	@new=$$(mktemp -d); trap 'rm -rf "$$new"' EXIT; \
-	for process in {1..5}; do $(BIN)/pytest tests/perf --benchmark-only $(ROUNDS) --record-baseline="$$new"; done; \
+	for process in {1..5}; do $(BIN)/pytest --timeout=0 tests/perf --benchmark-only $(ROUNDS) --record-baseline="$$new"; done; \
 	mkdir -p $(BASELINES); cp "$$new"/*.json $(BASELINES)/
 
 record: $(SET_UP)  ## run the studies that the README shows, half an hour, and keep their sessions and figures
