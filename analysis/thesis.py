@@ -1,4 +1,11 @@
-"""The thesis's own bars, read off its figures, to be shown beside ours as ratios to PrefetchIterator."""
+"""The thesis's own bars, read off its figures, to be shown beside ours as ratios to PrefetchIterator.
+
+The thesis is *Adaptive Parameter Management in Machine Learning Systems*; its code and figures are in
+https://github.com/aendk/AutoAda. Every number here is from that repository at commit 370edc7 (June 2023): the
+bars from ``img/gcn.png`` and ``img/ctr.png``, what they mean from the section "Performance" of its README,
+which says that each use case ran three times, that bars are averages and that whiskers go from the least to
+the greatest run time. No table of the seconds is published there.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +19,28 @@ from adabench.analysis.load import measured
 from adabench.analysis.style import palette, styled
 from adabench.results.record import Run
 
-__all__ = ["THESIS", "Bar", "draw_thesis"]
+__all__ = ["RUNS", "THESIS", "Bar", "draw_thesis"]
+
+RUNS = 3
+"""Of each bar, as its README says."""
 
 
 class Bar(NamedTuple):
-    """Mean, least and greatest of three runs, in seconds on the thesis's cluster."""
+    """Mean, least and greatest of `RUNS` runs, in seconds on the thesis's cluster."""
 
     mean: float
     low: float
     high: float
 
 
+# "PrefetchIterator", "Manual Intent" and "Automatic Intent" are what the figures call the three.
 THESIS: dict[str, dict[str, Bar]] = {
-    "gcn": {
+    "gcn": {  # img/gcn.png: 248 pixels are 100 seconds, so a number is right to one second
         "prefetch": Bar(456, 449, 461),
         "manual": Bar(459, 456, 461),
         "autoada-automatic": Bar(485, 482, 488),
     },
-    "ctr": {
+    "ctr": {  # img/ctr.png: 206 pixels are 1,000 seconds, so a number is right to ten seconds
         "prefetch": Bar(5520, 5320, 5665),
         "manual": Bar(5630, 5485, 5885),
         "autoada-automatic": Bar(5580, 5505, 5650),
@@ -74,7 +85,9 @@ def draw_thesis(runs: Sequence[Run]) -> Figure | None:
         figure = Figure(figsize=(1.6 * len(names) + 1.6, 3.8), layout="constrained")
         axes = figure.subplots()
         colours = palette(2)
-        for side, (label, bars) in enumerate({"thesis (n = 3)": there, _ours(ours, names): here}.items()):
+        for side, (label, bars) in enumerate(
+            {f"thesis (n = {RUNS})": there, _ours(ours, names): here}.items()
+        ):
             for index, name in enumerate(names):
                 bar, place = bars[name], index + 0.4 * (side - 0.5)
                 axes.bar(

@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -154,3 +155,30 @@ def test_every_relative_link_leads_somewhere(path: Path) -> None:
         elif anchor and place.suffix == ".md" and anchor not in anchors(place):
             wrong.append(f"{target}: no such heading")
     assert wrong == []
+
+
+def test_the_citation_has_what_readers_of_it_need() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["type"] == "software"
+    assert all(citation[key] for key in ("message", "title", "abstract", "authors", "version", "license"))
+    for person in citation["authors"]:
+        assert person.keys() & {"name", "family-names"}
+    for reference in citation["references"]:
+        assert reference["type"] in ("article", "conference-paper")
+        assert all(reference[key] for key in ("title", "authors", "year"))
+        assert reference.keys() & {"doi", "url"}
+
+
+def test_the_citation_is_of_this_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'version = "{citation["version"]}"' in project
+    assert f'license = "{citation["license"]}"' in project
+
+
+def test_the_workflow_runs_what_ci_runs() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    assert [step["run"] for step in steps if ".ci/run" in step.get("run", "")]
+    assert (ROOT / ".ci/run").is_file()
