@@ -58,7 +58,7 @@ def pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
         except ClassNotFound:
             language = "text"
         code = app.builder.highlighter.highlight_block(text, language, linenos="inline")  # type: ignore[attr-defined]
-        body = f"<h1><code>{html.escape(file)}</code></h1>{code}"
+        body = f"<h1 class='file'><code>{html.escape(file)}</code></h1>{code}"
         yield f"{FOLDER}/{file}", {"title": file, "body": body, "parents": []}, "page.html"
 
 
