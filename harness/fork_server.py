@@ -2,7 +2,7 @@
 
 Importing torch and its like takes longer than many a run trains, and it would be paid by every rank of every
 run. So it is paid once: ``python -m adabench.harness.fork_server HARNESS-PID SOCKET MODULES…`` imports, and
-then forks a process group for each request. Only modules of this project and of torch are imported there:
+then forks a process for each request. Only modules of this project and of torch are imported there:
 what a plugin of somebody else does when it is imported must not reach the runs of other cells.
 
 A fork has only the thread that called it. That is safe as long as the server has no other one, which is
@@ -11,6 +11,7 @@ looked at after the imports.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -18,6 +19,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -27,29 +29,31 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+import numpy as np
+
 from adabench.harness.owner import Owner
 from adabench.harness.process import die_with_parent, kill_tree
 from adabench.harness.spec import HARNESS_VARIABLE
 
-__all__ = ["ForkServer", "ForkServerError", "Group"]
+__all__ = ["Fork", "ForkServer", "ForkServerError"]
 
 # `torch._dynamo` is imported by the first use of any optimizer of torch.
 MODULES = ("torch", "torch._dynamo", "torch.distributed", "autoada", "adabench.harness.trial")
 
 _TASKS = Path("/proc/self/task")
+_CODE = struct.Struct("=i")
 
 
 class ForkServerError(RuntimeError):
-    """The server cannot be started; one sentence that becomes a run's reason."""
+    """The server cannot be started, or is gone; one sentence that becomes a run's reason."""
 
 
-class Group:
-    """A run's process group, which the server has forked.
+class Fork:
+    """A process that the server has forked.
 
     Attributes
     ----------
     pid : int
-        Of the group's root, the parent of its ranks.
     """
 
     def __init__(self, pid: int, ended: int) -> None:
@@ -58,29 +62,30 @@ class Group:
         self._code: int | None = None
 
     def wait(self, seconds: float) -> int | None:
-        """The exit code of the group's root, once it has ended, or None if it has not within `seconds`.
+        """The exit code, once the process has ended, or None if it has not within `seconds`.
 
-        One that was killed has -9, as in `subprocess`.
+        That of a process that a signal ended is the signal's number, negative, as in `subprocess`.
         """
         if self._code is None and select.select([self._ended], [], [], seconds)[0]:
-            # One byte if the root came to its end, none if it was killed; both once nothing is left of it.
-            said = os.read(self._ended, 1)
+            said = os.read(self._ended, _CODE.size)
             os.close(self._ended)
-            self._code = said[0] if said else -signal.SIGKILL
+            # The server tells it; without the server, nothing that it forked lives.
+            self._code = _CODE.unpack(said)[0] if said else -signal.SIGKILL
         return self._code
 
     def end(self) -> int:
-        """Kill whatever is left of the group; gives the exit code of its root."""
-        kill_tree(self.pid)
-        while (code := self.wait(60)) is None:
+        """Kill the process, if it has not ended, and what it has started; gives the exit code."""
+        while True:
             kill_tree(self.pid)
-        return code
+            code = self.wait(60.0)
+            if code is not None:
+                return code
 
 
 class ForkServer:
     """The harness's side: starts the server when it is first needed, and again if it was killed.
 
-    A context manager; the server and all groups end with it, and with the harness's process.
+    A context manager; the server and all that it forked end with it, and with the harness's process.
 
     Parameters
     ----------
@@ -150,24 +155,33 @@ class ForkServer:
             said = lines[-1] if lines else "no message"
             raise ForkServerError(f"the process that runs are forked from cannot be started: {said}")
 
-    def fork(self, spec_file: Path, environment: Mapping[str, str | None], out: int, err: int) -> Group:
-        """Start a group for the run that a file describes; any thread may, once the server was started.
+    def fork(
+        self,
+        target: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str | None],
+        out: int,
+        err: int,
+    ) -> Fork:
+        """Start a process; any thread may, once the server was started.
 
         Parameters
         ----------
-        spec_file : Path
-            A `TrialSpec`.
+        target : str
+            ``module:function`` that the process calls, and whose result is its exit code.
+        arguments : sequence of str
+            For the function.
         environment : mapping
-            What differs from the harness's; None for a variable that is not there.
+            What differs from the server's; None for a variable that is not there.
         out, err : int
-            File descriptors for the output of all processes of the group.
+            File descriptors for what it and all that it starts write.
 
         Raises
         ------
         ForkServerError
             If the server is gone.
         """
-        request = json.dumps([str(spec_file), dict(environment)]).encode() + b"\n"
+        request = json.dumps([target, list(arguments), dict(environment)]).encode() + b"\n"
         ended, at_end = os.pipe()
         try:
             if self._connection is None:
@@ -179,13 +193,13 @@ class ForkServer:
             answer = b""
         finally:
             os.close(at_end)
-        if not answer.strip().isdigit():
+        if not answer:
             os.close(ended)
             raise ForkServerError("the process that runs are forked from is gone: was it killed?")
-        return Group(int(answer), ended)
+        return Fork(int(answer), ended)
 
     def close(self) -> None:
-        """End the server, and with it every group."""
+        """End the server, and with it all that it forked."""
         if self._connection is not None:
             self._connection.close()
         if self._process is not None:
@@ -197,7 +211,7 @@ class ForkServer:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The server; in a fork of it, the root of a group, and in a fork of that, a rank."""
+    """The server; in a fork of it, whatever that is asked to do. Gives the exit code of either."""
     die_with_parent(int(arguments[0]))
     connection = socket.socket(fileno=int(arguments[1]))
     connection.set_inheritable(False)
@@ -209,41 +223,68 @@ def main(arguments: Sequence[str]) -> int:
     # What was imported stays shared: no collection of a fork writes to its pages.
     gc.collect()
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks this process for the exit codes of groups
-    server = os.getpid()
+    alarm, bell = socket.socketpair()
+    bell.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.set_wakeup_fd(bell.fileno(), warn_on_full_buffer=False)
+    server, running = os.getpid(), dict[int, int]()
     connection.sendall(b"ready\n")
     while True:
+        ready, _, _ = select.select([connection, alarm], [], [])
+        if alarm in ready:
+            alarm.recv(4096)
+            _tell_ended(running)
+        if connection not in ready:
+            continue
         request, descriptors = _line(connection)
         if not request:
             return 0
-        group = os.fork()
-        if not group:
-            connection.close()
-            return _begin_group(server, request, *descriptors)
-        connection.sendall(b"%d\n" % group)
-        for descriptor in descriptors:
-            os.close(descriptor)
+        out, err, at_end = descriptors
+        pid = os.fork()
+        if not pid:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for one in (connection, alarm, bell):
+                one.close()
+            for descriptor in (at_end, *running.values()):
+                os.close(descriptor)
+            return _begin(server, request, out, err)
+        running[pid] = at_end
+        os.close(out)
+        os.close(err)
+        connection.sendall(b"%d\n" % pid)
 
 
-def _begin_group(server: int, request: bytes, out: int, err: int, at_end: int) -> int:
-    """Make this fork what a new process would be, and the root of a group."""
-    from adabench.harness.group import run_group
+def _tell_ended(running: dict[int, int]) -> None:
+    """Tell whoever waits for forks that have ended their exit codes."""
+    while running:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            break
+        at_end = running.pop(pid)
+        with contextlib.suppress(BrokenPipeError):  # nobody waits any more
+            os.write(at_end, _CODE.pack(os.waitstatus_to_exitcode(status)))
+        os.close(at_end)
 
+
+def _begin(server: int, request: bytes, out: int, err: int) -> int:
+    """Make this fork what a new process would be, and do what was asked for."""
     die_with_parent(server)
     os.setsid()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for descriptor, standard in ((out, 1), (err, 2)):
         os.dup2(descriptor, standard)
         os.close(descriptor)
-    os.set_inheritable(at_end, False)
-    spec_file, environment = json.loads(request)
+    target, arguments, environment = json.loads(request)
     for name, value in environment.items():
         if value is None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
     tempfile.tempdir = None  # the server may have asked where temporary files go
-    return run_group(Path(spec_file), at_end)
+    # Every new process has a state of its own; Python's generator sees to it itself.
+    np.random.seed()  # noqa: NPY002
+    module, _, function = target.partition(":")
+    return int(getattr(importlib.import_module(module), function)(*arguments))
 
 
 def _line(connection: socket.socket) -> tuple[bytes, list[int]]:

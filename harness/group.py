@@ -38,21 +38,20 @@ class Failure(msgspec.Struct, kw_only=True, frozen=True):
     time: float
 
 
-def run_group(spec_file: Path, at_end: int) -> int:
+def run_group(file: str) -> int:
     """Run the ranks of a run to their end; in the fork that is a rank, run that.
 
     Parameters
     ----------
-    spec_file : Path
-        A `TrialSpec`.
-    at_end : int
-        File descriptor that is told the exit code, in a byte.
+    file : str
+        Path of a `TrialSpec`.
 
     Returns
     -------
     int
         The exit code of this process, whichever it is.
     """
+    spec_file = Path(file)
     spec = msgspec.json.decode(spec_file.read_bytes(), type=TrialSpec)
     folder = Path(spec.folder)
     adopt_orphans()
@@ -64,7 +63,6 @@ def run_group(spec_file: Path, at_end: int) -> int:
         if not pid:
             port = listener.getsockname()[1]
             listener.close()
-            os.close(at_end)
             return run_rank(spec_file, root, _environment(rank, spec.nodes, port))
         ranks[pid] = rank
     store = _store(listener)
@@ -77,9 +75,7 @@ def run_group(spec_file: Path, at_end: int) -> int:
     if failures:
         write_atomically(failures_file(folder), msgspec.json.encode(failures))
         print(f"[adabench] {_sentence(failures)}", file=sys.stderr, flush=True)
-    code = 1 if failures else 0
-    os.write(at_end, bytes([code]))
-    return code
+    return 1 if failures else 0
 
 
 def failures_file(folder: Path) -> Path:

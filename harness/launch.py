@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 import psutil
 
-from adabench.harness.fork_server import ForkServer, ForkServerError, Group
+from adabench.harness.fork_server import Fork, ForkServer, ForkServerError
 from adabench.harness.group import Failure, failures_file, leftovers_file
 from adabench.harness.link_probe import probe_link
 from adabench.harness.namespaces import NamespacesUnavailable, NodeLinks, link_of
@@ -133,7 +133,10 @@ def _launch(
         spec_file.write_bytes(msgspec.json.encode(spec))
         oom_kills = _oom_kills()
         try:
-            group = server.fork(spec_file, _environment(spec, folder), out_file.fileno(), err_file.fileno())
+            group = server.fork(
+                *("adabench.harness.group:run_group", [str(spec_file)], _environment(spec, folder)),
+                *(out_file.fileno(), err_file.fileno()),
+            )
         except ForkServerError as error:
             return Outcome("failed", 0.0, phase="launch", reason=str(error))
         try:
@@ -178,7 +181,7 @@ def _environment(spec: TrialSpec, folder: Path) -> dict[str, str | None]:
 
 
 def _watch(
-    group: Group,
+    group: Fork,
     spec: TrialSpec,
     folder: Path,
     deadline: float,

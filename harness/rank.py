@@ -35,7 +35,7 @@ def run_rank(spec_file: Path, group: int, environment: Mapping[str, str]) -> int
     os.environ.update(environment)
     rank = int(environment["RANK"])
     set_name(f"adabench rank {rank}")
-    # A new process would have a state of its own; Python's own generator sees to it itself.
+    # Every new process has a state of its own; Python's generator sees to it itself.
     np.random.seed()  # noqa: NPY002
     take_place(msgspec.json.decode(spec_file.read_bytes(), type=TrialSpec), rank)
     return run_trial(spec_file)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -14,6 +12,9 @@ from typing import Any
 
 import hypothesis
 import pytest
+
+from adabench.harness.fork_server import Fork, ForkServer
+from tests.warm import RUN_PYTHON, whole
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_DATA = ROOT.parent / "shared" / "data"
@@ -60,8 +61,16 @@ def shared_data() -> Path:
     return SHARED_DATA
 
 
+@pytest.fixture(scope="session")
+def warm() -> Iterator[ForkServer]:
+    """A process that has imported PyTorch, so that others need not."""
+    with ForkServer() as server:
+        server.start()
+        yield server
+
+
 @pytest.fixture
-def launch(tmp_path: Path) -> Launch:
+def launch(tmp_path: Path, warm: ForkServer) -> Launch:
     """Run ``python -m MODULE ARGUMENTS`` as the ranks of a cluster, quietly.
 
     ``launch(module, ranks, timeout=240, **arguments)`` gives what each rank printed: one JSON object. The
@@ -69,7 +78,7 @@ def launch(tmp_path: Path) -> Launch:
     """
 
     def run(module: str, ranks: int, timeout: float = 240.0, **arguments: Any) -> list[dict[str, Any]]:
-        reports, said = reports_of_ranks(tmp_path, module, ranks, timeout, arguments)
+        reports, said = reports_of_ranks(warm, tmp_path, module, ranks, timeout, arguments)
         assert said == [""] * ranks
         return reports
 
@@ -77,7 +86,7 @@ def launch(tmp_path: Path) -> Launch:
 
 
 def reports_of_ranks(
-    folder: Path, module: str, ranks: int, timeout: float, arguments: Mapping[str, Any]
+    warm: ForkServer, folder: Path, module: str, ranks: int, timeout: float, arguments: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """The JSON object that each rank printed, and what it said on standard error; files go to `folder`."""
     deadline = time.monotonic() + timeout
@@ -87,37 +96,22 @@ def reports_of_ranks(
         "MASTER_PORT": str(free_port()),
         "OMP_NUM_THREADS": "1",
     }
-    processes: list[subprocess.Popen[bytes]] = []
+    processes: list[Fork] = []
     try:
         for rank in range(ranks):
             with (folder / f"{rank}.out").open("wb") as out, (folder / f"{rank}.err").open("wb") as err:
-                processes.append(
-                    subprocess.Popen(
-                        [sys.executable, "-m", module, json.dumps(arguments)],
-                        cwd=ROOT,
-                        env={**os.environ, **shared, "RANK": str(rank)},
-                        stdout=out,
-                        stderr=err,
-                    )
-                )
-        late = [rank for rank, process in enumerate(processes) if not ended(process, deadline)]
+                environment = whole({**os.environ, **shared, "RANK": str(rank)})
+                command = [str(ROOT), "-m", module, json.dumps(arguments)]
+                processes.append(warm.fork(RUN_PYTHON, command, environment, out.fileno(), err.fileno()))
+        codes = [process.wait(max(deadline - time.monotonic(), 0.0)) for process in processes]
     finally:
         for process in processes:
-            process.kill()
-            process.wait()
+            process.end()
     said = [(folder / f"{rank}.err").read_text() for rank in range(ranks)]
+    late = [rank for rank, code in enumerate(codes) if code is None]
     assert not late, f"ranks {late} of {module} {arguments} were not done in {timeout} s\n" + "\n".join(said)
-    for rank, process in enumerate(processes):
-        assert process.returncode == 0, f"rank {rank} of {module} {arguments} failed:\n" + "\n".join(said)
+    assert not any(codes), f"exit codes {codes} of {module} {arguments}:\n" + "\n".join(said)
     return [json.loads((folder / f"{rank}.out").read_text()) for rank in range(ranks)], said
-
-
-def ended(process: subprocess.Popen[bytes], deadline: float) -> bool:
-    try:
-        process.wait(max(deadline - time.monotonic(), 0.0))
-    except subprocess.TimeoutExpired:
-        return False
-    return True
 
 
 def free_port() -> int:

@@ -14,14 +14,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-Rank = subprocess.Popen[str]
+from adabench.harness.fork_server import ForkServer
+from tests.warm import WarmProcess
+
+Rank = WarmProcess
 StartRanks = Callable[..., list[Rank]]
 
 TABLE = "adaps.Table('emb', 1000, 4)"
 
 
 @pytest.fixture
-def start_ranks(tmp_path: Path) -> Iterator[StartRanks]:
+def start_ranks(tmp_path: Path, warm: ForkServer) -> Iterator[StartRanks]:
     """``start_ranks(script, ranks, world_size)``: a script as some ranks of a cluster, without torchrun."""
     started: list[Rank] = []
     with socket.socket() as probe:
@@ -40,15 +43,7 @@ def start_ranks(tmp_path: Path) -> Iterator[StartRanks]:
                 "MASTER_PORT": port,
                 "OMP_NUM_THREADS": "1",
             }
-            started.append(
-                subprocess.Popen(
-                    [sys.executable, "-u", str(path)],
-                    env=environment,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
+            started.append(WarmProcess(warm, [str(path)], environment, tmp_path))
         return started
 
     yield start
@@ -59,7 +54,7 @@ def start_ranks(tmp_path: Path) -> Iterator[StartRanks]:
 
 def outcome(process: Rank, timeout: float = 240.0) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=timeout)
-    return process.returncode, out, err
+    return process.wait(), out, err
 
 
 def await_line(process: Rank, text: str) -> None:

@@ -15,10 +15,8 @@ import numpy as np, adaps, torch
 with NODE as node:
     kv = node.worker(0)
     kv.begin_setup()
-    ones = np.ones((1, 16_384), dtype=np.float32)
     if node.rank == 1:
-        for key in range(1000):
-            kv.set([key], ones)
+        kv.set(np.arange(1000), np.ones((1000, 16_384), dtype=np.float32))
     kv.end_setup()
     if node.rank == 0:
         keys = np.arange(1000)

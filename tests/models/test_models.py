@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from adabench.harness.fork_server import ForkServer
+
 from ..conftest import reports_of_ranks
 from .case import Case
 from .suite import LIBRARIES
@@ -37,7 +39,9 @@ Trials = Callable[[str, str], tuple[dict[str, Any], list[dict[str, Any]]]]
 
 
 @pytest.fixture(scope="module")
-def trials(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trials:
+def trials(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, warm: ForkServer
+) -> Trials:
     """What was seen of a case, alone and on each of two nodes; trains all selected cases of its library."""
     selected: dict[str, list[str]] = defaultdict(list)
     for item in request.session.items:
@@ -49,9 +53,8 @@ def trials(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     def of_case(library: str, case: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         if library not in done:
             folder: Path = tmp_path_factory.mktemp(library)
-            done[library], _ = reports_of_ranks(
-                folder, "tests.models.trial", RANKS, 600.0, {"library": library, "cases": selected[library]}
-            )
+            arguments = {"library": library, "cases": selected[library]}
+            done[library], _ = reports_of_ranks(warm, folder, "tests.models.trial", RANKS, 600.0, arguments)
         reports = done[library]
         alone = next(report["alone"][case] for report in reports if case in report["alone"])
         return alone, [report["together"][case] for report in reports]

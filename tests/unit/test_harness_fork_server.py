@@ -14,6 +14,8 @@ from adabench.harness.launch import launch_unrecorded
 from adabench.harness.registry import load_usecase, modules, names
 from adabench.harness.spec import TrialSpec
 
+GROUP = "adabench.harness.group:run_group"
+
 
 def spec(nodes: int = 2) -> TrialSpec:
     params = msgspec.to_builtins(msgspec.convert({"rows": 2048, "epochs": 1}, load_usecase("ctr").Params))
@@ -36,7 +38,7 @@ def test_a_module_that_starts_a_thread_is_refused(tmp_path: Path, monkeypatch: p
         with pytest.raises(ForkServerError, match=r"cannot be started: one of .*starts_a_thread starts"):
             server.start()
         with pytest.raises(ForkServerError, match="is gone"):
-            server.fork(tmp_path / "spec.json", {}, 1, 2)
+            server.fork(GROUP, ["spec.json"], {}, 1, 2)
     with (
         ForkServer(["no_such_module"]) as server,
         pytest.raises(ForkServerError, match=r"cannot be started: ModuleNotFoundError: .*no_such_module"),
@@ -84,7 +86,7 @@ def test_ranks_are_like_new_processes(tmp_path: Path, monkeypatch: pytest.Monkey
         server.start()
         for _ in range(2):
             environment = {"GIVEN": None, "OTHER": "other", "TMPDIR": str(tmp_path)}
-            group = server.fork(file, environment, output.fileno(), output.fileno())
+            group = server.fork(GROUP, [str(file)], environment, output.fileno(), output.fileno())
             assert group.wait(600) == 0
             assert group.end() == 0
     said = [json.loads(line) for line in out.read_text().splitlines()]
@@ -100,7 +102,7 @@ def test_a_group_that_is_killed_has_a_signals_exit_code(tmp_path: Path) -> None:
     file.write_bytes(msgspec.json.encode(msgspec.structs.replace(spec(), folder=str(tmp_path))))
     with ForkServer() as server, (tmp_path / "out").open("ab") as output:
         server.start()
-        group = server.fork(file, {}, output.fileno(), output.fileno())
+        group = server.fork(GROUP, [str(file)], {}, output.fileno(), output.fileno())
         os.kill(group.pid, signal.SIGKILL)
         assert group.wait(600) == -signal.SIGKILL
         assert group.end() == -signal.SIGKILL
