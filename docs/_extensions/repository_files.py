@@ -2,12 +2,13 @@
 
 A link such as `[channel.cc](../csrc/src/channel.cc)` is right on a forge, where the text lies beside the
 code. In the built pages there is no such file; so every file that some page links to gets a page of its own,
-with its lines numbered.
+with its lines numbered. A link to `channel.cc#on_tick` leads to the line where that function or class begins.
 """
 
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,17 +19,27 @@ from pygments.util import ClassNotFound
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
+from sphinx.util import logging
 
 FOLDER = "files"
 """Where the pages of files lie in the output."""
+
+_SYMBOL = re.compile(r"\]\(([^()#\s]+\.(?:cc|h|py))#(\w+)\)")
+_log = logging.getLogger(__name__)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     # Before Sphinx copies what is linked to as a download, and before MyST looks for such a document.
     app.connect("doctree-read", link_to_file_pages, priority=400)
+    app.connect("source-read", keep_symbols)
     app.connect("env-purge-doc", forget)
     app.connect("html-collect-pages", pages)
     return {"version": "1", "env_version": 1, "parallel_read_safe": False, "parallel_write_safe": True}
+
+
+def keep_symbols(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Hand on what a link names in a file as the link's title, since MyST drops it from the target."""
+    source[0] = _SYMBOL.sub(r'](\1 "#\2")', source[0])
 
 
 def link_to_file_pages(app: Sphinx, doctree: nodes.document) -> None:
@@ -40,6 +51,12 @@ def link_to_file_pages(app: Sphinx, doctree: nodes.document) -> None:
             continue
         _linked(app.env).setdefault(page, set()).add(file)
         uri = app.builder.get_relative_uri(page, f"{FOLDER}/{file}")
+        symbol = node.get("reftitle", "")
+        if symbol.startswith("#"):
+            line = _line_of(symbol[1:], Path(app.srcdir).parent / file)
+            if line is None:
+                _log.warning("%s has nothing that is called %s", file, symbol[1:], location=node)
+            uri += f"#line-{line}"
         node.replace_self(nodes.reference("", "", *node.children, refuri=uri, internal=True))
 
 
@@ -57,7 +74,9 @@ def pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
             language = get_lexer_for_filename(file, text).aliases[0]
         except ClassNotFound:
             language = "text"
-        code = app.builder.highlighter.highlight_block(text, language, linenos="inline")  # type: ignore[attr-defined]
+        code = app.builder.highlighter.highlight_block(  # type: ignore[attr-defined]
+            text, language, linenos="inline", lineanchors="line"
+        )
         body = f"<h1 class='file'><code>{html.escape(file)}</code></h1>{code}"
         yield f"{FOLDER}/{file}", {"title": file, "body": body, "parents": []}, "page.html"
 
@@ -77,6 +96,15 @@ def _file_of(node: nodes.Element, source: Path, page: str) -> str | None:
     if source in file.parents or source.parent not in file.parents or not file.is_file():
         return None
     return file.relative_to(source.parent).as_posix()
+
+
+def _line_of(symbol: str, file: Path) -> int | None:
+    """Where a function or class is defined: a C++ function begins at the margin, and ends in no semicolon."""
+    definition = re.compile(
+        rf"^\s*(?:async def|def|class|struct|enum class) {symbol}\b|^[A-Za-z].*\b{symbol}\([^;]*$"
+    )
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return next((number for number, line in enumerate(lines, 1) if definition.match(line)), None)
 
 
 def _linked(env: BuildEnvironment) -> dict[str, set[str]]:

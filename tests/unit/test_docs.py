@@ -22,6 +22,8 @@ HEADING = re.compile(r"^#{1,6} +(.+?) *$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^()\s]+)(?: \"[^\"]*\")?\)")
 CODE = re.compile(r"^(`{3,}|~{3,})(?!\{).*?^\1|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
+CODE_FILES = (".cc", ".h", ".py")
+
 
 def tracked(*patterns: str) -> list[Path]:
     """Files of the repository, with those that are not committed yet."""
@@ -154,6 +156,12 @@ def test_every_relative_link_leads_somewhere(path: Path) -> None:
             wrong.append(target)
         elif anchor and place.suffix == ".md" and anchor not in anchors(place):
             wrong.append(f"{target}: no such heading")
+        elif (
+            anchor
+            and place.suffix in CODE_FILES
+            and not re.search(rf"\b{anchor}\b", place.read_text("utf-8"))
+        ):
+            wrong.append(f"{target}: no such function or class")
     assert wrong == []
 
 
