@@ -2,7 +2,8 @@
 
 A link such as `[channel.cc](../csrc/src/channel.cc)` is right on a forge, where the text lies beside the
 code. In the built pages there is no such file; so every file that some page links to gets a page of its own,
-with its lines numbered. A link to `channel.cc#on_tick` leads to the line where that function or class begins.
+with its lines numbered; Markdown is rendered, and what it links to gets pages, too. A link to
+`channel.cc#on_tick` leads to the line where that function or class begins.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 from docutils import nodes
 from pygments.lexers import get_lexer_for_filename
 from pygments.util import ClassNotFound
+from repository_markdown import rendered
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
@@ -50,6 +52,7 @@ def link_to_file_pages(app: Sphinx, doctree: nodes.document) -> None:
         if file is None:
             continue
         _linked(app.env).setdefault(page, set()).add(file)
+        app.env.note_dependency(str(Path(app.srcdir).parent / file))
         uri = app.builder.get_relative_uri(page, f"{FOLDER}/{file}")
         symbol = node.get("reftitle", "")
         if symbol.startswith("#"):
@@ -57,6 +60,8 @@ def link_to_file_pages(app: Sphinx, doctree: nodes.document) -> None:
             if line is None:
                 _log.warning("%s has nothing that is called %s", file, symbol[1:], location=node)
             uri += f"#line-{line}"
+        elif node.get("reftargetid"):
+            uri += f"#{node['reftargetid']}"
         node.replace_self(nodes.reference("", "", *node.children, refuri=uri, internal=True))
 
 
@@ -67,18 +72,42 @@ def forget(app: Sphinx, env: BuildEnvironment, docname: str) -> None:
 
 def pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
     """Yield a page for each linked file: its name, what the template is given, and the template."""
-    root = Path(app.srcdir).parent
-    for file in sorted(set().union(*_linked(app.env).values())):
-        text = (root / file).read_text(encoding="utf-8")
-        try:
-            language = get_lexer_for_filename(file, text).aliases[0]
-        except ClassNotFound:
-            language = "text"
-        code = app.builder.highlighter.highlight_block(  # type: ignore[attr-defined]
-            text, language, linenos="inline", lineanchors="line"
-        )
-        body = f"<h1 class='file'><code>{html.escape(file)}</code></h1>{code}"
+    waiting = sorted(set().union(*_linked(app.env).values()))
+    done = set()
+    while waiting:
+        file = waiting.pop()
+        if file in done:
+            continue
+        done.add(file)
+        body, found = _body(app, file)
+        waiting += found
         yield f"{FOLDER}/{file}", {"title": file, "body": body, "parents": []}, "page.html"
+
+
+def _body(app: Sphinx, file: str) -> tuple[str, list[str]]:
+    """A file as the body of a page, and the files that it links to."""
+    root = Path(app.srcdir).parent
+
+    def page_of(other: str) -> str | None:
+        page = f"{FOLDER}/{other}"
+        if other.startswith("docs/"):
+            page = other.removeprefix("docs/").removesuffix(".md")
+            if page not in app.env.found_docs:
+                return None
+        return app.builder.get_relative_uri(f"{FOLDER}/{file}", page)
+
+    if file.endswith(".md"):
+        body, linked = rendered(file, root, Path(app.outdir) / FOLDER, page_of)
+        return body, [other for other in linked if not other.startswith("docs/")]
+    text = (root / file).read_text(encoding="utf-8")
+    try:
+        language = get_lexer_for_filename(file, text).aliases[0]
+    except ClassNotFound:
+        language = "text"
+    code = app.builder.highlighter.highlight_block(  # type: ignore[attr-defined]
+        text, language, linenos="inline", lineanchors="line"
+    )
+    return f"<h1 class='file'><code>{html.escape(file)}</code></h1>{code}", []
 
 
 def _is_link(node: nodes.Node) -> bool:
