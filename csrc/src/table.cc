@@ -138,16 +138,16 @@ std::uint64_t Tables::fingerprint() const {
     for (const char c : spec.name) hash = combine(hash, static_cast<std::uint64_t>(c));
     hash = combine(hash, spec.rows);
     hash = combine(hash, spec.length);
-    hash = combine(hash, static_cast<std::uint64_t>(spec.rule.kind));
-    hash = combine(hash, static_cast<std::uint64_t>(spec.init.kind));
-    hash = combine(hash, spec.init.seed);
-    for (const float x :
-         {spec.init.a, spec.init.b, spec.rule.lr, spec.rule.momentum, spec.rule.eps, spec.rule.beta1,
-          spec.rule.beta2, spec.rule.initial_accumulator, spec.rule.weight_decay}) {
+    // All fields by name, so that this does not compile if one is added and forgotten here.
+    const auto& [kind, lr, momentum, eps, beta1, beta2, accumulator, decay, decoupled, nesterov, centered] =
+        spec.rule;
+    const auto& [init, a, b, seed] = spec.init;
+    hash = combine(hash, static_cast<std::uint64_t>(kind));
+    hash = combine(hash, static_cast<std::uint64_t>(init));
+    hash = combine(hash, seed);
+    for (const float x : {a, b, lr, momentum, eps, beta1, beta2, accumulator, decay})
       hash = combine(hash, bits_of(x));
-    }
-    for (const bool flag : {spec.rule.decoupled, spec.rule.nesterov, spec.rule.centered})
-      hash = combine(hash, flag ? 1 : 0);
+    for (const bool flag : {decoupled, nesterov, centered}) hash = combine(hash, flag ? 1 : 0);
   }
   return hash;
 }

@@ -68,7 +68,19 @@ TEST(fingerprints_tell_tables_apart) {
   CHECK(changed([](auto& s) { s[0].name = "c"; }) != fingerprint);
   CHECK(changed([](auto& s) { s[1].rows = 4; }) != fingerprint);
   CHECK(changed([](auto& s) { s[0].length = 5; }) != fingerprint);
-  CHECK(changed([](auto& s) { s[0].rule.lr = 0.5F; }) != fingerprint);
+  CHECK(changed([](auto& s) { s[0].rule.kind = RuleKind::kMomentum; }) != fingerprint);
+  for (float UpdateRule::* const number :
+       {&UpdateRule::lr, &UpdateRule::momentum, &UpdateRule::eps, &UpdateRule::beta1, &UpdateRule::beta2,
+        &UpdateRule::initial_accumulator, &UpdateRule::weight_decay}) {
+    CHECK(changed([&](auto& s) { s[0].rule.*number += 0.25F; }) != fingerprint);
+  }
+  for (bool UpdateRule::* const flag :
+       {&UpdateRule::decoupled, &UpdateRule::nesterov, &UpdateRule::centered}) {
+    CHECK(changed([&](auto& s) { s[0].rule.*flag = true; }) != fingerprint);
+  }
+  CHECK(changed([](auto& s) { s[0].init.kind = InitKind::kUniform; }) != fingerprint);
+  CHECK(changed([](auto& s) { s[0].init.a = 1.0F; }) != fingerprint);
+  CHECK(changed([](auto& s) { s[0].init.b = 1.0F; }) != fingerprint);
   CHECK(changed([](auto& s) { s[0].init.seed = 1; }) != fingerprint);
   CHECK(changed([](auto& s) { std::swap(s[0], s[1]); }) != fingerprint);
 }

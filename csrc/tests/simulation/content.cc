@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "adaps/random.h"
 #include "simulation/text.h"
 #include "simulation/violation.h"
 
@@ -20,6 +21,11 @@ void write_set(std::uint32_t set, std::span<float> value) {
 void write_push(std::uint32_t push, std::span<float> delta) {
   std::fill(delta.begin(), delta.end(), 0.0F);
   delta[1 + push / kPushesPerFloat] = static_cast<float>(1U << (2 * (push % kPushesPerFloat)));
+}
+
+void write_rough(std::uint32_t number, std::span<float> row) {
+  Random random(number, 0x726f756768);
+  for (float& x : row) x = static_cast<float>(random.uniform(-1.0, 1.0));
 }
 
 Content read_content(std::span<const float> value) {

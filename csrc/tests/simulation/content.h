@@ -28,6 +28,9 @@ constexpr std::size_t content_length(std::size_t pushes) {
 void write_set(std::uint32_t set, std::span<float> value);
 void write_push(std::uint32_t push, std::span<float> delta);
 
+// For worlds whose values are not read: small numbers that differ from write to write.
+void write_rough(std::uint32_t number, std::span<float> row);
+
 // Throws Violation if a push was counted more than once, or the floats contain what nobody wrote.
 Content read_content(std::span<const float> value);
 

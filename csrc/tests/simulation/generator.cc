@@ -215,6 +215,7 @@ class Generator {
           return std::any_of(program.begin(), program.end(),
                              [](const Call& call) { return call.kind == CallKind::kPushGradients; });
         });
+    spec_.rough = gradients && random_.chance(0.3);
     std::vector<Key> first;
     Key next = 0;
     const std::size_t rows = full ? keys_ + random_.below(3) : 64 + keys_;
@@ -225,7 +226,9 @@ class Generator {
       table.length = content_length(longest[i]) + random_.below(3);
       if (random_.chance(0.1)) table.length += 64 + random_.below(200);  // long rows are exchanged less often
       table.rule.lr = 1.0F;
-      if (gradients && random_.chance(0.5)) {  // state that gradients change: the last one
+      if (spec_.rough) {
+        table.rule = draw_rule();
+      } else if (gradients && random_.chance(0.5)) {  // state that gradients change: the last one
         table.rule.kind = RuleKind::kMomentum;
         table.rule.momentum = 0.0F;
         table.rule.nesterov = table.length % 2 == 0;
@@ -246,6 +249,22 @@ class Generator {
       }
       spec_.keys.push_back(key);
     }
+  }
+
+  UpdateRule draw_rule() {
+    using enum RuleKind;
+    UpdateRule rule;
+    rule.kind = one_of(
+        {kSgd, kMomentum, kAdagrad, kAdagrad, kRowAdagrad, kAdam, kAdam, kSparseAdam, kRmsprop, kRmsprop});
+    rule.lr = 0.1F;
+    rule.eps = 1e-2F;
+    if (rule.kind == kMomentum || (rule.kind == kRmsprop && random_.chance(0.5))) rule.momentum = 0.5F;
+    rule.nesterov = rule.kind == kMomentum && random_.chance(0.5);
+    rule.centered = rule.kind == kRmsprop && random_.chance(0.5);
+    const bool decays = rule.kind != kRowAdagrad && rule.kind != kSparseAdam;
+    if (decays && random_.chance(0.5)) rule.weight_decay = 0.1F;
+    rule.decoupled = rule.kind == kAdam && random_.chance(0.5);
+    return rule;
   }
 
   void draw_speeds() {

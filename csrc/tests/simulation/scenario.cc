@@ -9,7 +9,7 @@ namespace adaps::simulation {
 
 namespace {
 
-WorldSpec scenario_spec(NodeId nodes) {
+WorldSpec scenario_spec(NodeId nodes, RuleKind rule) {
   WorldSpec spec;
   spec.seed = 1;
   spec.settings.nodes = nodes;
@@ -20,6 +20,9 @@ WorldSpec scenario_spec(NodeId nodes) {
   table.name = "t";
   table.rows = 64;
   table.length = content_length(kPushesPerFloat);
+  table.rule.kind = rule;
+  spec.rough = rule != RuleKind::kSgd;
+  if (spec.rough) table.length = 8;  // so long that a gradient is sent itself
   spec.tables.push_back(table);
   for (Key key = 0; spec.keys.size() < 2; ++key) {
     if (Directory(nodes, 1).home(key) == 0) spec.keys.push_back(key);
@@ -34,7 +37,7 @@ WorldSpec scenario_spec(NodeId nodes) {
 
 }  // namespace
 
-Scenario::Scenario(NodeId nodes) : spec_(scenario_spec(nodes)), world_(spec_, &log_) {}
+Scenario::Scenario(NodeId nodes, RuleKind rule) : spec_(scenario_spec(nodes, rule)), world_(spec_, &log_) {}
 
 void Scenario::call(NodeId node, CallKind kind, std::vector<std::uint32_t> keys) {
   const auto submitted = world_.history().size();

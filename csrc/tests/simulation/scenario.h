@@ -15,12 +15,13 @@ namespace adaps::simulation {
 
 class Scenario {
  public:
-  // Node 0 is the home of both keys.
-  explicit Scenario(NodeId nodes);
+  // Node 0 is the home of both keys. With another rule than plain SGD the world is rough.
+  explicit Scenario(NodeId nodes, RuleKind rule = RuleKind::kSgd);
 
   // All calls are asynchronous.
   void pull(NodeId node, std::uint32_t key = 0) { call(node, CallKind::kPull, {key}); }
   void push(NodeId node, std::uint32_t key = 0) { call(node, CallKind::kPush, {key}); }
+  void push_gradient(NodeId node) { call(node, CallKind::kPushGradients, {0}); }
   // The first key as often as that in one call.
   void set(NodeId node, std::size_t times) {
     call(node, CallKind::kSet, std::vector<std::uint32_t>(times, 0));

@@ -168,16 +168,32 @@ void echo_behind_both_slices(Scenario& s) {
   s.pull(b, 1);
 }
 
+// A holder steps on what it has while news of the owner's step is on its way: the owner's step is another
+// one, since it has seen both gradients.
+void gradient_and_refresh_cross(Scenario& s) {
+  const NodeId a = 0, b = 1;
+  s.intent(a);
+  s.intent(b);
+  s.deliver_all();  // a owner, b replica
+  s.push_gradient(a);
+  s.flush(a);  // its refresh is on the slow link a -> b
+  s.push_gradient(b);
+  s.flush(b);
+  s.deliver(b, a);
+  s.deliver_all();
+}
+
 template <typename Schedule>
-void expect_caught(Schedule schedule, Mutant mutant, NodeId nodes, const char* promise) {
+void expect_caught(Schedule schedule, Mutant mutant, NodeId nodes, const char* promise,
+                   RuleKind rule = RuleKind::kSgd) {
   {
-    Scenario right(nodes);
+    Scenario right(nodes, rule);
     schedule(right);
     right.finish();
   }
   selected_mutant = mutant;
   std::string caught = "nothing";
-  Scenario wrong(nodes);
+  Scenario wrong(nodes, rule);
   try {
     schedule(wrong);
     wrong.finish();
@@ -217,6 +233,10 @@ TEST(an_echo_comes_behind_the_refreshes) {
 
 TEST(an_echo_comes_behind_all_slices_of_the_refreshes) {
   expect_caught(echo_behind_both_slices, Mutant::echo_in_between, 3, "wait_sync");
+}
+
+TEST(a_gradient_is_exact_only_on_top_of_what_the_owner_has) {
+  expect_caught(gradient_and_refresh_cross, Mutant::gradient_always_exact, 2, "at rest", RuleKind::kAdagrad);
 }
 
 TEST(a_wait_sync_does_not_share_a_mark_that_was_sent) {

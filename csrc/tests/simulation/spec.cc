@@ -46,6 +46,12 @@ std::string describe(const WorldSpec& spec) {
   const Directory directory(spec.settings.nodes, spec.settings.channels);
   for (const Key key : spec.keys) text << " " << key << "@" << directory.home(key);
   if (spec.freeze_probability > 0.0) text << ", frozen links";
+  for (const TableSpec& table : spec.tables) {
+    const UpdateRule& rule = table.rule;
+    if (spec.rough)
+      text << ", rule " << static_cast<int>(rule.kind) << " with weight decay " << rule.weight_decay
+           << (rule.decoupled ? " decoupled" : "") << " and momentum " << rule.momentum;
+  }
   if (spec.backlog) text << ", a backlog";
   return text.str();
 }

@@ -63,6 +63,9 @@ struct WorldSpec {
   bool reordering = false;
   // The network takes a frame from its sender only when it delivers it, and tells so; else at once.
   bool backlog = false;
+  // Rules that leave no whole numbers: what values contain is not read from them; that replicas agree with
+  // their owner is, up to rounding.
+  bool rough = false;
 };
 
 const char* name_of(CallKind kind);

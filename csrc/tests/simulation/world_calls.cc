@@ -154,7 +154,9 @@ void World::fill(const Call& call, Pending& pending) {
     at += row.size();
     const std::uint32_t number = call.kind == CallKind::kSet ? ++sets_ : pushes_[position]++;
     record.writes.push_back({position, number});
-    if (call.kind == CallKind::kSet) {
+    if (spec_.rough) {
+      write_rough(number, row);
+    } else if (call.kind == CallKind::kSet) {
       write_set(number, row);
     } else {
       write_push(number, row);
@@ -217,7 +219,7 @@ void World::take_snapshot(Caller& caller) {
       const auto position = static_cast<std::uint32_t>(found - spec_.keys.begin());
       ++snapshot.owners[position];
       const std::span<const float> value(values.data() + row * table.length(), table.length());
-      record.reads.push_back({position, read_content(value)});
+      if (!spec_.rough) record.reads.push_back({position, read_content(value)});
     }
   }
   history_.push_back(std::move(record));
@@ -239,7 +241,7 @@ void World::complete(Caller& caller, Pending& pending) {
   Record& record = history_[pending.record];
   record.end = step_;
   record.ended = cluster_.network().now();
-  if (record.kind == CallKind::kPull) {
+  if (record.kind == CallKind::kPull && !spec_.rough) {
     const Tables& tables = cluster_.node(0).tables;
     const float* at = pending.floats.data();
     for (std::size_t i = 0; i < pending.keys.size(); ++i) {
