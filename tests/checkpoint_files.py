@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,3 +54,8 @@ def content(directory: Path, table: str) -> TableContent:
     )
     order = np.argsort(rows)
     return TableContent(rows[order], values[order], state[order])
+
+
+def checksum(content: Any) -> int:
+    """What a manifest says of itself."""
+    return zlib.crc32(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())

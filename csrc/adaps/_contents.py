@@ -95,8 +95,10 @@ def verify_rows(folder: Path, table: Table, files: Iterable[File]) -> None:
                 seen[rows] = True
 
 
-def load_table(core: _core.Node, index: int, table: Table, folder: Path, files: Iterable[File]) -> None:
-    """Make the rows of a table that a node owns those of a checkpoint's files."""
+def load_table(
+    core: _core.Node, index: int, table: Table, folder: Path, files: Iterable[File]
+) -> _core.TableRestore:
+    """Read the rows of a table that a node owns from a checkpoint's files; `finish` writes them."""
     restore = _core.TableRestore(core, index)
     chunk = _Chunk(table.length, _core.state_length(core, index))
     for file in files:
@@ -109,7 +111,7 @@ def load_table(core: _core.Node, index: int, table: Table, folder: Path, files: 
                     restore.put(chunk.rows[:count], chunk.values[:count], chunk.state[:count])
                 except (ValueError, IndexError) as error:
                     raise CheckpointError(f"{reader.path} does not fit: {error}") from error
-    restore.finish()
+    return restore
 
 
 def split_extra(extra: Mapping[str, Any]) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:

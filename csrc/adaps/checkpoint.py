@@ -126,9 +126,10 @@ class Participant:
         """Make what all nodes hold that of a checkpoint; `directory` is that of `adaps.Node.restore`."""
         manifest, restored = self._verified(directory)
         with self._nothing_moves():
-            self._together(
-                "restore the checkpoint", lambda: self._load(directory / manifest.folder, manifest)
+            loaded = self._together(
+                "read the checkpoint", lambda: self._loaded(directory / manifest.folder, manifest)
             )
+            self._together("restore the checkpoint", lambda: self._take_over(loaded, manifest))
         self._make_visible()
         return restored
 
@@ -161,17 +162,19 @@ class Participant:
 
     def _together(self, what: str, action: Callable[[], _T]) -> _T:
         """What `action` gives; if it fails for any worker, every one raises CheckpointError."""
-        failure: CheckpointError | OSError | None = None
+        failure: CheckpointError | OSError | MemoryError | None = None
         try:
             result = action()
-        except (CheckpointError, OSError) as error:
+        except (CheckpointError, OSError, MemoryError) as error:
             failure = error
         failed_rank = self._kv.agree(failure is None)
         if isinstance(failure, CheckpointError):
             raise failure
         if failure is not None:
-            reason = failure.strerror or str(failure)
-            where = "" if failure.filename is None else f"{failure.filename}: "
+            where, reason = "", "there is not enough memory"
+            if isinstance(failure, OSError):
+                where = "" if failure.filename is None else f"{failure.filename}: "
+                reason = failure.strerror or str(failure)
             raise CheckpointError(f"rank {self._rank} could not {what}: {where}{reason}") from failure
         if failed_rank is not None:
             raise CheckpointError(f"rank {failed_rank} could not {what}: its own exception says why")
@@ -310,12 +313,22 @@ class Participant:
                 extra = _contents.read_extra(directory / manifest.folder / file.name)
         return Restored(extra, same, manifest.world_size * manifest.workers)
 
-    def _load(self, folder: Path, manifest: Manifest) -> None:
+    def _loaded(self, folder: Path, manifest: Manifest) -> list[_core.TableRestore]:
+        """All that files tell, in memory: whatever is wrong with them, nothing is changed yet."""
+        if not self._leads_node:
+            return []
+        loaded = []
+        for index, table in enumerate(self._tables):
+            files = [file for file in manifest.files if file.table == table.name]
+            loaded.append(_contents.load_table(self._core, index, table, folder, files))
+        return loaded
+
+    def _take_over(self, loaded: list[_core.TableRestore], manifest: Manifest) -> None:
+        """Make what was loaded that what the node holds."""
         saved = {entry.name: entry for entry in manifest.tables}
         if self._leads_node:
-            for index, (table, placed) in enumerate(zip(self._tables, self._core.tables(), strict=True)):
-                files = [file for file in manifest.files if file.table == table.name]
-                _contents.load_table(self._core, index, table, folder, files)
+            for table, placed, restore in zip(self._tables, self._core.tables(), loaded, strict=True):
+                restore.finish()
                 entry = saved[table.name]
                 placed.set_learning_rate(entry.learning_rate)
                 placed.set_step(entry.step, idle_rows=self._world_size == 1)

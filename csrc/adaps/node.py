@@ -266,8 +266,9 @@ class Node:
         Raises
         ------
         CheckpointError
-            On every worker, if there is no complete checkpoint in the directory, a file is damaged, or a
-            table differs. Nothing is changed then.
+            On every worker, if there is no complete checkpoint in the directory, a file is damaged or cannot
+            be read, a table differs, or there is no room in memory for what this node reads, which is as
+            much as it holds. Nothing is changed then.
         """
         return self._participant(worker).restore(Path(directory))
 

@@ -115,8 +115,9 @@ void register_snapshot(py::module_& module) {
   py::class_<RestoreHandle>(module, "TableRestore", "Makes a table's content that of a checkpoint.")
       .def(py::init<std::shared_ptr<NodeHandle>, std::size_t>(), py::arg("node"), py::arg("table"))
       .def("put", &RestoreHandle::put, py::arg("rows"), py::arg("values"), py::arg("states"),
-           "Writes those of the rows that the node owns, and gives their number.")
-      .def("finish", &RestoreHandle::finish, "Gives owned rows that were not put their initial content.");
+           "Keeps those of the rows that the node owns until finish, and gives their number.")
+      .def("finish", &RestoreHandle::finish,
+           "Writes what was kept, and gives owned rows that were not put their initial content.");
 }
 
 }  // namespace adaps::bindings

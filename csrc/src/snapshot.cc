@@ -4,6 +4,7 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "adaps/channel.h"
 
@@ -75,7 +76,7 @@ TableRestore::TableRestore(NodeState& node, const Table& table)
 std::size_t TableRestore::put(std::span<const std::int64_t> rows, const float* values, const float* states) {
   const std::size_t length = table_.length();
   const std::size_t state_length = table_.width() - length;
-  std::size_t written = 0;
+  std::vector<std::size_t> owned;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const auto row = static_cast<std::uint64_t>(rows[i]);
     if (row >= seen_.size()) {
@@ -89,19 +90,34 @@ std::size_t TableRestore::put(std::span<const std::int64_t> rows, const float* v
     seen_[row] = true;
     if (i + kAhead < rows.size() && static_cast<std::uint64_t>(rows[i + kAhead]) < seen_.size())
       node_.store.prefetch_word(table_.first_key() + static_cast<Key>(rows[i + kAhead]));
-    LockedKey key(node_.store, table_.first_key() + row);
-    key.materialize();
-    if (key.state() != State::kOwner) continue;
-    std::memcpy(key.value(), values + i * length, length * sizeof(float));
-    if (state_length > 0)
-      std::memcpy(key.value() + length, states + i * state_length, state_length * sizeof(float));
-    mark_changed(node_, key);
-    ++written;
+    const LockedKey key(node_.store, table_.first_key() + row);
+    if (key.state() == State::kOwner || key.untouched_here()) owned.push_back(i);
   }
-  return written;
+  Kept kept;
+  kept.keys.reserve(owned.size());
+  kept.rows.reserve(owned.size() * table_.width());
+  for (const std::size_t i : owned) {
+    kept.keys.push_back(table_.first_key() + static_cast<Key>(rows[i]));
+    kept.rows.insert(kept.rows.end(), values + i * length, values + (i + 1) * length);
+    if (state_length > 0)
+      kept.rows.insert(kept.rows.end(), states + i * state_length, states + (i + 1) * state_length);
+  }
+  kept_.push_back(std::move(kept));
+  return owned.size();
 }
 
 void TableRestore::finish() {
+  for (Kept& kept : kept_) {
+    const float* row = kept.rows.data();
+    for (std::size_t i = 0; i < kept.keys.size(); ++i, row += table_.width()) {
+      if (i + kAhead < kept.keys.size()) node_.store.prefetch_word(kept.keys[i + kAhead]);
+      LockedKey key(node_.store, kept.keys[i]);
+      key.materialize();
+      std::memcpy(key.value(), row, table_.width() * sizeof(float));
+      mark_changed(node_, key);
+    }
+    kept = {};
+  }
   for (std::uint64_t row = 0; row < seen_.size(); ++row) {
     const Key name = table_.first_key() + row;
     if (seen_[row] || !is_owned(node_.store.peek(name))) continue;

@@ -33,22 +33,29 @@ struct Taken {
 Taken take_owned(NodeState& node, const Table& table, std::uint64_t first, std::span<std::int64_t> rows,
                  float* values, float* states);
 
-// Makes a table's content that of a checkpoint, of which every node puts every row.
+// Makes a table's content that of a checkpoint, of which every node puts every row. What comes from files may
+// prove wrong to the last of them: it is kept in memory of its own until finish(), and changes nothing
+// before.
 class TableRestore {
  public:
   TableRestore(NodeState& node, const Table& table);
 
-  // Writes those of the rows that this node owns, and returns their number. Throws std::out_of_range or
-  // std::invalid_argument naming the first row that does not exist or was put before; rows before it are
-  // written.
+  // Keeps those of the rows that this node owns, and returns their number. Throws std::out_of_range or
+  // std::invalid_argument naming the first row that does not exist or was put before; then it cannot be
+  // finished.
   std::size_t put(std::span<const std::int64_t> rows, const float* values, const float* states);
-  // Gives owned rows that were not put their initial content.
+  // Writes what was kept, and gives owned rows that were not put their initial content.
   void finish();
 
  private:
   NodeState& node_;
   const Table& table_;
   std::vector<bool> seen_;
+  struct Kept {
+    std::vector<Key> keys;
+    std::vector<float> rows;  // values with their states
+  };
+  std::vector<Kept> kept_;  // of each put
 };
 
 }  // namespace adaps
