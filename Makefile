@@ -101,7 +101,7 @@ bench: $(SET_UP)  ## measure speed against references in the same run, the recor
 	for study in $(BENCH_STUDIES); do $(BIN)/adabench run --fresh --study $$study -r 3 || failed+=("adabench run --study $$study"); done; \
 	$(BIN)/pytest --timeout=0 tests/perf $(ROUNDS) --baseline=$(BASELINES) --record-goals=$(FIGURES) || failed+=("pytest tests/perf"); \
 	$(BIN)/python results/reference/keep.py $(BENCH_STUDIES) || failed+=("python results/reference/keep.py"); \
-	echo "figures and goals: results/reference/BENCH.md, README.md"; \
+	echo "figures and goals: results/reference/BENCH.md; sessions: docs/recorded-sessions.md"; \
 	for command in "$${failed[@]}"; do echo "failed: $$command" >&2; done; \
 	((!$${#failed[@]}))
 
@@ -110,7 +110,7 @@ bench-baseline: $(SET_UP)  ## record this processor's baseline of make bench, in
 	for process in {1..5}; do $(BIN)/pytest --timeout=0 tests/perf --benchmark-only $(ROUNDS) --record-baseline="$$new"; done; \
 	mkdir -p $(BASELINES); cp "$$new"/*.json $(BASELINES)/
 
-record: $(SET_UP)  ## run the studies that the README shows, half an hour, and keep their sessions and figures
+record: $(SET_UP)  ## run the studies that the documentation shows, half an hour, and keep their sessions and figures
 	@for study in $(STUDIES); do $(BIN)/adabench run --fresh --study $$study; done
 	@$(BIN)/python results/reference/keep.py $(STUDIES)
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from statistics import fmean, median
 
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -36,30 +37,34 @@ SERVER_PANELS: tuple[tuple[tuple[str, ...], tuple[str, ...], str, float], ...] =
 
 
 def draw_forest(comparisons: Sequence[Comparison]) -> Figure:
-    """Ratio to the baseline with its exact interval, a row per backend; the grey band is what counts as
-    equivalent.
+    """Ratio to the baseline with its exact interval, a row per comparison, in numbers on the right; the grey
+    band is what counts as equivalent.
     """
     with styled():
-        figure = Figure(figsize=(7.0, 1.3 + 0.42 * len(comparisons)), layout="constrained")
+        figure = Figure(figsize=(8.5, 0.9 + 0.42 * len(comparisons)), layout="constrained")
         axes = figure.subplots()
         axes.axvspan(1 - EQUIVALENCE, 1 + EQUIVALENCE, color="#888888", alpha=0.2, linewidth=0)
         axes.axvline(1, color="#888888", linewidth=1)
         names = [one.label for one in comparisons]
         for row, one in enumerate(comparisons):
-            if math.isnan(one.ratio):
-                axes.annotate(one.verdict, (1, row), ha="center", va="center", fontsize=8.5)
-                continue
             if not math.isnan(one.ratio_low):
                 axes.plot([one.ratio_low, one.ratio_high], [row, row], color="#4878d0", linewidth=2)
             axes.plot(one.ratio, row, "o", color="#4878d0", markersize=7)
-            axes.annotate(
-                one.verdict, (one.ratio, row), (0, 7), textcoords="offset points", ha="center", fontsize=8.5
-            )
-        axes.set_yticks(range(len(names)), names)
-        axes.set_ylim(len(names) - 0.4, -0.7)
-        axes.grid(visible=False, axis="y")
+        numbers = axes.twinx()
+        for side, texts in ((axes, names), (numbers, [_in_numbers(one) for one in comparisons])):
+            side.set_yticks(range(len(names)), texts)
+            side.set_ylim(len(names) - 0.5, -0.5)
+            side.grid(visible=False, axis="y")
+            side.tick_params(axis="y", length=0)
+            sns.despine(ax=side, left=True, right=True)
         axes.set_xlabel(f"{comparisons[0].measure} over {_named(comparisons)}'s (below 1: faster)")
     return figure
+
+
+def _in_numbers(one: Comparison) -> str:
+    if math.isnan(one.ratio_low):
+        return one.verdict if math.isnan(one.ratio) else f"{one.ratio:.3f}  {one.verdict}"
+    return f"{one.ratio:.3f} [{one.ratio_low:.3f}, {one.ratio_high:.3f}]  {one.verdict}"
 
 
 def _named(comparisons: Sequence[Comparison]) -> str:

@@ -11,7 +11,7 @@ import matplotlib as mpl
 import seaborn as sns
 from matplotlib.figure import Figure
 
-__all__ = ["INK", "SVG", "adaptive_svg", "palette", "styled"]
+__all__ = ["INK", "SVG", "adaptive_svg", "palette", "standalone_svg", "styled"]
 
 Colour = tuple[float, float, float]
 
@@ -38,6 +38,27 @@ def adaptive_svg(figure: Figure) -> str:
     """An SVG element for a page: no background, text in the page's colour, grid lines faint in light and
     dark; about as wide as the figure is, on a small page down to two thirds of it.
     """
+    return _in_current_colour(figure).replace("<svg ", f'<svg style="{_widths(figure)}" ', 1)
+
+
+def standalone_svg(figure: Figure) -> str:
+    """An SVG file that is shown as an image on a light or a dark page.
+
+    An image does not know the page's colour, so it goes by the reader's scheme.
+    """
+    element = _in_current_colour(figure)
+    end_of_tag = element.index(">") + 1
+    return f"{element[:end_of_tag]}\n{_SCHEMES}{element[end_of_tag:]}"
+
+
+_SCHEMES = """\
+ <style>
+  svg { color: #1f2328; }
+  @media (prefers-color-scheme: dark) { svg { color: #d1d7e0; } }
+ </style>"""
+
+
+def _in_current_colour(figure: Figure) -> str:
     buffer = io.StringIO()
     with mpl.rc_context(SVG):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
@@ -49,7 +70,7 @@ def adaptive_svg(figure: Figure) -> str:
         )
     # Matplotlib writes no fill for black text.
     return element.replace(f"stroke: {GRID}", "stroke: currentColor; stroke-opacity: 0.2").replace(
-        "<svg ", f'<svg fill="currentColor" role="img" style="{_widths(figure)}" ', 1
+        "<svg ", '<svg fill="currentColor" role="img" ', 1
     )
 
 

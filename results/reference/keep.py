@@ -1,32 +1,35 @@
-"""Keeps sessions and shows their figures in the README.
+"""Keeps sessions and shows their figures in the documentation.
 
 ``python results/reference/keep.py [NAME[=SESSION]…]``: for each name, such as `thesis`, the newest session in
 `results/sessions` that is called so, or the one after the equals sign, replaces `results/reference/NAME`: its
-records, and the traces that are drawn. Then the figures and tables of all kept sessions are drawn anew.
+records, and the traces that are drawn. Then the figures and tables of all kept sessions are drawn anew, the
+page that shows them is written, `docs/recorded-sessions.md`, and so is the README's figure.
 """
 
 from __future__ import annotations
 
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from adabench.analysis.compare import compare
+from adabench.analysis.compare import Comparison, compare
 from adabench.analysis.figures import draw_figures
 from adabench.analysis.load import last_attempts, traced_runs
+from adabench.analysis.panels import draw_forest
+from adabench.analysis.style import standalone_svg
 from adabench.analysis.tables import write_table
 from adabench.results.record import RecordError, Session
 from adabench.results.store import SessionStore, list_sessions, readable_sessions
 
-__all__ = ["keep", "readme_with_figures"]
+__all__ = ["headline", "keep", "page"]
 
 REFERENCE = Path(__file__).resolve().parent
 SESSIONS = REFERENCE.parent / "sessions"
-README = REFERENCE.parents[1] / "README.md"
-BEGIN = "<!-- recorded sessions: written by results/reference/keep.py -->"
-END = "<!-- end of recorded sessions -->"
+PAGE = REFERENCE.parents[1] / "docs" / "recorded-sessions.md"
+HEADLINE = REFERENCE / "headline.svg"
 
 CAPTIONS = {
     "default": "What `make run` shows: four strategies on two nodes",
@@ -48,8 +51,25 @@ CAPTIONS = {
     "scaling": "One and two nodes with a core each (`adabench run --study scaling`)",
 }
 
+HEADLINES = {
+    "ctr": "click-through rate",
+    "gcn-facebook": "graph network, MUSAE Facebook",
+    "gcn-arxiv_like": "graph network, size of ogbn-arxiv",
+}
+"""Sessions that compare automatic intent with `prefetch`, and what the README's figure calls them."""
+
 ONLY = {"thesis": "thesis", "life": "default"}
-"""Figures that the README shows of one session only."""
+"""Figures that are kept and shown of one session only."""
+
+INTRODUCTION = """\
+<!-- written by results/reference/keep.py -->
+# Recorded sessions
+
+Every figure here is drawn from the records beside it; `adabench report results/reference/NAME` makes a page
+of them with all runs, intervals and the environment. The quality that was reached stands below each bar,
+every run is a dot; [how runs are compared](statistics.md) says what decides between two bars.
+Goals of speed and what each system took: [figures and goals](../results/reference/BENCH.md). Where the time
+goes, and how cost grows with nodes: [how fast it is](../results/reference/SPEED.md)."""
 
 
 def keep(
@@ -96,22 +116,28 @@ def keep(
 
 
 def draw(store: SessionStore) -> None:
-    """Write a kept session's figures, as SVG only, and its table."""
+    """Write the figures of a kept session that are shown, as SVG only, and its table."""
     shutil.rmtree(store.folder / "figures", ignore_errors=True)
     for figure in draw_figures(store):
-        if figure.suffix != ".svg":
+        if figure.suffix != ".svg" or not _is_shown(figure.stem, store.folder.name):
             figure.unlink()
     write_table(store)
 
 
-def readme_with_figures(text: str, reference: Path = REFERENCE) -> str:
-    """The README's text with the figures of all kept sessions between its two marks."""
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
+def page(reference: Path = REFERENCE) -> str:
+    """The documentation's page with the figures of all kept sessions."""
     names = sorted(file.parent.name for file in reference.glob("*/session.json"))
     names.sort(key=lambda name: list(CAPTIONS).index(name) if name in CAPTIONS else len(CAPTIONS))
-    shown = [_section(SessionStore(reference / name)) for name in names]
-    return before + "\n\n".join([BEGIN, *_goals(reference / "BENCH.md"), *shown, END]) + after
+    return "\n\n".join([INTRODUCTION, *(_section(SessionStore(reference / name)) for name in names)]) + "\n"
+
+
+def headline(reference: Path = REFERENCE) -> list[Comparison]:
+    """Automatic intent against `prefetch`: what the README says and shows, a comparison per session."""
+    found = []
+    for name, words in HEADLINES.items():
+        (one,) = compare(SessionStore(reference / name).runs(), "prefetch")
+        found.append(replace(one, label=words))
+    return found
 
 
 def main(names: list[str]) -> int:
@@ -124,32 +150,23 @@ def main(names: list[str]) -> int:
         return 2
     for store in list_sessions(REFERENCE):
         draw(store)
-    README.write_text(readme_with_figures(README.read_text(encoding="utf-8")), encoding="utf-8")
+    PAGE.write_text(page(), encoding="utf-8")
+    HEADLINE.write_text(standalone_svg(draw_forest(headline())), encoding="utf-8")
     return 0
 
 
-def _goals(page: Path) -> list[str]:
-    """The first table of the page that `make bench` writes, if there is one."""
-    if not page.is_file():
-        return []
-    blocks = page.read_text(encoding="utf-8").split("\n\n")
-    table = next(block for block in blocks if block.startswith("|"))
-    link = "results/reference/BENCH.md"
-    return [
-        f"**Goals of speed (`make bench`).** Reasons and what each system took: [{link}]({link}).",
-        table,
-    ]
+def _is_shown(stem: str, session: str) -> bool:
+    """Whether a figure of a session, by its file's name, is one that the page shows."""
+    return all(name == session or not stem.endswith(f"-{kind}") for kind, name in ONLY.items())
 
 
 def _section(store: SessionStore) -> str:
     name, session = store.folder.name, store.session()
-    link = f"results/reference/{name}"
+    link = f"../results/reference/{name}"
     stems = sorted(file.stem for file in (store.folder / "figures").glob("*.svg"))
-    special = [f"-{one}" for one, kept_by in ONLY.items() if kept_by != name]
-    stems = [stem for stem in stems if not stem.endswith(tuple(special))]
-    facts = f"**{CAPTIONS.get(name, name)}.** {_facts(session)} ([table]({link}/table.md))."
+    facts = f"{_facts(session)} ([table]({link}/table.md))."
     images = [f"![{stem}: {_shown(stem)} strategy]({link}/figures/{stem}.svg)" for stem in stems]
-    return "\n".join([facts + _verdict(store), "", *images])
+    return "\n".join([f"## {CAPTIONS.get(name, name)}", "", facts + _verdict(store), "", *images])
 
 
 def _verdict(store: SessionStore) -> str:
@@ -163,12 +180,14 @@ def _verdict(store: SessionStore) -> str:
 
 
 def _shown(stem: str) -> str:
-    return "CPU time and speed of each" if stem.endswith("-costs") else "training time a"
+    return "CPU time and speed of each" if stem.endswith("-costs") else "training time per"
 
 
 def _facts(session: Session) -> str:
     commit = f", commit {session.git.commit[:12]}" if session.git is not None else ""
-    return f"{session.study['repeats']} runs each, {session.created_at[:10]}, {session.machine}{commit}"
+    repeats = session.study["repeats"]
+    runs = f"{repeats} {'runs' if repeats > 1 else 'run'} per cell"
+    return f"{runs}, {session.created_at[:10]}, {session.machine}{commit}"
 
 
 if __name__ == "__main__":

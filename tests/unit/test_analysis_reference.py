@@ -1,4 +1,4 @@
-"""The committed sessions: their figures are drawn from their records, and the README shows those figures."""
+"""The committed sessions: their figures are drawn from their records, and a page shows each of them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from types import ModuleType
 import pytest
 
 from adabench.analysis.figures import draw_figures
+from adabench.analysis.panels import draw_forest
+from adabench.analysis.style import standalone_svg
 from adabench.results.record import RecordError
 from adabench.results.store import SessionStore
 
@@ -33,7 +35,9 @@ def drawn_data(svg: Path) -> list[object]:
 
 
 @pytest.mark.parametrize("session", SESSIONS, ids=lambda folder: folder.name)
-def test_the_figures_of_a_recorded_session_are_those_of_its_records(session: Path, tmp_path: Path) -> None:
+def test_the_figures_of_a_recorded_session_are_those_of_its_records(
+    session: Path, tmp_path: Path, keep: ModuleType
+) -> None:
     copy = tmp_path / session.name
     copy.mkdir()
     for name in ("session.json", "runs.jsonl"):
@@ -42,26 +46,32 @@ def test_the_figures_of_a_recorded_session_are_those_of_its_records(session: Pat
         shutil.copytree(session / "traces", copy / "traces")
     again = {file.name: file for file in draw_figures(SessionStore(copy)) if file.suffix == ".svg"}
     recorded = {file.name: file for file in (session / "figures").glob("*.svg")}
-    assert set(recorded) == set(again)
+    assert recorded.keys() == {name for name in again if keep._is_shown(Path(name).stem, session.name)}
     for name, file in recorded.items():
         assert drawn_data(file) == drawn_data(again[name]), name
 
 
-def test_the_readme_shows_the_recorded_sessions(keep: ModuleType) -> None:
+def test_the_page_of_recorded_sessions_shows_all_and_only_what_is_kept(keep: ModuleType) -> None:
+    text = keep.PAGE.read_text(encoding="utf-8")
+    assert text == keep.page()
+    shown = {Path(file) for file in re.findall(r"\]\(\.\./(results/reference/[^\s()]+)\)", text)}
+    assert {file.parts[2] for file in shown} >= {folder.name for folder in SESSIONS}
+    assert all((ROOT / file).is_file() for file in shown)
+    kept = {file.relative_to(ROOT) for session in SESSIONS for file in (session / "figures").iterdir()}
+    assert kept == {file for file in shown if file.parent.name == "figures"}
+
+
+def test_the_headline_is_that_of_the_records(keep: ModuleType, tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert keep.readme_with_figures(text) == text
-    shown = re.findall(r"\]\((results/reference/[^\s()]+)\)", text)
-    assert {Path(file).parts[2] for file in shown} >= {folder.name for folder in SESSIONS}
-    assert all((ROOT / file.partition("#")[0]).is_file() for file in shown)
-
-
-def test_the_readme_has_the_table_of_goals(keep: ModuleType, tmp_path: Path) -> None:
-    text = f"before {keep.BEGIN} old {keep.END} after"
-    assert keep.readme_with_figures(text, tmp_path) == f"before {keep.BEGIN}\n\n{keep.END} after"
-    (tmp_path / "BENCH.md").write_text("# Figures\n\nBy whom.\n\n| what |\n|---|\n| a |\n\n## Why\n\n| b |\n")
-    said = keep.readme_with_figures(text, tmp_path)
-    assert "(results/reference/BENCH.md).\n\n| what |\n|---|\n| a |\n\n<!--" in said
-    assert "| b |" not in said
+    first, *others = keep.headline()
+    assert f"{first.ratio:.3f} of the training time" in text
+    assert f"95 % interval [{first.ratio_low:.3f}, {first.ratio_high:.3f}]" in text
+    assert [one.verdict for one in (first, *others)] == ["faster", "equivalent", "equivalent"]
+    assert {(one.n, one.level) for one in (first, *others)} == {(12, 0.05)}
+    again = tmp_path / "headline.svg"
+    again.write_text(standalone_svg(draw_forest([first, *others])), encoding="utf-8")
+    assert drawn_data(again) == drawn_data(keep.HEADLINE)
+    assert "prefers-color-scheme: dark" in keep.HEADLINE.read_text(encoding="utf-8")
 
 
 def test_only_a_complete_session_is_kept(keep: ModuleType, tmp_path: Path) -> None:
