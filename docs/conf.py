@@ -13,7 +13,13 @@ author = "the AdaBench authors"
 copyright = "the AdaBench authors, Apache-2.0"
 version = release = version_of("adabench")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "repository_files"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "repository_files",
+    "command_reference",
+]
 exclude_patterns = ["_extensions"]
 nitpicky = False  # docstrings name types of other projects, whose inventories only the network has
 

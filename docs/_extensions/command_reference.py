@@ -1,0 +1,56 @@
+"""The directive `commands`: every command of `adabench` with its arguments and options, as its parser has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer.main
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from adabench.harness.cli import app
+
+
+def setup(sphinx: Sphinx) -> dict[str, Any]:
+    sphinx.add_directive("commands", Commands)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
+
+
+class Commands(SphinxDirective):
+    """A section per command."""
+
+    def run(self) -> list[nodes.Node]:
+        return [self._section(*found) for found in commands()]
+
+    def _section(self, usage: str, text: str, parameters: list[tuple[str, str]]) -> nodes.section:
+        title = " ".join(word for word in usage.split() if word[0] not in "[-")
+        section = nodes.section("", nodes.title(title, title), ids=[nodes.make_id(title)], names=[title])
+        section += nodes.paragraph(text, text)
+        section += nodes.literal_block(usage, usage, language="console")
+        listed = nodes.definition_list()
+        for name, meaning in parameters:
+            term = nodes.term("", "", nodes.literal(name, name))
+            listed += nodes.definition_list_item(
+                "", term, nodes.definition("", nodes.paragraph(meaning, meaning))
+            )
+        self.state.document.note_explicit_target(section)
+        return section + listed if listed.children else section
+
+
+def commands() -> list[tuple[str, str, list[tuple[str, str]]]]:
+    """Usage, help, and name and meaning of each argument and option, of each command."""
+    group = typer.main.get_command(app)
+    return _below(group, group.make_context("adabench", [], resilient_parsing=True))
+
+
+def _below(command: Any, context: Any) -> list[tuple[str, str, list[tuple[str, str]]]]:
+    if hasattr(command, "commands"):
+        found = []
+        for name in sorted(command.commands):
+            below = command.commands[name]
+            found += _below(below, below.make_context(name, [], parent=context, resilient_parsing=True))
+        return found
+    parameters = [parameter.get_help_record(context) for parameter in command.get_params(context)]
+    usage = command.get_usage(context).removeprefix("Usage: ")
+    return [(usage, command.help, [one for one in parameters if one is not None and one[0] != "--help"])]
