@@ -1,4 +1,4 @@
-"""The directive `commands`: every command of `adabench` with its arguments and options, as its parser has them."""
+"""The directive `commands`: every command of `adabench` with its options, as its parser has them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Commands(SphinxDirective):
         return [self._section(*found) for found in commands()]
 
     def _section(self, usage: str, text: str, parameters: list[tuple[str, str]]) -> nodes.section:
-        title = " ".join(word for word in usage.split() if word[0] not in "[-")
+        title = " ".join(word for word in usage.split() if word[0] not in "[{")
         section = nodes.section("", nodes.title(title, title), ids=[nodes.make_id(title)], names=[title])
         section += nodes.paragraph(text, text)
         section += nodes.literal_block(usage, usage, language="console")
@@ -35,7 +35,9 @@ class Commands(SphinxDirective):
                 "", term, nodes.definition("", nodes.paragraph(meaning, meaning))
             )
         self.state.document.note_explicit_target(section)
-        return section + listed if listed.children else section
+        if listed.children:
+            section += listed
+        return section
 
 
 def commands() -> list[tuple[str, str, list[tuple[str, str]]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import sys
@@ -40,8 +41,7 @@ def test_every_counter_has_its_unit() -> None:
 def test_every_command_is_listed_with_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("docutils")
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "_extensions"))
-    from command_reference import commands
-
+    commands = importlib.import_module("command_reference").commands
     found = {usage.split(" [")[0]: dict(parameters) for usage, _, parameters in commands()}
     monkeypatch.delitem(sys.modules, "command_reference")
     assert {"adabench run", "adabench list", "adabench data fetch"} <= found.keys()

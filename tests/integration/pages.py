@@ -1,0 +1,111 @@
+"""Runs what a page of the documentation shows, as it is written there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+TUTORIALS = ROOT / "docs" / "tutorials"
+
+
+class Block(NamedTuple):
+    """A block of code: its language, its text, and the file that the paragraph before says it is."""
+
+    language: str
+    text: str
+    file: str | None
+
+    @property
+    def is_program(self) -> bool:
+        """Whether it runs by itself; if not, it belongs into `train.py`, before that closes its model."""
+        return self.language == "python" and self.text.startswith(("import ", "from "))
+
+
+class Command(NamedTuple):
+    """A line after a prompt, ``$`` or ``one$``, and what the page says comes out of it."""
+
+    prompt: str
+    line: str
+    output: tuple[str, ...]
+
+
+def blocks_of(page: str) -> list[Block]:
+    """All blocks of a page, such as ``one-node``."""
+    text = (TUTORIALS / f"{page}.md").read_text(encoding="utf-8")
+    found = []
+    for match in re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        paragraph = text[: match.start()].rstrip().rpartition("\n\n")[2]
+        named = re.search(r"This is `([\w-]+\.py)`", paragraph)
+        found.append(Block(match[1], match[2], named[1] if named else None))
+    return found
+
+
+def commands_of(page: str) -> list[Command]:
+    """All commands of a page, in their order."""
+    found: list[Command] = []
+    for block in blocks_of(page):
+        if block.language != "console":
+            continue
+        for line in block.text.splitlines():
+            prompt = re.match(r"(\w*\$) (.*)", line)
+            if prompt is not None:
+                found.append(Command(prompt[1], prompt[2].split("  #")[0].rstrip(), ()))
+            else:
+                found[-1] = found[-1]._replace(output=(*found[-1].output, line))
+    return found
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """What commands run in: this Python's programs come first."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    given = {"OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "200", **variables}
+    return {**os.environ, **given, "PATH": path}
+
+
+def start(line: str, folder: Path, variables: Mapping[str, str]) -> subprocess.Popen[str]:
+    """Begin a command in a folder; its errors are part of what it says."""
+    return subprocess.Popen(
+        ["bash", "-c", line],
+        cwd=folder,
+        env=environment(**variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str], output: tuple[str, ...] = ()) -> str:
+    """Wait for a command to end well, and to say what the page says; gives all that it said."""
+    try:
+        said, _ = process.communicate(timeout=240)
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+    lines = iter(said.splitlines())
+    for expected in output:
+        pattern = ".*".join(map(re.escape, expected.split("…")))
+        assert any(re.fullmatch(pattern, line.rstrip()) for line in lines), (
+            f"{expected!r} is not said in {said}"
+        )
+    return said
+
+
+def write_training(folder: Path) -> None:
+    """Write `train.py`, which three pages train with, with every fragment of theirs that belongs into it."""
+    pages = ("one-node", "two-nodes")
+    (program,) = [block.text for block in blocks_of("one-node") if block.file == "train.py"]
+    fragments = [
+        block.text
+        for page in pages
+        for block in blocks_of(page)
+        if block.language == "python" and not block.is_program
+    ]
+    before, closing, after = program.partition("model.close()\n")
+    assert closing
+    (folder / "train.py").write_text("".join([before, *fragments, closing, after]), encoding="utf-8")

@@ -1,0 +1,127 @@
+"""Every block of code and every command of the tutorials runs as it is written."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from adabench.harness import registry
+from adabench.results.store import list_sessions
+
+from .pages import ROOT, TUTORIALS, blocks_of, commands_of, finish, start, write_training
+
+RunRanks = Callable[..., list[subprocess.CompletedProcess[str]]]
+
+# Nothing is compiled or downloaded for a plugin, and it goes where only the test looks.
+PIP = {
+    "PIP_NO_BUILD_ISOLATION": "0",
+    "PIP_NO_DEPS": "1",
+    "PIP_QUIET": "1",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+}
+
+
+def test_one_node(tmp_path: Path) -> None:
+    write_training(tmp_path)
+    (resume,) = [block.text for block in blocks_of("one-node") if block.file == "resume.py"]
+    (tmp_path / "resume.py").write_text(resume, encoding="utf-8")
+    for command in commands_of("one-node"):
+        finish(start(command.line, tmp_path, {}), command.output)
+    assert (tmp_path / "ratings.pt").is_file()
+    assert "epoch" not in finish(start("python resume.py", tmp_path, {}))  # nothing is left to do
+
+
+def test_the_server_alone(run_ranks: RunRanks) -> None:
+    (program,) = [block.text for block in blocks_of("one-node") if block.is_program and block.file is None]
+    for process in run_ranks(program, 2):
+        assert process.returncode == 0, process.stderr
+
+
+def test_two_nodes(tmp_path: Path) -> None:
+    write_training(tmp_path)
+    first, other = commands_of("two-nodes")
+    assert "rows moved here" in finish(start(first.line, tmp_path, {}), first.output)
+    # The same command with a shaped network, whose names the server knows.
+    variable, _, same = other.line.partition(" ")
+    assert same == first.line
+    finish(start(f"{variable} python train.py", tmp_path, {}), other.output)
+
+
+def test_two_machines(tmp_path: Path) -> None:
+    """Two agents on this host; the addresses of the page become the loopback interface's."""
+    write_training(tmp_path)
+    (secret,) = [command for command in commands_of("two-machines") if command.prompt == "$"]
+    finish(start(secret.line, tmp_path, {}))
+    assert (tmp_path / "adaps-secret").stat().st_mode & 0o077 == 0
+    scripts = {}
+    for prompt in ("one$", "two$"):
+        lines = [command.line for command in commands_of("two-machines") if command.prompt == prompt]
+        assert lines[0].startswith("export ADAPS_SECRET_FILE=adaps-secret ADAPS_LISTEN=10.0.0.")
+        scripts[prompt] = re.sub(r"10\.0\.0\.\d", "127.0.0.1", " && ".join(lines)).replace("29500", "29537")
+    agents = [start(script, tmp_path, {}) for script in scripts.values()]
+    said = [finish(agent) for agent in agents]
+    assert sum(one.count("epoch 3") for one in said) == 2
+    assert all("rows were local" in one for one in said)
+
+
+def test_plugins(tmp_path: Path, plugin_environment: dict[str, str], marked: Callable[[], list[int]]) -> None:
+    """The tutorial of a task trains it with the strategy of the other one."""
+    site = tmp_path / "site"
+    path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
+    variables = {**plugin_environment, **PIP, "PIP_TARGET": str(site), "PYTHONPATH": path}
+    for page in ("backend", "use-case"):
+        for command in commands_of(page):
+            said = finish(start(command.line, tmp_path, variables), command.output)
+            if command.line.startswith("adabench check usecase"):
+                assert said.count("ok ") == len(said.splitlines()) == 10
+    (shown,) = [block.text for block in blocks_of("backend") if block.language == "python"]
+    assert shown in (tmp_path / "adabench-mine" / "adabench_mine.py").read_text(encoding="utf-8")
+
+    (store,) = list_sessions(tmp_path / "adabench-results")
+    assert {run.backend: run.status for run in store.runs()} == {"mine": "ok", "single": "ok"}
+    again = "adabench plan -u 'task[epochs=1]' -b single,mine --nodes 2 -r 1"
+    assert "time: about" in finish(start(again, tmp_path, variables))
+    assert "too few runs" in finish(start("adabench compare --baseline single", tmp_path, variables))
+    gate = start("adabench compare --baseline single --fail-if 'ratio > 0'", tmp_path, variables)
+    judged, _ = gate.communicate(timeout=240)
+    assert gate.returncode == 3
+    assert "cannot be judged: task mine, 2 nodes, loopback against 1 node: too few runs" in judged
+    for line in ("adabench report", "adabench export --to json"):
+        assert (tmp_path / finish(start(line, tmp_path, variables)).strip()).is_file()
+    assert marked() == []
+
+
+def test_a_report(tmp_path: Path) -> None:
+    """The whole study takes minutes: it is planned as written, and one block of less data is trained."""
+    for command in commands_of("report"):
+        line = command.line
+        if line.startswith("adabench run"):
+            line = line.replace("rows=20000", "rows=4000,epochs=1").replace("-r 6", "-r 1")
+            assert line != command.line
+        finish(start(line, tmp_path, {}), command.output)
+    (session,) = list_sessions(tmp_path / "adabench-results")
+    assert {run.status for run in session.runs()} == {"ok"}
+
+
+def test_the_readme_compares_as_the_tutorial_does() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^\$ (adabench .*)$", readme, re.MULTILINE)
+    assert len(shown) == 3
+    assert set(shown) <= {command.line for command in commands_of("report")}
+
+
+def test_strategies_of_the_tables_are_the_backends() -> None:
+    text = (TUTORIALS / "report.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE)) == set(registry.names("backend"))
+
+
+def test_every_block_of_every_page_is_run() -> None:
+    pages = {file.stem for file in TUTORIALS.glob("*.md")} - {"index"}
+    assert pages == {"one-node", "two-nodes", "two-machines", "backend", "use-case", "report"}
+    languages = {block.language for page in pages for block in blocks_of(page)}
+    assert languages == {"python", "console", "text"}
+    without = ("use-case", "report", "two-machines")
+    assert "python" not in {block.language for page in without for block in blocks_of(page)}
