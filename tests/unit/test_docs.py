@@ -71,6 +71,8 @@ def problem(document: str, section: str | None) -> str | None:
 def remarks(path: Path) -> Iterator[str]:
     """The comments and docstrings of a file, each as one line."""
     text = path.read_text(encoding="utf-8")
+    if ".md" not in text:  # most files: it is not worth taking them apart
+        return
     if path.suffix in (".py", ".pyi"):
         tokens = tokenize.generate_tokens(io.StringIO(text).readline)
         comments = {
