@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from autoada.access.accesses import Access, Prediction, source_line
+from autoada.access.accesses import Access, Prediction, source_line, user_location
 from autoada.access.batches import on_host
 from autoada.access.binding import Prepare
 from autoada.access.operations import name_of
@@ -39,8 +39,8 @@ _TOGETHER = (
 )
 
 _SEVERAL = (
-    "the model is called more than once per batch: only the {} rows are announced ({}); hand what it needs "
-    "to one call where you can"
+    "the model is called more than once per batch: only the {} rows are announced ({}, at {}); hand what it "
+    "needs to one call where you can, or give AdaDataLoader `keys=`"
 )
 
 _log = logging.getLogger("autoada")
@@ -115,6 +115,36 @@ class HandWrittenKeys:
         return "keys by hand"
 
 
+class SecondCall:
+    """Finds out where the loop calls a model for the second time with a batch.
+
+    Attributes
+    ----------
+    place : str
+        ``file:line`` with the source; empty as long as there was no such call.
+    """
+
+    recording = None
+
+    def __init__(self) -> None:
+        self.place = ""
+        self._calls = 0
+
+    def begin(self) -> None:
+        """Another batch is handed out."""
+        self._calls = 0
+
+    def called(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The model is called."""
+
+    def left(self, output: Any, counts: bool) -> None:
+        """The call is over; that of a mere helper does not count."""
+        self._calls += counts
+        if counts and self._calls == 2:
+            where = user_location()
+            self.place = f"{where}{source_line(where)}"
+
+
 class PredictedKeys:
     """Rows by access prediction.
 
@@ -133,6 +163,7 @@ class PredictedKeys:
         self._found: Callable[[], None] = _nothing
         self._told: set[str] = set()
         self._on_demand: list[str] = []
+        self._second_call = SecondCall()
         self.predictor = self._make_predictor()
 
     def expected(self, batch: Any) -> Expected | None:
@@ -150,12 +181,16 @@ class PredictedKeys:
         if self._given is None:
             self._found = found
             self._loop.hand_out(batch)
+        elif not self._second_call.place:
+            self._second_call.begin()
+            self._model.listen(self._second_call)
 
     def returned(self, expected: Expected | None) -> bool:
         calls = self._model.calls
         if self._given is not None:
+            self._model.listen(None)
             if calls > 1:
-                self._tell(_SEVERAL.format("first call's", "prepare= gives one call"))
+                self._tell(_SEVERAL.format("first call's", "prepare= gives one", self._second_call.place))
             if calls > 0 and self._model.first_target != self._given[0].target:
                 self._given = (Call(self._model.first_target, self._given[0].prepare),)
                 self.predictor = self._make_predictor()
@@ -232,7 +267,7 @@ class PredictedKeys:
             )
         elif calls > len(way) and self._loop.obstacle is not None:
             known = "first call's" if len(way) == 1 else f"first {len(way)} calls'"
-            self._tell(_SEVERAL.format(known, f"{self._loop.obstacle}, at {self._call_place}"))
+            self._tell(_SEVERAL.format(known, self._loop.obstacle, self._call_place))
 
     def _may_read_all(self, access: Access) -> bool:
         """Whether all rows of the table are wanted: it is read in full, or small and any row may be meant."""
@@ -268,7 +303,8 @@ class PredictedKeys:
             )
         if prediction.stopped is not None and not prediction.waits:
             self._tell(
-                f"prediction could not go on, later rows are pulled on demand: {prediction.stopped}",
+                f"prediction could not go on, later rows are pulled on demand: {prediction.stopped}; have "
+                "the batch alone decide what forward reads, or give AdaDataLoader `keys=`",
                 prediction.stopped,
             )
 

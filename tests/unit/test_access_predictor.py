@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import random
+import re
 from typing import Any
 
 import numpy as np
@@ -92,7 +93,7 @@ class Switch(nn.Module):
         return (self.b if self.use_b else self.a)(ids).sum()
 
 
-def test_a_wrong_prediction_is_noticed_and_corrected() -> None:
+def test_a_wrong_prediction_is_noticed_told_and_corrected(caplog: pytest.LogCaptureFixture) -> None:
     model = Switch()
     predictor = IntentPredictor(model)
     ids = torch.arange(4)
@@ -104,9 +105,62 @@ def test_a_wrong_prediction_is_noticed_and_corrected() -> None:
     prediction = predictor.predict(ids)
     assert not predictor.observe(prediction, [("b.weight", ids)])
     assert predictor.strikes == 1
+    (message,) = caplog.messages
+    assert re.search(
+        r"rows of 'b.weight' were read where 'a.weight' was foreseen, at .*test_access_predictor\.py:\d+ "
+        r"`return \(self\.b .*`; missing rows are pulled on demand; .*give AdaDataLoader `keys=`",
+        message,
+    )
     prediction = predictor.predict(ids)
     assert [access.table for access in prediction.accesses] == ["b.weight"]
     assert predictor.observe(prediction, [("b.weight", ids)])
+
+
+def test_a_read_too_many_or_too_few_is_told_with_the_place_before_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    predictor = IntentPredictor(Switch())
+    ids = torch.arange(4)
+    reads: list[list[tuple[str, Tensor | None]]] = [[], [("a.weight", ids), ("b.weight", None)]]
+    for read in reads:
+        predictor.observe(predictor.predict(ids), read)
+    for message, found in zip(
+        caplog.messages,
+        ("nothing more was read where 'a.weight'", "'b.weight' was read in full after all that was foreseen"),
+        strict=True,
+    ):
+        assert found in message
+        assert re.search(r"at .*test_access_predictor\.py:\d+ `return", message)
+
+
+class ReadsOnce(nn.Module):
+    """Whose loop says when a table is read again, as a regularizer that is applied once per step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = nn.Embedding(20, 2)
+        self.extra = nn.Embedding(20, 2)
+        self.done = False
+
+    def forward(self, ids: Tensor) -> Any:
+        result = self.items(ids).sum()
+        if not self.done:
+            result = result + self.extra(ids).sum()
+        self.done = True
+        return result
+
+
+def test_state_that_the_loop_resets_is_that_of_the_live_model_after_one_wrong_prediction() -> None:
+    model = ReadsOnce()
+    predictor = IntentPredictor(model)
+    ids = torch.arange(4)
+    right = []
+    for _ in range(8):
+        prediction = predictor.predict(ids)
+        model(ids)
+        model.done = False
+        right.append(predictor.observe(prediction, [("items.weight", ids), ("extra.weight", ids)]))
+    assert right == [True, False] + [True] * 6
 
 
 def test_after_three_wrong_predictions_only_simulations_are_used() -> None:
@@ -160,6 +214,41 @@ def test_an_escaping_value_is_reported_with_its_place_and_not_swallowed_by_the_u
     assert len(prediction.accesses) == 1
     assert "`__bool__` reads the value" in str(prediction.stopped)
     assert "test_access_predictor.py:" in str(prediction.stopped)
+
+
+class Regularized(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 4)
+
+    def forward(self, ids: Tensor) -> Any:
+        x = self.table(ids).sum()
+        return x + self.table.weight.norm() if torch.is_grad_enabled() else x
+
+
+def test_forward_sees_that_gradients_are_wanted() -> None:
+    prediction = IntentPredictor(Regularized()).predict(torch.arange(3))
+    assert [access.kind for access in prediction.accesses] == ["rows", "full"]
+
+
+class Complex(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 4)
+
+    def forward(self, ids: Tensor) -> Any:
+        x = torch.view_as_complex(self.table(ids).view(-1, 2, 2))
+        x = x / x.abs().clamp_min(1e-6)
+        x = torch.view_as_real(x) + torch.view_as_real(x.sum(0))
+        return x.sum() + self.table(ids + 1).sum()
+
+
+def test_complex_numbers_stay_complex() -> None:
+    ids = torch.arange(3)
+    prediction = IntentPredictor(Complex()).predict(ids)
+    assert prediction.stopped is None
+    found = [access.ids for access in prediction.accesses if access.ids is not None]
+    assert [rows.tolist() for rows in found] == [[0, 1, 2], [1, 2, 3]]
 
 
 def test_an_error_in_forward_is_reported_with_its_place() -> None:

@@ -111,7 +111,10 @@ class GhostEscape(SimulationEnd):
     """Python asked for the value of something that depends on parameters."""
 
     def __init__(self, operation: str, where: str) -> None:
-        super().__init__(f"`{operation}` reads the value of something that depends on parameters, at {where}")
+        line = source_line(where)
+        super().__init__(
+            f"`{operation}` reads the value of something that depends on parameters, at {where}{line}"
+        )
         self.place = operation, where
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autoada.access.accesses import Access, Prediction, Tier
+from autoada.access.accesses import Access, Prediction, Tier, source_line
 from autoada.access.draws import Replay
 from autoada.access.guesses import Watch
 from autoada.access.program import NotRecorded, Program
@@ -64,6 +64,8 @@ class IntentPredictor:
         self._strikes = 0
         self._irregular = False
         self._draws = False
+        self._afresh = False
+        """Whether a simulation begins with the state of the live model, not with that of the one before."""
         # simulations inside a region that Dynamo traces would be compiled
         self._simulate = torch.compiler.disable(self._simulation.run)
 
@@ -88,7 +90,9 @@ class IntentPredictor:
             recording = self._programs.find(batch)
             if recording is not None:
                 return self._by_program(recording, batch)
-        elif not self._draws:
+        if self._afresh:
+            self._simulation.renew()
+        if self._programs.refused is not None and not self._draws:
             return self._prediction(self._simulate(batch, stop_after=self._stop_after))
         return self._record(batch)
 
@@ -114,7 +118,7 @@ class IntentPredictor:
             guesses.wrong()
             self._start_over()
         elif not agree and prediction.complete:
-            self._strike()
+            self._strike(prediction.accesses, real)
         else:
             guesses.right(needed=prediction.tier != "program")
         if not agree:
@@ -240,17 +244,42 @@ class IntentPredictor:
         self._programs.forget()
         self._simulation.renew()
 
-    def _strike(self) -> None:
+    def _strike(self, predicted: Sequence[Access], real: Sequence[tuple[str, Tensor | None]]) -> None:
         self._strikes += 1
         self._start_over()
+        # what forward leaves in its modules is followed from batch to batch, unless the loop resets it
+        self._afresh = not self._afresh
         if self._strikes == STRIKES:
             self._programs.refuse(f"{STRIKES} predictions were wrong")
         if self._strikes <= STRIKES:
             _log.warning(
-                "a prediction of accesses was wrong (%d%s); missing rows are pulled on demand",
+                "a prediction of accesses was wrong (%d%s): %s; missing rows are pulled on demand; have the "
+                "batch alone decide what forward reads, or give AdaDataLoader `keys=`",
                 self._strikes,
                 ", not told any more" if self._strikes == STRIKES else "",
+                self._difference(predicted, real),
             )
+
+    def _difference(self, predicted: Sequence[Access], real: Sequence[tuple[str, Tensor | None]]) -> str:
+        """The first read that was not the one that was foreseen, and where."""
+        same = 0
+        while same < min(len(predicted), len(real)) and _agree(
+            predicted[same : same + 1], real[same : same + 1]
+        ):
+            same += 1
+        if same < len(real):
+            name, ids = real[same]
+            found = f"{name!r} was read in full" if ids is None else f"rows of {name!r} were read"
+        else:
+            found = "nothing more was read"
+        if same < len(predicted):
+            where = predicted[same].where
+            other = "other rows of " if same < len(real) and predicted[same].table == real[same][0] else ""
+            return (
+                f"{found} where {other}{predicted[same].table!r} was foreseen, at {where}{source_line(where)}"
+            )
+        where = predicted[-1].where if predicted else _beginning(self._simulation.model)
+        return f"{found} after all that was foreseen, which ends at {where}{source_line(where)}"
 
 
 class Together(AbstractContextManager[None]):
@@ -266,6 +295,12 @@ class Together(AbstractContextManager[None]):
     def __exit__(self, *error: Any) -> None:
         for context in reversed(self._contexts):
             context.__exit__(*error)
+
+
+def _beginning(model: nn.Module) -> str:
+    """``file:line`` of the model's forward."""
+    code = getattr(model.forward, "__code__", None)
+    return "?" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
 
 
 def _call_with_batch(model: nn.Module, batch: Any) -> Any:

@@ -67,7 +67,7 @@ def _elementwise(a: Any, b: Any, **keywords: Any) -> Tensor | None:
 
 def _division(a: Any, b: Any, *, rounding_mode: str | None = None) -> Tensor | None:
     result = _elementwise(a, b) if rounding_mode is None else None
-    if result is None or result.dtype.is_floating_point:
+    if result is None or result.dtype.is_floating_point or result.dtype.is_complex:
         return result
     return ghost(result.shape, torch.get_default_dtype())
 
@@ -102,7 +102,7 @@ def _reduced(a: Tensor, dim: Any, keepdim: bool) -> Shape:
 
 
 def _sum(a: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
-    natural = a.dtype if a.dtype.is_floating_point else torch.int64
+    natural = a.dtype if a.dtype.is_floating_point or a.dtype.is_complex else torch.int64
     return ghost(_reduced(a, dim, keepdim), dtype or natural)
 
 

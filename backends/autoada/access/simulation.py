@@ -29,6 +29,10 @@ Call = Callable[[nn.Module, Any], Any]
 """``call(model, batch)``: how a training loop hands a batch to its model."""
 
 
+SAVES_FOR_BACKWARD = "Inference tensors cannot be saved for backward"
+"""What torch says where forward prepares a backward pass, as checkpointing does."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What one simulation found, and how it ended."""
@@ -63,6 +67,7 @@ class Simulation:
         self._generator = torch.Generator().manual_seed(torch.initial_seed() % 2**63)
         self._streams = Streams()
         self._protect = True
+        self._gradients = True
         self.clones_batch = False
         """Whether forward writes into its batch, so that simulations get a copy."""
         self.shadow = Shadow(model, tables)
@@ -72,6 +77,11 @@ class Simulation:
     def generator(self) -> torch.Generator:
         """The private source of random draws."""
         return self._generator
+
+    @property
+    def model(self) -> nn.Module:
+        """The live model."""
+        return self._model
 
     def renew(self) -> None:
         """Take a fresh shadow from the live model."""
@@ -105,12 +115,20 @@ class Simulation:
                 return self._attempt(mode, seen)
             except ForeignWrite as write:
                 self._redirect(write.storage)
+            except _NothingToSave:
+                self._gradients = False
 
     def _attempt(self, mode: GhostMode, batch: Any) -> Outcome:
         early, stopped, waits = False, None, False
         cause: BaseException | None = None
         try:
-            with self._streams.kept(), torch.inference_mode(), mode:
+            # forward may ask whether gradients are wanted
+            with (
+                self._streams.kept(),
+                torch.inference_mode(),
+                torch.set_grad_enabled(self._gradients),
+                mode,
+            ):
                 self._call(self.shadow.module, batch)
         except EnoughSeen:
             early = True
@@ -119,6 +137,8 @@ class Simulation:
         except (
             Exception
         ) as error:  # the user's code, on ghosts: reported with its place, and training goes on
+            if self._gradients and SAVES_FOR_BACKWARD in str(error):
+                raise _NothingToSave from error
             where = _innermost(error)
             stopped, cause = f"{type(error).__name__}: {error}, at {where}{source_line(where)}", error
         return Outcome(
@@ -139,6 +159,10 @@ class Simulation:
         if self.clones_batch:  # memory of neither the batch nor the model
             self._protect = False
         self.clones_batch = True
+
+
+class _NothingToSave(Exception):
+    """Forward has to be told that no gradients are wanted."""
 
 
 def _clone(tensor: Tensor) -> Tensor:
