@@ -52,9 +52,9 @@ peers: $(SET_UP)  ## install TorchRec, which the backend torchrec compares with
 
 # Without their dependencies, too: some want another torch. What the models need of them is named here, and pinned.
 models: $(SET_UP)  ## install the libraries whose models `make test` then trains, plainly and on the parameter server
-	@$(PIP) install --no-deps deepctr-torch torchfm torch-rechub recbole transformers x-transformers \
-	    absl-py click cloudpickle colorama colorlog einops einx frozendict h11 httpcore2 httpx2 huggingface-hub joblib loguru \
-	    narwhals protobuf regex safetensors scikit-learn tabulate tensorboard texttable threadpoolctl tokenizers torch-einops-utils truststore
+	@$(PIP) install --no-deps deepctr-torch torchfm torch-rechub recbole pykeen transformers x-transformers \
+	    absl-py class-resolver click cloudpickle colorama colorlog docdata einops einx frozendict h11 httpcore2 httpx2 huggingface-hub joblib loguru more-click more-itertools \
+	    narwhals protobuf pystow regex safetensors scikit-learn tabulate tensorboard texttable threadpoolctl tokenizers torch-einops-utils torch-max-mem torch-ppr truststore
 
 model-costs: $(SET_UP)  ## print what a step of each of these models costs on one node, as a ratio to plain PyTorch's
 	@$(BIN)/python -m tests.models.costs

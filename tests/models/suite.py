@@ -42,6 +42,7 @@ LIBRARIES = {
     "deepctr_torch": Library("deepctr_models", "deepctr_torch"),
     "torch_rechub": Library("rechub_models", "torch_rechub"),
     "recbole": Library("recbole_models", "recbole"),
+    "pykeen": Library("pykeen_models", "pykeen"),
     "transformers": Library("transformers_models", "transformers"),
     "x_transformers": Library("x_transformers_models", "x_transformers"),
 }

@@ -1,0 +1,100 @@
+"""Models of PyKEEN, trained on corrupted triples as by its ``SLCWATrainingLoop``."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import tempfile
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from .case import Case, Expected, drawn
+
+ENTITIES, RELATIONS, TRIPLES = 400, 12, 1500
+BATCH, WIDTH = 128, 16
+
+
+@functools.cache
+def home() -> tempfile.TemporaryDirectory[str]:
+    """Where the library makes folders as soon as it is imported; else in the user's home."""
+    made = tempfile.TemporaryDirectory()
+    os.environ["PYSTOW_HOME"] = made.name
+    return made
+
+
+def library(module: str) -> Any:
+    home()
+    return importlib.import_module(f"pykeen.{module}")
+
+
+def triples(count: int, generator: Generator) -> Tensor:
+    columns = [
+        torch.randint(0, most, (count,), generator=generator) for most in (ENTITIES, RELATIONS, ENTITIES)
+    ]
+    return torch.stack(columns, 1)
+
+
+@functools.cache
+def factory() -> Any:
+    kind = library("triples").CoreTriplesFactory
+    known = triples(TRIPLES, Generator().manual_seed(5))
+    return kind(known, num_entities=ENTITIES, num_relations=RELATIONS)
+
+
+def corrupted(generator: Generator) -> tuple[Tensor, Tensor]:
+    """Triples, and the same with another head or tail."""
+    positive = triples(BATCH, generator)
+    negative = positive.clone()
+    side = torch.randint(0, 2, (BATCH,), generator=generator) * 2
+    negative[torch.arange(BATCH), side] = torch.randint(0, ENTITIES, (BATCH,), generator=generator)
+    return positive, negative
+
+
+def loss_of(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
+    positive, negative = (model.score_hrt(part) for part in batch)
+    scored = model.loss.process_slcwa_scores(positive, negative[:, None])
+    loss: Tensor = scored + model.collect_regularization_term()
+    return loss
+
+
+def after_step(model: Any) -> None:
+    model.post_parameter_update()
+
+
+def case(name: str, expected: Expected | None = None, draws: bool = False, **options: Any) -> Case:
+    def make() -> nn.Module:
+        kind = getattr(library("models"), name)
+        model: nn.Module = kind(triples_factory=factory(), random_seed=7, **options)
+        return model
+
+    return Case(name, make, drawn(corrupted), loss_of, expected or TWO_CALLS, after_step, draws=draws)
+
+
+TWO_CALLS = Expected(exact_from=2)
+"""Known from two batches: scores of positive and of negative triples are calls of their own."""
+NORMALIZED = Expected(exact_from=2, told=("_embeddings.weight' is read in full",))
+"""After each step."""
+REGULARIZED = Expected(exact_from=2, told=("_embeddings.weight' is read in full",) * 3)
+CONVOLVED = Expected(
+    exact_from=4,
+    told=("_embeddings.weight' is read in full",) * 5
+    + ("a prediction of accesses was wrong .* was read in full where 'relation_representations",),
+)
+"""What it makes of all entities it keeps until the step's end, which one wrong guess has to tell."""
+
+CASES = (
+    case("TransE", NORMALIZED, embedding_dim=WIDTH),
+    case("TransH", REGULARIZED, embedding_dim=WIDTH),
+    case("DistMult", NORMALIZED, embedding_dim=WIDTH),
+    case("ComplEx", embedding_dim=WIDTH),
+    case("RotatE", NORMALIZED, embedding_dim=WIDTH),
+    case("HolE", NORMALIZED, embedding_dim=WIDTH),
+    case("SimplE", embedding_dim=WIDTH),
+    case("TuckER", embedding_dim=WIDTH, relation_dim=8),
+    case("ERMLP", embedding_dim=WIDTH),
+    case("ConvE", embedding_dim=32, output_channels=4, embedding_height=4, embedding_width=8),
+    case("RGCN", CONVOLVED, draws=True, embedding_dim=WIDTH, num_layers=1),
+)
