@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+import sysconfig
+import venv
 import zipfile
 from importlib.metadata import version
 from pathlib import Path
@@ -66,12 +70,18 @@ def test_constraints_pin_every_dependency_once(python: str) -> None:
         assert requirement.specifier.contains(pinned), f"{requirement} is pinned to {pinned}"
 
 
-def test_wheel_holds_the_packages_and_nothing_else(tmp_path: Path) -> None:
-    options = ["--no-deps", "--no-build-isolation", "--config-settings=wheel.cmake=false"]
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "-qq", *options, "-w", str(tmp_path), str(ROOT)], check=True
-    )
-    (wheel,) = tmp_path.glob("*.whl")
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `pip wheel .` makes; the objects of the build that is installed here are used again."""
+    folder = tmp_path_factory.mktemp("wheel")
+    options = ["--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", "wheel", "-qq", *options, "-w", str(folder), str(ROOT)]
+    subprocess.run(command, check=True)
+    (file,) = folder.glob("*.whl")
+    return file
+
+
+def test_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
     assert tops == {"adabench", "adaps", "autoada"}
@@ -90,6 +100,49 @@ def test_wheel_holds_the_packages_and_nothing_else(tmp_path: Path) -> None:
             assert f"{package}/{source.relative_to(ROOT / sources).as_posix()}" in names
     unwanted = ("adabench/backends/autoada/", "adabench/results/reference/", "adabench/results/sessions/")
     assert [name for name in names if name.startswith(unwanted)] == []
+
+
+def test_the_wheel_runs_away_from_the_clone(wheel: Path, tmp_path: Path) -> None:
+    """In an environment of its own, whose dependencies are those that are installed here."""
+    environment, away = tmp_path / "environment", tmp_path / "away"
+    away.mkdir()
+    venv.create(environment, with_pip=False)
+    python = environment / "bin" / "python"
+    options = ["--no-deps", "--no-index", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", f"--python={python}", "install", "-qq", *options, str(wheel)]
+    subprocess.run(command, check=True)
+    (site,) = environment.glob("lib/python*/site-packages")
+    # After the wheel's own packages; and .pth files of that folder, such as the clone's, are not read.
+    (site / "dependencies.pth").write_text(f"{sysconfig.get_path('platlib')}\n")
+
+    def call(*arguments: str | Path) -> str:
+        process = subprocess.run(
+            arguments,
+            cwd=away,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert process.returncode == 0, process.stdout + process.stderr
+        return process.stdout
+
+    places = "import adabench.harness, adabench.usecases.gcn._sampler as s, adaps._core as c, autoada\n"
+    said = call(
+        python, "-c", places + "for m in (adabench, adabench.harness, autoada, c, s): print(m.__file__)"
+    )
+    assert [file for file in said.splitlines() if not Path(file).is_relative_to(site)] == []
+    program = environment / "bin" / "adabench"
+    study = ["-u", "ctr[rows=2000,epochs=1]", "-b", "autoada-automatic", "--nodes", "2", "-r", "1"]
+    assert "session: adabench-results/" in call(program, "run", *study)
+    (records,) = away.glob("adabench-results/*/runs.jsonl")
+    (run,) = map(json.loads, records.read_text().splitlines())
+    assert run["status"] == "ok"
+    assert (run["nodes"], run["usecase"]) == (2, "ctr")
+    assert (away / call(program, "report").strip()).is_file()
+    assert "peers" in call(program, "list", "studies")
+    call(program, "new", "usecase", "mine")
+    assert (away / "adabench-mine" / "pyproject.toml").is_file()
 
 
 def applicable(lines: list[str], python: str) -> list[Requirement]:
