@@ -90,4 +90,6 @@ def unique_rows(ids: Sequence[Tensor]) -> tuple[Tensor, tuple[Lookup, ...]]:
 
 def _plain(ids: Tensor) -> Tensor:
     """int64, contiguous, on the CPU."""
+    if ids.dtype is torch.int64 and ids.is_cpu and ids.is_contiguous() and not ids.requires_grad:
+        return ids
     return ids.detach().to(device="cpu", dtype=torch.int64).contiguous()

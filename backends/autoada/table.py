@@ -134,7 +134,10 @@ class RemoteTable:
             keys = self._expected.keys
             if self._leaf is None or self._leaf.requires_grad != track:
                 self._leaf = self._pull(keys, track)
-            return Rows(self._leaf, keys, self._on_device(known.inverse.view(ids.shape)))
+            inverse = known.inverse
+            if inverse.shape != ids.shape:
+                inverse = inverse.view(ids.shape)
+            return Rows(self._leaf, keys, self._on_device(inverse))
         unique, (lookup,) = unique_rows([ids])
         keys = self._table.keys(unique)
         return Rows(self._pull(keys, track), keys, self._on_device(lookup.inverse))
@@ -162,7 +165,12 @@ class RemoteTable:
         """Take the gradients, to be pushed: each row once, as coalesced sparse gradients have it."""
         self._merge()
         self._pushed = [
-            (keys, self._transfer.start_to_host(gradient.reshape(len(keys), -1)))
+            (
+                keys,
+                self._transfer.start_to_host(
+                    gradient if gradient.dim() == 2 else gradient.reshape(keys.shape[0], -1)
+                ),
+            )
             for keys, gradient in self._gradients
         ]
         self._gradients.clear()
@@ -238,21 +246,22 @@ class RemoteTable:
             return None
         lookup = self._expected.lookups[self._position]
         same_kind = lookup.ids.dtype is ids.dtype and lookup.ids.numel() == ids.numel()
-        if lookup.ids is not ids and not (
-            same_kind and torch.equal(lookup.ids.reshape(-1), ids.reshape(-1).to(lookup.ids.device))
-        ):
+        if lookup.ids is not ids and not (same_kind and _same_numbers(lookup.ids, ids)):
             return None  # something unforeseen; what was foreseen may still come
         self._position += 1
         return lookup
 
     def _on_device(self, positions: Tensor) -> Tensor:
-        return positions.to(self.device, non_blocking=True)
+        return positions if self._transfer.direct else positions.to(self.device, non_blocking=True)
 
     def _pull(self, keys: Tensor, track: bool) -> Tensor:
         self.catch_up(keys)
-        host = self._transfer.host_array(len(keys), *self.shape[1:])
-        self._worker.pull(keys, host.view(len(keys), -1))
-        rows = self._transfer.to_device(host).to(self.dtype)
+        count = keys.shape[0]
+        host = self._transfer.host_array(count, *self.shape[1:])
+        self._worker.pull(keys, host if host.dim() == 2 else host.view(count, -1))
+        rows = self._transfer.to_device(host)
+        if self.dtype is not torch.float32:
+            rows = rows.to(self.dtype)
         return self._tracked(rows, keys) if track else rows
 
     def _tracked(self, rows: Tensor, keys: Tensor) -> Tensor:
@@ -280,3 +289,10 @@ class RemoteTable:
         merged = gradients.new_zeros(len(unique), *gradients.shape[1:])
         merged.index_add_(0, self._on_device(inverse), gradients)
         self._gradients = [(unique, merged)]
+
+
+def _same_numbers(a: Tensor, b: Tensor) -> bool:
+    """Whether the elements are the same in order, whatever the shapes and devices."""
+    if a.shape != b.shape:
+        a, b = a.reshape(-1), b.reshape(-1)
+    return torch.equal(a, b if a.device == b.device else b.to(a.device))

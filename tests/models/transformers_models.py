@@ -30,13 +30,14 @@ def case(
     options: dict[str, Any],
     batch: Callable[[Generator], Any],
     expected: Expected | None = None,
+    dear: str = "",
 ) -> Case:
     def make() -> nn.Module:
         library = importlib.import_module("transformers")
         model: nn.Module = getattr(library, name)(getattr(library, config)(**options))
         return model
 
-    return Case(name, make, drawn(batch), loss_of, expected or Expected())
+    return Case(name, make, drawn(batch), loss_of, expected or Expected(), dear=dear)
 
 
 def loss_of(model: Any, batch: dict[str, Tensor]) -> Tensor:
@@ -101,6 +102,7 @@ CASES = (
         {"vocab_size": TOKENS, "n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "n_positions": PLACES},
         continued,
         TIED,
+        "its whole forward is simulated, as Python reads values in it (`__bool__`)",
     ),
     case("LlamaForCausalLM", "LlamaConfig", {**BERT, "num_key_value_heads": 1}, continued),
     case(

@@ -12,6 +12,8 @@ ROWS = 100
 class SlowNode:
     """A node on which rows arrive `steps` steps after they were announced, `always` of them never in time."""
 
+    world_size = 2
+
     def __init__(self, steps: int, always: int = 0) -> None:
         self.steps = steps
         self.always = always
@@ -38,6 +40,14 @@ def run(lookahead: Lookahead, node: SlowNode, steps: int, announced: bool = True
             announced_ahead[later] = lookahead.batches
         widths.append(lookahead.batches)
     return widths
+
+
+def test_a_node_that_is_alone_is_not_asked() -> None:
+    class Alone:
+        world_size = 1
+
+    with Lookahead("auto").watching(cast("Any", Alone())):
+        pass
 
 
 def test_it_widens_until_no_row_is_late() -> None:
