@@ -28,11 +28,10 @@ myst_heading_anchors = 4
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
 napoleon_google_docstring = False
 napoleon_use_ivar = True  # fields of a class are described with it, not once more by themselves
 napoleon_use_rtype = False
-
-smartquotes_action = "qe"  # two hyphens begin an option
 
 html_theme = "furo"
 html_title = "AdaBench"

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 SCHEMA = 2
-"""Of records that are written now: each ends with a checksum, which those of schema 1 may lack."""
+"""The version of records that are written now. A checksum is at their end, which version 1 may lack."""
 
 READABLE = (1, SCHEMA)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import typer.main
@@ -26,18 +27,27 @@ class Commands(SphinxDirective):
     def _section(self, usage: str, text: str, parameters: list[tuple[str, str]]) -> nodes.section:
         title = " ".join(word for word in usage.split() if word[0] not in "[{")
         section = nodes.section("", nodes.title(title, title), ids=[nodes.make_id(title)], names=[title])
-        section += nodes.paragraph(text, text)
+        section += _paragraph(text)
         section += nodes.literal_block(usage, usage, language="console")
         listed = nodes.definition_list()
         for name, meaning in parameters:
             term = nodes.term("", "", nodes.literal(name, name))
-            listed += nodes.definition_list_item(
-                "", term, nodes.definition("", nodes.paragraph(meaning, meaning))
-            )
+            listed += nodes.definition_list_item("", term, nodes.definition("", _paragraph(meaning)))
         self.state.document.note_explicit_target(section)
         if listed.children:
             section += listed
         return section
+
+
+def _paragraph(text: str) -> nodes.paragraph:
+    """Text with its options and what it quotes in backticks as code, of which nothing becomes a dash."""
+    parts = re.split(r"`([^`]*)`|((?<!\S)--[\w-]+)", text)
+    inline = [
+        nodes.Text(part) if place % 3 == 0 else nodes.literal(part, part)
+        for place, part in enumerate(parts)
+        if part
+    ]
+    return nodes.paragraph(text, "", *inline)
 
 
 def commands() -> list[tuple[str, str, list[tuple[str, str]]]]:

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,6 +56,15 @@ def test_the_page_of_records_shows_every_class_of_them() -> None:
     assert "automodule:: adabench.results.record\n   :members:" in text_of("records")
     for name in ("Run", "Session", "PlannedRun", "Seconds", "Noise", "Link", "Budget", "Git"):
         assert name in record.__all__
+
+
+def test_records_are_read_as_their_page_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    (program,) = re.findall(r"```python\n(.*?)```", text_of("records"), re.DOTALL)
+    given: dict[str, Any] = {}
+    exec(program.replace("results/sessions", "results/reference"), given)
+    assert len(given["frame"]) > 1
+    assert given["seconds"].min() > 0
 
 
 def test_the_page_of_checkpoints_names_all_that_is_in_one(tmp_path: Path) -> None:
