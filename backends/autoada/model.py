@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import weakref
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 import adaps
 from adaps.optimizers import Optimizer as Rule
+from autoada.access.tables import hidden_tables
 from autoada.adoption import optimizers_of, register, release, tell
 from autoada.calls import Calls, DirectCalls, is_method, method
 from autoada.checkpoint import WorkerState
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 FOREVER = 2**40
 """A clock that no training reaches."""
 
+_log = logging.getLogger("autoada")
 _made = threading.local()
 _everywhere: weakref.WeakSet[AdaModel] = weakref.WeakSet()
 
@@ -132,6 +135,8 @@ class AdaModel(nn.Module):
         self._immediate = not listed(optimizer)
         if self._leads:
             tell(model, optimizer)
+            for name, remedy in hidden_tables(model, layout.tables).items():
+                _log.warning("all of %r travels in every step, as it is no table; %s", name, remedy)
         self.closed = False
         self._step = Step()
         self._schedules = Schedules(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import platform
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -362,3 +363,32 @@ def test_float64_equals_plain_pytorch(net: Net) -> None:
     wrapped = run_two(model, [optimizer])
     model.close()
     assert wrapped == pytest.approx(losses, abs=1e-5)
+
+
+class Scaled(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return 2 * weight
+
+
+@pytest.mark.parametrize("rows", [1024, 1023])
+@pytest.mark.parametrize("hidden", ["scripted", "parametrized"])
+def test_a_large_table_that_hides_is_named_once(
+    hidden: str, rows: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    items = nn.Embedding(rows, 2)
+    if hidden == "scripted":
+        net = nn.Sequential(torch.jit.trace(items, torch.arange(3)))
+        expected = r"'0\.weight' travels in every step, as it is no table; TorchScript .* `tables="
+    else:
+        nn.utils.parametrize.register_parametrization(items, "weight", Scaled())
+        net = nn.Sequential(items)
+        expected = r"'0\.parametrizations\.weight\.original' travels .* its parametrization .* `tables="
+    model = autoada.AdaModel(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    before = net(torch.arange(2)).detach().clone()
+    model(torch.arange(2)).sum().backward()
+    model.push()
+    assert not torch.equal(net(torch.arange(2)), before)
+    model.close()
+    assert len(caplog.messages) == (rows >= 1024)
+    for message in caplog.messages:
+        assert re.search(expected, message)

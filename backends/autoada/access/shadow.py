@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import UninitializedParameter
 
-LARGE = 1024
-"""Rows from which on a parameter that is read by rows should be a table."""
+from autoada.access.tables import LARGE
+
 _CONTAINER_DEPTH = 3
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 _COMPILED = "_orig_mod"

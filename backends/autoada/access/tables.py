@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
+import torch
 from torch import nn
+from torch.nn.utils import parametrize
+
+LARGE = 1024
+"""Rows from which on a parameter that is read by rows should be a table."""
+_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 def find_tables(model: nn.Module, names: Iterable[str] | None = None) -> dict[str, nn.Parameter]:
@@ -29,7 +36,9 @@ def find_tables(model: nn.Module, names: Iterable[str] | None = None) -> dict[st
         If there is no parameter of a given name, or it has less than two dimensions.
     """
     owned = {
-        id(module.weight) for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
+        id(module.weight)
+        for module in model.modules()
+        if isinstance(module, _EMBEDDINGS) and not parametrize.is_parametrized(module, "weight")
     }
     by_name = dict(model.named_parameters(remove_duplicate=False))
     for name in names or ():
@@ -41,3 +50,34 @@ def find_tables(model: nn.Module, names: Iterable[str] | None = None) -> dict[st
             )
         owned.add(id(by_name[name]))
     return {name: parameter for name, parameter in model.named_parameters() if id(parameter) in owned}
+
+
+def hidden_tables(model: nn.Module, tables: Iterable[str] = ()) -> dict[str, str]:
+    """Large weights of embeddings that cannot be tables as the model is, by qualified name: what to do.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Any model.
+    tables : iterable of str
+        Names of parameters that are tables all the same.
+    """
+    found = {}
+    for path, module in model.named_modules():
+        name = f"{path}." if path else ""
+        if isinstance(module, torch.jit.ScriptModule):
+            kind = getattr(module, "original_name", "")
+            if kind in {each.__name__ for each in _EMBEDDINGS} and len(module.weight) >= LARGE:
+                found[f"{name}weight"] = (
+                    "TorchScript reads it, past any Python: give AdaModel the module that was scripted, or "
+                    "look rows up in a parameter that is given as `tables=[…]`"
+                )
+        elif isinstance(module, _EMBEDDINGS) and parametrize.is_parametrized(module, "weight"):
+            originals: Any = module.parametrizations["weight"]  # type: ignore[index]
+            for original, parameter in originals.named_parameters(recurse=False):
+                if parameter.dim() > 1 and len(parameter) >= LARGE:
+                    found[f"{name}parametrizations.weight.{original}"] = (
+                        "its parametrization reads all of it: look rows up in a parameter that is given as "
+                        "`tables=[…]`, and apply the parametrization to these"
+                    )
+    return {name: reason for name, reason in found.items() if name not in set(tables)}
