@@ -92,7 +92,10 @@ def test_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
         ("csrc/adaps", "adaps"),
         ("backends/autoada", "autoada"),
     ]:
-        for source in (ROOT / sources).rglob("*.py"):
+        needed = (
+            file for kind in ("py", "toml", "css", "in") for file in (ROOT / sources).rglob(f"*.{kind}")
+        )
+        for source in needed:
             in_repository = source.relative_to(ROOT).as_posix()
             excluded = ("backends/autoada/", "results/reference/")
             if sources in FOLDERS and in_repository.startswith(excluded):
@@ -139,10 +142,6 @@ def test_the_wheel_runs_away_from_the_clone(wheel: Path, tmp_path: Path) -> None
     (run,) = map(json.loads, records.read_text().splitlines())
     assert run["status"] == "ok"
     assert (run["nodes"], run["usecase"]) == (2, "ctr")
-    assert (away / call(program, "report").strip()).is_file()
-    assert "peers" in call(program, "list", "studies")
-    call(program, "new", "usecase", "mine")
-    assert (away / "adabench-mine" / "pyproject.toml").is_file()
 
 
 def applicable(lines: list[str], python: str) -> list[Requirement]:
