@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import bisect
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 import adaps
 
 LASTING = 10_000
 """An announcement for more clocks than this is one for the whole training."""
+
+
+Numbers = npt.NDArray[np.int64]
+Calls = list[tuple[Numbers, int]]
+"""Keys of each call, and which one it was."""
 
 
 class TableClocks(NamedTuple):
@@ -42,8 +49,8 @@ class Observer:
     """Announcements and reads of this process's workers while `watching`."""
 
     def __init__(self) -> None:
-        self._announced: dict[int, dict[int, int]] = defaultdict(dict)  # clock -> key -> when
-        self._read: dict[int, dict[int, int]] = defaultdict(dict)
+        self._announced: dict[int, Calls] = defaultdict(list)  # by clock
+        self._read: dict[int, Calls] = defaultdict(list)
         self._kept: set[int] = set()
         self._calls = 0
 
@@ -59,14 +66,12 @@ class Observer:
                 self._kept.update(keys.tolist())
             else:
                 for clock in range(start, end):
-                    for key in keys.tolist():
-                        self._announced[clock].setdefault(key, self._calls)
+                    self._announced[clock].append((keys.numpy().copy(), self._calls))
             return intent(worker, keys, start, end, **options)
 
         def seen_pull(worker: Any, keys: Any, *arguments: Any, **options: Any) -> Any:
             self._calls += 1
-            for key in keys.tolist():
-                self._read[int(worker.current_clock)].setdefault(key, self._calls)
+            self._read[int(worker.current_clock)].append((keys.numpy().copy(), self._calls))
             return pull(worker, keys, *arguments, **options)
 
         adaps.Worker.intent, adaps.Worker.pull = seen_intent, seen_pull  # type: ignore[method-assign,assignment]
@@ -77,35 +82,49 @@ class Observer:
 
     def clocks(self, count: int, tables: Mapping[str, range]) -> dict[str, TableClocks]:
         """What happened at the first `count` clocks, for tables given by their keys."""
-        read = [_by_table(self._read[clock], tables) for clock in range(count)]
-        announced = [_by_table(self._announced[clock], tables) for clock in range(count)]
+        read = [_first_calls(self._read[clock]) for clock in range(count)]
+        announced = [_first_calls(self._announced[clock]) for clock in range(count)]
         return {
-            name: self._clocks_of(keys, [part[name] for part in read], [part[name] for part in announced])
+            name: self._clocks_of(
+                keys, [_part(first, keys) for first in read], [_part(first, keys) for first in announced]
+            )
             for name, keys in tables.items()
         }
 
     def _clocks_of(
-        self, keys: range, reads: Sequence[Mapping[int, int]], announcements: Sequence[Mapping[int, int]]
+        self, keys: range, reads: Sequence[FirstCalls], announcements: Sequence[FirstCalls]
     ) -> TableClocks:
         kept = self._kept.issuperset(keys)
         rows, exact = [], []
         for read, announced in zip(reads, announcements, strict=True):
-            begins = min(read.values(), default=0)
-            in_time = all(when < begins for when in announced.values())
-            rows.append({key - keys.start for key in read})
-            exact.append(
-                in_time and (announced.keys() <= read.keys() if kept else announced.keys() == read.keys())
+            begins = read.calls.min() if len(read.calls) else 0
+            in_time = bool((announced.calls < begins).all())
+            rows.append(set((read.keys - keys.start).tolist()))
+            same = (
+                np.isin(announced.keys, read.keys).all()
+                if kept
+                else np.array_equal(announced.keys, read.keys)
             )
+            exact.append(in_time and bool(same))
         return TableClocks(rows, exact, kept)
 
 
-def _by_table(keys: Mapping[int, int], tables: Mapping[str, range]) -> dict[str, dict[int, int]]:
-    """What belongs to keys, by the table that they belong to."""
-    ordered = sorted(tables.items(), key=lambda item: item[1].start)
-    starts = [span.start for _, span in ordered]
-    parts: dict[str, dict[int, int]] = {name: {} for name in tables}
-    for key, value in keys.items():
-        place = bisect.bisect(starts, key) - 1
-        if place >= 0 and key in ordered[place][1]:
-            parts[ordered[place][0]][key] = value
-    return parts
+class FirstCalls(NamedTuple):
+    """Distinct keys in order, and the first call with each."""
+
+    keys: Numbers
+    calls: Numbers
+
+
+def _first_calls(calls: Calls) -> FirstCalls:
+    if not calls:
+        return FirstCalls(np.empty(0, np.int64), np.empty(0, np.int64))
+    keys, first = np.unique(np.concatenate([keys for keys, _ in calls]), return_index=True)
+    numbers = np.repeat([number for _, number in calls], [len(keys) for keys, _ in calls])
+    return FirstCalls(keys, numbers[first])
+
+
+def _part(first: FirstCalls, keys: range) -> FirstCalls:
+    """What belongs to these keys."""
+    start, stop = np.searchsorted(first.keys, [keys.start, keys.stop])
+    return FirstCalls(first.keys[start:stop], first.calls[start:stop])
