@@ -14,7 +14,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from adabench.harness.fork_server import Fork, ForkServer
+from adabench.harness.launch.fork_server import Fork, ForkServer
 from tests.warm import RUN_PYTHON, whole
 
 ROOT = Path(__file__).resolve().parents[1]

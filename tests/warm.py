@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO
 
-from adabench.harness.fork_server import ForkServer
+from adabench.harness.launch.fork_server import ForkServer
 
 __all__ = ["RUN_PYTHON", "WarmProcess", "run_python", "whole"]
 

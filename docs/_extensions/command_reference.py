@@ -10,7 +10,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from adabench.harness.cli import app
+from adabench.harness.cli.main import app
 
 
 def setup(sphinx: Sphinx) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from adabench.backends._peer import replace_tables
 from adabench.backends.protocol import Cluster, Unavailable
 from adabench.backends.rpc import RemoteTable
 from adabench.backends.torchrec import TorchRec
-from adabench.harness.registry import load_backend
+from adabench.harness.plugins.registry import load_backend
 from adabench.usecases.ctr.task import CtrParams, CtrUseCase
 from adabench.usecases.gcn.task import GcnParams, GcnUseCase
 

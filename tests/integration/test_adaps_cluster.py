@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from adabench.harness.fork_server import ForkServer
+from adabench.harness.launch.fork_server import ForkServer
 from tests.warm import WarmProcess
 
 Rank = WarmProcess

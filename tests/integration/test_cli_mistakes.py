@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from adabench.harness.cli import main
+from adabench.harness.cli.main import main
 
 PLUGINS = Path(__file__).parent / "plugins"
 RUN = ("run", "-u", "fake-line", "-b", "single")

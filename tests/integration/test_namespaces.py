@@ -15,12 +15,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from adabench.harness import namespaces
-from adabench.harness.fork_server import ForkServer
-from adabench.harness.launch import launch_unrecorded
-from adabench.harness.link_probe import probe_link
-from adabench.harness.namespaces import NamespacesUnavailable, NodeLinks, address, enter
-from adabench.harness.spec import TrialSpec
+from adabench.harness.launch.fork_server import ForkServer
+from adabench.harness.launch.local import launch_unrecorded
+from adabench.harness.machine import namespaces
+from adabench.harness.machine.link_probe import probe_link
+from adabench.harness.machine.namespaces import NamespacesUnavailable, NodeLinks, address, enter
+from adabench.harness.trial.spec import TrialSpec
 from adabench.results.store import list_sessions
 from tests.integration.conftest import Adabench
 
@@ -82,7 +82,7 @@ def test_every_node_reaches_every_other_and_nothing_else(three: list[str]) -> No
 
 def test_namespaces_end_with_the_process_that_made_them(allowed: None) -> None:
     code = (
-        "import sys; from adabench.harness.namespaces import NodeLinks\n"
+        "import sys; from adabench.harness.machine.namespaces import NodeLinks\n"
         "links = NodeLinks('lan', 2); print(links._relay.pid, flush=True); sys.stdin.read()"
     )
     maker = subprocess.Popen(
@@ -178,8 +178,8 @@ def test_a_pinned_rank_has_one_core_for_all_its_threads() -> None:
     cores = sorted(os.sched_getaffinity(0))
     rank = len(cores) - 1
     code = (
-        "import os, json, threading; from adabench.harness.rank import take_place\n"
-        "from adabench.harness.spec import TrialSpec\n"
+        "import os, json, threading; from adabench.harness.trial.rank import take_place\n"
+        "from adabench.harness.trial.spec import TrialSpec\n"
         "spec = TrialSpec(usecase='u', params={}, backend='b', options={}, pinned=True)\n"
         f"take_place(spec, {rank}); found = []\n"
         "thread = threading.Thread(target=lambda: found.extend(os.sched_getaffinity(0)))\n"

@@ -28,8 +28,9 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 import adaps
 import autoada
-from adabench.harness import registry, study
 from adabench.harness.errors import UsageError
+from adabench.harness.planning import study
+from adabench.harness.plugins import registry
 from adaps import rendezvous
 from adaps._secret import Handover, secret_in_environment, take_secret
 from tests.conftest import free_port

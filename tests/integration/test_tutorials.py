@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from adabench.harness import registry
+from adabench.harness.plugins import registry
 from adabench.results.store import list_sessions
 
 from .pages import ROOT, TUTORIALS, blocks_of, commands_of, finish, start, write_training

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from adabench.harness.fork_server import ForkServer
+from adabench.harness.launch.fork_server import ForkServer
 
 from ..conftest import reports_of_ranks
 from .case import Case

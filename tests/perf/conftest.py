@@ -20,7 +20,7 @@ import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from adabench.harness.environment import capture, machine_name, processor_name
+from adabench.harness.machine.environment import capture, machine_name, processor_name
 
 from .gate import FEWEST_ROUNDS, Baseline, NoBaseline, Rounds, regression
 from .goals import ROWS, Limit, goal, goal_table, write_record

@@ -8,7 +8,7 @@ from statistics import median
 
 from adabench.analysis.costs import cpu_microseconds, samples_per_second
 from adabench.analysis.load import SUCCESS, cell_labels, last_attempts
-from adabench.harness.environment import processor_name
+from adabench.harness.machine.environment import processor_name
 from adabench.results.record import Run
 from adabench.results.store import readable_sessions
 

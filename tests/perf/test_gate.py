@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from adabench.harness.environment import capture, processor_name
+from adabench.harness.machine.environment import capture, processor_name
 
 from . import gate
 from .gate import Baseline, NoBaseline, regression

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from adabench.backends.protocol import Cluster, Session
-from adabench.harness.registry import load_backend
+from adabench.harness.plugins.registry import load_backend
 from adabench.usecases.ctr.task import CtrParams, CtrUseCase
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import pytest
 from adabench.analysis.figures import draw_figures
 from adabench.analysis.sessions import compare_sessions, history
 from adabench.analysis.sweeps import draw_sweep, swept
-from adabench.harness.commands_history import history as history_command
-from adabench.harness.commands_results import compare
+from adabench.harness.cli.commands_history import history as history_command
+from adabench.harness.cli.commands_results import compare
 from adabench.harness.errors import UsageError
 from adabench.results.record import Git, RecordError, Run, Seconds, Session
 from adabench.results.store import SessionStore

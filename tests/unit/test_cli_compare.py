@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from adabench.analysis.tables import shortened
-from adabench.harness.commands_results import compare
+from adabench.harness.cli.commands_results import compare
 from adabench.harness.errors import UsageError
 from adabench.results.record import Run, Seconds, Session
 from adabench.results.store import SessionStore

@@ -8,8 +8,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 WALL_CLOCK = re.compile(r"time\.time\(|datetime\.now|utcnow|system_clock|high_resolution_clock|gettimeofday")
 DATES = {
-    "harness/one_run.py": "when a run began, for its record",
-    "harness/open_session.py": "when a session began, for its name",
+    "harness/session/one_run.py": "when a run began, for its record",
+    "harness/session/open_session.py": "when a session began, for its name",
 }
 """Where the date is what is asked for."""
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from adabench.harness import flame
-from adabench.harness.budget import LOOP, StepBudget, StepClock, ThreadTimes
+from adabench.harness.trial import flame
+from adabench.harness.trial.budget import LOOP, StepBudget, StepClock, ThreadTimes
 
 
 class FakeTime:
@@ -27,7 +27,7 @@ class FakeTime:
 @pytest.fixture
 def clock_time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     fake = FakeTime()
-    monkeypatch.setattr("adabench.harness.budget.time", fake)
+    monkeypatch.setattr("adabench.harness.trial.budget.time", fake)
     return fake
 
 

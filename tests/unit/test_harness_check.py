@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from adabench.harness import check_backend, check_usecase
-from adabench.harness.fork_server import ForkServer
-from adabench.harness.launch import Outcome
-from adabench.harness.registry import load_usecase
-from adabench.harness.spec import RankResult, TrialSpec
+from adabench.harness.checks import check_backend, check_usecase
+from adabench.harness.launch.fork_server import ForkServer
+from adabench.harness.launch.local import Outcome
+from adabench.harness.plugins.registry import load_usecase
+from adabench.harness.trial.spec import RankResult, TrialSpec
 
 
 def trained(spec: TrialSpec, dropped: int) -> Outcome:

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from adabench.harness import commands_results
-from adabench.harness.cli import main
-from adabench.harness.describe import parameter_rows
-from adabench.harness.options import study_from
-from adabench.harness.registry import load_backend, load_usecase
+from adabench.harness.cli import commands_results
+from adabench.harness.cli.main import main
+from adabench.harness.cli.options import study_from
+from adabench.harness.plugins.describe import parameter_rows
+from adabench.harness.plugins.registry import load_backend, load_usecase
 
 
 def said(monkeypatch: pytest.MonkeyPatch, capsys: Any, *arguments: str) -> tuple[int, str, str]:
@@ -71,7 +71,7 @@ def test_a_shell_completes_names(words: tuple[str, ...], completed: str) -> None
         "COMP_WORDS": " ".join(words),
         "COMP_CWORD": f"{len(words) - 1}",
     }
-    code = "import sys; sys.argv = ['adabench']; import adabench.harness.cli as cli; cli.main()"
+    code = "import sys; sys.argv = ['adabench']; import adabench.harness.cli.main as cli; cli.main()"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=asked, capture_output=True, text=True, timeout=240)
     assert completed in done.stdout.split(), done.stderr

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from adabench.harness import doctor, leftovers
-from adabench.harness.environment import capture
+from adabench.harness.checks import doctor
+from adabench.harness.machine import leftovers, noise
+from adabench.harness.machine.environment import capture
 
 
 def noise_floor(monkeypatch: pytest.MonkeyPatch, seconds: list[float]) -> str:
@@ -36,7 +37,7 @@ def test_the_floor_is_the_widest_ratio_of_a_pair(monkeypatch: pytest.MonkeyPatch
 def test_a_busy_or_unsteady_machine_is_complained_about(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leftovers, "find", lambda: leftovers.Leftovers([], [], []))
     steady = iter([(0.0, 0.005)] * 100)
-    monkeypatch.setattr(doctor, "probe", lambda: next(steady))
+    monkeypatch.setattr(noise, "probe", lambda: next(steady))
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     environment = capture()
     monkeypatch.setattr(doctor, "capture", lambda: {**environment, "governor": "performance"})
@@ -44,7 +45,7 @@ def test_a_busy_or_unsteady_machine_is_complained_about(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 0.0, 0.0))
     unsteady = iter([(0.0, 0.005 * (1 + 0.1 * math.sin(number))) for number in range(100)])
-    monkeypatch.setattr(doctor, "probe", lambda: next(unsteady))
+    monkeypatch.setattr(noise, "probe", lambda: next(unsteady))
     monkeypatch.setattr(doctor, "capture", lambda: {**environment, "governor": "powersave"})
     lines, complaints = doctor.examine()
     assert [complaint.split()[1] for complaint in complaints] == ["load", "governor", "fixed"]

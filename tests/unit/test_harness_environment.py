@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from adabench.harness.environment import (
+from adabench.harness.machine.environment import (
     capture,
     environment_id,
     git_state,
@@ -16,9 +16,9 @@ from adabench.harness.environment import (
     probe,
     short_differences,
 )
-from adabench.harness.execute import settled
-from adabench.harness.progress import SessionProgress, duration
-from adabench.harness.spec import RankState
+from adabench.harness.session.execute import settled
+from adabench.harness.session.progress import SessionProgress, duration
+from adabench.harness.trial.spec import RankState
 from adabench.results.record import PlannedRun, Run, Seconds
 
 

@@ -13,14 +13,14 @@ from rich.console import Console
 
 from adabench.analysis.load import last_attempts
 from adabench.analysis.statistics import looks
-from adabench.harness import execute, open_session
-from adabench.harness.environment import capture
 from adabench.harness.errors import UsageError
-from adabench.harness.execute import Policy, run_session
-from adabench.harness.fork_server import ForkServer
-from adabench.harness.plan import cells_of, with_repeats
-from adabench.harness.progress import failure_lines
-from adabench.harness.study import Study, load_study
+from adabench.harness.launch.fork_server import ForkServer
+from adabench.harness.machine.environment import capture
+from adabench.harness.planning.plan import cells_of, with_repeats
+from adabench.harness.planning.study import Study, load_study
+from adabench.harness.session import execute, open_session
+from adabench.harness.session.execute import Policy, run_session
+from adabench.harness.session.progress import failure_lines
 from adabench.results.record import PlannedRun, Run, Seconds, Status
 from adabench.results.store import list_sessions
 

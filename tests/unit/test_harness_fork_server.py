@@ -9,12 +9,12 @@ import msgspec
 import psutil
 import pytest
 
-from adabench.harness.fork_server import ForkServer, ForkServerError
-from adabench.harness.launch import launch_unrecorded
-from adabench.harness.registry import load_usecase, modules, names
-from adabench.harness.spec import TrialSpec
+from adabench.harness.launch.fork_server import ForkServer, ForkServerError
+from adabench.harness.launch.local import launch_unrecorded
+from adabench.harness.plugins.registry import load_usecase, modules, names
+from adabench.harness.trial.spec import TrialSpec
 
-GROUP = "adabench.harness.group:run_group"
+GROUP = "adabench.harness.launch.group:run_group"
 
 
 def spec(nodes: int = 2) -> TrialSpec:
@@ -74,8 +74,8 @@ def test_ranks_are_like_new_processes(tmp_path: Path, monkeypatch: pytest.Monkey
             "    print(json.dumps(said))",
             "    sys.stdout.flush()",
             "    return 0",
-            "import adabench.harness.trial",
-            "adabench.harness.trial.run_trial = report",
+            "import adabench.harness.trial.trial",
+            "adabench.harness.trial.trial.run_trial = report",
         ]
     )
     (tmp_path / "reports.py").write_text(code)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from adabench.harness.cell import Cell
-from adabench.harness.execute import Policy, obstacle, remaining
-from adabench.harness.plan import cells_of, order
-from adabench.harness.study import load_study
+from adabench.harness.planning.cell import Cell
+from adabench.harness.planning.plan import cells_of, order
+from adabench.harness.planning.study import load_study
+from adabench.harness.session.execute import Policy, obstacle, remaining
 from adabench.results.record import PlannedRun, Run, Seconds, Status
 
 

@@ -17,11 +17,10 @@ import msgspec
 import psutil
 import pytest
 
-from adabench.harness import leftovers
-from adabench.harness.owner import Owner
-from adabench.harness.prerequisites import complaints_about
-from adabench.harness.spec import HARNESS_VARIABLE
-from adabench.harness.study import load_study
+from adabench.harness.checks.prerequisites import complaints_about
+from adabench.harness.machine import leftovers
+from adabench.harness.machine.owner import HARNESS_VARIABLE, Owner
+from adabench.harness.planning.study import load_study
 
 FINE = {"compiler": "c++ 1"}
 

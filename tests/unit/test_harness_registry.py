@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from adabench import backends
-from adabench.harness import registry
 from adabench.harness.errors import UsageError
+from adabench.harness.plugins import registry
 
 
 def test_a_backend_file_that_is_dropped_in_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_an_unknown_name_gets_the_nearest() -> None:
 
 def test_listing_names_imports_no_torch() -> None:
     code = (
-        "import sys; from adabench.harness import registry, cli; registry.names('backend'); "
-        "registry.names('usecase'); sys.exit('torch' in sys.modules)"
+        "import sys, adabench.harness.cli.main; from adabench.harness.plugins import registry; "
+        "registry.names('backend'); registry.names('usecase'); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

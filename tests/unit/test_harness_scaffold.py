@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from adabench.harness.errors import UsageError
-from adabench.harness.scaffold import write_package
+from adabench.harness.plugins.scaffold import write_package
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -15,13 +15,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from adabench.harness.owner import Owner
-from adabench.harness.scratch import MARKER, Marker, abandoned_folders, scratch_folder, sweep
+from adabench.harness.machine.owner import Owner
+from adabench.harness.machine.scratch import MARKER, Marker, abandoned_folders, scratch_folder, sweep
 
 OWNER = """
 import sys, tempfile
 tempfile.tempdir = sys.argv[1]
-from adabench.harness.scratch import scratch_folder
+from adabench.harness.machine.scratch import scratch_folder
 with scratch_folder("a test") as folder:
     (folder / "spec.json").write_text("{}")
     print(folder, flush=True)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from adabench.harness.cell import Cell
 from adabench.harness.errors import UsageError
-from adabench.harness.selection import select
-from adabench.harness.study import load_study
+from adabench.harness.planning.cell import Cell
+from adabench.harness.planning.selection import select
+from adabench.harness.planning.study import load_study
 
 
 def cells() -> list[Cell]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from adabench.harness.errors import UsageError
-from adabench.harness.study import built_in_studies, load_study, parse_target
+from adabench.harness.planning.study import built_in_studies, load_study, parse_target
 
 GOOD = """
 usecases = ["ctr[dim=8]"]

@@ -4,7 +4,7 @@ import pytest
 
 from adabench.backends.protocol import ServerOptions
 from adabench.harness.errors import UsageError
-from adabench.harness.syntax import (
+from adabench.harness.planning.syntax import (
     Selection,
     combinations,
     convert_params,

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from adabench.analysis.life_of_keys import lives
-from adabench.harness.fork_server import ForkServer
-from adabench.harness.launch import launch_unrecorded
-from adabench.harness.registry import load_usecase
-from adabench.harness.spec import TrialSpec
-from adabench.harness.tracing import rows_to_trace
+from adabench.harness.launch.fork_server import ForkServer
+from adabench.harness.launch.local import launch_unrecorded
+from adabench.harness.plugins.registry import load_usecase
+from adabench.harness.trial.spec import TrialSpec
+from adabench.harness.trial.tracing import rows_to_trace
 
 
 class Reads:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from adabench.harness.errors import UsageError
-from adabench.harness.turns import Participant, Turn, in_turns
+from adabench.harness.trial.turns import Participant, Turn, in_turns
 
 EPOCHS = 3
 

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from adabench.harness.errors import UsageError
-from adabench.harness.plan import cells_of, planned_runs
-from adabench.harness.study import load_study
+from adabench.harness.planning.plan import cells_of, planned_runs
+from adabench.harness.planning.study import load_study
 from adabench.usecases.ctr.data import load as load_ctr
 from adabench.usecases.ctr.generate import generate
 from adabench.usecases.ctr.read_npy import DENSE, SPARSE

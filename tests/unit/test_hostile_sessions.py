@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from adabench.harness.cli import main
+from adabench.harness.cli.main import main
 from adabench.results.record import PlannedRun, Run, Seconds, Session
 from adabench.results.store import SessionStore
 

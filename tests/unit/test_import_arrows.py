@@ -26,6 +26,8 @@ ARROWS: dict[str, tuple[str, tuple[str, ...]]] = {
     "csrc/adaps": ("adaps", ()),
 }
 LIGHT = ("results", "analysis")
+ROOMS = ("errors", "machine", "plugins", "planning", "trial", "launch", "session", "checks", "cli")
+"""Of the harness; each may import those before it."""
 
 
 def imports(folder: str) -> Iterator[tuple[Path, str]]:
@@ -57,6 +59,16 @@ def test_imports_follow_the_arrows(folder: str) -> None:
     for file, name in found:
         if any(inside(name, project) for project in ("adabench", "autoada", "adaps")):
             assert any(inside(name, package) for package in (own, *allowed)), f"{file} imports {name}"
+
+
+def test_rooms_of_the_harness_import_those_before_them() -> None:
+    rooms = {path.stem for path in (ROOT / "harness").iterdir() if (path / "__init__.py").is_file()}
+    assert rooms == set(ROOMS) - {"errors"}
+    for file, name in imports("harness"):
+        room = file.relative_to(ROOT / "harness").parts[0]
+        if room in rooms and inside(name, "adabench.harness"):
+            other = name.split(".")[2]
+            assert ROOMS.index(other) <= ROOMS.index(room), f"{file} imports {name}"
 
 
 @pytest.mark.parametrize("folder", LIGHT)

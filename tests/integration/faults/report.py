@@ -6,7 +6,7 @@ import datetime
 from statistics import median
 from typing import Any
 
-from adabench.harness.environment import capture, machine_name
+from adabench.harness.machine.environment import capture, machine_name
 
 from . import agents
 from .cell import FAULTS

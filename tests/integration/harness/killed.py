@@ -17,11 +17,11 @@ from typing import Any
 
 from rich.console import Console
 
-from adabench.harness import execute, open_session
-from adabench.harness.environment import capture
-from adabench.harness.execute import Policy, run_session
-from adabench.harness.plan import cells_of
-from adabench.harness.study import load_study
+from adabench.harness.machine.environment import capture
+from adabench.harness.planning.plan import cells_of
+from adabench.harness.planning.study import load_study
+from adabench.harness.session import execute, open_session
+from adabench.harness.session.execute import Policy, run_session
 from adabench.results.record import PlannedRun, Run, Seconds
 from adabench.results.store import SessionStore
 

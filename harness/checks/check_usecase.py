@@ -1,0 +1,163 @@
+"""Tests whether a use case keeps its protocol's promises, in this process and without any backend."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from adabench.harness.checks.findings import Finding
+from adabench.harness.errors import UsageError
+from adabench.harness.plugins.registry import load_usecase
+from adabench.usecases.protocol import DataError, UseCase
+
+__all__ = ["check_usecase"]
+
+BATCHES = 5
+
+
+def check_usecase(name: str, data: Path | None) -> Iterator[Finding]:
+    """Yield what was found, promise by promise.
+
+    Raises
+    ------
+    UsageError
+        If there is no such use case, or its data cannot be used.
+    """
+    kind = load_usecase(name)
+    required = [field.name for field in msgspec.structs.fields(kind.Params) if field.required]
+    yield Finding("all parameters have defaults", not required, ", ".join(required))
+    if required:
+        return
+    try:
+        one, other = (kind(kind.Params(), data, seed) for seed in (1, 1))
+    except DataError as error:
+        raise UsageError(f"use case {name!r}: {error}") from error
+    yield _unused(kind)
+    checks: list[tuple[str, Callable[[UseCase, UseCase], str]]] = [
+        ("equal data have equal fingerprints", _fingerprints),
+        ("equal seeds give equal initial weights", _weights),
+        ("training shares of workers are of equal length", _shares),
+        ("a batch holds samples", _samples),
+        ("the loss is a finite scalar with gradients", _loss),
+        ("keys() names the rows that the loss reads", _keys),
+        ("evaluate() gives finite metrics and leaves the model in training mode", _evaluate),
+        ("training lowers the loss", _learns),
+    ]
+    for promise, check in checks:
+        # Whatever a plugin raises is a finding about it, shown with its type and message.
+        try:
+            problem = check(one, other)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+        yield Finding(promise, not problem, problem)
+
+
+def _unused(kind: type[UseCase]) -> Finding:
+    """What is named and not read would be ignored in silence."""
+    promise = "data that are not there are refused"
+    nowhere = Path("no", "such", "data")
+    try:
+        kind(kind.Params(), nowhere, 1)
+    except DataError:
+        return Finding(promise, True)
+    except Exception as error:
+        return Finding(promise, False, f"{type(error).__name__} instead of DataError: {error}")
+    return Finding(promise, False, f"{nowhere} is ignored")
+
+
+def _fingerprints(one: UseCase, other: UseCase) -> str:
+    if not one.fingerprint.startswith("sha256:"):
+        return f"{one.fingerprint!r} does not begin with sha256:"
+    return "" if one.fingerprint == other.fingerprint else f"{one.fingerprint} and {other.fingerprint}"
+
+
+def _weights(one: UseCase, other: UseCase) -> str:
+    first, second = one.model().state_dict(), other.model().state_dict()
+    differing = [name for name in first if not torch.equal(first[name], second[name])]
+    return f"{differing[0]} differs" if differing else ""
+
+
+def _shares(one: UseCase, other: UseCase) -> str:
+    counts = [sum(1 for _ in one.loaders(rank, 2).train) for rank in (0, 1)]
+    return "" if counts[0] == counts[1] > 0 else f"{counts[0]} and {counts[1]} batches"
+
+
+def _samples(one: UseCase, other: UseCase) -> str:
+    counts = [one.samples(batch) for batch in _batches(one)]
+    return "" if counts and all(count > 0 for count in counts) else f"samples() says {counts}"
+
+
+def _loss(one: UseCase, other: UseCase) -> str:
+    model = one.model()
+    loss = one.loss(model, _batches(one)[0])
+    if loss.shape != () or not math.isfinite(loss.item()):
+        return f"it is {loss!r}"
+    loss.backward()
+    without = [name for name, parameter in model.named_parameters() if parameter.grad is None]
+    return f"no gradient reaches {', '.join(without)}" if without else ""
+
+
+def _keys(one: UseCase, other: UseCase) -> str:
+    for batch in _batches(one):
+        model = one.model()
+        parameters = dict(model.named_parameters())
+        keys = one.keys(batch)
+        for name, rows in keys.items():
+            if name not in parameters:
+                return f"{name!r} is no parameter of the model"
+            if rows.dtype != torch.int64:
+                return f"the rows of {name!r} are {rows.dtype}, not int64"
+            if not rows.is_contiguous():
+                return f"the rows of {name!r} are not contiguous in memory"
+            if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(parameters[name]):
+                return f"the rows of {name!r} leave [0, {len(parameters[name])})"
+        one.loss(model, batch).backward()
+        for name, rows in keys.items():
+            unnamed = _touched(parameters[name].grad) - set(rows.tolist())
+            if unnamed:
+                return f"row {min(unnamed)} of {name!r} is read and not named"
+    return ""
+
+
+def _evaluate(one: UseCase, other: UseCase) -> str:
+    model = one.model()
+    metrics = one.evaluate(model, one.loaders(0, 1).valid)
+    if one.metric not in metrics:
+        return f"the metric {one.metric!r} is not among {', '.join(metrics)}"
+    wrong = [name for name, value in metrics.items() if not math.isfinite(value)]
+    if wrong:
+        return f"{wrong[0]} is {metrics[wrong[0]]}"
+    return "" if model.training else "the model is left in evaluation mode"
+
+
+def _learns(one: UseCase, other: UseCase) -> str:
+    model = one.model()
+    optimizer = one.optimizer(model)
+    batches = _batches(one)
+    losses = []
+    for batch in itertools.islice(itertools.cycle(batches), 10 * len(batches)):
+        optimizer.zero_grad()
+        loss = one.loss(model, batch)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    first, last = (sum(part) / len(part) for part in (losses[: len(batches)], losses[-len(batches) :]))
+    return "" if last < first else f"it is {first:.4g} at first and {last:.4g} after {len(losses)} steps"
+
+
+def _batches(usecase: UseCase) -> list[Any]:
+    return list(itertools.islice(usecase.loaders(0, 1).train, BATCHES))
+
+
+def _touched(gradient: torch.Tensor | None) -> set[int]:
+    if gradient is None:
+        return set()
+    if gradient.is_sparse:
+        return set(gradient.coalesce().indices()[0].tolist())
+    return set(gradient.reshape(len(gradient), -1).abs().sum(1).nonzero()[:, 0].tolist())

@@ -1,0 +1,116 @@
+"""Examines the machine: what it is, and how much its times vary without a reason."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import msgspec
+
+from adabench.analysis.statistics import median_interval
+from adabench.harness.checks.prerequisites import complaints_about
+from adabench.harness.errors import UsageError
+from adabench.harness.launch.fork_server import ForkServer
+from adabench.harness.launch.local import launch_unrecorded
+from adabench.harness.machine import leftovers
+from adabench.harness.machine.environment import capture, machine_name
+from adabench.harness.machine.noise import PROBES, noise
+from adabench.harness.planning.study import Study
+from adabench.harness.plugins.registry import load_usecase
+from adabench.harness.trial.spec import TrialSpec
+
+__all__ = ["examine", "noise_floor"]
+
+PAIRS = 6
+
+
+def examine(study: Study | None = None, clean: bool = False) -> tuple[list[str], list[str]]:
+    """Describe the machine and probe its noise for about a second.
+
+    Parameters
+    ----------
+    study : Study, optional
+        Say as well whether there is memory for it.
+    clean : bool
+        Remove what crashed runs left: processes and scratch folders.
+
+    Returns
+    -------
+    list of str, list of str
+        What was seen, and what would make measurements worse than they need be.
+    """
+    left = leftovers.find()
+    if clean:
+        leftovers.clean(left)
+    environment = capture()
+    load, median, spread, noisy = noise(environment)
+    torch = environment["torch"]["version"]
+    lines = [
+        f"machine     {machine_name(environment)}",
+        f"software    Python {environment['python']}, torch {torch}, {environment['compiler'] or '-'}",
+        f"governor    {environment['governor'] or 'not known'}",
+        f"load        {load:.2f} over the last minute",
+        f"probe       {median * 1000:.2f} ms, its ninth decile {spread:.1%} above the least of {PROBES}",
+        f"memory      {environment['memory_available_gib']:g} of {environment['memory_gib']:g} GiB available",
+    ]
+    complaints = complaints_about(environment, study)
+    if left.processes or left.folders:
+        found = (
+            f"{len(left.processes)} processes and {len(left.folders)} scratch folders of runs that crashed"
+        )
+        kept = leftovers.find() if clean else left
+        if clean:
+            lines.append(f"removed     {found}")
+        if clean and (kept.processes or kept.folders):
+            named = [f"process {one.pid}" for one in kept.processes] + [str(one) for one in kept.folders]
+            complaints.append(f"what crashed runs left cannot be removed: {', '.join(named)}")
+        elif not clean:
+            complaints.append(f"there are {found}: 'adabench doctor --clean' removes them")
+    if left.shared_files:
+        files = " ".join(str(file) for file in left.shared_files)
+        complaints.append(
+            "torch left memory behind that a process shared which is gone; whether a run's or another "
+            f"program's cannot be told: if none needs it, say: rm {files}"
+        )
+    return lines, complaints + noisy
+
+
+def noise_floor(say: Callable[[str], None]) -> str:
+    """Run the same thing in pairs and compare it with itself: the ratio of a pair would be 1 without noise.
+
+    Parameters
+    ----------
+    say : callable
+        Told what happens meanwhile.
+
+    Returns
+    -------
+    str
+        The least difference that this machine can show with as many blocks.
+    """
+    say(f"A/A: {2 * PAIRS} runs of ctr in plain PyTorch")
+    seconds = []
+    with ForkServer() as server:
+        for number in range(2 * PAIRS):
+            seconds.append(_train(server, seed=1 + number // 2))
+            say(f"  run {number + 1}: {seconds[-1]:.3f} s training")
+    # Which of a pair comes first alternates, as it does between backends.
+    ratios = [
+        math.log(seconds[2 * pair + pair % 2] / seconds[2 * pair + 1 - pair % 2]) for pair in range(PAIRS)
+    ]
+    interval = median_interval(ratios)
+    low, high = math.exp(interval.low), math.exp(interval.high)
+    floor = max(high, 1 / low) - 1
+    return (
+        f"A/A         ratio {math.exp(interval.median):.3f} [{low:.3f}, {high:.3f}] in {PAIRS} pairs: "
+        f"with {PAIRS} blocks, differences below {floor:.1%} cannot be told from noise here"
+    )
+
+
+def _train(server: ForkServer, seed: int) -> float:
+    params = msgspec.to_builtins(load_usecase("ctr").Params(epochs=1))
+    spec = TrialSpec(usecase="ctr", params=params, backend="single", options={}, seed=seed)
+    outcome = launch_unrecorded(server, spec, 300)
+    if outcome.status != "ok":
+        raise UsageError(f"the noise floor cannot be measured, because a run ended badly: {outcome.reason}")
+    return outcome.results[0].train_seconds

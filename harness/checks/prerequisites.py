@@ -1,0 +1,89 @@
+"""What runs need of a machine: packages, a compiler, ports, memory."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+from packaging.requirements import Requirement
+
+from adabench.harness.planning.plan import cells_of
+from adabench.harness.planning.study import Study
+
+__all__ = ["complaints_about"]
+
+PORT_SECONDS = 3.0
+
+
+def complaints_about(environment: dict[str, Any], study: Study | None) -> list[str]:
+    """What is missing, a sentence each; memory is judged for a study if there is one."""
+    complaints = [*_packages()]
+    if environment["compiler"] is None:
+        complaints.append(
+            "there is no C++ compiler: the project is built with one (Debian: apt install g++), "
+            "or name yours with the environment variable CXX"
+        )
+    with contextlib.suppress(StopIteration):
+        complaints.append(next(_ports()))
+    if study is not None:
+        complaints += _memory(study)
+    return complaints
+
+
+def _packages() -> Iterator[str]:
+    for text in importlib.metadata.requires("adabench") or []:
+        needed = Requirement(text)
+        if needed.marker is not None and not needed.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            version = importlib.metadata.version(needed.name)
+        except importlib.metadata.PackageNotFoundError:
+            yield f"{needed.name} is not installed: {needed} is needed"
+            continue
+        if not needed.specifier.contains(version, prereleases=True):
+            yield f"{needed.name} is {version}: {needed} is needed"
+
+
+def _ports() -> Iterator[str]:
+    """Nodes of a run talk over the loopback interface: let a byte go there."""
+    try:
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(server.getsockname(), timeout=PORT_SECONDS) as client,
+        ):
+            server.settimeout(PORT_SECONDS)
+            accepted, _ = server.accept()
+            with accepted:
+                accepted.settimeout(PORT_SECONDS)
+                client.sendall(b"?")
+                if accepted.recv(1) != b"?":
+                    yield "a byte sent over the loopback interface does not arrive: something filters it"
+    except OSError as error:
+        yield (
+            f"no connection can be made on the loopback interface ({error}): nodes cannot talk to each other "
+            "until a firewall or sandbox allows ports of 127.0.0.1"
+        )
+
+
+def _memory(study: Study) -> Iterator[str]:
+    """At least what this process has, with torch and no data, for each node and for the harness."""
+    own = psutil.Process().memory_info().rss
+    nodes = max(cell.nodes for cell in cells_of(study))
+    needed, there = own * (nodes + 1), psutil.virtual_memory().available
+    data = sum(_size(Path(path)) for path in study.data.values()) * nodes
+    if needed + data > there:
+        yield (
+            f"the study needs at least {(needed + data) / 2**30:.1f} GiB for {nodes} nodes, but only "
+            f"{there / 2**30:.1f} GiB are available: end other programs, or run fewer nodes"
+        )
+
+
+def _size(path: Path) -> int:
+    if path.is_file():
+        return path.stat().st_size
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

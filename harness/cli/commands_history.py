@@ -1,0 +1,52 @@
+"""``adabench history``: a cell's ratio to its baseline, session by session."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import typer
+
+from adabench.harness.cli.options import Results, results_root
+from adabench.harness.cli.terminal import tell
+
+__all__ = ["history"]
+
+
+def history(
+    usecase: Annotated[str | None, typer.Option("--usecase", "-u", help="Only this use case.")] = None,
+    backend: Annotated[str | None, typer.Option("--backend", "-b", help="Only this backend.")] = None,
+    baseline: Annotated[str | None, typer.Option(help="As in `adabench compare`.")] = None,
+    results: Results = None,
+) -> None:
+    """Show each cell's ratio to its baseline over the sessions and commits of a results folder."""
+    from adabench.analysis.sessions import history as history_of
+    from adabench.analysis.tables import markdown
+    from adabench.results.store import readable_sessions
+
+    root = results_root(results)
+    sessions = [(session, runs) for _, session, runs in readable_sessions(root)]
+    moments = [
+        one
+        for one in history_of(sessions, baseline)
+        if usecase in (None, one.comparison.usecase)
+        and (backend is None or one.comparison.label.partition(" (")[0].partition(",")[0] == backend)
+    ]
+    if not moments:
+        tell(f"no session in {root} compares such cells")
+        return
+    cells: dict[tuple[str, str, str], list[list[str]]] = {}
+    for one in moments:
+        compared = one.comparison
+        interval = "-"
+        if not math.isnan(compared.ratio_low):
+            interval = f"[{compared.ratio_low:.3f}, {compared.ratio_high:.3f}]"
+        ratio = "-" if math.isnan(compared.ratio) else f"{compared.ratio:.3f}"
+        when = one.created_at[:16].replace("T", " ")
+        key = (compared.usecase, compared.label, compared.baseline)
+        cells.setdefault(key, []).append(
+            [when, one.commit, f"{compared.n}", ratio, interval, compared.verdict]
+        )
+    names = ["when", "commit", "blocks", "ratio", "interval", "verdict"]
+    for (of, label, against), rows in cells.items():
+        tell(f"{of}: {label} against {against}\n\n{markdown(names, rows)}\n")

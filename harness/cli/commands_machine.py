@@ -1,0 +1,54 @@
+"""``adabench doctor`` and ``adabench data fetch``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adabench.harness.errors import UsageError
+
+__all__ = ["doctor", "fetch"]
+
+
+def fetch(
+    name: Annotated[str, typer.Argument(help="Which data set.")],
+    folder: Annotated[Path, typer.Option("--to", help="Where to put it.")] = Path("data"),
+) -> None:
+    """Download a graph for the use case gcn."""
+    from adabench.usecases import gcn
+    from adabench.usecases.protocol import DataError
+
+    try:
+        typer.echo(str(gcn.fetch(name, folder)))
+    except DataError as error:
+        raise UsageError(str(error)) from error
+
+
+def doctor(
+    study: Annotated[
+        Path | None, typer.Argument(help="A study file: is there memory for it?", show_default=False)
+    ] = None,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove what crashed runs left: processes and scratch folders.")
+    ] = False,
+    aa: Annotated[
+        bool,
+        typer.Option(
+            "--aa", help="Measure the noise floor: the same run, twelve times, compared with itself."
+        ),
+    ] = False,
+) -> None:
+    """Say what this machine is, what runs would lack, how noisy it is; exit with 1 after a warning."""
+    from adabench.harness.checks.doctor import examine, noise_floor
+    from adabench.harness.planning.study import load_study
+
+    lines, complaints = examine(None if study is None else load_study(study, study.stem, {}), clean)
+    for line in lines:
+        typer.echo(line)
+    if aa:
+        typer.echo(noise_floor(typer.echo))
+    for complaint in complaints:
+        typer.echo(f"warning: {complaint}")
+    raise typer.Exit(1 if complaints else 0)

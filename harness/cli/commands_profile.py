@@ -1,0 +1,139 @@
+"""``adabench profile``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from adabench.harness.cli.options import (
+    Backends,
+    Data,
+    Network,
+    Nodes,
+    Results,
+    Seed,
+    StudyFile,
+    StudyName,
+    Timeout,
+    UseCases,
+    Workers,
+    results_root,
+    shown,
+    study_from,
+)
+from adabench.harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from adabench.harness.planning.study import Study
+    from adabench.results.record import Run
+    from adabench.results.store import SessionStore
+
+__all__ = ["profile"]
+
+
+def profile(
+    study: StudyFile = None,
+    study_name: StudyName = None,
+    usecase: UseCases = None,
+    backend: Backends = None,
+    nodes: Nodes = None,
+    workers: Workers = None,
+    network: Network = None,
+    timeout: Timeout = None,
+    seed: Seed = None,
+    data: Data = None,
+    results: Results = None,
+) -> None:
+    """Run one cell once: a time budget of its training steps, and a flame graph of every node."""
+    from adabench.analysis.budgets import budget_text
+    from adabench.analysis.figures import draw_figures
+
+    overrides = {
+        "usecases": usecase,
+        "backends": backend,
+        "repeats": 1,
+        "nodes": nodes,
+        "workers": workers,
+        "network": network,
+        "timeout": timeout,
+        "seed": seed,
+        "data": data,
+    }
+    store, run = _profiled(study_from(study, study_name, overrides, None), results_root(results))
+    typer.echo(f"session: {shown(store.folder)}")
+    if run is None:
+        typer.echo("interrupted: nothing was recorded")
+        raise typer.Exit(130)
+    if run.status != "ok":
+        typer.echo(f"{run.status}: {run.backend} ({run.run_id}): {run.reason}")
+        raise typer.Exit(1)
+    typer.echo(budget_text(run))
+    for file in draw_figures(store):
+        typer.echo(f"figure:  {shown(file)}")
+    for line in _flames(_folder(store), run.nodes):
+        typer.echo(line)
+
+
+def _profiled(study: Study, root: Path) -> tuple[SessionStore, Run | None]:
+    """The session of the one run; no run if it was interrupted."""
+    from adabench.harness.launch.fork_server import ForkServer
+    from adabench.harness.machine.scratch import sweep
+    from adabench.harness.planning.plan import cells_of
+    from adabench.harness.plugins.registry import unavailable
+    from adabench.harness.session.interruption import Interruption
+    from adabench.harness.session.one_run import execute_run
+    from adabench.harness.session.open_session import open_session
+
+    cells = cells_of(study)
+    if len(cells) != 1:
+        named = ", ".join(dict.fromkeys(f"{cell.usecase} with {cell.backend}" for cell in cells))
+        raise UsageError(
+            f"profile takes one cell, and this selection has {len(cells)} ({named}): give one use case, "
+            "backend and topology, such as -u ctr -b autoada-automatic --nodes 2"
+        )
+    sweep()
+    with (
+        open_session(study, cells, root, True, typer.echo) as (store, session),
+        Interruption() as stopped,
+        ForkServer() as server,
+    ):
+        (planned,) = session.plan
+        folder = _folder(store)
+        folder.mkdir()
+        server.start()
+        run = execute_run(
+            planned,
+            cells[0],
+            1,
+            unavailable(planned.backend),
+            study,
+            session,
+            store,
+            server,
+            stopped,
+            lambda state: None,
+            profile=folder,
+        )
+        if run.status == "interrupted":
+            return store, None
+        store.append(run)
+    return store, run
+
+
+def _folder(store: SessionStore) -> Path:
+    return store.folder / "profile"
+
+
+def _flames(folder: Path, ranks: int) -> list[str]:
+    from adabench.harness.trial.profile import flame_file, no_flame_file
+
+    lines = []
+    for rank in range(ranks):
+        drawn, reason = flame_file(folder, rank), no_flame_file(folder, rank)
+        if drawn.is_file():
+            lines.append(f"flames:  {shown(drawn)}")
+        else:
+            lines.append(f"no flame graph of rank {rank}: {reason.read_text(encoding='utf-8').strip()}")
+    return lines

@@ -1,0 +1,144 @@
+"""``adabench run`` and ``adabench plan``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from adabench.harness.cli.options import (
+    Backends,
+    Data,
+    Interleaved,
+    Network,
+    Nodes,
+    Repeats,
+    Results,
+    Seed,
+    StudyFile,
+    StudyName,
+    Target,
+    Timeout,
+    TurnSteps,
+    UseCases,
+    Workers,
+    results_root,
+    shown,
+    study_from,
+    terminal_width,
+)
+
+__all__ = ["plan", "run"]
+
+
+def run(
+    study: StudyFile = None,
+    study_name: StudyName = None,
+    usecase: UseCases = None,
+    backend: Backends = None,
+    repeats: Repeats = None,
+    interleaved: Interleaved = None,
+    turn_steps: TurnSteps = None,
+    nodes: Nodes = None,
+    workers: Workers = None,
+    network: Network = None,
+    timeout: Timeout = None,
+    seed: Seed = None,
+    data: Data = None,
+    target: Target = None,
+    results: Results = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start a new session even if one can be continued.")
+    ] = False,
+    retry_infra: Annotated[
+        int, typer.Option(min=0, help="How often to repeat a run whose processes were killed from outside.")
+    ] = 0,
+    until_rel_ci: Annotated[
+        float | None,
+        typer.Option(
+            help="Add blocks until the interval of every ratio is within this part of it, such as 0.03."
+        ),
+    ] = None,
+    max_repeat: Annotated[
+        int, typer.Option(min=1, help="No more blocks than this with --until-rel-ci.")
+    ] = 30,
+) -> None:
+    """Run a study; continue it if it was interrupted."""
+    from rich.console import Console
+
+    from adabench.analysis.load import last_attempts
+    from adabench.harness.errors import UsageError
+    from adabench.harness.session.execute import Policy, run_session
+    from adabench.harness.session.progress import failure_lines
+
+    if until_rel_ci is not None and not 0 < until_rel_ci < 1:
+        raise UsageError(f"--until-rel-ci {until_rel_ci:g} is not a part of a ratio: say such as 0.03")
+    overrides = {
+        "usecases": usecase,
+        "backends": backend,
+        "repeats": repeats,
+        "interleaved": interleaved,
+        "turn_steps": turn_steps,
+        "nodes": nodes,
+        "workers": workers,
+        "network": network,
+        "timeout": timeout,
+        "seed": seed,
+        "data": data,
+    }
+    console = Console(soft_wrap=True)
+    checked = study_from(study, study_name, overrides, target)
+    policy = Policy(fresh, retry_infra, until_rel_ci, max_repeat)
+    store, interrupted = run_session(checked, results_root(results), policy, console)
+    runs = store.runs()
+    if any(one.status in ("ok", "not_converged") and one.phase == "measured" for one in runs):
+        from adabench.analysis.figures import draw_figures
+        from adabench.analysis.tables import session_table, write_table
+
+        console.print(session_table(runs, terminal_width()), markup=False, highlight=False)
+        console.print(f"table:   {shown(write_table(store))}", highlight=False)
+        for file in draw_figures(store):
+            console.print(f"figure:  {shown(file)}", highlight=False)
+    console.print(f"session: {shown(store.folder)}", highlight=False)
+    if interrupted:
+        console.print("interrupted: the same command continues")
+        raise typer.Exit(130)
+    bad = [one for one in last_attempts(runs) if one.status not in ("ok", "not_converged", "skipped")]
+    for line in failure_lines(bad):
+        console.print(line, highlight=False, markup=False)
+    raise typer.Exit(1 if bad else 0)
+
+
+def plan(
+    study: StudyFile = None,
+    study_name: StudyName = None,
+    usecase: UseCases = None,
+    backend: Backends = None,
+    repeats: Repeats = None,
+    interleaved: Interleaved = None,
+    turn_steps: TurnSteps = None,
+    nodes: Nodes = None,
+    workers: Workers = None,
+    network: Network = None,
+    seed: Seed = None,
+    data: Data = None,
+    results: Results = None,
+) -> None:
+    """Show the cells, the exact order and an estimate of the time; run nothing."""
+    from adabench.harness.session.plan_text import plan_text
+
+    overrides = {
+        "usecases": usecase,
+        "backends": backend,
+        "repeats": repeats,
+        "interleaved": interleaved,
+        "turn_steps": turn_steps,
+        "nodes": nodes,
+        "workers": workers,
+        "network": network,
+        "seed": seed,
+        "data": data,
+    }
+    typer.echo(
+        plan_text(study_from(study, study_name, overrides, None), results_root(results), terminal_width())
+    )

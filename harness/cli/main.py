@@ -1,0 +1,110 @@
+"""The command line. Commands import what they need when they run, so help and mistakes answer at once."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+import warnings
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from adabench.harness.cli.commands_history import history
+from adabench.harness.cli.commands_machine import doctor, fetch
+from adabench.harness.cli.commands_plugins import check, new
+from adabench.harness.cli.commands_profile import profile
+from adabench.harness.cli.commands_results import compare, export, list_, plot, report, show
+from adabench.harness.cli.commands_run import plan, run
+from adabench.harness.cli.terminal import plain
+from adabench.harness.errors import UsageError
+from adabench.harness.launch.fork_server import ForkServerError
+from adabench.results.record import RecordError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="Benchmarks of intent signalling: use cases × strategies × repeated runs, recorded and compared.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    # Markup would swallow the brackets of ctr[dim=8].
+    rich_markup_mode=None,
+)
+
+
+class Command(TyperCommand):
+    """A command that refuses an option given twice, where the first would be forgotten in silence."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        order = self.make_parser(ctx).parse_args(args=list(args))[2]
+        for option in order:
+            several = getattr(option, "multiple", False) or option.param_type_name == "argument"
+            if not several and order.count(option) > 1:
+                raise UsageError(f"{option.opts[0]} is given {order.count(option)} times: give it once")
+        return super().parse_args(ctx, args)
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"adabench {version('adabench')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _app(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", help="Say which version this is.", callback=_say_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Benchmarks of intent signalling: use cases × strategies × repeated runs, recorded and compared."""
+
+
+for command in (run, plan, profile, show, compare, history, plot, report, export, doctor, check, new):
+    app.command(cls=Command)(command)
+app.command("list", cls=Command)(list_)
+
+data = typer.Typer(help="Data of use cases that is not generated.", no_args_is_help=True)
+data.command(cls=Command)(fetch)
+app.add_typer(data, name="data")
+
+
+# With one command typer would drop its name; a callback keeps `adabench data fetch`.
+@data.callback()
+def _data() -> None: ...
+
+
+def main() -> None:
+    """The entry point: a user's mistake is one sentence and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        # Names of files may be of any bytes.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    # Of figures: a letter that the font lacks, names that leave little room. The figure shows it.
+    for said in ("Glyph ", "constrained_layout not applied"):
+        warnings.filterwarnings("ignore", said)
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    try:
+        _refuse_other_text(sys.argv[1:])
+        app()
+    except (UsageError, RecordError) as error:
+        print(plain(f"error: {error}"), file=sys.stderr)
+        sys.exit(2)
+    except ForkServerError as error:
+        print(plain(f"error: {error}"), file=sys.stderr)
+        sys.exit(1)
+
+
+def _refuse_other_text(arguments: list[str]) -> None:
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError as error:
+            shown = argument.encode(errors="surrogateescape")
+            raise UsageError(f"{shown!r} is not UTF-8: records can only hold names that are") from error
+
+
+if __name__ == "__main__":
+    main()

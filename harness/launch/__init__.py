@@ -1,0 +1,1 @@
+"""How a run's processes are started, watched and ended."""

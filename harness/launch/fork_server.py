@@ -1,0 +1,305 @@
+"""A process that has imported what runs need and started nothing else; every run's group is a fork of it.
+
+Importing torch and its like takes longer than many a run trains, and it would be paid by every rank of every
+run. So it is paid once: this module as a program (``HARNESS-PID SOCKET MODULES…``) imports, and then forks a
+process for each request. Only modules of this project and of torch are imported there:
+what a plugin of somebody else does when it is imported must not reach the runs of other cells.
+
+A fork has only the thread that called it. That is safe as long as the server has no other one, which is
+looked at after the imports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+import numpy as np
+
+from adabench.harness.machine.owner import HARNESS_VARIABLE, Owner
+from adabench.harness.machine.process import die_with_parent, kill_tree
+
+__all__ = ["Fork", "ForkServer", "ForkServerError"]
+
+# `torch._dynamo` is imported by the first use of any optimizer of torch.
+MODULES = ("torch", "torch._dynamo", "torch.distributed", "autoada", "adabench.harness.trial.trial")
+
+_TASKS = Path("/proc/self/task")
+_CODE = struct.Struct("=i")
+
+
+class ForkServerError(RuntimeError):
+    """The server cannot be started, or is gone; one sentence that becomes a run's reason."""
+
+
+class Fork:
+    """A process that the server has forked.
+
+    Attributes
+    ----------
+    pid : int
+    """
+
+    def __init__(self, pid: int, ended: int) -> None:
+        self.pid = pid
+        self._ended = ended
+        self._code: int | None = None
+
+    def wait(self, seconds: float) -> int | None:
+        """The exit code, once the process has ended, or None if it has not within `seconds`.
+
+        That of a process that a signal ended is the signal's number, negative, as in `subprocess`.
+        """
+        if self._code is None and select.select([self._ended], [], [], seconds)[0]:
+            said = os.read(self._ended, _CODE.size)
+            os.close(self._ended)
+            # The server tells it; without the server, nothing that it forked lives.
+            self._code = _CODE.unpack(said)[0] if said else -signal.SIGKILL
+        return self._code
+
+    def end(self) -> int:
+        """Kill the process, if it has not ended, and what it has started; gives the exit code."""
+        while True:
+            kill_tree(self.pid)
+            code = self.wait(60.0)
+            if code is not None:
+                return code
+
+
+class ForkServer:
+    """The harness's side: starts the server when it is first needed, and again if it was killed.
+
+    A context manager; the server and all that it forked end with it, and with the harness's process.
+
+    Parameters
+    ----------
+    modules : sequence of str, optional
+        What it imports beside `MODULES`.
+    """
+
+    def __init__(self, modules: Sequence[str] = ()) -> None:
+        self._modules = (*MODULES, *modules)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: socket.socket | None = None
+        self._said: IO[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> ForkServer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Block until the server has imported its modules, seconds; nothing if it has.
+
+        To be called by a thread that lives as long as the server is needed: the kernel ends the server with
+        the thread that started it.
+
+        Raises
+        ------
+        ForkServerError
+            If it cannot import them, or a module started a thread.
+        """
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.close()
+        ours, its = socket.socketpair()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        with its:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "adabench.harness.launch.fork_server"),
+                    *(str(os.getpid()), str(its.fileno()), *self._modules),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=self._said,
+                stderr=self._said,
+                env={
+                    **os.environ,
+                    # Read when libraries are loaded, here PyTorch's and Arrow's: so none starts a thread.
+                    "OMP_NUM_THREADS": "1",
+                    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+                    "PYTHONUNBUFFERED": "1",
+                    HARNESS_VARIABLE: Owner.this_process().text(),
+                },
+                pass_fds=[its.fileno()],
+                start_new_session=True,
+            )
+        self._connection = ours
+        if _line(ours)[0] != b"ready\n":
+            self._said.seek(0)
+            lines = self._said.read().decode(errors="replace").strip().splitlines()
+            self.close()
+            said = lines[-1] if lines else "no message"
+            raise ForkServerError(f"the process that runs are forked from cannot be started: {said}")
+
+    def fork(
+        self,
+        target: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str | None],
+        out: int,
+        err: int,
+    ) -> Fork:
+        """Start a process; any thread may, once the server was started.
+
+        Parameters
+        ----------
+        target : str
+            ``module:function`` that the process calls, and whose result is its exit code.
+        arguments : sequence of str
+            For the function.
+        environment : mapping
+            What differs from the server's; None for a variable that is not there.
+        out, err : int
+            File descriptors for what it and all that it starts write.
+
+        Raises
+        ------
+        ForkServerError
+            If the server is gone.
+        """
+        request = json.dumps([target, list(arguments), dict(environment)]).encode() + b"\n"
+        ended, at_end = os.pipe()
+        try:
+            if self._connection is None:
+                raise ConnectionError("not started")
+            with self._lock:
+                socket.send_fds(self._connection, [request], [out, err, at_end])
+                answer, _ = _line(self._connection)
+        except OSError:
+            answer = b""
+        finally:
+            os.close(at_end)
+        if not answer:
+            os.close(ended)
+            raise ForkServerError("the process that runs are forked from is gone: was it killed?")
+        return Fork(int(answer), ended)
+
+    def close(self) -> None:
+        """End the server, and with it all that it forked."""
+        if self._connection is not None:
+            self._connection.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        if self._said is not None:
+            self._said.close()
+        self._process = self._connection = self._said = None
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The server; in a fork of it, whatever that is asked to do. Gives the exit code of either."""
+    die_with_parent(int(arguments[0]))
+    connection = socket.socket(fileno=int(arguments[1]))
+    connection.set_inheritable(False)
+    for module in arguments[2:]:
+        importlib.import_module(module)
+    if _TASKS.is_dir() and len(list(_TASKS.iterdir())) > 1:
+        print(f"one of {', '.join(arguments[2:])} starts a thread when it is imported", file=sys.stderr)
+        return 1
+    # What was imported stays shared: no collection of a fork writes to its pages.
+    gc.collect()
+    gc.freeze()
+    alarm, bell = socket.socketpair()
+    bell.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.set_wakeup_fd(bell.fileno(), warn_on_full_buffer=False)
+    server, running = os.getpid(), dict[int, int]()
+    connection.sendall(b"ready\n")
+    while True:
+        ready, _, _ = select.select([connection, alarm], [], [])
+        if alarm in ready:
+            alarm.recv(4096)
+            _tell_ended(running)
+        if connection not in ready:
+            continue
+        request, descriptors = _line(connection)
+        if not request:
+            return 0
+        out, err, at_end = descriptors
+        pid = os.fork()
+        if not pid:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for one in (connection, alarm, bell):
+                one.close()
+            for descriptor in (at_end, *running.values()):
+                os.close(descriptor)
+            return _begin(server, request, out, err)
+        running[pid] = at_end
+        os.close(out)
+        os.close(err)
+        connection.sendall(b"%d\n" % pid)
+
+
+def _tell_ended(running: dict[int, int]) -> None:
+    """Tell whoever waits for forks that have ended their exit codes."""
+    while running:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            break
+        at_end = running.pop(pid)
+        with contextlib.suppress(BrokenPipeError):  # nobody waits any more
+            os.write(at_end, _CODE.pack(os.waitstatus_to_exitcode(status)))
+        os.close(at_end)
+
+
+def _begin(server: int, request: bytes, out: int, err: int) -> int:
+    """Make this fork what a new process would be, and do what was asked for."""
+    die_with_parent(server)
+    os.setsid()
+    for descriptor, standard in ((out, 1), (err, 2)):
+        os.dup2(descriptor, standard)
+        os.close(descriptor)
+    target, arguments, environment = json.loads(request)
+    for name, value in environment.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    tempfile.tempdir = None  # the server may have asked where temporary files go
+    # Every new process has a state of its own; Python's generator sees to it itself.
+    np.random.seed()  # noqa: NPY002
+    module, _, function = target.partition(":")
+    return int(getattr(importlib.import_module(module), function)(*arguments))
+
+
+def _line(connection: socket.socket) -> tuple[bytes, list[int]]:
+    """What the other side says next, to the end of a line, with the descriptors that come along.
+
+    Nothing if it is gone.
+    """
+    said, descriptors = b"", list[int]()
+    while not said.endswith(b"\n"):
+        part, came, _, _ = socket.recv_fds(connection, 65536, 3)
+        if not part:
+            return b"", descriptors
+        said += part
+        descriptors += came
+    return said, descriptors
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

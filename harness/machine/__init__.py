@@ -1,0 +1,1 @@
+"""This machine: what it is, its processes, temporary folders and network namespaces."""

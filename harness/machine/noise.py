@@ -1,0 +1,40 @@
+"""How much this machine's times vary without a reason, and what disturbs them."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from typing import Any
+
+from adabench.harness.machine.environment import probe
+
+__all__ = ["PROBES", "noise", "noise_complaints"]
+
+PROBES = 30
+BUSY_LOAD = 0.5
+NOISY_SPREAD = 0.05
+
+
+def noise_complaints(environment: dict[str, Any]) -> list[str]:
+    """What disturbs measurements right now, a sentence each; probes for about a second."""
+    return noise(environment)[-1]
+
+
+def noise(environment: dict[str, Any]) -> tuple[float, float, float, list[str]]:
+    """The load, a probe's median seconds, how far probes vary, and what is wrong with that."""
+    load = os.getloadavg()[0]
+    seconds = [probe()[1] for _ in range(PROBES)]
+    median = statistics.median(seconds)
+    spread = (statistics.quantiles(seconds, n=10)[-1] - min(seconds)) / median
+    complaints = []
+    if load > BUSY_LOAD * environment["cores"]["usable"]:
+        complaints.append(
+            f"the load is {load:.2f} on {environment['cores']['usable']} cores: wait until nothing else runs"
+        )
+    if environment["governor"] not in (None, "performance"):
+        complaints.append(
+            f"the governor is {environment['governor']!r}: 'performance' keeps the clock steady"
+        )
+    if spread > NOISY_SPREAD:
+        complaints.append(f"a fixed computation varies by {spread:.1%}: differences of that size are noise")
+    return load, median, spread, complaints

@@ -1,0 +1,99 @@
+"""Which process something belongs to, so that it can be told later whether that process is certainly gone."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+import msgspec
+
+__all__ = ["HARNESS_VARIABLE", "Owner"]
+
+HARNESS_VARIABLE = "ADABENCH_HARNESS"
+"""Environment variable of all processes of runs: the harness, as an `Owner`, that they have to end with."""
+
+_PROC = Path("/proc")
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A process of this machine, named so that no other one is ever called alike.
+
+    Process identifiers are used again, so the start time belongs to the name; it counts from the boot, so
+    the boot does; and a container has identifiers of its own, so their namespace does.
+
+    Attributes
+    ----------
+    pid : int
+    started : int
+        Clock ticks from the boot to the start of the process.
+    namespace : str
+        Of process identifiers.
+    boot : str
+        The kernel's identifier of the boot.
+    user : int
+        Whose process it is.
+    host : str
+    """
+
+    pid: int
+    started: int
+    namespace: str
+    boot: str
+    user: int
+    host: str
+
+    @staticmethod
+    def this_process() -> Owner:
+        started = _started(os.getpid())
+        assert started is not None
+        return Owner(
+            pid=os.getpid(),
+            started=started,
+            namespace=_namespace(),
+            boot=_boot(),
+            user=os.getuid(),
+            host=platform.node(),
+        )
+
+    @staticmethod
+    def parse(text: str | bytes) -> Owner | None:
+        """What `text` wrote; None if it did not write this."""
+        try:
+            return msgspec.json.decode(text, type=Owner)
+        except (msgspec.MsgspecError, UnicodeError):
+            return None
+
+    def text(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it was a process of this user on this machine and certainly runs no more.
+
+        False if that cannot be known, as of another container's processes.
+        """
+        if (self.user, self.host) != (os.getuid(), platform.node()):
+            return False
+        if self.boot != _boot():
+            return True
+        return self.namespace == _namespace() and _started(self.pid) != self.started
+
+
+def _started(pid: int) -> int | None:
+    """When a process started, in clock ticks since the boot; None if there is none, or only its remains."""
+    try:
+        text = (_PROC / f"{pid}" / "stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The command's name, in brackets, may hold blanks and brackets itself.
+    state, *fields = text.rpartition(")")[2].split()
+    return None if state in "ZX" else int(fields[18])
+
+
+def _namespace() -> str:
+    return os.readlink(_PROC / "self" / "ns" / "pid")
+
+
+def _boot() -> str:
+    return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

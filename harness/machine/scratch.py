@@ -1,0 +1,144 @@
+"""Scratch folders of runs: gone with their run, or with the next start if the harness was killed.
+
+Nothing is ever removed but folders with a marker that this module wrote, whose owner is certainly gone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from adabench.harness.machine.owner import Owner
+
+__all__ = ["MARKER", "Marker", "abandoned_folders", "scratch_folder", "sweep"]
+
+MARKER = ".adabench-scratch-folder.json"
+_PREFIX = "adabench-"
+_LONGEST_MARKER = 4096
+
+
+class Marker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="adabench scratch"):
+    """What says that a folder is ours to remove: it fits one folder only, and no copy of it.
+
+    Attributes
+    ----------
+    purpose : str
+        What the folder is for, to whoever finds it.
+    name : str
+        The folder's, in the folder for temporary files.
+    device, inode : int
+        The folder's.
+    owner : Owner
+        Who needs it.
+    """
+
+    purpose: str
+    name: str
+    device: int
+    inode: int
+    owner: Owner
+
+
+@contextmanager
+def scratch_folder(purpose: str) -> Iterator[Path]:
+    """A folder for one run, marked and locked while this process lives, however it ends, and removed on
+    leaving.
+
+    Parameters
+    ----------
+    purpose : str
+        What it is for, to whoever finds it.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        # Locked first: with the marker others may look at it.
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        status = os.fstat(handle)
+        marker = Marker(
+            purpose=purpose,
+            name=folder.name,
+            device=status.st_dev,
+            inode=status.st_ino,
+            owner=Owner.this_process(),
+        )
+        (folder / MARKER).write_bytes(msgspec.json.format(msgspec.json.encode(marker), indent=1) + b"\n")
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
+
+
+def sweep() -> list[Path]:
+    """Remove this user's scratch folders whose process died before it could.
+
+    Returns
+    -------
+    list of Path
+        Those that are gone now; what cannot be removed is left for `abandoned_folders` to tell.
+    """
+    swept = []
+    for folder in _abandoned():
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            swept.append(folder)
+    return swept
+
+
+def abandoned_folders() -> list[Path]:
+    """What `sweep` would remove."""
+    return list(_abandoned())
+
+
+def _abandoned() -> Iterator[Path]:
+    """Each folder is locked as long as the caller has it."""
+    for folder in sorted(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*")):
+        try:
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:
+            # No folder, or another user's, or its owner has just removed it.
+            continue
+        try:
+            if _is_abandoned(handle, folder.name):
+                yield folder
+        finally:
+            os.close(handle)
+
+
+def _is_abandoned(folder: int, name: str) -> bool:
+    """Whether the open folder is one of ours without an owner; if so, it is locked now."""
+    marker = _marker(folder)
+    status = os.fstat(folder)
+    here = (name, status.st_dev, status.st_ino)
+    if marker is None or (marker.name, marker.device, marker.inode) != here or not marker.owner.is_gone:
+        return False
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return status.st_uid == os.getuid()
+
+
+def _marker(folder: int) -> Marker | None:
+    """The marker in an open folder; None without one that this user's harness wrote."""
+    try:
+        # Not blocking: a pipe of that name would be waited for.
+        handle = os.open(MARKER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    except OSError:
+        return None
+    with open(handle, "rb") as file:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
+            return None
+        try:
+            return msgspec.json.decode(file.read(_LONGEST_MARKER), type=Marker)
+        except (msgspec.MsgspecError, UnicodeError):
+            return None

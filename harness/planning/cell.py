@@ -1,0 +1,136 @@
+"""What a cell is, and what makes two of them the same: parameters, topology, data and sources."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sysconfig
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from adabench.harness.errors import UsageError
+from adabench.harness.plugins.registry import load_backend, load_usecase, source_files
+
+__all__ = ["Cell", "digest", "with_identity"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Use case × backend × parameters × topology, everything resolved.
+
+    `params` are the use case's, `options` the backend's; a run's record holds both in one table.
+    """
+
+    usecase: str
+    backend: str
+    params: dict[str, Any]
+    options: dict[str, Any]
+    nodes: int
+    workers: int
+    network: str
+    data_path: str | None
+    data: str | None = None
+    source: str | None = None
+    pinned: bool = False
+    interleaved: bool = False
+    turn_steps: int = 0
+
+    @property
+    def id(self) -> str:
+        """Hash of everything that defines the cell; equal identifiers are repetitions of the same thing."""
+        topology = [self.nodes, self.workers, self.network, self.pinned, self.interleaved, self.turn_steps]
+        identity = {
+            "usecase": self.usecase,
+            "backend": self.backend,
+            "params": self.params,
+            "options": self.options,
+            "topology": topology,
+            "data": self.data,
+            "source": self.source,
+        }
+        return digest(msgspec.json.encode(identity, order="deterministic"))[:16]
+
+    @property
+    def recorded_params(self) -> dict[str, Any]:
+        return {**self.params, **self.options}
+
+    @property
+    def label(self) -> str:
+        return f"{self.usecase} · {self.backend}"
+
+
+def with_identity(cells: Sequence[Cell], seed: int) -> list[Cell]:
+    """The cells with the fingerprint of their data and the hash of their sources.
+
+    Every use case is built here once a parameter set and asked for its loaders, so that data that cannot be
+    used are found before anything is launched.
+
+    Raises
+    ------
+    UsageError
+        Naming the use case and what is wrong with its data.
+    """
+    fingerprints: dict[bytes, str] = {}
+    for key in dict.fromkeys(map(_data_key, cells)):
+        alike = [cell for cell in cells if _data_key(cell) == key]
+        fingerprints[key] = _fingerprint(alike[0], {cell.nodes * cell.workers for cell in alike}, seed)
+    shared = _shared_sources()
+    identified = []
+    for cell in cells:
+        own = [*source_files(load_usecase(cell.usecase)), *source_files(load_backend(cell.backend))]
+        identified.append(
+            replace(cell, data=fingerprints[_data_key(cell)], source=_sources_hash([*own, *shared]))
+        )
+    return identified
+
+
+def digest(content: bytes) -> str:
+    """SHA-256 as hexadecimal text."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def _data_key(cell: Cell) -> bytes:
+    return msgspec.json.encode([cell.usecase, cell.params, cell.data_path], order="deterministic")
+
+
+def _fingerprint(cell: Cell, worlds: Iterable[int], seed: int) -> str:
+    from adabench.usecases.protocol import DataError
+
+    kind = load_usecase(cell.usecase)
+    path = Path(cell.data_path) if cell.data_path is not None else None
+    try:
+        usecase = kind(msgspec.convert(cell.params, kind.Params), path, seed)
+        for world in sorted(worlds):
+            usecase.loaders(0, world)
+    except DataError as error:
+        raise UsageError(f"use case {cell.usecase!r}: {error}") from error
+    except MemoryError as error:
+        raise UsageError(
+            f"use case {cell.usecase!r}: there is too little memory for its data ({error}): use fewer"
+        ) from error
+    return usecase.fingerprint
+
+
+def _shared_sources() -> list[Path]:
+    """What every run goes through: the trial, the wrapper library, the parameter server and its binary."""
+    files = [*(Path(__file__).parents[1] / "trial").glob("*.py")]
+    for package in ("autoada", "adaps"):
+        spec = importlib.util.find_spec(package)
+        folders = list(spec.submodule_search_locations or []) if spec is not None else []
+        # An editable installation keeps Python in the clone and the binary in site-packages.
+        for folder in {*folders, str(Path(sysconfig.get_path("platlib")) / package)}:
+            files += [file for file in Path(folder).rglob("*") if file.suffix in (".py", ".so")]
+    return files
+
+
+def _sources_hash(files: Sequence[Path]) -> str:
+    """Hash of the contents of source files, in the order of their names."""
+    found = hashlib.sha256()
+    for file in sorted(set(files), key=lambda one: (one.name, str(one))):
+        found.update(file.name.encode())
+        found.update(file.read_bytes())
+    return found.hexdigest()[:16]

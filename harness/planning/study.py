@@ -1,0 +1,345 @@
+"""A study: which cells, how often. Read from TOML, overridden by the command line, checked key by key."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from adabench.harness.errors import UsageError, unknown
+from adabench.harness.planning.selection import Pattern, checked_patterns
+from adabench.harness.planning.syntax import Selection, parse_duration, parse_networks, parse_selections
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["STRATEGIES", "Study", "built_in_studies", "load_study", "parse_target"]
+
+STRATEGIES = "manual,prefetch,autoada-manual,autoada-automatic"
+
+MOST_NODES = 1024
+MOST_REPEATS = 10_000
+MOST_STEPS = 10**9
+LARGEST_SEED = 2**31
+
+_FOLDER = Path(__file__).parents[1] / "studies"
+
+
+class Study(msgspec.Struct, frozen=True, kw_only=True):
+    """A checked study, before plugins are asked about their parameters.
+
+    Attributes
+    ----------
+    usecases, backends : list of Selection
+        Names with the values to try a parameter.
+    nodes, workers, network : lists
+        Topologies; every combination is a cell.
+    pinned : bool
+        Whether each node process gets one core of its own for all its threads.
+    repeats : int
+        Blocks, hence measured runs per cell; 0 for as many as verdicts take.
+    interleaved : bool
+        Whether the runs of a block that are compared with one another take turns.
+    turn_steps : int
+        Steps of a turn; 0 for an epoch and its evaluation.
+    seed : int
+        Block b trains with seed + b.
+    timeout : float
+        Seconds after which a run's process group is killed.
+    warmup : bool
+        Whether a discarded block of one epoch per cell comes first.
+    data : dict
+        Use case -> folder or file of its data; absent where the use case generates its own.
+    targets : dict
+        Use case -> metric -> value that has to be reached.
+    include, exclude : list of Pattern
+        Which of all combinations are cells of the study.
+    sample : int
+        How many of these, drawn at random by the seed; 0 for all.
+    """
+
+    name: str
+    usecases: list[Selection]
+    backends: list[Selection]
+    nodes: list[int]
+    workers: list[int]
+    network: list[str]
+    pinned: bool
+    repeats: int
+    interleaved: bool
+    turn_steps: int
+    seed: int
+    timeout: float
+    warmup: bool
+    data: dict[str, str]
+    targets: dict[str, dict[str, float]]
+    include: list[Pattern] = []
+    exclude: list[Pattern] = []
+    sample: int = 0
+
+
+_DEFAULTS: dict[str, Any] = {
+    "usecases": [],
+    "backends": STRATEGIES,
+    "nodes": 2,
+    "workers": 1,
+    "network": "loopback",
+    "pinned": False,
+    "repeats": None,
+    "interleaved": False,
+    "turn_steps": 0,
+    "seed": 1,
+    "timeout": "20m",
+    "warmup": True,
+    "data": {},
+    "targets": {},
+    "include": [],
+    "exclude": [],
+    "sample": 0,
+    "params": {},
+    "options": {},
+}
+
+
+def built_in_studies() -> dict[str, Path]:
+    """Name -> file of the studies that come with the project."""
+    return {file.stem: file for file in sorted(_FOLDER.glob("*.toml"))}
+
+
+def load_study(file: Path | None, name: str, overrides: Mapping[str, Any]) -> Study:
+    """Merge defaults, a study file and the command line, in rising order of precedence.
+
+    Parameters
+    ----------
+    file : Path or None
+        The TOML file; None for a study that the command line describes alone.
+    name : str
+        What the study is called; sessions are named after it.
+    overrides : mapping
+        Key -> value given on the command line.
+
+    Raises
+    ------
+    UsageError
+        Naming the file and key, or the command line's option.
+    """
+    values = dict(_DEFAULTS)
+    origin = dict.fromkeys(_DEFAULTS, "default of")
+    if file is not None:
+        table = _read_toml(file)
+        for key, value in table.items():
+            if key not in _DEFAULTS:
+                raise UsageError(f"{file}: {unknown('key', key, _DEFAULTS)}")
+            values[key], origin[key] = value, f"{file}:"
+    for key, value in overrides.items():
+        values[key], origin[key] = value, "option"
+
+    @contextmanager
+    def located(key: str) -> Iterator[None]:
+        try:
+            yield
+        except UsageError as error:
+            raise UsageError(f"{origin[key]} {key}: {error}") from error
+
+    with located("usecases"):
+        usecases = _selections(values["usecases"])
+    with located("backends"):
+        backends = _selections(values["backends"])
+    for table_name, selections, plural in (
+        ("params", usecases, "usecases"),
+        ("options", backends, "backends"),
+    ):
+        with located(table_name):
+            _merge_tables(selections, values[table_name], plural)
+    with located("nodes"):
+        nodes = [_between(1, one, MOST_NODES) for one in _several(values["nodes"])]
+    with located("workers"):
+        workers = [_between(1, one, MOST_NODES) for one in _several(values["workers"])]
+    with located("network"):
+        network = [found for one in _as_list(values["network"]) for found in parse_networks(_text(one))]
+    with located("repeats"):
+        repeats = 0 if values["repeats"] is None else _between(1, values["repeats"], MOST_REPEATS)
+    with located("interleaved"):
+        interleaved = _switch(values["interleaved"])
+    with located("turn_steps"):
+        turn_steps = _between(0, values["turn_steps"], MOST_STEPS)
+        if turn_steps and not interleaved:
+            raise UsageError(
+                f"{turn_steps} is the length of a turn, but the runs take none: say interleaved, too"
+            )
+    with located("seed"):
+        seed = _between(0, values["seed"], LARGEST_SEED)
+    with located("timeout"):
+        timeout = parse_duration(str(values["timeout"]))
+    with located("pinned"):
+        pinned = _switch(values["pinned"])
+    with located("warmup"):
+        warmup = _switch(values["warmup"])
+    with located("data"):
+        data = _data(values["data"], usecases, None if origin["data"] == "option" or file is None else file)
+    with located("targets"):
+        targets = _targets(values["targets"], usecases)
+    with located("include"):
+        include = checked_patterns(values["include"])
+    with located("exclude"):
+        exclude = checked_patterns(values["exclude"])
+    with located("sample"):
+        sample = _between(0, values["sample"], MOST_REPEATS)
+    return Study(
+        name=name,
+        usecases=usecases,
+        backends=backends,
+        nodes=nodes,
+        workers=workers,
+        network=network,
+        pinned=pinned,
+        repeats=repeats,
+        interleaved=interleaved,
+        turn_steps=turn_steps,
+        seed=seed,
+        timeout=timeout,
+        warmup=warmup,
+        data=data,
+        targets=targets,
+        include=include,
+        exclude=exclude,
+        sample=sample,
+    )
+
+
+def parse_target(text: str) -> dict[str, float]:
+    """``auc=0.74`` as a table.
+
+    Raises
+    ------
+    UsageError
+        If it is not of that form.
+    """
+    metric, _, value = text.partition("=")
+    try:
+        target = float(value)
+    except ValueError as error:
+        raise UsageError(f"target {text!r} is not of the form metric=value, such as auc=0.74") from error
+    if not math.isfinite(target):
+        raise UsageError(f"target {text!r} can never be told to be reached: say a finite value")
+    return {metric.strip(): target}
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError(f"there is no study file {file}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"study file {file} cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{file} is not TOML: {error}") from error
+
+
+def _selections(value: Any) -> list[Selection]:
+    texts = _as_list(value)
+    selections = [selection for text in texts for selection in parse_selections(_text(text))]
+    if not selections:
+        raise UsageError("at least one name is needed")
+    repeated = {s.name for s in selections if sum(s == other for other in selections) > 1}
+    if repeated:
+        raise UsageError(f"{sorted(repeated)[0]!r} is listed twice with the same parameters")
+    return selections
+
+
+def _merge_tables(selections: list[Selection], tables: Any, plural: str) -> None:
+    """Put ``[params.ctr]`` under what the selection says itself."""
+    if not isinstance(tables, dict):
+        raise UsageError(f"{tables!r} is not a table")
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            raise UsageError(f"{name} = {table!r} is not a table of parameters")
+        chosen = [selection for selection in selections if selection.name == name]
+        if not chosen:
+            raise unknown(f"name among {plural}", name, {selection.name for selection in selections})
+        for selection in chosen:
+            for parameter, value in table.items():
+                values = _as_list(value)
+                if not values:
+                    raise UsageError(f"{name}.{parameter} is an empty list: it needs at least one value")
+                selection.values.setdefault(parameter, values)
+
+
+def _data(value: Any, usecases: list[Selection], file: Path | None) -> dict[str, str]:
+    """Use case -> path; a relative path in a study file is relative to that file."""
+    names = {selection.name for selection in usecases}
+    table = value if isinstance(value, dict) else dict.fromkeys(names, value)
+    for name, path in table.items():
+        if name not in names:
+            raise unknown("use case", name, names)
+        if not isinstance(path, str) or "\0" in path:
+            raise UsageError(f"{path!r} is not a path")
+    base = file.parent if file is not None else Path()
+    places = {name: str((base / Path(path).expanduser()).resolve()) for name, path in table.items()}
+    for place in places.values():
+        try:
+            place.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"the path {place!r} is not UTF-8, and records hold nothing else") from error
+    return places
+
+
+def _targets(value: Any, usecases: list[Selection]) -> dict[str, dict[str, float]]:
+    if not isinstance(value, dict):
+        raise UsageError(f"{value!r} is not a table")
+    names = {selection.name for selection in usecases}
+    for name, table in value.items():
+        if name not in names:
+            raise unknown("use case", name, names)
+        if not isinstance(table, dict):
+            raise UsageError(f"{name} = {table!r} is not a table metric = value")
+        for metric, target in table.items():
+            if isinstance(target, bool) or not isinstance(target, int | float):
+                raise UsageError(f"{name}.{metric} = {target!r} is not a number")
+            if not math.isfinite(target):
+                raise UsageError(f"{name}.{metric} = {target!r} is not a finite number")
+    return {
+        name: {metric: float(target) for metric, target in table.items()} for name, table in value.items()
+    }
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list) else [value]
+
+
+def _several(value: Any) -> list[Any]:
+    values = value.split(",") if isinstance(value, str) else _as_list(value)
+    if not values:
+        raise UsageError("at least one value is needed")
+    return values
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f"{value!r} is not a text")
+    return value
+
+
+def _switch(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise UsageError(f"{value!r} is neither true nor false")
+    return value
+
+
+def _between(least: int, value: Any, most: int) -> int:
+    try:
+        number = msgspec.convert(value, int, strict=not isinstance(value, str))
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{value!r} is not a whole number") from error
+    if number < least:
+        raise UsageError(f"{number} is too small: it has to be at least {least}")
+    if number > most:
+        raise UsageError(f"{number} is too large: it can be at most {most}")
+    return number

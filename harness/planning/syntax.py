@@ -1,0 +1,188 @@
+"""The command line's ``name[param=1,2,x=3]``, and the values of parameters."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from adabench.harness.errors import UsageError, unknown
+from adabench.harness.machine.namespaces import PREFIX, link_of
+
+__all__ = [
+    "Selection",
+    "combinations",
+    "convert_params",
+    "parse_duration",
+    "parse_network",
+    "parse_networks",
+    "parse_selections",
+]
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+LARGEST = 2**63 - 1
+MOST_SECONDS = 1e9
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_NETWORKS = ("loopback", "lan", "slow")
+_RATE = re.compile(r"\d+(\.\d+)?(kbit|mbit|gbit)")
+_LINK = re.compile(r"(\d+(\.\d+)?)(us|ms|s),(\d+(\.\d+)?)(kbit|mbit|gbit)")
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """A plugin's name and, a parameter, the values to try."""
+
+    name: str
+    values: dict[str, list[Any]]
+
+
+def parse_selections(text: str) -> list[Selection]:
+    """Parse ``manual,prefetch[lookahead=0,10,timing=off]``.
+
+    Inside the brackets an item with ``=`` begins a parameter; an item without it is one more value of it.
+
+    Raises
+    ------
+    UsageError
+        If brackets do not match, or a name or value is missing.
+    """
+    selections = []
+    for part in _split_outside_brackets(text):
+        match = re.fullmatch(r"\s*([^\[\]\s]+)\s*(\[(.*)\])?\s*", part, re.DOTALL)
+        if match is None:
+            raise UsageError(f"{part.strip()!r} is not of the form name or name[param=value,…]")
+        selections.append(Selection(match[1], _parse_values(match[3] or "", part.strip())))
+    return selections
+
+
+def combinations(values: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
+    """Every combination of one value per parameter."""
+    return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
+
+
+def convert_params(kind: type[T], given: Mapping[str, Any], owner: str) -> T:
+    """Check parameters against a plugin's class and fill in its defaults.
+
+    Parameters
+    ----------
+    kind : type
+        The plugin's ``Params`` or ``Options``.
+    given : mapping
+        Values as text (command line) or already typed (study).
+    owner : str
+        Whose parameters they are, for the message, such as ``backend 'prefetch'``.
+
+    Raises
+    ------
+    UsageError
+        Naming the parameter, its value and what it should be.
+    """
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    typed = {}
+    for name, value in given.items():
+        if name not in fields:
+            raise unknown(f"parameter of {owner}", name, fields)
+        value = _from_text(value, fields[name].type)
+        try:
+            typed[name] = msgspec.convert(value, fields[name].type, strict=not isinstance(given[name], str))
+        except msgspec.ValidationError as error:
+            raise UsageError(
+                f"parameter {name} of {owner} cannot be {given[name]!r}: {_lower_first(error)}"
+            ) from error
+        if isinstance(typed[name], int) and not -LARGEST <= typed[name] <= LARGEST:
+            raise UsageError(f"parameter {name} of {owner} cannot be {given[name]}: it has more than 64 bits")
+    try:
+        return kind(**typed)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{owner}: {_lower_first(error)}") from error
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of ``90``, ``90s``, ``20m`` or ``1.5h``.
+
+    Raises
+    ------
+    UsageError
+        If it is none of these, or not positive.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    if match is None or not 0 < float(match[1]) < MOST_SECONDS:
+        raise UsageError(f"{text!r} is not a duration: write a positive number with s, m or h, such as 20m")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def parse_network(text: str) -> str:
+    """Check a network: ``loopback``, ``lan``, ``slow``, or latency and bandwidth as ``0.5ms,2gbit``; after
+    ``namespaces:`` the same of links between network namespaces.
+    """
+    text = text.strip().lower()
+    link = text if link_of(text) is None else link_of(text)
+    if link in _NETWORKS or _LINK.fullmatch(link or ""):
+        return text
+    raise UsageError(
+        f"unknown network {text!r}: there is {', '.join(_NETWORKS)}, or such as 0.5ms,2gbit; "
+        f"between network namespaces, {PREFIX}lan and so on"
+    )
+
+
+def parse_networks(text: str) -> list[str]:
+    """Check several networks: ``lan,slow,0.5ms,2gbit``, whose last is one with its rate behind the comma."""
+    parts = text.split(",")
+    networks: list[str] = []
+    while parts:
+        first = parts.pop(0)
+        if parts and _RATE.fullmatch(parts[0].strip().lower()):
+            first = f"{first},{parts.pop(0).strip()}"
+        networks.append(parse_network(first))
+    return networks
+
+
+def _from_text(value: Any, kind: Any) -> Any:
+    """``on`` and ``off`` for a switch; ``128x64`` for a tuple, because the comma separates values to try."""
+    if kind is bool and value in ("on", "off"):
+        return value == "on"
+    if isinstance(value, str) and typing.get_origin(kind) in (tuple, list):
+        return value.split("x")
+    return value
+
+
+def _split_outside_brackets(text: str) -> Iterable[str]:
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character == "[") - (character == "]")
+        if depth not in (0, 1):
+            raise UsageError(f"the brackets of {text!r} do not match")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    if depth != 0:
+        raise UsageError(f"the brackets of {text!r} do not match")
+    return parts
+
+
+def _parse_values(text: str, part: str) -> dict[str, list[Any]]:
+    values: dict[str, list[Any]] = {}
+    current: list[Any] | None = None
+    for item in text.split(",") if text.strip() else []:
+        name, equals, value = item.partition("=")
+        if equals:
+            if name.strip() in values:
+                raise UsageError(f"parameter {name.strip()} is given twice in {part!r}")
+            current = values.setdefault(name.strip(), [])
+        else:
+            value = name
+        if current is None or not value.strip() or (equals and not name.strip()):
+            raise UsageError(f"{item.strip()!r} in {part!r} is not of the form param=value")
+        current.append(value.strip())
+    return values
+
+
+def _lower_first(error: Exception) -> str:
+    text = str(error)
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,1 @@
+"""Backends and use cases: finding, describing and beginning them."""

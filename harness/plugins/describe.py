@@ -1,0 +1,110 @@
+"""What plugins are and take, for whoever reads a list of them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import textwrap
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from adabench.analysis.load import shown_value
+from adabench.analysis.tables import shortened
+from adabench.harness.errors import UsageError
+from adabench.harness.plugins.registry import Kind, load_backend, load_usecase, names
+
+__all__ = ["describe_plugins", "parameter_rows"]
+
+
+# Of a NumPy docstring's section: names, perhaps a type, and indented lines.
+_ENTRY = re.compile(r"^(\w[\w, ]*?)(?: :[^\n]*)?\n((?:    [^\n]*\n?)+)", re.MULTILINE)
+
+
+def describe_plugins(kind: Kind, width: int | None = None) -> Iterator[str]:
+    """A line per plugin with its origin, and one per parameter: name, type, default, meaning.
+
+    Parameters
+    ----------
+    kind : "backend" or "usecase"
+    width : int, optional
+        Characters per line.
+    """
+    for name, origin in names(kind).items():
+        try:
+            plugin = load_backend(name) if kind == "backend" else load_usecase(name)
+        except UsageError as error:
+            yield from _fitting(f"{name}  ({origin})  {error}", 2, width)
+            continue
+        params: Any = getattr(plugin, "Options" if kind == "backend" else "Params")
+        text = _sentence(plugin.__doc__ or sys.modules[plugin.__module__].__doc__ or "")
+        yield from _fitting(f"{name}  ({origin})  {text}", 2, width)
+        rows = parameter_rows(params)
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            line = "  ".join(["", *map(str.ljust, row[:3], widths), row[3]])
+            yield from _fitting(line, sum(widths[:3]) + 8, width)
+
+
+def parameter_rows(params: type[msgspec.Struct]) -> list[list[str]]:
+    """Name, type, default and meaning of each parameter of a plugin."""
+    meanings = _meanings(params)
+    rows = []
+    for field in msgspec.structs.fields(params):
+        kind, choices = field.type, ""
+        if typing.get_origin(kind) is typing.Literal:
+            choices = f" ({', '.join(map(str, typing.get_args(kind)))})"
+        meaning = meanings.get(field.name, "") + choices
+        rows.append([field.name, _type_name(kind), _default(field), meaning.strip()])
+    return rows
+
+
+def _fitting(line: str, indent: int, width: int | None) -> list[str]:
+    return [line] if width is None else textwrap.wrap(line, width, subsequent_indent=" " * indent)
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    if field.default is not msgspec.NODEFAULT:
+        return "none" if field.default is None else shortened(shown_value(field.default), 20)
+    if field.default_factory is not msgspec.NODEFAULT:
+        return shortened(shown_value(field.default_factory()), 20)
+    return "-"
+
+
+def _type_name(kind: Any) -> str:
+    """As it is written on the command line."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is bool:
+        return "on|off"
+    if kind is str:
+        return "text"
+    if origin is typing.Literal:
+        return "choice"
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join("none" if one is type(None) else _type_name(one) for one in arguments)
+    if origin in (tuple, list):
+        return f"{_type_name(arguments[0])}x…"
+    return getattr(kind, "__name__", str(kind))
+
+
+def _meanings(params: type) -> dict[str, str]:
+    """Parameter -> the first sentence of its entry under ``Attributes``; the last class's counts."""
+    found: dict[str, str] = {}
+    for one in reversed(params.__mro__):
+        section = inspect.cleandoc(one.__doc__ or "").partition("Attributes\n----------\n")[2]
+        for entry in _ENTRY.finditer(section):
+            meaning = _sentence(entry[2])
+            for name in entry[1].split(","):
+                if not (meaning.startswith("As for every ") and name.strip() in found):
+                    found[name.strip()] = meaning
+    return found
+
+
+def _sentence(text: str) -> str:
+    """The first one, on one line."""
+    joined = " ".join(text.split())
+    return re.split(r"(?<=[.;])\s", joined)[0].rstrip(".;")

@@ -1,0 +1,1 @@
+"""Executing what was planned, run by run, and recording it."""

@@ -1,0 +1,281 @@
+"""Executes a session: every planned run that is not recorded yet, each recorded when it ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from adabench.analysis.compare import blocks_needed, compare
+from adabench.analysis.load import cell_labels, last_attempts
+from adabench.analysis.statistics import looks
+from adabench.harness.errors import UsageError
+from adabench.harness.launch.fork_server import ForkServer
+from adabench.harness.machine.noise import noise_complaints
+from adabench.harness.machine.scratch import sweep
+from adabench.harness.planning.cell import Cell
+from adabench.harness.planning.plan import cells_of, planned_runs, with_repeats
+from adabench.harness.planning.study import Study
+from adabench.harness.plugins.registry import load_usecase, modules, unavailable
+from adabench.harness.session.interruption import Interruption
+from adabench.harness.session.one_run import execute_run
+from adabench.harness.session.open_session import open_session
+from adabench.harness.session.plan_text import too_short
+from adabench.harness.session.progress import SessionProgress
+from adabench.harness.trial.turns import Participant, in_turns
+from adabench.results.record import PlannedRun, Run, Session
+from adabench.results.store import SessionStore
+
+__all__ = ["BAD", "Policy", "obstacle", "remaining", "run_session", "settled"]
+
+BAD = ("failed", "timeout", "oom")
+"""Statuses of runs that were tried and came to no good end."""
+
+INTERLEAVE = "with --interleaved the runs of a block take turns, so that noise meets all of them alike"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a session is continued.
+
+    Attributes
+    ----------
+    fresh : bool
+        Start another session even if one can be continued.
+    retry_infra : int
+        How often a run is tried again whose processes could not be launched or were killed from outside.
+    until_rel_ci : float or None
+        Add blocks until `settled`, which is asked after the numbers of blocks that `statistics.looks` gives,
+        each time at that part of the level; None leaves it at the study's repeats.
+    max_repeat : int
+        The most blocks that `until_rel_ci` leads to.
+    """
+
+    fresh: bool = False
+    retry_infra: int = 0
+    until_rel_ci: float | None = None
+    max_repeat: int = 30
+
+
+def run_session(study: Study, root: Path, policy: Policy, console: Console) -> tuple[SessionStore, bool]:
+    """Execute a study, continuing an unfinished session of the same study, sources, data and environment.
+
+    Returns
+    -------
+    SessionStore, bool
+        The session's folder and whether it was interrupted.
+
+    Raises
+    ------
+    UsageError, RecordError
+        Before anything is launched: for a mistake in the study, its data or the results folder.
+    """
+    cells = cells_of(study)
+    study = with_repeats(study, cells)
+    _check_targets(study)
+    schedule = [study.repeats]
+    if policy.until_rel_ci is not None:
+        schedule = looks(study.repeats, policy.max_repeat)
+        _check_comparable(planned_runs(cells, study))
+    sweep()
+    by_id = {cell.id: cell for cell in cells}
+    opened = open_session(study, cells, root, policy.fresh, console.print)
+    server = ForkServer(
+        [
+            *modules("usecase", {cell.usecase for cell in cells}),
+            *modules("backend", {cell.backend for cell in cells}),
+        ]
+    )
+    with opened as (store, session), Interruption() as interruption, server:
+        recorded, noisy = store.runs(), False
+        if session.looks < len(schedule):
+            session = msgspec.structs.replace(session, looks=len(schedule))
+            store.create(session)
+        short = too_short(session.plan, max(_blocks(session.plan), schedule[-1]), session.looks)
+        if short is not None:
+            _say(console, short)
+        if not remaining(session.plan, recorded, policy) and _satisfied(policy, session, recorded):
+            console.print(f"session {store.folder.name} is complete; --fresh runs it again")
+        elif not study.interleaved:
+            for complaint in noise_complaints(session.environment):
+                _say(console, f"warning: {complaint}")
+                noisy = True
+            if noisy:
+                _say(console, INTERLEAVE)
+        with SessionProgress(session.plan, recorded, cell_labels(session.plan), console) as progress:
+            while not interruption.requested:
+                todo = remaining(session.plan, store.runs(), policy)
+                if _warm_ups_failed(todo, store.runs()):
+                    console.print("all warm-ups failed: no measured run is started", highlight=False)
+                    break
+                if not todo and _satisfied(policy, session, store.runs()):
+                    break
+                if not todo:
+                    longer = next(blocks for blocks in schedule if blocks > _blocks(session.plan))
+                    plan = planned_runs(cells, study, longer)
+                    session = msgspec.structs.replace(session, plan=plan)
+                    store.create(session)
+                    progress.lengthen(plan)
+                    continue
+                _execute(_next(todo), by_id, study, session, store, server, interruption, progress)
+    return store, interruption.requested
+
+
+def remaining(
+    plan: Sequence[PlannedRun], recorded: Sequence[Run], policy: Policy | None = None
+) -> list[tuple[PlannedRun, int]]:
+    """What is planned and not recorded, each with the number of its next attempt.
+
+    An interrupted run counts as not recorded; so does, as often as the policy says, one that failed for a
+    reason outside itself. Runs that take turns are repeated together.
+    """
+    last = {(run.cell, run.phase, run.block): run for run in recorded}
+    missing = set()
+    for planned in plan:
+        before = last.get(planned.key)
+        if (
+            before is None
+            or before.status == "interrupted"
+            or (policy is not None and _is_infra(before) and before.attempt <= policy.retry_infra)
+        ):
+            missing.add(_company(planned))
+    return [
+        (planned, last[planned.key].attempt + 1 if planned.key in last else 1)
+        for planned in plan
+        if _company(planned) in missing
+    ]
+
+
+def obstacle(planned: PlannedRun, recorded: Sequence[Run]) -> str | None:
+    """Why a run need not be tried: its backend cannot work here, or said so in an earlier block, or there are
+    too few cores.
+    """
+    said = [run.reason for run in recorded if run.cell == planned.cell and run.status == "skipped"]
+    cores = len(os.sched_getaffinity(0))
+    if planned.pinned and planned.nodes > cores:
+        return (
+            f"{planned.nodes} nodes with a core each need {planned.nodes} cores: this process may use {cores}"
+        )
+    return said[-1] if said else unavailable(planned.backend)
+
+
+def settled(runs: Sequence[Run], relative: float, looks: int) -> bool:
+    """Whether every interval of a ratio to the baseline's time is within ± `relative` of the ratio.
+
+    Comparisons that more blocks would not lead to a verdict on time do not count.
+    """
+    open_ended = ("too few runs", "undecided", "faster", "slower", "equivalent")
+    return all(
+        (one.ratio_high - one.ratio_low) / 2 <= relative * one.ratio
+        for one in compare(runs, looks=looks)
+        if one.verdict in open_ended
+    )
+
+
+def _company(planned: PlannedRun) -> tuple[object, ...]:
+    """Equal for the runs that take turns: those of a block that are compared with one another."""
+    if not planned.interleaved:
+        return planned.key
+    return (
+        *(planned.usecase, planned.phase, planned.block),
+        *(planned.nodes, planned.workers, planned.network),
+    )
+
+
+def _next(todo: Sequence[tuple[PlannedRun, int]]) -> list[tuple[PlannedRun, int]]:
+    """The first run with its company."""
+    return [(planned, attempt) for planned, attempt in todo if _company(planned) == _company(todo[0][0])]
+
+
+def _execute(
+    runs: Sequence[tuple[PlannedRun, int]],
+    cells: Mapping[str, Cell],
+    study: Study,
+    session: Session,
+    store: SessionStore,
+    server: ForkServer,
+    interruption: Interruption,
+    progress: SessionProgress,
+) -> None:
+    """Execute and record one run, or several that take turns."""
+    server.start()
+    # A run waits for the others at most as long as they may take.
+    study = msgspec.structs.replace(study, timeout=len(runs) * study.timeout)
+
+    def ended(run: Run) -> None:
+        store.append(run)
+        progress.end(run)
+
+    def execute(planned: PlannedRun, attempt: int, turns: str | None, given_up: Callable[[], bool]) -> Run:
+        return execute_run(
+            *(planned, cells[planned.cell], attempt, obstacle(planned, store.runs()), study, session, store),
+            server,
+            lambda: interruption() or given_up(),
+            lambda state: progress.watch(planned, state),
+            turns,
+        )
+
+    if len(runs) == 1:
+        ((planned, attempt),) = runs
+        progress.start(planned)
+        ended(execute(planned, attempt, None, lambda: False))
+        return
+    in_turns(
+        [
+            Participant(
+                partial(execute, planned, attempt),
+                planned.nodes * planned.workers,
+                partial(progress.start, planned),
+                ended,
+            )
+            for planned, attempt in runs
+        ]
+    )
+
+
+def _say(console: Console, sentence: str) -> None:
+    """Print it, in a terminal broken between words."""
+    console.print(sentence, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+
+
+def _warm_ups_failed(todo: Sequence[tuple[PlannedRun, int]], recorded: Sequence[Run]) -> bool:
+    """Whether every warm-up has been tried and none has ended well."""
+    warm_ups = [run for run in last_attempts(recorded) if run.phase == "warmup"]
+    left = any(planned.phase == "warmup" for planned, _ in todo)
+    return bool(warm_ups) and not left and all(run.status in BAD for run in warm_ups)
+
+
+def _satisfied(policy: Policy, session: Session, runs: Sequence[Run]) -> bool:
+    if policy.until_rel_ci is None or _blocks(session.plan) >= policy.max_repeat:
+        return True
+    return settled(runs, policy.until_rel_ci, session.looks)
+
+
+def _blocks(plan: Sequence[PlannedRun]) -> int:
+    return 1 + max(run.block for run in plan)
+
+
+def _is_infra(run: Run) -> bool:
+    return run.status == "failed" and (run.failed_phase == "launch" or run.signal == "SIGKILL")
+
+
+def _check_comparable(plan: Sequence[PlannedRun]) -> None:
+    if blocks_needed(plan)[1] == 0:
+        raise UsageError(
+            "--until-rel-ci watches ratios to a baseline, and a single cell has none: name another backend"
+        )
+
+
+def _check_targets(study: Study) -> None:
+    for usecase, target in study.targets.items():
+        metric = load_usecase(usecase).metric
+        for name in target:
+            if name != metric:
+                raise UsageError(
+                    f"target {name!r} of use case {usecase!r} is not the metric it is judged by: {metric}"
+                )

@@ -1,0 +1,101 @@
+"""Finds the session that a study continues, or makes a new one."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from adabench.harness.machine.environment import (
+    capture,
+    environment_id,
+    git_state,
+    machine_name,
+    short_differences,
+)
+from adabench.harness.planning.cell import Cell
+from adabench.harness.planning.plan import planned_runs, study_id
+from adabench.harness.planning.study import Study
+from adabench.results.record import Session
+from adabench.results.store import SessionStore, readable_sessions
+
+__all__ = ["open_session"]
+
+
+@contextmanager
+def open_session(
+    study: Study, cells: list[Cell], root: Path, fresh: bool, say: Callable[[str], None]
+) -> Iterator[tuple[SessionStore, Session]]:
+    """The newest session of the same study, sources, data and environment, lengthened if the study is longer.
+
+    No other process can add to it as long as the context lasts.
+
+    Parameters
+    ----------
+    fresh : bool
+        Make a new one in any case.
+    say : callable
+        Told which sessions cannot be read, and why one of the same study is not continued.
+
+    Raises
+    ------
+    RecordError
+        If the results folder cannot be written, or if another process runs the session.
+    """
+    environment = capture()
+    plan = planned_runs(cells, study)
+    identifier = study_id(study, cells)
+    found = None if fresh else _newest(root, identifier, environment, say)
+    if found is not None:
+        with found.locked():
+            session = found.session()  # now that nobody else changes it
+            if len(plan) > len(session.plan):
+                # Of both commands, the later one repeats the whole session.
+                session = msgspec.structs.replace(
+                    session, plan=plan, study=msgspec.to_builtins(study), command=_command()
+                )
+                found.create(session)
+            yield found, session
+        return
+    now = datetime.now(timezone.utc)
+    session = Session(
+        session=f"{study.name}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        created_at=now.isoformat(timespec="seconds"),
+        command=_command(),
+        study=msgspec.to_builtins(study),
+        study_id=identifier,
+        seed=study.seed,
+        plan=plan,
+        environment=environment,
+        environment_id=environment_id(environment),
+        git=git_state(),
+        machine=machine_name(environment),
+    )
+    store = SessionStore(root / session.session)
+    with store.locked():  # before others can find it
+        store.create(session)
+        yield store, session
+
+
+def _newest(
+    root: Path, identifier: str, environment: dict[str, Any], say: Callable[[str], None]
+) -> SessionStore | None:
+    """The session of the study, if there is one of this environment."""
+    found = readable_sessions(root, say)
+    same = [(store, session) for store, session, _ in found if session.study_id == identifier]
+    for store, session in reversed(same):
+        if session.environment_id == environment_id(environment):
+            return store
+        changed = short_differences(session.environment, environment)
+        say(f"session {session.session} is of another environment ({changed}): starting a new one")
+    return None
+
+
+def _command() -> list[str]:
+    return ["adabench", *sys.argv[1:]]

@@ -1,0 +1,1 @@
+"""What runs inside a run, and what passes between it and the harness."""

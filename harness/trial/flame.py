@@ -1,0 +1,90 @@
+"""Flame graphs: py-spy looks at this process, its native code included, while it trains."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from adabench.harness.machine.process import allow_tracing
+
+__all__ = ["INSTALL", "NoFlameGraph", "find_py_spy", "flame_graph"]
+
+INSTALL = "py-spy is not installed: pip install 'adabench[profile]', or pip install py-spy"
+
+_RATE = 100
+_FINISH_SECONDS = 60.0
+
+
+class NoFlameGraph(RuntimeError):
+    """Why there is none, in one sentence."""
+
+
+def find_py_spy() -> str | None:
+    """The program, in this Python's environment or in the path."""
+    own = shutil.which("py-spy", path=sysconfig.get_path("scripts"))
+    return own or shutil.which("py-spy")
+
+
+@contextmanager
+def flame_graph(file: Path) -> Iterator[None]:
+    """Write to `file` what this process does in the body, as an SVG.
+
+    With native frames where py-spy can read them, else of Python alone.
+
+    Raises
+    ------
+    NoFlameGraph
+        Before the body if py-spy cannot look at this process, after it if it wrote nothing.
+    """
+    sampler = _attach(file)
+    try:
+        yield
+    finally:
+        if sampler.poll() is None:
+            sampler.send_signal(signal.SIGINT)
+        try:
+            said, _ = sampler.communicate(timeout=_FINISH_SECONDS)
+        except subprocess.TimeoutExpired:
+            sampler.kill()
+            said, _ = sampler.communicate()
+    if not file.is_file():
+        raise NoFlameGraph(f"py-spy wrote no flame graph: {_last_line(said) or 'it said nothing'}")
+
+
+def _attach(file: Path) -> subprocess.Popen[str]:
+    program = find_py_spy()
+    if program is None:
+        raise NoFlameGraph(INSTALL)
+    allow_tracing()
+    reason = ""
+    for native in [True, False] if sys.platform == "linux" else [False]:
+        command = [program, "record", "--pid", str(os.getpid()), "--rate", str(_RATE), "--output", str(file)]
+        sampler = subprocess.Popen(
+            [*command, *(["--native"] if native else [])],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert sampler.stdout is not None
+        said = ""
+        for line in sampler.stdout:  # ends when py-spy does
+            said += line
+            if "Sampling process" in line:
+                return sampler
+        sampler.stdout.close()
+        sampler.wait()
+        reason = _last_line(said) or f"exit code {sampler.returncode}"
+    raise NoFlameGraph(f"py-spy cannot look at the process: {reason}")
+
+
+def _last_line(text: str | None) -> str:
+    lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
+    return lines[-1] if lines else ""

@@ -1,0 +1,113 @@
+"""What passes between the harness and the processes of a run: small JSON files in a scratch folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from adabench.results.record import Budget
+
+__all__ = [
+    "NETWORK_VARIABLE",
+    "RankError",
+    "RankResult",
+    "RankState",
+    "TrialSpec",
+    "error_file",
+    "result_file",
+    "state_file",
+]
+
+NETWORK_VARIABLE = "ADAPS_NETWORK"
+"""Environment variable that tells the parameter server how to shape its links."""
+
+
+class TrialSpec(msgspec.Struct, kw_only=True, frozen=True):
+    """One run: what to train with what.
+
+    `folder`, `namespaces`, one per node if the network has any, and `launched_at`, on the machine's monotonic
+    clock, are set by the launch. With `trace` the life of a few rows is written down in the first epoch.
+    `turns` is the socket of a run that takes turns with others, of `turn_steps` steps, or of an epoch if that
+    is 0.
+    """
+
+    usecase: str
+    params: dict[str, Any]
+    backend: str
+    options: dict[str, Any]
+    nodes: int = 1
+    workers: int = 1
+    network: str = "loopback"
+    pinned: bool = False
+    data: str | None = None
+    seed: int = 1
+    trace: bool = False
+    profile: str | None = None
+    turns: str | None = None
+    turn_steps: int = 0
+    folder: str = ""
+    namespaces: list[str] = []
+    launched_at: float = 0.0
+
+
+class RankState(msgspec.Struct, kw_only=True, frozen=True):
+    """How far a rank has come; rewritten when its phase changes."""
+
+    pid: int
+    phase: str
+    epoch: int = 0
+
+
+class RankError(msgspec.Struct, kw_only=True, frozen=True):
+    """The exception that ended a rank; `at`, on the monotonic clock, tells which came first.
+
+    `unavailable` says that the backend cannot work here, which is no failure.
+    """
+
+    rank: int
+    phase: str
+    kind: str
+    message: str
+    at: float
+    unavailable: bool = False
+
+
+class RankResult(msgspec.Struct, kw_only=True, frozen=True):
+    """What a rank measured. Seconds, metrics and history are filled in by rank 0.
+
+    CPU seconds are those of all threads of the process, `cpu_seconds` also those of its children. In
+    `paused_seconds` it was other runs' turn; they are part of no others.
+    """
+
+    rank: int
+    counters: dict[str, float]
+    cpu_seconds: float
+    peak_rss_mib: float
+    context_switches: int
+    samples: int
+    setup_seconds: float
+    train_seconds: float
+    train_cpu_seconds: float
+    eval_seconds: float
+    paused_seconds: float
+    epoch_seconds: list[float]
+    data: str
+    metrics: dict[str, float] = {}
+    history: list[dict[str, float]] = []
+    best_epoch: int | None = None
+    trace: list[dict[str, Any]] = []
+    budget: Budget | None = None
+
+
+def state_file(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.state.json"
+
+
+def error_file(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.error.json"
+
+
+def result_file(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.result.json"

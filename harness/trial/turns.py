@@ -1,0 +1,266 @@
+"""Runs that take turns, so that what disturbs the machine disturbs all of them alike.
+
+Only one of the runs does anything at a time: from its launch to its first epoch, for an epoch with its
+evaluation or for some steps, and from its last epoch to its end. Its workers are connected to the run's
+socket. A turn is over when each of them has said that it waits, or that it has come to the end of the epoch
+and waits for the others there. Then all of them are told how long the others took, and those that wait go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from adabench.harness.errors import UsageError
+from adabench.harness.machine.scratch import scratch_folder
+
+__all__ = ["Participant", "Turn", "in_turns"]
+
+T = TypeVar("T")
+
+_WAITS, _AT_END, _RUNS = b"w", b"e", b"r"
+_SECONDS = struct.Struct("=d")
+
+# What every system's sockaddr_un has room for, in bytes.
+_LONGEST_ADDRESS = 103
+_LONGEST_FOLDER = _LONGEST_ADDRESS - len("/adabench-12345678/12")
+
+
+class Turn:
+    """A worker's side: waits until its run's turn comes.
+
+    Parameters
+    ----------
+    address : str or None
+        The run's socket; None for a run that has the machine for itself, which never waits.
+    steps : int
+        Steps of a turn; 0 for whole epochs.
+
+    Attributes
+    ----------
+    paused_seconds : float
+        In which it was other runs' turn, as far as this worker knows: after `wait`, `step` and
+        `synchronized` it knows all.
+    """
+
+    def __init__(self, address: str | None, steps: int = 0) -> None:
+        self.paused_seconds = 0.0
+        self._steps, self._left = steps, steps
+        self._connection: socket.socket | None = None
+        if address is not None:
+            self._connection = socket.socket(socket.AF_UNIX)
+            self._connection.connect(address)
+
+    def wait(self) -> None:
+        """Return when this run may go on.
+
+        Raises
+        ------
+        ConnectionError
+            If the harness is gone.
+        """
+        if self._connection is None:
+            return
+        self._left = self._steps
+        self._connection.sendall(_WAITS)
+        self._hear(0)
+
+    def step(self) -> None:
+        """A step of training is about to begin: wait if the turn's steps are done."""
+        if self._connection is not None and self._steps:
+            if not self._left:
+                self.wait()
+            self._left -= 1
+
+    def at_end(self) -> None:
+        """The epoch's last step is done: whether this run goes on is up to its other workers now."""
+        if self._connection is not None:
+            self._connection.sendall(_AT_END)
+
+    def synchronized(self) -> None:
+        """All workers have come to the epoch's end."""
+        if self._connection is not None:
+            try:
+                while True:
+                    self._hear(socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                self._connection.sendall(_RUNS)
+
+    def close(self) -> None:
+        """Say that there is nothing more to wait for."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def _hear(self, flags: int) -> None:
+        assert self._connection is not None
+        # What is sent at once through a local socket arrives at once.
+        message = self._connection.recv(_SECONDS.size, flags)
+        if not message:
+            raise ConnectionError("the harness that lets the runs take turns is gone")
+        self.paused_seconds += _SECONDS.unpack(message)[0]
+
+
+@dataclass(frozen=True)
+class Participant(Generic[T]):
+    """One of the runs.
+
+    Attributes
+    ----------
+    execute : callable
+        Given its socket's address and a question whether to give up, runs it to its end in a thread.
+    workers : int
+        How many `Turn` it makes.
+    began : callable
+        Called before each of its turns.
+    ended : callable
+        Given what `execute` returned.
+    """
+
+    execute: Callable[[str, Callable[[], bool]], T]
+    workers: int
+    began: Callable[[], None]
+    ended: Callable[[T], None]
+
+
+def in_turns(participants: Sequence[Participant[T]]) -> None:
+    """Execute runs, one of which goes on at a time, in the order given.
+
+    Raises
+    ------
+    UsageError
+        If the sockets cannot be made where temporary files go.
+    Exception
+        The first one of any `execute`, `began` or `ended`, after all have ended.
+    """
+    given_up = threading.Event()
+    with scratch_folder("sockets of runs that take turns") as folder:
+        living: list[_Member[T]] = []
+        try:
+            for index, participant in enumerate(participants):
+                living.append(_Member(participant, folder / f"{index}", given_up.is_set))
+            while living:
+                for member in list(living):
+                    member.participant.began()
+                    if member.goes_on():
+                        continue
+                    living.remove(member)
+                    member.participant.ended(member.result())
+        finally:
+            given_up.set()
+            for member in living:
+                member.close()
+
+
+class _Member(Generic[T]):
+    def __init__(self, participant: Participant[T], address: Path, given_up: Callable[[], bool]) -> None:
+        self.participant = participant
+        self._given_up = given_up
+        self._address = str(address)
+        if len(os.fsencode(self._address)) > _LONGEST_ADDRESS:
+            raise UsageError(
+                f"the folder for temporary files, {address.parent.parent}, has too long a name for the "
+                f"sockets of runs that take turns: set TMPDIR to one of at most {_LONGEST_FOLDER} bytes"
+            )
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self._address)
+        self._listener.listen(participant.workers)
+        self._end, self._at_end = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        for one in (self._listener, self._end):
+            self._selector.register(one, selectors.EVENT_READ)
+        self._workers: dict[socket.socket, bytes] = {}
+        self._since = 0.0
+        self._thread = threading.Thread(target=self._execute, daemon=True)
+        self._started = False
+        self._returned: list[T] = []
+        self._error: BaseException | None = None
+
+    def goes_on(self) -> bool:
+        """Let the run go on until its turn is over; False if it has ended instead."""
+        if self._started:
+            self._tell(_SECONDS.pack(time.monotonic() - self._since))
+        else:
+            self._started = True
+            self._thread.start()
+        while not self._turn_is_over():
+            # All that has been said is heard before it is judged: a worker says that it runs again before
+            # any other can wait for its next epoch.
+            for ready in self._ready():
+                if ready is self._end:
+                    return False
+                if ready is self._listener:
+                    self._selector.register(self._listener.accept()[0], selectors.EVENT_READ)
+                elif said := _received(ready):
+                    self._workers[ready] = said
+                else:
+                    self._forget(ready)
+        self._since = time.monotonic()
+        return True
+
+    def result(self) -> T:
+        """What the run returned, once it has ended; closes what belongs to it."""
+        self.close()
+        if self._error is not None:
+            raise self._error
+        return self._returned[0]
+
+    def close(self) -> None:
+        """Wait for the run's end, which is near if it has been given up."""
+        if self._started:
+            self._thread.join()
+        for key in list(self._selector.get_map().values()):
+            self._forget(_socket(key.fileobj))
+        self._selector.close()
+        self._at_end.close()
+
+    def _execute(self) -> None:
+        try:
+            self._returned.append(self.participant.execute(self._address, self._given_up))
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._at_end.send(b".")
+
+    def _ready(self) -> Iterator[socket.socket]:
+        for key, _ in self._selector.select():
+            yield _socket(key.fileobj)
+
+    def _turn_is_over(self) -> bool:
+        said = self._workers.values()
+        return _WAITS in said and sum(one in (_WAITS, _AT_END) for one in said) == self.participant.workers
+
+    def _tell(self, seconds: bytes) -> None:
+        # Those first that wait for workers, not for this: they look for it when those have come.
+        for connection in sorted(self._workers, key=lambda one: self._workers[one] == _WAITS):
+            if self._workers[connection] == _WAITS:
+                self._workers[connection] = _RUNS
+            # A process that has died meanwhile hears nothing: the run's end, which says so, follows.
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(seconds)
+
+    def _forget(self, connection: socket.socket) -> None:
+        self._selector.unregister(connection)
+        self._workers.pop(connection, None)
+        connection.close()
+
+
+def _received(connection: socket.socket) -> bytes:
+    """The last thing that a worker said; nothing if it is gone."""
+    try:
+        return connection.recv(64)[-1:]
+    except ConnectionError:
+        return b""
+
+
+def _socket(registered: object) -> socket.socket:
+    assert isinstance(registered, socket.socket)
+    return registered
