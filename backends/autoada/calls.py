@@ -179,7 +179,7 @@ class Present:
     hooked : bool
         Whether a hook saw it, and not the wrapper.
     replay : context manager or None
-        Gives it the draws that were foretold; None in evaluation mode.
+        Lets it draw the random numbers that the prediction drew; None in evaluation mode.
     read_before : int
         Reads of earlier calls.
     expected : bool

@@ -37,7 +37,7 @@ class Expected(NamedTuple):
     rows : dict of str to TableRows
         Distinct rows by table.
     prediction : Prediction, optional
-        What says so.
+        The prediction that expects them; None if they were given by hand.
     calls : int
         How many calls of the model read them.
     whole : frozenset of str

@@ -47,7 +47,7 @@ class Step:
     push_queued : bool
         Whether the end of the backward pass will push.
     replay : context manager
-        Gives the expected calls the draws that were foretold.
+        Lets the expected calls draw the random numbers that the prediction drew.
     listener : CallListener or None
         Who is told about calls.
     end_turn : callable or None

@@ -118,7 +118,7 @@ void Channel::submit_intent(int worker, std::vector<Key> keys, Clock start, Cloc
 }
 
 void Channel::on_clock(int worker, Clock clock) {
-  // With what was learnt, an intent may be due: it is acted on now and not at some later round.
+  // Lead times were measured anew, so an intent may be due earlier: look now, not at a later round.
   if (lead_pending_.load(std::memory_order_relaxed)) settle_requested_.store(true);
   if (settle_requested_.load() || clock >= interests_[static_cast<std::size_t>(worker)]->next_due.load())
     request_round();
@@ -380,7 +380,7 @@ void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
       case MessageType::kGoodbye:
         reader.read<NumberMessage>();
         said_goodbye_[from] = true;
-        // Only a node that knows that every node takes part no more says goodbye.
+        // A node says goodbye only when it knows that every node has left the cluster.
         become_closed();
         break;
       case MessageType::kLost:

@@ -62,7 +62,7 @@ class Channel : public TransportEvents {
   // Tells how many of the frames to a peer that were drained the network has not taken yet. Without it, it
   // takes all at once.
   void set_backlog(std::function<std::size_t(NodeId)> backlog) { backlog_ = std::move(backlog); }
-  // Every node takes part no more (channel 0 knows).
+  // Every node has left the cluster (channel 0 knows).
   bool closed() const { return closed_.load(std::memory_order_acquire); }
   bool goodbye_sent() const { return goodbye_sent_.load(std::memory_order_acquire); }
 

@@ -48,7 +48,7 @@ class Node {
 
   // Names and numbers of everything that is counted; see stats.h.
   std::map<std::string, double> stats() const;
-  // What the keys are now is told as events of now.
+  // Follows these keys from now on; begins with an event for each key's current state.
   void trace(std::span<const Key> keys);
   std::vector<TraceEvent> trace_events() const;
 

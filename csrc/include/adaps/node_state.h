@@ -26,7 +26,7 @@ class Channel;
 // What the node knows of one of its workers.
 struct WorkerState {
   std::atomic<Clock> clock{0};
-  std::atomic<Clock> skipped{0};  // clocks that were not lived through since a round last looked
+  std::atomic<Clock> skipped{0};  // clocks that a restore skipped since a round last looked
   WorkerCounters counters;
   Completion completion;
 };
@@ -54,7 +54,7 @@ class Gathering {
   Gathering(int workers) : present_(workers) {}
   // A worker arrives, maybe saying that something failed; true if all that are left have.
   bool arrive(Operation& operation, bool failed = false);
-  // A worker takes part no more; true if now all that are left have arrived (and there is one).
+  // A worker has left for good; true if now all that are left have arrived (and there is one).
   bool leave();
   // Whether one of those who wait said that something failed.
   bool failed() const;
