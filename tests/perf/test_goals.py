@@ -11,8 +11,9 @@ import pytest
 
 from adabench.harness.planning.plan import cells_of, planned_runs
 from adabench.harness.planning.study import built_in_studies, load_study
-from adabench.results.record import Git, Link, Run, Seconds, Session
+from adabench.results.record import Git, Link, Run, Seconds
 from adabench.results.store import SessionStore
+from tests.records import make_run, make_session
 
 from .goals import Cost, Row, goal_table, page, write_record
 from .reasons import WHY, reason
@@ -30,24 +31,12 @@ from .studies import (
 def a_run(
     backend: str, block: int, cpu: float, seconds: float, techniques: str = "adaptive", **more: Any
 ) -> Run:
-    run = Run(
-        run_id=f"{backend}-{block}",
-        session="s",
+    run = make_run(
+        backend,
+        block,
         cell=f"{backend}-{techniques}-{sorted(more.items())}",
-        usecase="ctr",
-        backend=backend,
         params={"techniques": techniques},
         nodes=2,
-        workers=1,
-        network="loopback",
-        data=None,
-        block=block,
-        position=0,
-        seed=1,
-        phase="measured",
-        attempt=1,
-        status="ok",
-        started_at="",
         seconds=Seconds(total=seconds),
         epoch_seconds=[seconds / 2, seconds / 2],
         samples=1_000_000,
@@ -221,18 +210,14 @@ def test_a_session_counts_once_all_its_runs_are_recorded(tmp_path: Path) -> None
     def store(name: str, count: int, **environment: Any) -> None:
         made = SessionStore(tmp_path / name)
         made.create(
-            Session(
-                session=name,
+            make_session(
+                name,
                 created_at="",
                 command=[],
                 study=msgspec.to_builtins(study),
-                study_id="s",
-                seed=1,
                 plan=plan,
                 environment={**ENVIRONMENT, **environment},
-                environment_id="e",
                 git=Git(commit="c", dirty=False),
-                machine="m",
             )
         )
         for planned in plan[:count]:

@@ -10,6 +10,7 @@ from adabench.analysis.compare import blocks_needed, compare
 from adabench.analysis.condition import parse_condition
 from adabench.analysis.statistics import looks
 from adabench.results.record import RecordError, Run, Seconds, Status
+from tests.records import make_run
 
 
 def a_run(
@@ -26,24 +27,13 @@ def a_run(
     samples: int = 1000,
     tolerance: float | None = 0.01,
 ) -> Run:
-    return Run(
-        run_id=f"{backend}-{block}",
-        session="s",
+    return make_run(
+        backend,
+        block,
         cell=f"{backend}{lookahead}",
-        usecase="ctr",
-        backend=backend,
         params={"epochs": 3, "lookahead": lookahead},
         nodes=2,
-        workers=1,
-        network="loopback",
-        data=None,
-        block=block,
-        position=0,
-        seed=1,
-        phase="measured",
-        attempt=1,
         status=status,
-        started_at="",
         seconds=Seconds(train=seconds, total=seconds),
         samples=samples,
         metrics={"auc": auc, "logloss": 1 - auc + 0.2 * (block % 2)},

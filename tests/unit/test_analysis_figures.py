@@ -14,8 +14,9 @@ from adabench.analysis.figures import draw_bars, draw_figures
 from adabench.analysis.load import cell_labels, load_frame, measured
 from adabench.analysis.tables import markdown, session_table
 from adabench.analysis.thesis import draw_thesis
-from adabench.results.record import PlannedRun, RecordError, Run, Seconds, Session, Status
+from adabench.results.record import RecordError, Run, Seconds, Status
 from adabench.results.store import SessionStore
+from tests.records import make_run, make_session, plan_of
 
 TIMES = {"manual": [10.0, 11.0, 12.0], "prefetch": [12.0, 14.0, 13.0]}
 
@@ -24,24 +25,15 @@ def a_run(
     backend: str, block: int, seconds: float, status: Status = "ok", usecase: str = "ctr", **params: int
 ) -> Run:
     done = status == "ok"
-    return Run(
-        run_id=f"{backend}-{block}",
-        session="s",
+    return make_run(
+        backend,
+        block,
         cell=f"{usecase} {backend} {params}",
         usecase=usecase,
-        backend=backend,
         params={"epochs": 3, **params},
         nodes=2,
-        workers=1,
-        network="loopback",
-        data=None,
-        block=block,
-        position=0,
-        seed=1,
         phase="measured" if block >= 0 else "warmup",
-        attempt=1,
         status=status,
-        started_at="",
         seconds=Seconds(train=seconds if done else None, total=seconds + 2),
         metrics={"auc": 0.74, "logloss": 0.5} if done else {},
         counters={"pulled_local": 3, "pulled_remote": 1, "bytes_sent": 2e6} if done else {},
@@ -56,21 +48,14 @@ def runs() -> list[Run]:
 
 @pytest.fixture
 def store(tmp_path: Path, runs: list[Run]) -> SessionStore:
-    fields = PlannedRun.__struct_fields__
-    plan = [PlannedRun(**{name: getattr(run, name) for name in fields}) for run in runs]
+    plan = plan_of(runs)
     store = SessionStore(tmp_path / "s")
-    session = Session(
-        session="s",
+    session = make_session(
         created_at="",
         command=[],
         study={},
         study_id="",
-        seed=1,
         plan=plan,
-        environment={},
-        environment_id="e",
-        git=None,
-        machine="m",
     )
     store.create(session)
     for run in runs:

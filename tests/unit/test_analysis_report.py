@@ -15,29 +15,18 @@ from adabench.analysis.export import export_runs
 from adabench.analysis.figures import draw_figures
 from adabench.analysis.report import report_html, write_report
 from adabench.analysis.tables import usecase_rows
-from adabench.results.record import Git, PlannedRun, RecordError, Run, Seconds, Session
+from adabench.results.record import Git, RecordError, Run, Seconds, Session
 from adabench.results.store import SessionStore
+from tests.records import make_run, make_session, plan_of
 
 
 def a_run(backend: str, block: int, seconds: float) -> Run:
-    return Run(
-        run_id=f"{backend}-{block}",
+    return make_run(
+        backend,
+        block,
         session="demo",
-        cell=backend,
-        usecase="ctr",
-        backend=backend,
         params={"epochs": 2, "hidden": [8, 4]},
         nodes=2,
-        workers=1,
-        network="loopback",
-        data=None,
-        block=block,
-        position=0,
-        seed=1,
-        phase="measured",
-        attempt=1,
-        status="ok",
-        started_at="",
         seconds=Seconds(setup=2, train=seconds, eval=0.5, teardown=0.1, total=seconds + 2.6),
         epoch_seconds=[seconds / 2] * 2,
         metrics={"auc": 0.74},
@@ -64,17 +53,13 @@ TIMES = (("prefetch", 3.0), ("manual", 0.0))
 
 @pytest.fixture
 def session(runs: list[Run]) -> Session:
-    fields = PlannedRun.__struct_fields__
-    return Session(
-        session="demo",
-        created_at="2026-01-01T00:00:00+00:00",
+    return make_session(
+        "demo",
         command=["adabench", "run", "-u", "ctr[dim=8]"],
         study={},
         study_id="",
-        seed=1,
-        plan=[PlannedRun(**{name: getattr(run, name) for name in fields}) for run in runs],
+        plan=plan_of(runs),
         environment={"cpu": "A processor", "packages": {"torch": "2"}, "governor": None},
-        environment_id="e",
         git=Git(commit="0123456789abcdef", dirty=True),
         machine="a machine",
     )

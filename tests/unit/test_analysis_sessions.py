@@ -14,31 +14,21 @@ from adabench.analysis.sweeps import draw_sweep, swept
 from adabench.harness.cli.commands_history import history as history_command
 from adabench.harness.cli.commands_results import compare
 from adabench.harness.errors import UsageError
-from adabench.results.record import Git, RecordError, Run, Seconds, Session
+from adabench.results.record import Git, RecordError, Run, Seconds
 from adabench.results.store import SessionStore
+from tests.records import make_run, make_session
 
 
 def a_run(
     backend: str, block: int, seconds: float, *, lookahead: int = 20, nodes: int = 1, environment: str = "e"
 ) -> Run:
-    return Run(
+    return make_run(
+        backend,
+        block,
         run_id=f"{backend}-{lookahead}-{nodes}-{block}",
-        session="s",
         cell=f"{backend} {lookahead} {nodes}",
-        usecase="ctr",
-        backend=backend,
         params={"lookahead": lookahead, "timing": True},
         nodes=nodes,
-        workers=1,
-        network="loopback",
-        data=None,
-        block=block,
-        position=0,
-        seed=1,
-        phase="measured",
-        attempt=1,
-        status="ok",
-        started_at="",
         seconds=Seconds(train=seconds, total=seconds),
         metrics={"auc": 0.7},
         samples=1000,
@@ -59,21 +49,7 @@ def some(factors: dict[str, float], blocks: int = 8, seed: int = 0) -> list[Run]
 
 def kept(root: Path, name: str, runs: list[Run], created_at: str, commit: str) -> None:
     store = SessionStore(root / name)
-    store.create(
-        Session(
-            session=name,
-            created_at=created_at,
-            command=["adabench"],
-            study={"name": name},
-            study_id=name,
-            seed=1,
-            plan=[],
-            environment={},
-            environment_id="e",
-            git=Git(commit=commit * 10, dirty=False),
-            machine="m",
-        )
-    )
+    store.create(make_session(name, created_at=created_at, git=Git(commit=commit * 10, dirty=False)))
     for run in runs:
         store.append(run)
 

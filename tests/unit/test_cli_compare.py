@@ -10,31 +10,17 @@ import typer
 from adabench.analysis.tables import shortened
 from adabench.harness.cli.commands_results import compare
 from adabench.harness.errors import UsageError
-from adabench.results.record import Run, Seconds, Session
+from adabench.results.record import Run, Seconds
 from adabench.results.store import SessionStore
+from tests.records import make_run, make_session
 
 SLOWDOWN = "ratio_low > 1.03"
 
 
 def a_run(backend: str, block: int, seconds: float, auc: float = 0.7) -> Run:
-    return Run(
-        run_id=f"{backend}-{block}",
-        session="s",
-        cell=backend,
-        usecase="ctr",
-        backend=backend,
-        params={},
-        nodes=1,
-        workers=1,
-        network="loopback",
-        data=None,
-        block=block,
-        position=0,
-        seed=1,
-        phase="measured",
-        attempt=1,
-        status="ok",
-        started_at="",
+    return make_run(
+        backend,
+        block,
         seconds=Seconds(train=seconds, total=seconds),
         metrics={"auc": auc},
         metric="auc",
@@ -44,21 +30,7 @@ def a_run(backend: str, block: int, seconds: float, auc: float = 0.7) -> Run:
 
 def a_session(root: Path, runs: list[Run]) -> None:
     store = SessionStore(root / "s")
-    store.create(
-        Session(
-            session="s",
-            created_at="2026-01-01T00:00:00+00:00",
-            command=["adabench"],
-            study={"name": "s"},
-            study_id="s",
-            seed=1,
-            plan=[],
-            environment={},
-            environment_id="e",
-            git=None,
-            machine="m",
-        )
-    )
+    store.create(make_session())
     for run in runs:
         store.append(run)
 

@@ -12,6 +12,7 @@ from adabench.harness.planning.plan import cells_of, order
 from adabench.harness.planning.study import load_study
 from adabench.harness.session.execute import Policy, obstacle, remaining
 from adabench.results.record import PlannedRun, Run, Seconds, Status
+from tests.records import make_run
 
 
 def cells(count: int, usecase: str = "ctr") -> list[Cell]:
@@ -20,18 +21,14 @@ def cells(count: int, usecase: str = "ctr") -> list[Cell]:
 
 
 def recorded(planned: PlannedRun, status: Status = "ok", attempt: int = 1, signal: str | None = None) -> Run:
-    return Run(
+    return make_run(
+        planned.backend,
+        planned.block,
         run_id="r",
-        session="s",
         cell=planned.cell,
         usecase=planned.usecase,
-        backend=planned.backend,
         params=planned.params,
         nodes=2,
-        workers=1,
-        network="loopback",
-        data=None,
-        block=planned.block,
         position=planned.position,
         seed=planned.seed,
         phase=planned.phase,
@@ -39,7 +36,6 @@ def recorded(planned: PlannedRun, status: Status = "ok", attempt: int = 1, signa
         status=status,
         failed_phase=None if status == "ok" else "train",
         signal=signal,
-        started_at="",
         seconds=Seconds(total=1),
     )
 

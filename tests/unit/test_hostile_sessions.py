@@ -12,8 +12,9 @@ import msgspec
 import pytest
 
 from adabench.harness.cli.main import main
-from adabench.results.record import PlannedRun, Run, Seconds, Session
+from adabench.results.record import Seconds
 from adabench.results.store import SessionStore
+from tests.records import make_run, make_session, plan_of
 
 MARKUP = "<script>alert(1)</script>&{body}"
 HOSTILE = {
@@ -36,23 +37,17 @@ def write_session(root: Path, text: str, **changes: Any) -> SessionStore:
     for block in range(2):
         for position, backend in enumerate(("prefetch", "manual")):
             runs.append(
-                Run(
-                    run_id=f"{backend}-{block}",
+                make_run(
+                    backend,
+                    block,
                     session=text,
                     cell=f"{backend}{text}",
-                    usecase="ctr",
-                    backend=backend,
                     params={"epochs": 1, text: f"{backend}{text}", "note": f"{text}{position}"},
                     nodes=2,
-                    workers=1,
                     network=text,
                     data=text,
-                    block=block,
                     position=position,
                     seed=block,
-                    phase="measured",
-                    attempt=1,
-                    status="ok",
                     reason=text,
                     started_at=text,
                     seconds=Seconds(setup=1, train=2.0 + block, eval=1, teardown=1, total=5.0 + block),
@@ -66,18 +61,14 @@ def write_session(root: Path, text: str, **changes: Any) -> SessionStore:
                 )
             )
     runs.append(msgspec.structs.replace(runs[0], run_id="bad", block=2, status="failed", failed_phase=text))
-    fields = PlannedRun.__struct_fields__
-    session = Session(
-        session=text,
+    session = make_session(
+        text,
         created_at=text,
         command=["adabench", text],
         study={"name": text, "repeats": 2, "data": {}},
-        study_id=text,
-        seed=1,
-        plan=[PlannedRun(**{name: getattr(run, name) for name in fields}) for run in runs],
+        plan=plan_of(runs),
         environment={"cpu": text, text: [text, {text: text}]},
         environment_id=text,
-        git=None,
         machine=text,
     )
     store.create(session)

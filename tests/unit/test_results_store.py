@@ -18,50 +18,30 @@ from adabench.results.store import (
     read_runs,
     readable_sessions,
 )
+from tests.records import make_run, make_session
 
 
-def make_run(run_id: str = "r1", **changes: object) -> Run:
-    run = Run(
+def a_run(run_id: str = "r1", **changes: object) -> Run:
+    run = make_run(
+        "manual",
+        0,
         run_id=run_id,
-        session="s",
         cell="c",
-        usecase="ctr",
-        backend="manual",
         params={"dim": 16},
         nodes=2,
-        workers=1,
-        network="loopback",
         data="sha256:0",
-        block=0,
-        position=0,
-        seed=1,
-        phase="measured",
-        attempt=1,
-        status="ok",
         started_at="2026-01-01T00:00:00+00:00",
         seconds=Seconds(total=1.5),
     )
     return msgspec.structs.replace(run, **changes)
 
 
-def make_session(name: str) -> Session:
-    return Session(
-        session=name,
-        created_at="2026-01-01T00:00:00+00:00",
-        command=["adabench"],
-        study={},
-        study_id="0",
-        seed=1,
-        plan=[],
-        environment={},
-        environment_id="e",
-        git=None,
-        machine="m",
-    )
+def a_session(name: str) -> Session:
+    return make_session(name, study={}, study_id="0")
 
 
 def test_a_line_has_every_name_of_the_schema_even_when_empty() -> None:
-    line = msgspec.json.decode(msgspec.json.encode(make_run()))
+    line = msgspec.json.decode(msgspec.json.encode(a_run()))
     names = {
         *(
             "schema",
@@ -89,31 +69,31 @@ def test_a_crash_at_any_byte_loses_at_most_the_run_that_was_being_written(
 ) -> None:
     store = SessionStore(tmp_path_factory.mktemp("session"))
     for number in range(3):
-        store.append(make_run(f"r{number}"))
+        store.append(a_run(f"r{number}"))
     whole = store.runs_file.read_bytes()
     cut = min(cut, len(whole))
     os.truncate(store.runs_file, cut)
     complete = whole[:cut].count(b"\n")
     assert [run.run_id for run in store.runs()] == [f"r{number}" for number in range(complete)]
-    store.append(make_run("next"))
+    store.append(a_run("next"))
     assert [run.run_id for run in store.runs()] == [*(f"r{number}" for number in range(complete)), "next"]
 
 
 def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
     store = SessionStore(tmp_path)
-    store.append(make_run())
+    store.append(a_run())
     with store.runs_file.open("ab") as file:
         file.write(b'{"schema": 1}\n')
-    store.append(make_run())
+    store.append(a_run())
     with pytest.raises(RecordError, match=r"runs\.jsonl, line 2, is not a run's record: .*run_id"):
         store.runs()
 
 
 def test_a_changed_digit_is_found(tmp_path: Path) -> None:
     store = SessionStore(tmp_path)
-    store.create(make_session("s"))
-    store.append(make_run(metrics={"auc": 0.7412}))
-    store.append(make_run("r2"))
+    store.create(a_session("s"))
+    store.append(a_run(metrics={"auc": 0.7412}))
+    store.append(a_run("r2"))
     assert [run.metrics for run in store.runs()] == [{"auc": 0.7412}, {}]
     kept = store.runs_file.read_bytes()
     for before, after in ((b"0.7412", b"0.7512"), (b'"schema":2', b'"schema":1'), (b'"r1"', b'"r9"')):
@@ -132,7 +112,7 @@ def test_no_changed_byte_gives_another_record(
     tmp_path_factory: pytest.TempPathFactory, place: int, flip: int
 ) -> None:
     store = SessionStore(tmp_path_factory.mktemp("session"))
-    store.append(make_run(metrics={"auc": 0.7412}))
+    store.append(a_run(metrics={"auc": 0.7412}))
     content = bytearray(store.runs_file.read_bytes())
     content[place % len(content)] ^= flip
     store.runs_file.write_bytes(content)
@@ -141,21 +121,21 @@ def test_no_changed_byte_gives_another_record(
     except RecordError:
         return
     # What was changed is the end of the line.
-    assert runs in ([make_run(metrics={"auc": 0.7412})], [])
+    assert runs in ([a_run(metrics={"auc": 0.7412})], [])
 
 
 def test_records_of_before_there_were_checksums_are_read(tmp_path: Path) -> None:
-    old = msgspec.json.encode(make_run(schema=1))
+    old = msgspec.json.encode(a_run(schema=1))
     (tmp_path / "runs.jsonl").write_bytes(old + b"\n")
     (tmp_path / "session.json").write_bytes(
-        msgspec.json.encode(msgspec.structs.replace(make_session("s"), schema=1))
+        msgspec.json.encode(msgspec.structs.replace(a_session("s"), schema=1))
     )
     store = SessionStore(tmp_path)
-    assert store.runs() == [make_run(schema=1)]
+    assert store.runs() == [a_run(schema=1)]
     assert store.session().session == "s"
-    store.append(make_run("next"))
+    store.append(a_run("next"))
     assert [run.schema for run in store.runs()] == [1, 2]
-    store.runs_file.write_bytes(msgspec.json.encode(make_run()) + b"\n")
+    store.runs_file.write_bytes(msgspec.json.encode(a_run()) + b"\n")
     with pytest.raises(RecordError, match="its checksum"):
         store.runs()
 
@@ -163,8 +143,8 @@ def test_records_of_before_there_were_checksums_are_read(tmp_path: Path) -> None
 def test_a_damaged_session_is_named_and_passed_over(tmp_path: Path) -> None:
     for name in ("a-good", "b-torn", "c-good", "d-torn", "e-odd"):
         store = SessionStore(tmp_path / name)
-        store.create(make_session(name))
-        store.append(make_run(f"{name}-run"))
+        store.create(a_session(name))
+        store.append(a_run(f"{name}-run"))
     (tmp_path / "d-torn" / "session.json").write_bytes(b'{"schema": 1, "sess')
     (tmp_path / "e-odd" / "session.json").write_bytes(b'{"schema": "\xff"}')
     (tmp_path / "b-torn" / "runs.jsonl").write_bytes(b"[]\n")
@@ -188,22 +168,22 @@ def test_a_damaged_session_is_named_and_passed_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize("field", ["run_id", "usecase", "backend"])
 def test_a_name_that_leads_elsewhere_is_no_record(tmp_path: Path, field: str, name: str) -> None:
     store = SessionStore(tmp_path)
-    store.append(make_run(**{field: name}))
+    store.append(a_run(**{field: name}))
     with pytest.raises(RecordError, match=rf"line 1, is not a run's record: .*{field}"):
         store.runs()
 
 
 def test_another_schema_is_refused(tmp_path: Path) -> None:
     store = SessionStore(tmp_path)
-    store.append(make_run(schema=99))
+    store.append(a_run(schema=99))
     with pytest.raises(RecordError, match="has schema 99; this version reads 1 and 2"):
         read_runs(store.runs_file)
 
 
 def test_sessions_are_found_by_name_beginning_and_path(tmp_path: Path) -> None:
     for name in ("ctr-1", "ctr-2", "gcn-1"):
-        SessionStore(tmp_path / name).create(make_session(name))
-    SessionStore(tmp_path / "gcn-1").append(make_run("abc-b0"))
+        SessionStore(tmp_path / name).create(a_session(name))
+    SessionStore(tmp_path / "gcn-1").append(a_run("abc-b0"))
     assert [store.folder.name for store in list_sessions(tmp_path)] == ["ctr-1", "ctr-2", "gcn-1"]
     assert find_session(tmp_path).folder.name == "gcn-1"
     assert find_session(tmp_path, "ctr-1").folder.name == "ctr-1"
@@ -218,7 +198,7 @@ def test_sessions_are_found_by_name_beginning_and_path(tmp_path: Path) -> None:
 
 def test_a_session_is_held_by_one_process(tmp_path: Path) -> None:
     store = SessionStore(tmp_path / "s")
-    store.create(make_session("s"))
+    store.create(a_session("s"))
     held = pytest.raises(RecordError, match=rf"session s is being run by process {os.getpid()} on \S+: wait")
     for _ in range(2):  # it is free again afterwards
         with store.locked(), held, store.locked():
@@ -238,11 +218,11 @@ def test_a_full_disk_is_told_and_earlier_runs_are_kept(tmp_path: Path) -> None:
         pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
     try:
         store = SessionStore(tmp_path)
-        store.append(make_run("first"))
+        store.append(a_run("first"))
         with pytest.raises(RecordError, match=r"the run large cannot be recorded .*No space left on device"):
-            store.append(make_run("large", reason="x" * 100_000))
+            store.append(a_run("large", reason="x" * 100_000))
         assert [run.run_id for run in store.runs()] == ["first"]
-        store.append(make_run("next"))
+        store.append(a_run("next"))
         assert [run.run_id for run in store.runs()] == ["first", "next"]
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)

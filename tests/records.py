@@ -1,0 +1,59 @@
+"""Records as tests need them: what a test does not care about is filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from adabench.results.record import PlannedRun, Run, Seconds, Session
+
+__all__ = ["make_run", "make_session", "plan_of"]
+
+
+def make_run(backend: str, block: int, **fields: Any) -> Run:
+    """A measured run on one node that ended well; `fields` are those of `Run` that are otherwise."""
+    made: dict[str, Any] = {
+        "run_id": f"{backend}-{block}",
+        "session": "s",
+        "cell": backend,
+        "usecase": "ctr",
+        "backend": backend,
+        "params": {},
+        "nodes": 1,
+        "workers": 1,
+        "network": "loopback",
+        "data": None,
+        "block": block,
+        "position": 0,
+        "seed": 1,
+        "phase": "measured",
+        "attempt": 1,
+        "status": "ok",
+        "started_at": "",
+        "seconds": Seconds(total=0.0),
+    }
+    return Run(**{**made, **fields})
+
+
+def make_session(name: str = "s", **fields: Any) -> Session:
+    """A session without a plan; `fields` are those of `Session` that are otherwise."""
+    made: dict[str, Any] = {
+        "session": name,
+        "created_at": "2026-01-01T00:00:00+00:00",
+        "command": ["adabench"],
+        "study": {"name": name},
+        "study_id": name,
+        "seed": 1,
+        "plan": [],
+        "environment": {},
+        "environment_id": "e",
+        "git": None,
+        "machine": "m",
+    }
+    return Session(**{**made, **fields})
+
+
+def plan_of(runs: Sequence[Run]) -> list[PlannedRun]:
+    """The plan that these runs have followed."""
+    fields = PlannedRun.__struct_fields__
+    return [PlannedRun(**{name: getattr(run, name) for name in fields}) for run in runs]
