@@ -16,7 +16,7 @@ from adabench.analysis.budgets import draw_budgets
 from adabench.analysis.costs import draw_costs
 from adabench.analysis.life_of_keys import draw_life_of_run
 from adabench.analysis.load import SUCCESS, cell_labels, last_attempts, traced_runs
-from adabench.analysis.style import INK, SVG, palette, styled
+from adabench.analysis.style import INK, SVG, colours_of, in_order, styled
 from adabench.analysis.sweeps import draw_sweep, swept
 from adabench.analysis.thesis import draw_thesis
 from adabench.results.record import RecordError, Run
@@ -69,12 +69,13 @@ def draw_bars(runs: Sequence[Run]) -> Figure:
         Measured runs of one use case, the last attempt each; failed ones are named under their bar.
     """
     labels = cell_labels(runs)
-    order = [cell for cell in labels if any(run.cell == cell and run.status in SUCCESS for run in runs)]
-    done = {cell: [run for run in runs if run.cell == cell and run.status in SUCCESS] for cell in order}
-    seconds = {cell: [run.seconds.train or 0.0 for run in found] for cell, found in done.items()}
+    found = {cell: [run for run in runs if run.cell == cell and run.status in SUCCESS] for cell in labels}
+    order = in_order({cell: own[0] for cell, own in found.items() if own})
+    done = {cell: found[cell] for cell in order}
+    seconds = {cell: [run.seconds.train or 0.0 for run in own] for cell, own in done.items()}
     rows = _rows({cell: done[cell][0] for cell in order})
-    backends = list(dict.fromkeys(found[0].backend for found in done.values()))
-    colours = dict(zip(backends, palette(len(backends)), strict=True))
+    backends = {own[0].backend for own in done.values()}
+    colours = colours_of({backend: backend for backend in backends})
     widest = max(len(cells) for cells in rows)
     with styled():
         width, height = max(5.0, 1.7 * widest + 1.2), 0.5 + 4.1 * len(rows)
@@ -90,7 +91,7 @@ def draw_bars(runs: Sequence[Run]) -> Figure:
             axes.set_ylabel("training time of a run (seconds)")
         # Once all bars are there: it fixes the upper end of every panel, too.
         panels[0].set_ylim(bottom=0)
-        title = _title(runs[0].usecase, [run for found in done.values() for run in found])
+        title = _title(runs[0].usecase, [run for own in done.values() for run in own])
         panels[0].set_title(title, fontsize=11)
         figure.supxlabel(_statement([len(values) for values in seconds.values()]), fontsize=8.5)
         sns.despine(figure, left=True)
@@ -126,6 +127,13 @@ def _save(figure: Figure, stem: Path) -> list[Path]:
 
 def _bar(axes: Axes, index: int, values: Sequence[float], colour: tuple[float, float, float]) -> None:
     mean = fmean(values)
+    if len(values) == 1:
+        # One run has neither a mean nor a range.
+        axes.scatter([index], values, s=60, color=[colour], edgecolors="black", linewidths=0.9, zorder=4)
+        axes.annotate(
+            f"{mean:.3g}", (index, mean), (9, 0), textcoords="offset points", va="center", fontsize=9
+        )
+        return
     axes.bar(index, mean, width=0.62, color=colour, alpha=0.8, zorder=2)
     whiskers = [[mean - min(values)], [max(values) - mean]]
     axes.errorbar(index, mean, yerr=whiskers, fmt="none", ecolor=INK, capsize=7, elinewidth=1.3, zorder=3)
@@ -168,5 +176,7 @@ def _title(usecase: str, runs: Sequence[Run]) -> str:
 
 
 def _statement(counts: Sequence[int]) -> str:
+    if max(counts) == 1:
+        return "dots: single runs"
     n = str(counts[0]) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
     return f"bar: mean of n = {n} runs; whiskers: min and max; dots: single runs"

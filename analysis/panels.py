@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from adabench.analysis.compare import EQUIVALENCE, Comparison
 from adabench.analysis.load import SUCCESS, cell_labels
-from adabench.analysis.style import palette, styled
+from adabench.analysis.style import colours_of, in_order, palette, styled
 from adabench.results.record import Run
 
 __all__ = ["draw_forest", "draw_phases", "draw_quality", "draw_server"]
@@ -174,8 +174,10 @@ def _cells(
         if run.status in SUCCESS:
             done.setdefault(run.cell, []).append(run)
     labels = cell_labels(runs)
-    ordered = {cell: done[cell] for cell in labels if cell in done}
-    return ordered, labels, dict(zip(ordered, palette(len(ordered)), strict=True))
+    ordered = {
+        cell: done[cell] for cell in in_order({cell: done[cell][0] for cell in labels if cell in done})
+    }
+    return ordered, labels, colours_of({cell: own[0].backend for cell, own in ordered.items()})
 
 
 def _legend(axes: Axes) -> None:

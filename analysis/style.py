@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +12,20 @@ import matplotlib as mpl
 import seaborn as sns
 from matplotlib.figure import Figure
 
-__all__ = ["INK", "SVG", "adaptive_svg", "palette", "standalone_svg", "styled"]
+from adabench.results.record import Run
+
+__all__ = [
+    "BACKENDS",
+    "INK",
+    "SVG",
+    "adaptive_svg",
+    "colours_of",
+    "in_order",
+    "palette",
+    "rank",
+    "standalone_svg",
+    "styled",
+]
 
 Colour = tuple[float, float, float]
 
@@ -19,6 +33,12 @@ SVG: dict[Any, Any] = {"svg.hashsalt": "adabench", "svg.fonttype": "none", "text
 """Text stays text, a dollar in it too, and equal records give equal files."""
 
 INK, GRID = "#262626", "#cccccc"
+
+BACKENDS = (
+    *("single", "manual", "prefetch", "autoada-manual", "autoada-automatic"),
+    *("ddp", "rpc", "torchrec", "floor"),
+)
+"""Those that are built in, in the order in which every figure shows them, and each in its own colour."""
 
 
 @contextmanager
@@ -31,7 +51,46 @@ def styled() -> Iterator[None]:
 
 
 def palette(count: int) -> list[Colour]:
-    return [(red, green, blue) for red, green, blue in sns.color_palette("muted", count)]
+    """Colours that those who see few colours tell apart, too, as far as there are as many (ten)."""
+    return [(red, green, blue) for red, green, blue in sns.color_palette("colorblind", count)]
+
+
+def rank(backend: str) -> tuple[int, str]:
+    """Where a backend stands in figures: built-in ones first, others by their names."""
+    return (BACKENDS.index(backend) if backend in BACKENDS else len(BACKENDS), backend)
+
+
+def in_order(cells: Mapping[str, Run]) -> list[str]:
+    """Cells as figures show them, each given by one of its runs: by backend, then from small to large."""
+    return sorted(
+        cells,
+        key=lambda cell: (
+            *(rank(cells[cell].backend), cells[cell].nodes, cells[cell].workers, cells[cell].network),
+        ),
+    )
+
+
+def colours_of(cells: Mapping[str, str]) -> dict[str, Colour]:
+    """The colour of each cell, given its backend: that of the backend, in shades if it has several cells."""
+    by_backend: dict[str, list[str]] = {}
+    for cell, backend in cells.items():
+        by_backend.setdefault(backend, []).append(cell)
+    found = {}
+    for backend, own in by_backend.items():
+        for number, cell in enumerate(own):
+            white = 0.6 * number / len(own)
+            red, green, blue = ((1 - white) * part + white for part in _colour(backend))
+            found[cell] = (red, green, blue)
+    return found
+
+
+def _colour(backend: str) -> Colour:
+    if backend in BACKENDS:
+        return palette(len(BACKENDS))[BACKENDS.index(backend)]
+    # Of others there may be any number: the name decides, so that it is the same everywhere.
+    hues = sns.color_palette("husl", 24)
+    red, green, blue = hues[zlib.crc32(backend.encode(errors="replace")) % len(hues)]
+    return red, green, blue
 
 
 def adaptive_svg(figure: Figure) -> str:

@@ -8,7 +8,7 @@ from statistics import fmean
 from matplotlib.figure import Figure
 
 from adabench.analysis.load import SUCCESS, cell_labels
-from adabench.analysis.style import palette, styled
+from adabench.analysis.style import colours_of, rank, styled
 from adabench.results.record import Run
 
 __all__ = ["FEWEST", "draw_sweep", "swept"]
@@ -41,18 +41,24 @@ def draw_sweep(runs: Sequence[Run], name: str) -> Figure:
     done = [run for run in runs if run.status in SUCCESS and _value(run, name) is not None]
     lines: dict[str, dict[float, list[float]]] = {}
     labels = cell_labels(done)
-    for run in done:
-        line = lines.setdefault(_without(labels[run.cell], name), {})
+    backends: dict[str, str] = {}
+    for run in sorted(done, key=lambda run: rank(run.backend)):
+        label = _without(labels[run.cell], name)
+        backends[label] = run.backend
+        line = lines.setdefault(label, {})
         line.setdefault(_value(run, name) or 0.0, []).append(run.seconds.train or 0.0)
     with styled():
         figure = Figure(figsize=(7.0, 3.8), layout="constrained")
         axes = figure.subplots()
-        for (label, points), colour in zip(sorted(lines.items()), palette(len(lines)), strict=True):
+        colours = colours_of(backends)
+        for label, points in lines.items():
             values = sorted(points)
             means = [fmean(points[value]) for value in values]
             low = [mean - min(points[value]) for value, mean in zip(values, means, strict=True)]
             high = [max(points[value]) - mean for value, mean in zip(values, means, strict=True)]
-            axes.errorbar(values, means, yerr=[low, high], fmt="o-", color=colour, capsize=4, label=label)
+            axes.errorbar(
+                values, means, yerr=[low, high], fmt="o-", color=colours[label], capsize=4, label=label
+            )
         ticks = sorted({value for points in lines.values() for value in points})
         axes.set_xticks(ticks, [f"{value:g}" for value in ticks])
         axes.set_ylim(bottom=0)

@@ -12,8 +12,10 @@ from matplotlib.patches import Rectangle
 from adabench.analysis.costs import draw_costs
 from adabench.analysis.figures import draw_bars, draw_figures
 from adabench.analysis.load import cell_labels, load_frame, measured
+from adabench.analysis.style import BACKENDS, colours_of, rank
 from adabench.analysis.tables import markdown, session_table
 from adabench.analysis.thesis import draw_thesis
+from adabench.harness.plugins.registry import names
 from adabench.results.record import RecordError, Run, Seconds, Status
 from adabench.results.store import SessionStore
 from tests.records import make_run, make_session, plan_of
@@ -79,9 +81,10 @@ def test_bars_are_means_whiskers_the_extremes_and_every_run_a_dot(runs: list[Run
 def test_many_cells_have_a_row_a_topology_and_a_colour_a_backend() -> None:
     names = ("manual", "prefetch", "autoada-manual", "autoada-automatic")
     runs = [
-        msgspec.structs.replace(a_run(name, 0, 10.0 * nodes), nodes=nodes, cell=f"{name} {nodes}")
+        msgspec.structs.replace(a_run(name, block, 10.0 * nodes), nodes=nodes, cell=f"{name} {nodes}")
         for nodes in (1, 2)
         for name in names
+        for block in (0, 1)
     ]
     figure = draw_bars(runs)
     rows = [[label.get_text().split("\n")[:2] for label in axes.get_xticklabels()] for axes in figure.axes]
@@ -91,6 +94,31 @@ def test_many_cells_have_a_row_a_topology_and_a_colour_a_backend() -> None:
     assert len(set(colours[0])) == len(names)
     assert "node" not in figure.axes[0].get_title()
     assert all(axes.get_ylim()[0] == 0.0 and axes.get_ylim()[1] > 20.0 for axes in figure.axes)
+
+
+def test_a_backend_has_one_place_and_one_colour_in_all_figures() -> None:
+    assert set(BACKENDS) == {name for name, origin in names("backend").items() if origin == "built in"}
+    assert len({colour_of(name) for name in BACKENDS}) == len(BACKENDS)
+    assert [colour_of(name) for name in ("mine", "yours")] == [colour_of(name) for name in ("mine", "yours")]
+    for given in (["prefetch", "manual", "mine"], ["mine", "prefetch"]):
+        (axes,) = draw_bars([a_run(name, block, 10.0) for name in given for block in range(2)]).axes
+        shown = [text.get_text().partition("\n")[0] for text in axes.get_xticklabels()]
+        assert shown == sorted(given, key=rank)
+        drawn = [bar.get_facecolor()[:3] for bar in axes.patches if isinstance(bar, Rectangle)]
+        assert drawn == [colour_of(name) for name in shown]
+
+
+def colour_of(backend: str) -> tuple[float, float, float]:
+    return colours_of({"cell": backend})["cell"]
+
+
+def test_single_runs_are_dots_without_a_mean_or_a_range() -> None:
+    figure = draw_bars([a_run(name, 0, 10.0) for name in ("manual", "prefetch")])
+    (axes,) = figure.axes
+    assert not axes.patches
+    assert not [one for one in axes.collections if isinstance(one, LineCollection)]
+    assert len([one for one in axes.collections if isinstance(one, PathCollection)]) == 2
+    assert figure.get_supxlabel() == "dots: single runs"
 
 
 def test_a_figure_states_n_units_and_failures(store: SessionStore) -> None:
