@@ -21,6 +21,8 @@ PIP = {
     "PIP_NO_DEPS": "1",
     "PIP_QUIET": "1",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    # `make` sets it for the clone, by a path that leads nowhere from the test's folder.
+    "PIP_CONSTRAINT": "",
 }
 
 
