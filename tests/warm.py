@@ -17,10 +17,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO
 
+import psutil
+
+from adabench.harness.launch import fork_server
 from adabench.harness.launch.fork_server import ForkServer
 
-__all__ = ["RUN_PYTHON", "WarmProcess", "run_python", "whole"]
+__all__ = ["RUN_PYTHON", "WarmProcess", "children", "run_python", "whole"]
 
+MODULE = fork_server.__name__
 RUN_PYTHON = "tests.warm:run_python"
 """What a `ForkServer` is asked for."""
 
@@ -113,6 +117,13 @@ def run_python(folder: str, *arguments: str) -> int:
     assert code is not None
     exec(code, main.__dict__)
     return 0
+
+
+def children() -> list[psutil.Process]:
+    """What this process has started and what that has started, but for the servers of forks."""
+    servers = [one for one in psutil.Process().children() if MODULE in one.cmdline()]
+    forks = {one.pid for server in servers for one in [server, *server.children(recursive=True)]}
+    return [one for one in psutil.Process().children(recursive=True) if one.pid not in forks]
 
 
 def whole(environment: Mapping[str, str]) -> dict[str, str | None]:

@@ -8,13 +8,13 @@ import signal
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
-import psutil
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import autoada
+from tests.warm import children
 
 ROWS = 50
 DAMAGED = 37
@@ -86,7 +86,7 @@ def generated() -> Iterator[Tensor]:
 def assert_nothing_is_left(model: autoada.AdaModel) -> None:
     """No intent for a clock to come, no process of a loader, and the training can go on."""
     gc.collect()  # torch's exception refers to itself, and to its loader
-    assert psutil.Process().children(recursive=True) == []
+    assert children() == []
     before = model.worker.current_clock
     assert train(model, autoada.AdaDataLoader(DataLoader(Items(), 4), 2)) == 15
     assert model.worker.current_clock == before + 15
@@ -141,5 +141,5 @@ def test_the_death_of_a_loader_s_process_reaches_the_loop(
 def test_a_break_ends_the_loader_s_processes(model: autoada.AdaModel) -> None:
     loader = autoada.AdaDataLoader(DataLoader(Items(), 4, num_workers=2), 2)
     assert train(model, loader, most=3) == 3
-    assert psutil.Process().children(recursive=True) == []
+    assert children() == []
     assert_nothing_is_left(model)
