@@ -99,7 +99,7 @@ def draw_bars(runs: Sequence[Run]) -> Figure:
 
 
 def _rows(cells: dict[str, Run]) -> list[list[str]]:
-    """Cells in rows of a figure: all in one while they fit, else a row a topology, long ones broken."""
+    """Cells in rows of a figure: all in one while they fit, else a row per topology, long ones broken."""
     if len(cells) <= _BARS_IN_A_ROW:
         return [list(cells)]
     by_topology: dict[tuple[int, int, str], list[str]] = {}

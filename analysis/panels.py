@@ -128,7 +128,7 @@ def draw_phases(runs: Sequence[Run]) -> Figure:
 
 
 def draw_server(runs: Sequence[Run]) -> Figure | None:
-    """What the parameter server did, a panel a counter; None if no run used one."""
+    """What the parameter server did, a panel per counter; None if no run used one."""
     done, labels, colours = _cells([run for run in runs if run.counters])
     panels = [
         panel

@@ -38,12 +38,16 @@ MEASURES: dict[str, tuple[str, str, Measure]] = {
         lambda f: f["bytes_rows"] / f["node_steps"] / 1000,
     ),
     "messages": (
-        "messages for rows (a node and step)",
+        "messages for rows (per node and step)",
         "log",
         lambda f: f["messages_rows"] / f["node_steps"],
     ),
-    "frames": ("frames (a node and step)", "log", lambda f: f["frames"] / f["node_steps"]),
-    "relocations": ("relocations (a node and step)", "linear", lambda f: f["relocations"] / f["node_steps"]),
+    "frames": ("frames (per node and step)", "log", lambda f: f["frames"] / f["node_steps"]),
+    "relocations": (
+        "relocations (per node and step)",
+        "linear",
+        lambda f: f["relocations"] / f["node_steps"],
+    ),
 }
 """By name: what the axis says, its scale, and how it follows from what was counted."""
 
@@ -57,7 +61,7 @@ def derived(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_scale(frame: pd.DataFrame) -> Figure:
-    """Every measure against the number of nodes, a line a technique.
+    """Every measure against the number of nodes, a line per technique.
 
     Parameters
     ----------

@@ -2,8 +2,8 @@
 
 Importing torch and its like takes longer than many a run trains, and it would be paid by every rank of every
 run. So it is paid once: this module as a program (``HARNESS-PID SOCKET MODULES…``) imports, and then forks a
-process for each request. Only modules of this project and of torch are imported there:
-what a plugin of somebody else does when it is imported must not reach the runs of other cells.
+process for each request. Only this project's modules are imported there, with what they need: what a plugin
+of somebody else does when it is imported must not reach the runs of other cells.
 
 A fork has only the thread that called it. That is safe as long as the server has no other one, which is
 looked at after the imports.

@@ -40,7 +40,7 @@ WHY: Mapping[str, str] = {
         "on either side, and wakes one thread more each way than the raw exchange does"
     ),
     "intent calls": (
-        "duplicates are found with one table access a key, a random cache line while the table is larger "
+        "duplicates are found with one table access per key, a random cache line while the table is larger "
         "than the cache; what is new is queued once for the channel's thread"
     ),
     "CTR step": (
