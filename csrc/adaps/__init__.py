@@ -17,15 +17,18 @@ array([-0.5, -0.5, -0.5, -0.5], dtype=float32)
 
 from __future__ import annotations
 
-from adaps._core import NodeTable, TraceEvent, Worker, deduplicate
+from adaps._core import NodeTable, TraceEvent, Worker, deduplicate, sum_by_key
 from adaps.errors import AdapsError, CheckpointError, PeerLost, RendezvousError
 from adaps.initializers import Constant, Normal, Uniform
 from adaps.node import TECHNIQUES, Node
 from adaps.optimizers import SGD, Adagrad, Adam, AdamW, RMSprop, RowAdagrad, SparseAdam
+from adaps.policy import Policy, PolicyError
+from adaps.sampling import SAMPLING_SCHEMES, LogUniform, Sampling, Weighted
 from adaps.tables import Table
 from adaps.trace import trace_frame, write_chrome_trace
 
 __all__ = [
+    "SAMPLING_SCHEMES",
     "SGD",
     "TECHNIQUES",
     "Adagrad",
@@ -34,19 +37,25 @@ __all__ = [
     "AdapsError",
     "CheckpointError",
     "Constant",
+    "LogUniform",
     "Node",
     "NodeTable",
     "Normal",
     "PeerLost",
+    "Policy",
+    "PolicyError",
     "RMSprop",
     "RendezvousError",
     "RowAdagrad",
+    "Sampling",
     "SparseAdam",
     "Table",
     "TraceEvent",
     "Uniform",
+    "Weighted",
     "Worker",
     "deduplicate",
+    "sum_by_key",
     "trace_frame",
     "write_chrome_trace",
 ]

@@ -36,6 +36,12 @@ class Technique(enum.Enum):
     STATIC = 3
     FULL_REPLICATION = 4
 
+class Wire(enum.Enum):
+    FLOAT32 = 0
+    BFLOAT16 = 1
+    FLOAT16 = 2
+    INT8 = 3
+
 class NonFinite(enum.Enum):
     RAISE = 0
     SKIP = 1
@@ -63,8 +69,52 @@ class UpdateRule:
 class Initializer:
     def __init__(self, kind: InitKind, *, a: float, b: float = 0.0, seed: int = 0) -> None: ...
 
+class DistributionKind(enum.Enum):
+    UNIFORM = 0
+    LOG_UNIFORM = 1
+    WEIGHTED = 2
+
+class SamplingScheme(enum.Enum):
+    NAIVE = 0
+    PRELOC = 1
+    POOL = 2
+    LOCAL = 3
+
+class Distribution:
+    def __init__(self, kind: DistributionKind, rows: int) -> None: ...
+    @staticmethod
+    def weighted(weights: npt.NDArray[np.float64]) -> Distribution: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def possible(self) -> int: ...
+    def probability(self, row: int) -> float: ...
+
+class SamplingSpec:
+    def __init__(
+        self,
+        distribution: Distribution,
+        *,
+        scheme: SamplingScheme,
+        replacement: bool,
+        seed: int,
+        pool_size: int,
+        reuse: int,
+    ) -> None: ...
+
 class TableSpec:
-    def __init__(self, name: str, rows: int, length: int, rule: UpdateRule, init: Initializer) -> None: ...
+    sampling: SamplingSpec | None
+    def __init__(
+        self,
+        name: str,
+        rows: int,
+        length: int,
+        rule: UpdateRule,
+        init: Initializer,
+        technique: Technique | None = None,
+        homes: Sequence[tuple[int, int]] = ...,
+        wire: Wire = ...,
+    ) -> None: ...
 
 class NodeTable:
     """A table in its place among the tables of a node."""
@@ -83,6 +133,7 @@ class NodeTable:
     def keys(self, ids: Tensor) -> Tensor: ...
     @overload
     def keys(self, ids: npt.NDArray[np.int64] | Sequence[int]) -> npt.NDArray[np.int64]: ...
+    def stats(self) -> dict[str, float]: ...
     def set_learning_rate(self, lr: float) -> None: ...
     def set_hyperparameters(self, rule: UpdateRule) -> None: ...
     @property
@@ -102,8 +153,20 @@ class Worker:
         self, keys: Int64Like, gradients: Float32Like, asynchronous: bool = False
     ) -> int | None: ...
     def set(self, keys: Int64Like, values: Float32Like, asynchronous: bool = False) -> int | None: ...
+    def push_sums(self, parts: Sequence[tuple[Int64Like, Float32Like, int | None]]) -> None: ...
+    def step_rows(
+        self, table: NodeTable, values: Float32Like, parts: Sequence[tuple[int, Float32Like]]
+    ) -> None: ...
     def intent(self, keys: Int64Like, start: int, end: int | None = None) -> None: ...
     def wait_intent(self, keys: Int64Like) -> None: ...
+    def prepare_sample(self, table: NodeTable, n: int, start: int, end: int | None = None) -> int: ...
+    def pull_sample(
+        self,
+        sample: int,
+        rows_out: Int64Like,
+        values_out: Float32Like | None = None,
+        asynchronous: bool = False,
+    ) -> int | None: ...
     def advance_clock(self) -> None: ...
     def skip_to_clock(self, clock: int) -> None: ...
     def is_done(self, ticket: int) -> bool: ...
@@ -186,6 +249,12 @@ def take_owned(
 def check_network(network: str) -> None: ...
 def end_served_nodes(well: bool) -> None: ...
 def use_logging(use: bool) -> None: ...
+@overload
+def sum_by_key(keys: Tensor, rows: Tensor, ignored: int | None = None) -> tuple[Tensor, Tensor]: ...
+@overload
+def sum_by_key(
+    keys: npt.NDArray[np.int64] | Sequence[int], rows: npt.NDArray[np.float32], ignored: int | None = None
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]: ...
 @overload
 def deduplicate(ids: Tensor, first_key: int = 0) -> tuple[Tensor, Tensor]: ...
 @overload

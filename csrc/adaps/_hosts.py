@@ -14,7 +14,7 @@ __all__ = ["LOOPBACK", "address_towards", "identity", "is_loopback", "literal", 
 
 LOOPBACK = "127.0.0.1"
 
-# Of documentation (RFC 5737): no packet is ever sent there, it only tells the route to everywhere.
+# An address reserved for documentation (RFC 5737): nothing is sent to it, it only selects the default route.
 _ANYWHERE = "203.0.113.1"
 _log = logging.getLogger("adaps")
 _told: set[str] = set()
@@ -39,7 +39,7 @@ def address_towards(host: str, port: int) -> str:
     found = _resolve(host, port)
     why = f"the interface by which MASTER_ADDR={host} is reached"
     if all(is_loopback(where[0]) for _, where in found):
-        # As Debian's /etc/hosts has it for the host's own name; elsewhere that name means an interface.
+        # Debian's /etc/hosts maps the host's own name to a loopback address, which others cannot reach.
         found = [(socket.AF_INET, (_ANYWHERE, port))]
         why = f"the interface of the default route, for MASTER_ADDR={host} means loopback on this host"
     problem: OSError | None = None
@@ -57,7 +57,7 @@ def address_towards(host: str, port: int) -> str:
         return address
     assert problem is not None
     if where[0] == _ANYWHERE:
-        return LOOPBACK  # a host without a network, whose job can only be its own
+        return LOOPBACK  # a host without a network can only run jobs on its own
     raise RendezvousError(
         f"no interface of this host leads to MASTER_ADDR={host} ({problem.strerror}): "
         "set listen= or the environment variable ADAPS_LISTEN to the address that the other nodes reach"

@@ -81,7 +81,7 @@ class Handover:
                 return
             with asking:
                 if _user_of(asking) == os.geteuid():
-                    # Whoever is gone has to ask again.
+                    # The process that asked has closed the connection; it may ask again.
                     with contextlib.suppress(ConnectionError):
                         asking.send(self.secret.encode(), socket.MSG_DONTWAIT)
 
@@ -109,7 +109,7 @@ def take_secret(name: str, deadline: float) -> str:
                     )
                 with asking.makefile("rb") as answer:
                     secret = answer.read(_HANDED + 1).decode("ascii", "replace")
-        except (BlockingIOError, ConnectionResetError) as error:  # too many ask at the same time
+        except (BlockingIOError, ConnectionResetError) as error:  # too many processes ask at once
             if time.monotonic() >= deadline:
                 raise RendezvousError(_not_handed(error)) from error
             time.sleep(_PATIENCE)

@@ -24,7 +24,7 @@ T = TypeVar("T")
 # Seconds between two looks at the store.
 _PATIENCE = 0.02
 
-# Seconds that a busy store may take for an answer, however late it is asked.
+# Seconds that a busy store may take to answer, even if less of the timeout is left.
 _LEAST = 1.0
 
 _SILENT = (
@@ -46,16 +46,16 @@ def open_store(host: str, port: int, *, hosts: bool, deadline: float) -> Store:
     if not hosts:
         _await_listener(host, port, deadline)
     while True:
-        # Opening one depends on nobody else.
+        # Opening the server waits for no other process.
         seconds = max(deadline - time.monotonic(), 5 * _LEAST if hosts else _LEAST)
         listener = _listener(host, port) if hosts else None
-        # multi_tenant: a process group that the user makes in this process shares the store's server.
+        # multi_tenant: a process group of the user in this process may use the same server.
         store = partial(
             TCPStore,
             host,
             port,
             is_master=hosts,
-            timeout=timedelta(seconds=seconds + 5.0),  # later than the sentence here
+            timeout=timedelta(seconds=seconds + 5.0),  # longer than ours, whose message says more
             wait_for_workers=False,
             multi_tenant=True,
             master_listen_fd=None if listener is None else listener.detach(),
@@ -65,7 +65,7 @@ def open_store(host: str, port: int, *, hosts: bool, deadline: float) -> Store:
         except TimeoutError:
             raise RendezvousError(f"the rendezvous store at {host}:{port} {_SILENT}") from None
         except RuntimeError as error:
-            # A server that strangers keep busy may close a connection; the next one may fare better.
+            # A server under load may close a connection; try another one.
             if hosts or time.monotonic() >= deadline:
                 used = "EADDRINUSE" in str(error)
                 reason = "the port is in use" if used else str(error).partition("\n")[0]
@@ -78,7 +78,7 @@ def open_store(host: str, port: int, *, hosts: bool, deadline: float) -> Store:
 
 def wait_for(store: Store | TimedStore, keys: list[str], deadline: float) -> bool:
     """Block until the store has all keys; False at the deadline."""
-    # The store's own wait cannot be interrupted by Ctrl-C and prints a warning when its time is up.
+    # The store's own wait ignores Ctrl-C and prints a warning at the timeout, so it is not used.
     while not store.check(keys):
         if time.monotonic() >= deadline:
             return False
@@ -117,7 +117,7 @@ class TimedStore:
         try:
             return _answer(call, max(self._deadline - time.monotonic(), _LEAST))
         except TimeoutError:
-            self._given_up()  # the answer may still come, and would be taken for the next one's
+            self._given_up()  # a late answer would be taken for that to the next question
             raise RendezvousError(f"the rendezvous store {_SILENT}") from None
 
 
@@ -154,7 +154,7 @@ def _answer(call: Callable[[], T], seconds: float) -> T:
     def run() -> None:
         try:
             results.append(call())
-        except BaseException as error:  # raised where the call was made
+        except BaseException as error:  # raised again in the thread that made the call
             errors.append(error)
         done.set()
 
@@ -181,5 +181,5 @@ def _await_listener(host: str, port: int, deadline: float) -> None:
                     f"nobody opened the rendezvous store at {host}:{port} in time (rank 0 is missing): "
                     f"{error.strerror or error}"
                 ) from error
-        # Nobody can tell this process when the port opens; asking again is all there is.
+        # Nothing signals when the port opens, so polling is the only way.
         time.sleep(0.05)

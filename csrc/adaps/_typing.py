@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 NonFinite = Literal["raise", "skip", "pass"]
+SamplingScheme = Literal["local", "naive", "preloc", "pool"]
 Technique = Literal["adaptive", "replication", "relocation", "static", "full_replication"]
 
 

@@ -32,7 +32,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Uniform:
-    """Uniform in (`low`, `high`).
+    """Uniform in (`low`, `high`); as a table's `sampling`, without arguments: every row equally likely.
 
     Parameters
     ----------
@@ -42,14 +42,14 @@ class Uniform:
         In [0, 2^64). A float follows from it, its row and its column alone.
     """
 
-    low: float
-    high: float
+    low: float = 0.0
+    high: float = 1.0
     seed: int = 0
 
     def __post_init__(self) -> None:
         _checks.number("low", self.low)
         _checks.number("high", self.high, low=self.low)
-        _check_seed(self.seed)
+        check_seed(self.seed)
 
     def distribution(self) -> _core.Initializer:
         """The initial values as the core draws them."""
@@ -77,7 +77,7 @@ class Normal:
     def __post_init__(self) -> None:
         _checks.number("mean", self.mean)
         _checks.number("std", self.std, low=0.0)
-        _check_seed(self.seed)
+        check_seed(self.seed)
 
     def distribution(self) -> _core.Initializer:
         """The initial values as the core draws them."""
@@ -87,7 +87,8 @@ class Normal:
 Initializer = Constant | Uniform | Normal
 
 
-def _check_seed(seed: int) -> None:
+def check_seed(seed: int) -> None:
+    """Refuse what is no integer in [0, 2^64)."""
     try:
         value = operator.index(seed)
     except TypeError:

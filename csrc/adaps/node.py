@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from adaps import _checks, _core, _hosts, rendezvous
 from adaps._typing import NonFinite, Technique
+from adaps.policy import Catalogue, Parameter, Policy
+from adaps.policy.executed import management_of
 from adaps.tables import Table
 
 if TYPE_CHECKING:
@@ -51,7 +53,10 @@ class Node:
     channels : int
         Communication threads of this node; keys are distributed over them. The same on every node.
     techniques : str
-        One of `TECHNIQUES`.
+        One of `TECHNIQUES`, for all tables.
+    policy : Policy, optional
+        How each table is managed, instead of `techniques`: its rules' `parameters` are names of tables, all
+        of the kind ``tables``. The same on every node.
     timing : bool
         Act on an intent only when its start is near; otherwise at once.
     max_rounds_per_second : float
@@ -94,6 +99,9 @@ class Node:
 
     Raises
     ------
+    PolicyError
+        If the policy does not fit the tables or the number of nodes, or has something in it that the server
+        does not execute.
     RendezvousError
         If nodes are missing at the end of `connect_timeout`, the environment is incomplete, or nodes of
         several hosts have no secret or listen at loopback addresses.
@@ -106,6 +114,7 @@ class Node:
         workers: int = 1,
         channels: int = 1,
         techniques: Technique = "adaptive",
+        policy: Policy | None = None,
         timing: bool = True,
         max_rounds_per_second: float = 500.0,
         nonfinite: NonFinite = "raise",
@@ -118,7 +127,8 @@ class Node:
         frame_mac: bool | None = None,
     ) -> None:
         self._described = tuple(tables)
-        specs = [_spec(table) for table in self._described]
+        for table in self._described:
+            _check_table(table)
         self.workers = _checks.count("workers", workers, most=_core.MAX_WORKERS)
         """Number of worker threads of this node."""
         technique = _core.Technique[_checks.one_of("technique", techniques, TECHNIQUES).upper()]
@@ -139,11 +149,21 @@ class Node:
             max_queued_bytes=_checks.count("max_queued_bytes", max_queued_bytes, most=2**62),
             frame_mac=wants_frame_mac(frame_mac),
         )
+        if policy is not None:
+            if not isinstance(policy, Policy):
+                raise TypeError(f"policy is {policy!r}; it must be an adaps.Policy")
+            if techniques != "adaptive":
+                raise ValueError(
+                    f"techniques is {techniques!r} beside a policy, which says it: give one of the two"
+                )
         place = rendezvous.place_in_environment()
+        self.policy = policy
+        """How each table is managed, if that was said."""
         self.rank = 0 if place is None else place.rank
         """This node's number."""
         self.world_size = 1 if place is None else place.world_size
         """Number of nodes."""
+        specs = self._specs()
         deadline = time.monotonic() + timeout
         meeting_point = None if place is None else rendezvous.rendezvous_at(place, deadline)
         self._core = open_node(specs, checked, meeting_point, deadline)
@@ -168,6 +188,16 @@ class Node:
     def __repr__(self) -> str:
         state = ", closed" if self._core.closed else ""
         return f"<adaps.Node {self.rank} of {self.world_size}: {', '.join(self._tables)}{state}>"
+
+    def _specs(self) -> list[_core.TableSpec]:
+        """The tables as the core takes them."""
+        if self.policy is None:
+            return [table.spec() for table in self._described]
+        catalogue = Catalogue(
+            [Parameter(table.name, table.rows, table.length, "table") for table in self._described]
+        )
+        managed = management_of(self.policy, catalogue, self.world_size)
+        return [table.spec(one) for table, one in zip(self._described, managed, strict=True)]
 
     @property
     def closed(self) -> bool:
@@ -468,10 +498,9 @@ def wants_frame_mac(option: bool | None) -> bool:
     return option
 
 
-def _spec(table: Any) -> _core.TableSpec:
+def _check_table(table: Any) -> None:
     if not isinstance(table, Table):
         raise TypeError(f"tables holds {table!r}; it must be a sequence of adaps.Table")
-    return table.spec()
 
 
 def _rate(name: str, value: float) -> float:

@@ -61,7 +61,7 @@ class Place:
     world_size: int
     host: str
     port: int
-    hosted: bool  # somebody else (torchrun's agent) holds the store; otherwise rank 0 does
+    hosted: bool  # torchrun's agent runs the store; otherwise rank 0 does
     one_host: bool  # torchrun says that all nodes are on this host
 
     def interface(self) -> str:
@@ -202,7 +202,7 @@ class Rendezvous:
                 )
             except RendezvousError:
                 raise
-            except RuntimeError as error:  # what a store raises whose connection is broken
+            except RuntimeError as error:  # raised by a store whose connection is broken
                 if self._reopen is None:
                     reason = str(error).partition("\n")[0]
                     raise RendezvousError(f"the rendezvous store was lost: {reason}") from error
@@ -279,16 +279,16 @@ class Rendezvous:
     def _meeting(self, generation: int, nodes: list[_Introduction], secret: str, roll: str) -> Meeting:
         self._met = generation
         self._life = hashlib.sha256(roll.encode()).hexdigest()[:16]
-        # A user's secret is the same for all starts of the job, and the roll of each of them another.
+        # A user's secret is the same for every start of the job; the roll makes the key differ.
         own = hmac.new(secret.encode(), roll.encode(), "sha256").hexdigest()
         return Meeting([node.address for node in nodes], own)
 
     def _absent(self, generation: int) -> list[int]:
         """Who keeps a generation from being complete, for one that waits for it."""
         if not generation or self.store.check([self._key(generation, "roll")]):
-            return [0]  # who would have opened the next one
+            return [0]  # it has to open the next generation
         keys = [self._key(generation, "joined", rank) for rank in range(self.world_size)]
-        # All may have come, but rank 0 is the one to say so.
+        # All have come, but rank 0 has not written the roll.
         return [rank for rank, key in enumerate(keys) if not self.store.check([key])] or [0]
 
     def _generation(self) -> int:
@@ -298,7 +298,7 @@ class Rendezvous:
         return RendezvousError(f"{_ranks(ranks)} of {self.world_size} nodes did not come in time")
 
     def _key(self, *parts: object) -> str:
-        # Those of another size of the cluster are another membership, with which nobody of this one meets.
+        # Processes that expect another number of nodes count on keys of their own and never meet these.
         return "/".join([self.prefix, f"of {self.world_size}", *map(str, parts)])
 
 
@@ -345,8 +345,8 @@ def _check(nodes: Sequence[_Introduction]) -> None:
             )
 
 
-# Open as long as the process lives: a node that comes early to the second meeting must not find the first
-# one's store, about to be closed.
+# Stores stay open until the process ends: otherwise a node that comes early to a second meeting might connect
+# to the first one's store while it is being closed.
 _stores: dict[tuple[str, int], Store] = {}
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from adaps import _checks, _core
+from adaps import sampling as _sampling
 from adaps.initializers import Constant, Initializer
 from adaps.optimizers import SGD, Optimizer
+from adaps.policy.executed import UNMANAGED, Management
+from adaps.policy.fields import WIRES
 
 __all__ = ["Table"]
 
@@ -22,17 +25,27 @@ class Table:
     rows, length : int
         Number of rows, and of floats in each. A row with its optimizer's state must fit into one message of
         64 MiB, so it has at most 16,777,200 floats.
+    sampling : Sampling, Uniform, LogUniform or Weighted, optional
+        How `Worker.prepare_sample` draws its rows; a distribution alone is drawn from by the scheme
+        ``local``. By name only.
     optimizer : SGD, Adagrad, RowAdagrad, Adam, AdamW, SparseAdam or RMSprop
         What ``push_gradients`` does. Its state lives beside the value.
     init : Constant, Uniform or Normal
         What a row holds before anybody writes to it.
+    wire : {"float32", "bfloat16", "float16", "int8"}
+        As what values and changes of rows are sent to other nodes; in memory they are float32. Other wires
+        than float32 round what a node reads of another one's rows. What they round off a change stays where
+        it was made and is sent with the next one, so no error adds up. If the node is given a policy, its
+        ``wire`` counts instead.
     """
 
     name: str
     rows: int
     length: int
+    sampling: _sampling.Sampling | _sampling.RowDistribution | None = field(default=None, kw_only=True)
     optimizer: Optimizer = field(default_factory=SGD)
     init: Initializer = field(default_factory=Constant)
+    wire: str = "float32"
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -44,15 +57,37 @@ class Table:
                 f"optimizer of table {self.name!r} is {self.optimizer!r}; "
                 "it must be an adaps.SGD, Adagrad, RowAdagrad, Adam, AdamW, SparseAdam or RMSprop"
             )
+        if isinstance(self.sampling, _sampling.RowDistribution):
+            object.__setattr__(self, "sampling", _sampling.Sampling(self.sampling))
+        if self.sampling is not None and not isinstance(self.sampling, _sampling.Sampling):
+            raise TypeError(
+                f"sampling of table {self.name!r} is {self.sampling!r}; "
+                "it must be an adaps.Sampling, Uniform, LogUniform or Weighted"
+            )
         if not isinstance(self.init, Initializer):
             raise TypeError(
                 f"init of table {self.name!r} is {self.init!r}; "
                 "it must be an adaps.Constant, Uniform or Normal"
             )
-        self.spec()  # refuses a row that is too long with its optimizer's state
+        _checks.one_of(f"wire of table {self.name!r}:", self.wire, WIRES)
+        self.spec()  # raises if a row with its optimizer state is too long
 
-    def spec(self) -> _core.TableSpec:
-        """The table as the core takes it."""
-        return _core.TableSpec(
-            self.name, self.rows, self.length, self.optimizer.rule(), self.init.distribution()
+    def spec(self, management: Management = UNMANAGED) -> _core.TableSpec:
+        """The table as the core takes it.
+
+        Parameters
+        ----------
+        management : Management
+            How a policy says that its rows are managed; without it as the node says.
+        """
+        wire = self.wire if management.wire is None else management.wire
+        technique = None if management.technique is None else _core.Technique[management.technique.upper()]
+        spec = _core.TableSpec(
+            *(self.name, self.rows, self.length, self.optimizer.rule(), self.init.distribution()),
+            technique=technique,
+            homes=list(management.homes),
+            wire=_core.Wire[wire.upper()],
         )
+        if isinstance(self.sampling, _sampling.Sampling):
+            spec.sampling = self.sampling.spec(self.rows)
+        return spec

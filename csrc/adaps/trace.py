@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["trace_frame", "write_chrome_trace"]
 
-# What each event begins (+) or ends (-) on the node where it happens.
+# For each event, what begins (+) or ends (-) on the node where it happens.
 _BEGINS = {"alloc": "owned", "relocated_here": "owned", "replica_set_up": "replica", "intent_start": "intent"}
 _ENDS = {"relocated_away": "owned", "replica_dropped": "replica", "intent_stop": "intent"}
 

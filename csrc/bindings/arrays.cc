@@ -229,6 +229,11 @@ py::object new_int64(py::handle like, const std::vector<py::ssize_t>& shape) {
   return py::array_t<std::int64_t>(shape);
 }
 
+py::object new_float32(py::handle like, const std::vector<py::ssize_t>& shape) {
+  if (is_torch(like)) return like.attr("new_empty")(py::cast(shape));
+  return py::array_t<float>(shape);
+}
+
 std::vector<py::ssize_t> shape_of(py::handle object, std::size_t size) {
   if (is_sequence(object) || !py::hasattr(object, "shape")) return {static_cast<py::ssize_t>(size)};
   return py::cast<std::vector<py::ssize_t>>(object.attr("shape"));

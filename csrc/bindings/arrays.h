@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "adaps/types.h"
+#include "common/types.h"
 
 namespace adaps::bindings {
 
@@ -55,8 +55,9 @@ class Array {
   std::size_t size_;
 };
 
-// A new, uninitialised int64 array of the kind (PyTorch or NumPy) of `like`.
+// A new, uninitialised int64 or float32 array of the kind (PyTorch or NumPy) of `like`, which has that dtype.
 py::object new_int64(py::handle like, const std::vector<py::ssize_t>& shape);
+py::object new_float32(py::handle like, const std::vector<py::ssize_t>& shape);
 // Shape of an array or sequence that of_int64 accepted.
 std::vector<py::ssize_t> shape_of(py::handle object, std::size_t size);
 

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "adaps/log.h"
+#include "common/log.h"
 
 namespace adaps::bindings {
 

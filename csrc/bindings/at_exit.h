@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "adaps/node.h"
+#include "node/node.h"
 
 namespace adaps::bindings {
 

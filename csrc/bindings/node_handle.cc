@@ -4,9 +4,9 @@
 
 #include <utility>
 
-#include "adaps/node_state.h"
 #include "at_exit.h"
 #include "errors.h"
+#include "protocol/context.h"
 #include "worker_handle.h"
 
 namespace adaps::bindings {
@@ -94,6 +94,11 @@ std::map<std::string, double> NodeHandle::stats() {
   return node_ == nullptr ? final_stats_ : node_->stats();
 }
 
+std::map<std::string, double> NodeHandle::table_stats(std::size_t table) {
+  check_process();
+  return node_ == nullptr ? final_table_stats_.at(table) : node_->table_stats(table);
+}
+
 std::vector<TraceEvent> NodeHandle::trace_events() {
   check_process();
   return node_ == nullptr ? final_trace_ : node_->trace_events();
@@ -126,7 +131,7 @@ void NodeHandle::abandon() {
 
 void NodeHandle::leave_unclosed() {
   if (forks.load(std::memory_order_relaxed) != forks_ || node_ == nullptr || closing_) return;
-  if (!connected_ || node_->state().failed.load()) return abandon();
+  if (!connected_ || node_->context().failed.load()) return abandon();
   end_calls();
   keep_figures();
   for (int i = 0; i < settings_.workers; ++i) node_->worker(i).set_interrupt_check({});
@@ -171,6 +176,9 @@ void NodeHandle::end_calls() {
 // What may be asked for later.
 void NodeHandle::keep_figures() {
   final_stats_ = node_->stats();
+  final_table_stats_.clear();
+  for (std::size_t i = 0; i < node_->tables().size(); ++i)
+    final_table_stats_.push_back(node_->table_stats(i));
   final_trace_ = node_->trace_events();
 }
 

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "adaps/node.h"
+#include "node/node.h"
 
 namespace adaps::bindings {
 
@@ -47,6 +47,7 @@ class NodeHandle : public std::enable_shared_from_this<NodeHandle> {
 
   // Those of the end, once the node is closed.
   std::map<std::string, double> stats();
+  std::map<std::string, double> table_stats(std::size_t table);
   std::vector<TraceEvent> trace_events();
 
   // Collective. Whatever happens, the node is gone afterwards.
@@ -88,6 +89,7 @@ class NodeHandle : public std::enable_shared_from_this<NodeHandle> {
   std::vector<HeldArrays>
       held_;  // by worker; here because a worker's handle may be dropped before its calls end
   std::map<std::string, double> final_stats_;
+  std::vector<std::map<std::string, double>> final_table_stats_;
   std::vector<TraceEvent> final_trace_;
   bool closing_ = false;
   bool connected_ = false;

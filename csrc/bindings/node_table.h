@@ -5,12 +5,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
-#include "adaps/local.h"
-#include "adaps/update_rule.h"
 #include "node_handle.h"
+#include "protocol/local.h"
+#include "store/update_rule.h"
 
 namespace adaps::bindings {
 
@@ -23,9 +24,12 @@ class NodeTable {
   std::uint64_t rows() const { return rows_; }
   std::size_t length() const { return length_; }
 
+  // Its place among the tables of `node`; throws ValueError if it is another node's.
+  const Table& of(NodeHandle& node) const;
   // Throws IndexError naming the first row id that the table does not have.
   py::object keys(const py::object& ids) const;
 
+  std::map<std::string, double> stats() const;
   double learning_rate() const;
   void set_learning_rate(double lr);
   // Throws ValueError if the rule is of another kind, or needs state that the table's rows do not have.
@@ -38,7 +42,7 @@ class NodeTable {
   void forget_missed();
 
  private:
-  void for_all_rows(Idle idle);
+  void for_all_rows(MissedSteps missed);
 
   const std::shared_ptr<NodeHandle> node_;
   const std::size_t index_;

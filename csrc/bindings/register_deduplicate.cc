@@ -1,7 +1,12 @@
-#include <algorithm>
+#include <pybind11/stl.h>
 
-#include "adaps/deduplicate.h"
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "arrays.h"
+#include "common/deduplicate.h"
 #include "register.h"
 
 namespace adaps::bindings {
@@ -51,10 +56,57 @@ Raises
 TypeError, ValueError
     If `ids` has another dtype or layout, or is not on the CPU.)";
 
+py::tuple sum_rows_by_key(const py::object& keys, const py::object& rows,
+                          std::optional<std::int64_t> ignored) {
+  const Array given = Array::of_int64(keys, "keys");
+  const Array floats = Array::of_float32(rows, "rows", Access::kRead);
+  const std::size_t length = given.size() == 0 ? 0 : floats.size() / given.size();
+  if (length * given.size() != floats.size())
+    throw py::value_error("rows holds " + std::to_string(floats.size()) + " values for " +
+                          std::to_string(given.size()) + " keys: it needs equally many for each");
+  RowSums sums;
+  {
+    const py::gil_scoped_release release;
+    sums = sum_by_key(given.int64(), floats.floats(), length, ignored);
+  }
+  const auto count = static_cast<py::ssize_t>(sums.keys.size());
+  const py::object distinct = new_int64(keys, {count});
+  const py::object added = new_float32(rows, {count, static_cast<py::ssize_t>(length)});
+  std::ranges::copy(sums.keys, Array::of_int64(distinct, "keys", Access::kWrite).mutable_int64().begin());
+  std::ranges::copy(sums.rows, Array::of_float32(added, "rows", Access::kWrite).floats());
+  return py::make_tuple(distinct, added);
+}
+
+constexpr char kSumByKey[] =
+    R"(Add up rows by key, in the order in which they are given.
+
+Parameters
+----------
+keys : int64 array, CPU tensor or sequence of int
+    C-contiguous, of any shape.
+rows : float32 array or CPU tensor
+    One row per key.
+ignored : int, optional
+    A key whose rows count as zeros.
+
+Returns
+-------
+keys : int64 array or CPU tensor
+    The distinct keys in the order of their first occurrence, of the kind of `keys` and shape ``(n,)``.
+sums : float32 array or CPU tensor
+    Of the kind of `rows` and shape ``(n, length)``.
+
+Raises
+------
+TypeError, ValueError
+    If an array has another dtype, size or layout, or is not on the CPU.)";
+
 }  // namespace
 
 void register_deduplicate(py::module_& module) {
   module.def("deduplicate", &deduplicate_ids, py::arg("ids"), py::arg("first_key") = 0, kDeduplicate);
+  module.def("sum_by_key", &sum_rows_by_key, py::arg("keys"), py::arg("rows"),
+             py::arg("ignored") = py::none(), kSumByKey);
 }
 
 }  // namespace adaps::bindings

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <typeinfo>
 
-#include "adaps/types.h"
+#include "common/types.h"
 #include "errors.h"
 #include "register.h"
 
@@ -21,6 +21,8 @@ void raise(const py::object& type, const py::object& instance) {
   PyErr_SetObject(type.ptr(), instance.ptr());
 }
 
+// By value, as pybind11 declares translators.
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
 void translate(std::exception_ptr raised) {
   if (!raised) return;
   try {

@@ -1,7 +1,7 @@
 // The node's messages go to the `logging` logger "adaps".
 #include <pybind11/pybind11.h>
 
-#include "adaps/log.h"
+#include "common/log.h"
 #include "register.h"
 
 namespace adaps::bindings {

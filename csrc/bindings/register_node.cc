@@ -3,12 +3,12 @@
 
 #include <algorithm>
 
-#include "adaps/socket_transport.h"
 #include "arrays.h"
 #include "at_exit.h"
 #include "node_handle.h"
 #include "node_table.h"
 #include "register.h"
+#include "transport/socket_transport.h"
 #include "worker_handle.h"
 
 namespace adaps::bindings {

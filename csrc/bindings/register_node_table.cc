@@ -1,3 +1,5 @@
+#include <pybind11/stl.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -6,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "adaps/local.h"
 #include "arrays.h"
 #include "node_table.h"
+#include "protocol/local.h"
 #include "register.h"
 
 namespace adaps::bindings {
@@ -26,6 +28,12 @@ NodeTable::NodeTable(std::shared_ptr<NodeHandle> node, std::size_t index)
   length_ = table.length();
 }
 
+const Table& NodeTable::of(NodeHandle& node) const {
+  if (node_.get() != &node)
+    throw py::value_error("table '" + name_ + "' is one of another node: take that of this worker's node");
+  return node.node().tables()[index_];
+}
+
 py::object NodeTable::keys(const py::object& ids) const {
   const Array input = Array::of_int64(ids, "ids");
   py::object keys = new_int64(ids, shape_of(ids, input.size()));
@@ -41,6 +49,8 @@ py::object NodeTable::keys(const py::object& ids) const {
   }
   return keys;
 }
+
+std::map<std::string, double> NodeTable::stats() const { return node_->table_stats(index_); }
 
 double NodeTable::learning_rate() const {
   return node_->node().tables()[index_].hyperparameters().learning_rate;
@@ -108,15 +118,15 @@ void NodeTable::catch_up(const py::object& keys) {
       }
     }
     const py::gil_scoped_release release;
-    adaps::catch_up(node.state(), table, array.keys());
+    adaps::catch_up(node.context(), table, array.keys());
     return;
   }
-  for_all_rows(Idle::kMadeUp);
+  for_all_rows(MissedSteps::kApply);
 }
 
-void NodeTable::forget_missed() { for_all_rows(Idle::kForgotten); }
+void NodeTable::forget_missed() { for_all_rows(MissedSteps::kForget); }
 
-void NodeTable::for_all_rows(Idle idle) {
+void NodeTable::for_all_rows(MissedSteps missed) {
   Node& node = node_->node();
   const Table& table = node.tables()[index_];
   const py::gil_scoped_release release;
@@ -124,7 +134,7 @@ void NodeTable::for_all_rows(Idle idle) {
   for (Key first = table.first_key(); first < table.end_key(); first += some.size()) {
     some.resize(std::min<Key>(kAtOnce, table.end_key() - first));
     std::iota(some.begin(), some.end(), first);
-    adaps::catch_up(node.state(), table, some, idle);
+    adaps::catch_up(node.context(), table, some, missed);
   }
 }
 
@@ -153,6 +163,17 @@ IndexError
     Naming the first row that does not exist.
 TypeError, ValueError
     If `ids` has another dtype or layout, or is not on the CPU.)";
+
+constexpr char kStats[] = R"(What this node counts of this table; that of the end once the node is closed.
+
+Its keys by how they were served, as `Node.stats` has them of all tables (``pulled_local``, …), and for each
+kind of message about a key ``messages_sent_KIND`` and ``bytes_sent_KIND``: so a run shows that the rows were
+managed as it was declared.
+
+Returns
+-------
+dict of str to float
+    Sums over the node's workers and channels since it was made.)";
 
 constexpr char kSetLearningRate[] = R"(Change the learning rate on this node; never blocks.
 
@@ -231,6 +252,7 @@ void register_node_table(py::module_& module) {
       .def_property_readonly("rows", &NodeTable::rows, "int: Number of rows.")
       .def_property_readonly("length", &NodeTable::length, "int: Floats in a row.")
       .def("keys", &NodeTable::keys, py::arg("ids"), kKeys)
+      .def("stats", &NodeTable::stats, kStats)
       .def_property_readonly("learning_rate", &NodeTable::learning_rate,
                              "float: The learning rate on this node.")
       .def("set_learning_rate", &NodeTable::set_learning_rate, py::arg("lr"), kSetLearningRate)

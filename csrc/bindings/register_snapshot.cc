@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "adaps/snapshot.h"
 #include "arrays.h"
+#include "node/snapshot.h"
 #include "node_handle.h"
 #include "register.h"
 
@@ -31,9 +31,9 @@ void require_size(const Array& array, std::size_t floats, const char* name) {
 std::uint64_t count(NodeHandle& node, std::size_t index) {
   const NodeHandle::Call call(node);
   const Table& table = table_at(node, index);
-  const NodeState& state = node.node().state();
+  const NodeContext& context = node.node().context();
   const py::gil_scoped_release release;
-  return count_owned(state, table);
+  return count_owned(context, table);
 }
 
 std::pair<std::size_t, std::uint64_t> take(NodeHandle& node, std::size_t index, std::uint64_t first,
@@ -46,10 +46,10 @@ std::pair<std::size_t, std::uint64_t> take(NodeHandle& node, std::size_t index, 
   const Table& table = table_at(node, index);
   require_size(to_values, to_rows.size() * table.length(), "values");
   require_size(to_states, to_rows.size() * state_length(table), "states");
-  NodeState& state = node.node().state();
+  NodeContext& context = node.node().context();
   const py::gil_scoped_release release;
   const Taken taken =
-      take_owned(state, table, first, to_rows.mutable_int64(), to_values.floats(), to_states.floats());
+      take_owned(context, table, first, to_rows.mutable_int64(), to_values.floats(), to_states.floats());
   return {taken.rows, taken.next};
 }
 
@@ -61,7 +61,7 @@ class RestoreHandle {
         table_(table_at(*node_, index)),
         length_(table_.length()),
         state_length_(adaps::bindings::state_length(table_)),
-        restore_(node_->node().state(), table_) {}
+        restore_(node_->node().context(), table_) {}
 
   std::size_t put(const py::object& rows, const py::object& values, const py::object& states) {
     const Array from_rows = Array::of_int64(rows, "rows");
@@ -94,14 +94,14 @@ void register_snapshot(py::module_& module) {
       "freeze",
       [](NodeHandle& node) {
         const NodeHandle::Call call(node);
-        freeze(node.node().state());
+        freeze(node.node().context());
       },
       py::arg("node"), "Has the node's keys stay where they are until thaw.");
   module.def(
       "thaw",
       [](NodeHandle& node) {
         const NodeHandle::Call call(node);
-        thaw(node.node().state());
+        thaw(node.node().context());
       },
       py::arg("node"), "Lets keys move again.");
   module.def(

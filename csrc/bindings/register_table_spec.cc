@@ -1,13 +1,19 @@
 // What a table is made from: the Python package builds these from its own, checked classes.
 #include <pybind11/native_enum.h>
+#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
+#include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
-#include "adaps/message.h"
-#include "adaps/table.h"
+#include "protocol/message.h"
 #include "register.h"
+#include "store/table.h"
 
 namespace adaps::bindings {
 
@@ -28,6 +34,13 @@ void register_table_spec(py::module_& module) {
       .value("CONSTANT", InitKind::kConstant)
       .value("UNIFORM", InitKind::kUniform)
       .value("NORMAL", InitKind::kNormal)
+      .finalize();
+
+  py::native_enum<Wire>(module, "Wire", "enum.Enum", "What values and changes are on the network.")
+      .value("FLOAT32", Wire::kFloat32)
+      .value("BFLOAT16", Wire::kBfloat16)
+      .value("FLOAT16", Wire::kFloat16)
+      .value("INT8", Wire::kInt8)
       .finalize();
 
   module.attr("MAX_KEYS") = kMaxKeys;
@@ -56,14 +69,65 @@ void register_table_spec(py::module_& module) {
            }),
            py::arg("kind"), py::kw_only(), py::arg("a"), py::arg("b") = 0.0F, py::arg("seed") = 0);
 
+  py::native_enum<DistributionKind>(module, "DistributionKind", "enum.Enum", "How rows of samples are drawn.")
+      .value("UNIFORM", DistributionKind::kUniform)
+      .value("LOG_UNIFORM", DistributionKind::kLogUniform)
+      .value("WEIGHTED", DistributionKind::kWeighted)
+      .finalize();
+
+  py::native_enum<SamplingScheme>(module, "SamplingScheme", "enum.Enum", "What a sample may be drawn from.")
+      .value("NAIVE", SamplingScheme::kNaive)
+      .value("PRELOC", SamplingScheme::kPreloc)
+      .value("POOL", SamplingScheme::kPool)
+      .value("LOCAL", SamplingScheme::kLocal)
+      .finalize();
+
+  py::class_<Distribution, std::shared_ptr<Distribution>>(module, "Distribution",
+                                                          "How often each row of a table is drawn.")
+      .def(py::init([](DistributionKind kind, std::uint64_t rows) {
+             return std::make_shared<Distribution>(kind == DistributionKind::kUniform
+                                                       ? Distribution::uniform(rows)
+                                                       : Distribution::log_uniform(rows));
+           }),
+           py::arg("kind"), py::arg("rows"))
+      .def_static(
+          "weighted",
+          [](const py::array_t<double, py::array::c_style>& weights) {
+            const std::span<const double> given(weights.data(), static_cast<std::size_t>(weights.size()));
+            const py::gil_scoped_release release;
+            return std::make_shared<Distribution>(Distribution::weighted(given));
+          },
+          py::arg("weights"), "In proportion to its weight.")
+      .def_property_readonly("rows", &Distribution::rows, "Number of rows.")
+      .def_property_readonly("possible", &Distribution::possible, "Rows that can be drawn.")
+      .def("probability", &Distribution::probability, py::arg("row"), "Of one row.");
+
+  py::class_<SamplingSpec>(module, "SamplingSpec", "How samples of a table's rows are drawn.")
+      .def(py::init([](std::shared_ptr<Distribution> distribution, SamplingScheme scheme, bool replacement,
+                       std::uint64_t seed, std::uint64_t pool_size, std::uint64_t reuse) {
+             return SamplingSpec{std::move(distribution), scheme, replacement, seed, pool_size, reuse};
+           }),
+           py::arg("distribution"), py::kw_only(), py::arg("scheme"), py::arg("replacement"), py::arg("seed"),
+           py::arg("pool_size"), py::arg("reuse"));
+
   py::class_<TableSpec>(module, "TableSpec", "A table before it has its place in a node.")
+      .def_readwrite("sampling", &TableSpec::sampling, "How samples of its rows are drawn; none without it.")
       .def(py::init([](std::string name, std::uint64_t rows, std::size_t length, const UpdateRule& rule,
-                       const Initializer& init) {
+                       const Initializer& init, std::optional<Technique> technique,
+                       const std::vector<std::pair<std::uint64_t, int>>& homes, Wire wire) {
              TableSpec spec{std::move(name), rows, length, rule, init};
+             spec.technique = technique;
+             spec.wire = wire;
+             for (const auto& [end, node] : homes)
+               spec.homes.push_back({end, node < 0 ? kHomeByHash : static_cast<NodeId>(node)});
              validate(spec);
              return spec;
            }),
-           py::arg("name"), py::arg("rows"), py::arg("length"), py::arg("rule"), py::arg("init"));
+           py::arg("name"), py::arg("rows"), py::arg("length"), py::arg("rule"), py::arg("init"),
+           py::arg("technique") = py::none(), py::arg("homes") = std::vector<std::pair<std::uint64_t, int>>{},
+           py::arg("wire") = Wire::kFloat32,
+           "With the technique of its rows, if it has one of its own, with ranges of rows by their home: "
+           "where each ends, and the node, which is negative for homes by hash; and with its wire.");
 }
 
 }  // namespace adaps::bindings

@@ -1,6 +1,6 @@
 #include <pybind11/pybind11.h>
 
-#include "adaps/stats.h"
+#include "common/stats.h"
 #include "register.h"
 
 namespace adaps::bindings {

@@ -149,6 +149,55 @@ TypeError, ValueError
 PeerLost
     If a node of the cluster is lost.)";
 
+constexpr char kPushSums[] = R"(Update values by their tables' optimizers, each with the sum of its gradients.
+
+As one `push_gradients` for each part, with the gradients of keys that occur several times added up before, in
+the order in which they are given: what PyTorch's embeddings do in a backward pass.
+
+Parameters
+----------
+parts : sequence of (keys, gradients, ignored)
+    Keys of one table and a float32 row for each, as for `push_gradients`. What is given for the key `ignored`
+    counts as zeros; None ignores no key.
+
+Raises
+------
+IndexError
+    Naming the first key that does not exist; nothing of its part is applied.
+ValueError
+    If a sum holds NaN or infinity and the node has ``nonfinite="raise"``, keys of one part are of several
+    tables, or an array has another size or layout. Nothing of the part is applied.
+TypeError
+    If an array has another dtype.
+PeerLost
+    If a node of the cluster is lost.)";
+
+constexpr char kStepRows[] =
+    R"(Update rows whose values are kept outside, where nobody else is that could change them.
+
+The rows get the values of the array, then the gradients are applied by the table's optimizer, and the array
+gets the new values: what `set`, `push_gradients` and `pull` do one after the other, in one pass.
+
+Parameters
+----------
+table : NodeTable
+    Whose rows they are.
+values : float32 array or CPU tensor
+    Of all rows of the table; those with a gradient are changed.
+parts : sequence of (row, gradient)
+    The first row of each gradient, which fills that row and the following ones. The last of these it may fill
+    in part: the rest of the row has the gradient 0.
+
+Raises
+------
+AdapsError
+    If the node has several workers or is one of several.
+ValueError
+    If a gradient holds NaN or infinity and the node has ``nonfinite="raise"``, or does not fit; then it is not
+    applied.
+TypeError
+    If an array has another dtype.)";
+
 constexpr char kIntent[] = R"(Announce that this worker will access the keys in its clocks ``[start, end)``.
 
 Never blocks for a message: the node's own threads bring the rows, and with ``timing`` not before `start` is
@@ -189,6 +238,65 @@ Raises
 ------
 IndexError
     Naming the first key that does not exist.
+PeerLost
+    If a node of the cluster is lost.)";
+
+constexpr char kPrepareSample[] =
+    R"(Announce that this worker will read a sample of a table's rows in its clocks ``[start, end)``.
+
+Never blocks for a message. What it does depends on the scheme of the table's `Sampling`: ``preloc`` and
+``pool`` draw the rows and signal intent for them, ``local`` and ``naive`` draw when the sample is read.
+
+Parameters
+----------
+table : NodeTable
+    Of this worker's node, made with `sampling`.
+n : int
+    How many rows.
+start : int
+    The first clock of the access.
+end : int, optional
+    The first clock after it; ``start + 1`` by default.
+
+Returns
+-------
+int
+    The sample's number, for one `pull_sample`. What it takes in memory is freed by that.
+
+Raises
+------
+ValueError
+    If the table has no `sampling`, no sample of `n` rows is possible, or the clocks are none.
+PeerLost
+    If a node of the cluster is lost.)";
+
+constexpr char kPullSample[] = R"(Write the rows of a prepared sample, and their values.
+
+The values are read as `pull` reads them, and keep its promises. Rows are numbers within their table:
+``table.keys(rows_out)`` are the keys to push gradients to.
+
+Parameters
+----------
+sample : int
+    What `prepare_sample` returned; each sample is read once.
+rows_out : int64 array or CPU tensor
+    Gets the `n` rows, in the order drawn. It must be writable.
+values_out : float32 array or CPU tensor, optional
+    Gets their values one after the other. Without it the rows are drawn, and nothing is read.
+asynchronous : bool
+    Return at once, with the rows; `values_out` must then stay as it is until the call is complete.
+
+Returns
+-------
+int or None
+    A ticket for `wait` if the call is asynchronous and reads values.
+
+Raises
+------
+ValueError
+    If there is no such sample, or it was read before; or for an array of another size or layout.
+TypeError
+    If an array has another dtype.
 PeerLost
     If a node of the cluster is lost.)";
 
@@ -336,9 +444,16 @@ void register_worker(py::module_& module) {
            py::arg("asynchronous") = false, kPushGradients)
       .def("set", &WorkerHandle::set, py::arg("keys"), py::arg("values"), py::arg("asynchronous") = false,
            kSet)
+      .def("push_sums", &WorkerHandle::push_sums, py::arg("parts"), kPushSums)
+      .def("step_rows", &WorkerHandle::step_rows, py::arg("table"), py::arg("values"), py::arg("parts"),
+           kStepRows)
       .def("intent", &WorkerHandle::intent, py::arg("keys"), py::arg("start"), py::arg("end") = py::none(),
            kIntent)
       .def("wait_intent", &WorkerHandle::wait_intent, py::arg("keys"), kWaitIntent)
+      .def("prepare_sample", &WorkerHandle::prepare_sample, py::arg("table"), py::arg("n"), py::arg("start"),
+           py::arg("end") = py::none(), kPrepareSample)
+      .def("pull_sample", &WorkerHandle::pull_sample, py::arg("sample"), py::arg("rows_out"),
+           py::arg("values_out") = py::none(), py::arg("asynchronous") = false, kPullSample)
       .def("advance_clock", &WorkerHandle::advance_clock, kAdvanceClock)
       .def_property_readonly("current_clock", &WorkerHandle::current_clock, kCurrentClock)
       .def("is_done", &WorkerHandle::is_done, py::arg("ticket"), kIsDone)

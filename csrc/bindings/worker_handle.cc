@@ -1,9 +1,13 @@
 #include "worker_handle.h"
 
+#include <pybind11/stl.h>
+
 #include <algorithm>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "errors.h"
 
@@ -24,7 +28,7 @@ WorkerHandle::WorkerHandle(std::shared_ptr<NodeHandle> node, Worker& worker, int
   worker_.set_interrupt_check([handle = node_.get()] { handle->check_interrupt(); });
 }
 
-WorkerHandle::Turn::Turn(WorkerHandle& handle) : handle_(handle), call_(*handle.node_) {
+WorkerHandle::ExclusiveCall::ExclusiveCall(WorkerHandle& handle) : handle_(handle), call_(*handle.node_) {
   if (handle.busy_.exchange(true, std::memory_order_acquire))
     throw Failure("worker " + std::to_string(handle.index_) +
                   " is in a call of another thread: give each thread a worker of its own, with "
@@ -56,23 +60,76 @@ std::optional<Ticket> WorkerHandle::set(py::handle keys, py::handle values, bool
       [&](std::span<const Key> k, float* v, std::size_t n) { return worker_.set(k, v, n, asynchronous); });
 }
 
+void WorkerHandle::push_sums(const py::sequence& parts) {
+  struct Part {
+    Array keys, gradients;
+    std::optional<Key> ignored;
+  };
+  std::vector<Part> given;
+  for (const py::handle part : parts) {
+    const auto [keys, gradients, ignored] =
+        py::cast<std::tuple<py::object, py::object, std::optional<Key>>>(part);
+    given.push_back(
+        {Array::of_int64(keys, "keys"), Array::of_float32(gradients, "gradients", Access::kRead), ignored});
+  }
+  blocking([&] {
+    for (const Part& part : given)
+      worker_.push_sums(part.keys.keys(), part.gradients.floats(), part.gradients.size(), part.ignored);
+  });
+}
+
+void WorkerHandle::step_rows(const NodeTable& table, py::handle values, const py::sequence& parts) {
+  const Array whole = Array::of_float32(values, "values", Access::kWrite);
+  std::vector<py::object> held;
+  std::vector<RowStep> steps;
+  for (const py::handle part : parts) {
+    auto [row, object] = py::cast<std::tuple<std::uint64_t, py::object>>(part);
+    const Array gradient = Array::of_float32(object, "gradient", Access::kRead);
+    const std::size_t begin = row >= table.rows() ? whole.size() : row * table.length();
+    if (begin > whole.size() || gradient.size() > whole.size() - begin)
+      throw py::value_error("a gradient of " + std::to_string(gradient.size()) + " values from row " +
+                            std::to_string(row) + " on does not fit into values, which holds " +
+                            std::to_string(whole.size()));
+    steps.push_back({table.first_key() + row, whole.floats() + begin, gradient.floats(), gradient.size()});
+    held.push_back(std::move(object));
+  }
+  blocking([&] { worker_.step_rows(steps); });
+}
+
 void WorkerHandle::intent(py::handle keys, Clock start, std::optional<Clock> end) {
   const Clock stop = end.value_or(std::min(start, kMaxClock) + 1);
-  if (stop <= start && start <= kMaxClock) {
-    throw py::value_error("an intent for the clocks [" + std::to_string(start) + ", " + std::to_string(stop) +
-                          ") is empty: end must be greater than start");
-  }
   const Array array = Array::of_int64(keys, "keys");
   blocking([&] { worker_.intent(array.keys(), start, stop); });
 }
 
+Ticket WorkerHandle::prepare_sample(const NodeTable& table, std::int64_t n, Clock start,
+                                    std::optional<Clock> end) {
+  if (n < 1) throw py::value_error("n is " + std::to_string(n) + "; a sample needs at least 1 row");
+  const Clock stop = end.value_or(std::min(start, kMaxClock) + 1);
+  const Table& of = table.of(*node_);
+  return blocking([&] { return worker_.prepare_sample(of, static_cast<std::size_t>(n), start, stop); });
+}
+
+std::optional<Ticket> WorkerHandle::pull_sample(Ticket sample, py::handle rows, const py::object& values,
+                                                bool asynchronous) {
+  const Array drawn = Array::of_int64(rows, "rows_out", Access::kWrite);
+  if (values.is_none()) {
+    blocking([&] { return worker_.pull_sample(sample, drawn.mutable_int64(), nullptr, 0, false); });
+    return std::nullopt;
+  }
+  return access(drawn, Array::of_float32(values, "values_out", Access::kWrite), asynchronous,
+                [&](std::span<const Key>, float* v, std::size_t n) {
+                  return worker_.pull_sample(sample, drawn.mutable_int64(), v, n, asynchronous);
+                });
+}
+
 void WorkerHandle::advance_clock() {
-  const Turn turn(*this);
+  const ExclusiveCall call(*this);
   worker_.advance_clock();
 }
 
 void WorkerHandle::skip_to_clock(Clock clock) {
-  const Turn turn(*this);
+  const ExclusiveCall call(*this);
   worker_.skip_to_clock(clock);
 }
 
@@ -82,20 +139,20 @@ Clock WorkerHandle::current_clock() {
 }
 
 bool WorkerHandle::is_done(Ticket ticket) {
-  const Turn turn(*this);
+  const ExclusiveCall call(*this);
   const bool done = worker_.is_done(ticket);
   if (done) held_.erase(ticket);
   return done;
 }
 
 void WorkerHandle::wait(Ticket ticket) {
-  const Turn turn(*this);
+  const ExclusiveCall call(*this);
   without_gil([&] { worker_.wait(ticket); });
   held_.erase(ticket);
 }
 
 void WorkerHandle::waitall() {
-  const Turn turn(*this);
+  const ExclusiveCall call(*this);
   without_gil([&] { worker_.waitall(); });
   held_.clear();
 }
@@ -135,14 +192,14 @@ void WorkerHandle::finalize() {
 
 template <typename Function>
 std::invoke_result_t<Function> WorkerHandle::blocking(Function function) {
-  const Turn turn(*this);
+  const ExclusiveCall call(*this);
   return without_gil(function);
 }
 
 template <typename Function>
 std::optional<Ticket> WorkerHandle::access(const Array& keys, const Array& values, bool asynchronous,
                                            Function function) {
-  const Turn turn(*this);
+  const ExclusiveCall call(*this);
   if (!asynchronous) {
     without_gil([&] { function(keys.keys(), values.floats(), values.size()); });
     return std::nullopt;

@@ -8,9 +8,10 @@
 #include <optional>
 #include <type_traits>
 
-#include "adaps/worker.h"
 #include "arrays.h"
+#include "node/worker.h"
 #include "node_handle.h"
+#include "node_table.h"
 
 namespace adaps::bindings {
 
@@ -23,8 +24,14 @@ class WorkerHandle {
   std::optional<Ticket> push_gradients(py::handle keys, py::handle gradients, bool asynchronous);
   std::optional<Ticket> set(py::handle keys, py::handle values, bool asynchronous);
 
+  void push_sums(const py::sequence& parts);
+  void step_rows(const NodeTable& table, py::handle values, const py::sequence& parts);
+
   void intent(py::handle keys, Clock start, std::optional<Clock> end);
   void wait_intent(py::handle keys);
+  Ticket prepare_sample(const NodeTable& table, std::int64_t n, Clock start, std::optional<Clock> end);
+  std::optional<Ticket> pull_sample(Ticket sample, py::handle rows, const py::object& values,
+                                    bool asynchronous);
   void advance_clock();
   void skip_to_clock(Clock clock);
   Clock current_clock();
@@ -41,12 +48,12 @@ class WorkerHandle {
 
  private:
   // A call of this worker: a second one at the same time, by another thread, is refused.
-  class Turn {
+  class ExclusiveCall {
    public:
-    explicit Turn(WorkerHandle& handle);
-    ~Turn() { handle_.busy_.store(false, std::memory_order_release); }
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
+    explicit ExclusiveCall(WorkerHandle& handle);
+    ~ExclusiveCall() { handle_.busy_.store(false, std::memory_order_release); }
+    ExclusiveCall(const ExclusiveCall&) = delete;
+    ExclusiveCall& operator=(const ExclusiveCall&) = delete;
 
    private:
     WorkerHandle& handle_;

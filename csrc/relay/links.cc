@@ -51,7 +51,7 @@ void Links::run(int stop) {
     for (std::size_t node = 0; ready > 0 && node < ends_.size(); ++node) {
       if (watched[node].revents != 0) take_in(node);
     }
-    hand_out();
+    send_due();
   }
 }
 
@@ -79,7 +79,7 @@ void Links::take_in(std::size_t from) {
   }
 }
 
-void Links::hand_out() {
+void Links::send_due() {
   while (!held_.empty() && held_.top().due <= now()) {
     // The order does not look at the bytes, so they may be taken out of the top.
     auto& packet = const_cast<Packet&>(held_.top());

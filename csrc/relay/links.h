@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "adaps/socket_transport.h"
-#include "descriptor.h"
+#include "transport/descriptor.h"
+#include "transport/socket_transport.h"
 
 namespace relay {
 
@@ -59,7 +59,7 @@ class Links {
   };
 
   void take_in(std::size_t from);
-  void hand_out();
+  void send_due();
   std::unique_ptr<std::byte[]> buffer();
 
   std::vector<End> ends_;

@@ -1,4 +1,4 @@
-#include "adaps/action_timer.h"
+#include "protocol/action_timer.h"
 
 #include <cmath>
 

@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "adaps/channel.h"
-#include "adaps/message.h"
-#include "adaps/node_state.h"
-#include "adaps/worker.h"
 #include "check.h"
+#include "node/node_state.h"
+#include "node/worker.h"
+#include "protocol/channel.h"
+#include "protocol/message.h"
 
 using namespace adaps;
 

@@ -6,13 +6,13 @@
 #include <stdexcept>
 #include <thread>
 
-#include "adaps/channel.h"
-#include "adaps/local.h"
-#include "adaps/node.h"
-#include "adaps/node_state.h"
-#include "adaps/outbox.h"
-#include "adaps/socket_transport.h"
 #include "check.h"
+#include "node/node.h"
+#include "node/node_state.h"
+#include "protocol/channel.h"
+#include "protocol/local.h"
+#include "protocol/outbox.h"
+#include "transport/socket_transport.h"
 
 using namespace adaps;
 
@@ -120,7 +120,7 @@ void close_all(std::vector<std::unique_ptr<Node>>& nodes) {
 std::vector<Key> keys_at(Node& node, NodeId home, std::size_t count) {
   std::vector<Key> keys;
   for (Key key = 0; keys.size() < count; ++key) {
-    if (node.state().directory.home(key) == home) keys.push_back(key);
+    if (node.context().directory.home(key) == home) keys.push_back(key);
   }
   return keys;
 }
@@ -130,7 +130,7 @@ std::vector<Key> keys_at(Node& node, NodeId home, std::size_t count) {
 TEST(a_large_intent_begins_and_ends_in_slices) {
   Pair pair;
   const std::vector<Key> keys = pair.keys_of(1);
-  pair.channel(0).submit_intent(0, keys, 0, 1);
+  pair.channel(0).partition().submit_intent(0, keys, 0, 1);
   std::size_t ticks = 0;
   std::uint64_t acted = 0;
   do {
@@ -145,11 +145,11 @@ TEST(a_large_intent_begins_and_ends_in_slices) {
   pair.settle();
   CHECK_EQ(pair.channel(0).counters().relocations.get(), keys.size());
   // Node 1 wants them, too: they become replicas there, and move when node 0's intent ends.
-  pair.channel(1).submit_intent(0, keys, 0, 5);
+  pair.channel(1).partition().submit_intent(0, keys, 0, 5);
   pair.settle();
   CHECK_EQ(pair.channel(1).counters().replicas_set_up.get(), keys.size());
   pair.node(0).workers[0]->clock.store(1);
-  pair.channel(0).on_clock(0, 1);
+  pair.channel(0).partition().on_clock(0, 1);
   std::size_t most = 0;
   for (ticks = 0; pair.channel(1).counters().relocations.get() < keys.size() && ticks < 10'000; ++ticks) {
     const std::uint64_t before = pair.channel(0).outbox().bytes_of(MessageType::kTransfer);
@@ -170,13 +170,13 @@ TEST(a_channel_answers_others_between_two_slices) {
   Operation push(OperationKind::kPush, 0, completion), pull(OperationKind::kPull, 0, completion);
   push.in = floats.data();
   start(pair.node(0), push, theirs);
-  submit_units(pair.node(0), push);
+  submit_requests(pair.node(0), push);
   CHECK(pair.tick(0));
   CHECK(pair.channel(0).outbox().bytes_of(MessageType::kRequest) <= kSlice * 20);
   float read = -1.0F;
   pull.out = &read;
   start(pair.node(1), pull, std::span(ours).first(1));
-  submit_units(pair.node(1), pull);
+  submit_requests(pair.node(1), pull);
   pair.tick(1);
   pair.deliver(1);
   pair.deliver(0);
@@ -190,7 +190,7 @@ TEST(a_channel_answers_others_between_two_slices) {
 TEST(a_mark_is_echoed_behind_all_slices_of_the_refreshes) {
   Pair pair(Technique::kReplication);
   const std::vector<Key> keys = pair.keys_of(0);
-  pair.channel(1).submit_intent(0, keys, 0, kForever);
+  pair.channel(1).partition().submit_intent(0, keys, 0, kForever);
   pair.settle();
   REQUIRE(pair.channel(1).counters().replicas_set_up.get() == keys.size());
   std::vector<float> ones(keys.size(), 1.0F);
@@ -202,7 +202,7 @@ TEST(a_mark_is_echoed_behind_all_slices_of_the_refreshes) {
   Operation sync(OperationKind::kSync, 0, completion);
   sync.left.store(2);
   pair.node(1).epochs.wait(sync);
-  pair.channel(1).submit_sync(sync);
+  pair.channel(1).partition().submit_sync(sync);
   pair.tick(1);
   pair.deliver(1);
   std::size_t ticks = 0;
@@ -224,7 +224,7 @@ TEST(no_frame_is_longer_than_a_peer_accepts) {
   Outbox outbox(2);
   const std::vector<float> row(kMaxRowFloats);
   outbox.append(1, SetupMessage{}, {row});
-  for (int i = 0; i < 10; ++i) outbox.append(1, NumberMessage{});  // too many to go with a row
+  for (int i = 0; i < 10; ++i) outbox.append(1, SyncMessage{});  // too many to go with a row
   outbox.append(1, SetupMessage{}, {row});
   outbox.append(1, DeltaMessage{}, {row});
   std::size_t frames = 0;

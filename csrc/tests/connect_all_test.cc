@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "check.h"
-#include "handshake.h"
+#include "transport/handshake.h"
+#include "transport/wire.h"
 #include "transport_cluster.h"
-#include "wire.h"
 
 using namespace adaps;
 using namespace adaps::testing;
@@ -486,7 +486,10 @@ TEST(bad_arguments_are_named) {
   CHECK_THROWS(with([](SocketOptions& o) { o.peer_timeout_seconds = 0; }, {own, own}), std::invalid_argument,
                "peer timeout");
   CHECK_THROWS(with([](SocketOptions&) {}, {own}), std::invalid_argument, "1 addresses do not fit 2 nodes");
-  CHECK_THROWS(with([](SocketOptions&) {}, {"nonsense", own}), std::invalid_argument, "\"nonsense\"");
+  for (const std::string wrong : {"nonsense", "", "localhost port", "localhost 65536", "localhost -1",
+                                  "localhost 1x", "localhost 1 name more"})
+    CHECK_THROWS(with([](SocketOptions&) {}, {wrong, own}), std::invalid_argument,
+                 "\"" + wrong + "\" is no address of a node");
   CHECK_THROWS(listen("127.0.0.1", static_cast<std::uint16_t>(port_of(own))), std::runtime_error,
                "cannot listen on 127.0.0.1:" + std::to_string(port_of(own)));
   CHECK_THROWS(listen("203.0.113.1", 0), std::runtime_error, "cannot listen on 203.0.113.1:0");

@@ -1,4 +1,4 @@
-#include "adaps/epochs.h"
+#include "protocol/epochs.h"
 
 #include <atomic>
 #include <memory>

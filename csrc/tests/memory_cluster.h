@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "adaps/channel.h"
-#include "adaps/node_state.h"
-#include "adaps/worker.h"
+#include "node/node_state.h"
+#include "node/worker.h"
+#include "protocol/channel.h"
 
 namespace adaps::testing {
 
@@ -30,7 +30,7 @@ class MemoryCluster {
       for (int i = 0; i < settings.workers; ++i) workers_.push_back(std::make_unique<Worker>(*node, i));
       for (std::size_t i = 0; i < node->channels.size(); ++i) {
         mailboxes_.push_back(std::make_unique<Mailbox>());
-        node->channels[i]->set_waker([mailbox = mailboxes_.back().get()] { mailbox->wake(); });
+        node->partitions[i]->set_waker([mailbox = mailboxes_.back().get()] { mailbox->wake(); });
       }
     }
     for (const auto& node : nodes_) {

@@ -13,12 +13,12 @@
 #include <utility>
 #include <vector>
 
-#include "adaps/channel.h"
-#include "adaps/message.h"
-#include "adaps/node.h"
-#include "adaps/node_state.h"
-#include "adaps/snapshot.h"
 #include "check.h"
+#include "node/node.h"
+#include "node/node_state.h"
+#include "node/snapshot.h"
+#include "protocol/channel.h"
+#include "protocol/message.h"
 
 using namespace adaps;
 
@@ -131,7 +131,7 @@ class Caller {
   // What a checkpoint is to the server, and a restore of what it took, in memory.
   void take_and_restore() {
     Worker& worker = node_->worker(0);
-    NodeState& state = node_->state();
+    NodeContext& state = node_->context();
     const Table& table = node_->tables()[0];
     std::array<std::int64_t, kRows> rows;
     freeze(state);
@@ -189,7 +189,8 @@ struct Frames {
   }
 };
 
-Frame frame_of(const NumberMessage& message) {
+template <typename Message>
+Frame frame_of(const Message& message) {
   const auto bytes = std::as_bytes(std::span(&message, 1));
   return {bytes.begin(), bytes.end()};
 }
@@ -210,8 +211,10 @@ struct Waiting {
     channel.set_now(time);
     return channel.on_tick();
   }
-  void comes(NodeId from, std::uint32_t number) {
-    channel.on_frame(from, frame_of({.type = MessageType::kBarrier, .number = number}));
+  void comes(NodeId from, bool for_good) {
+    BarrierMessage message;
+    message.for_good = for_good ? 1 : 0;
+    channel.on_frame(from, frame_of(message));
   }
   void tell_others() {
     channel.outbox().drain(
@@ -219,7 +222,7 @@ struct Waiting {
   }
 };
 
-constexpr std::uint32_t kComes = 0, kLeaves = 1;
+constexpr bool kComes = false, kLeaves = true;
 
 NodeId lost_of(const NodeState& node) { return node.lost_peer().value_or(kMaxNodes); }
 
@@ -273,7 +276,7 @@ TEST(the_others_hear_of_a_loss_before_the_node_fails) {
   Channel& channel = *zero.channels[1];
   channel.on_peer_down(2, "the first");
   channel.on_peer_down(3, "the second");
-  CHECK(channel.has_lost_peer());
+  CHECK(channel.membership().has_lost_peer());
   CHECK(!zero.failed.load());
   Frames frames;
   frames.take(channel);
@@ -283,19 +286,21 @@ TEST(the_others_hear_of_a_loss_before_the_node_fails) {
     if (to == 1) one.channels[1]->on_frame(0, frame);
   }
   CHECK_EQ(lost_of(one), 2);
-  channel.fail_for_lost_peer();
+  channel.membership().fail_for_lost_peer();
   CHECK_EQ(lost_of(zero), 2);
   // The end of the node that told it is no news.
   one.channels[1]->on_peer_down(0, "it closed the connection");
-  CHECK(!one.channels[1]->has_lost_peer());
+  CHECK(!one.channels[1]->membership().has_lost_peer());
   CHECK_EQ(lost_of(one), 2);
 }
 
 TEST(a_node_that_others_have_lost_names_the_one_that_says_so) {
   NodeState one(tables(), settings_of(1, 3));
   Channel& channel = *one.channels[0];
-  const auto told = [&](std::uint32_t rank) {
-    channel.on_frame(2, frame_of({.type = MessageType::kLost, .number = rank}));
+  const auto told = [&](NodeId rank) {
+    LostMessage message;
+    message.node = rank;
+    channel.on_frame(2, frame_of(message));
   };
   bool refused = false;
   try {
@@ -314,13 +319,13 @@ TEST(a_node_that_does_not_come_to_a_barrier_in_time_is_named_by_all) {
   nodes.at(100);
   nodes.comes(1, kComes);
   CHECK_EQ(nodes.at(200), 100 + Waiting::kTimeout);
-  nodes.channel.submit_gathered(false);
+  nodes.channel.partition().submit_arrival(false);
   CHECK_EQ(nodes.at(1099), 100 + Waiting::kTimeout);
-  CHECK(!nodes.channel.has_lost_peer());
+  CHECK(!nodes.channel.membership().has_lost_peer());
   CHECK_EQ(nodes.at(1100), 1100);
-  REQUIRE(nodes.channel.has_lost_peer());
+  REQUIRE(nodes.channel.membership().has_lost_peer());
   nodes.tell_others();
-  nodes.channel.fail_for_lost_peer();
+  nodes.channel.membership().fail_for_lost_peer();
   CHECK_EQ(lost_of(nodes.zero), 2);
   CHECK_EQ(lost_of(nodes.one), 2);
   CHECK_EQ(lost_of(nodes.two), 0);
@@ -333,13 +338,13 @@ TEST(nodes_that_wait_for_the_end_are_patient_while_others_meet) {
   nodes.comes(1, kLeaves);
   nodes.at(900);
   nodes.comes(2, kComes);
-  nodes.channel.submit_gathered(false);
+  nodes.channel.partition().submit_arrival(false);
   CHECK_EQ(nodes.at(900), 900 + Waiting::kTimeout);
   CHECK_EQ(nodes.at(1899), 900 + Waiting::kTimeout);
-  CHECK(!nodes.channel.has_lost_peer());
+  CHECK(!nodes.channel.membership().has_lost_peer());
   nodes.at(1900);
   nodes.tell_others();
-  nodes.channel.fail_for_lost_peer();
+  nodes.channel.membership().fail_for_lost_peer();
   CHECK_EQ(lost_of(nodes.zero), 0);
   CHECK_EQ(lost_of(nodes.one), 0);
 }
@@ -347,12 +352,12 @@ TEST(nodes_that_wait_for_the_end_are_patient_while_others_meet) {
 TEST(nodes_that_all_come_are_not_missed_afterwards) {
   Waiting nodes;
   nodes.at(100);
-  for (const std::uint32_t number : {kComes, kLeaves}) {
-    nodes.comes(1, number);
-    nodes.comes(2, number);
-    nodes.channel.submit_gathered(number == kLeaves);
+  for (const bool for_good : {kComes, kLeaves}) {
+    nodes.comes(1, for_good);
+    nodes.comes(2, for_good);
+    nodes.channel.partition().submit_arrival(for_good);
     CHECK_EQ(nodes.at(200), kNever);
   }
   CHECK_EQ(nodes.at(9999), kNever);
-  CHECK(!nodes.channel.has_lost_peer());
+  CHECK(!nodes.channel.membership().has_lost_peer());
 }

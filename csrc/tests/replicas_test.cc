@@ -2,9 +2,9 @@
 #include <numeric>
 #include <vector>
 
-#include "adaps/message.h"
 #include "check.h"
 #include "memory_cluster.h"
+#include "protocol/message.h"
 
 using namespace adaps;
 using namespace adaps::testing;
@@ -75,9 +75,9 @@ TEST(reads_of_replicas_tell_how_old_they_are) {
   std::uint64_t replicas = 0;
   std::uint64_t sampled = 0;
   for (const std::size_t rank : {0, 1}) {
-    const WorkerCounters& counters = cluster.node(rank).workers[0]->counters;
-    replicas += counters.pulled.replica.get();
-    sampled += counters.staleness_reads.get();
+    const WorkerState& worker = *cluster.node(rank).workers[0];
+    replicas += worker.accesses[0].pulled.replica.get();
+    sampled += worker.counters.staleness_reads.get();
   }
   CHECK(replicas > kRows / 2);
   CHECK(sampled > 0);

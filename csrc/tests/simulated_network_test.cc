@@ -1,4 +1,4 @@
-#include "adaps/simulated_network.h"
+#include "transport/simulated_network.h"
 
 #include <vector>
 

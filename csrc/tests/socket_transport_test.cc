@@ -1,6 +1,6 @@
 // Connected transports: delivery, shaping, failures, closing, idleness. The last test prints how fast they
 // are.
-#include "adaps/socket_transport.h"
+#include "transport/socket_transport.h"
 
 #include <sys/socket.h>
 #include <sys/wait.h>

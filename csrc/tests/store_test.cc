@@ -1,10 +1,10 @@
-#include "adaps/store.h"
+#include "store/store.h"
 
 #include <thread>
 #include <vector>
 
-#include "adaps/stable_pool.h"
 #include "check.h"
+#include "store/stable_pool.h"
 
 using namespace adaps;
 
@@ -89,7 +89,7 @@ TEST(the_key_word_says_what_is_allowed) {
   using namespace word;
   const struct {
     State state;
-    std::uint32_t side;
+    std::uint32_t holder;
     std::uint8_t flags;
     std::uint32_t bits;
   } expected[] = {
@@ -106,11 +106,11 @@ TEST(the_key_word_says_what_is_allowed) {
   {
     LockedKey(f.store, name).allocate(State::kPending);
   }
-  for (const auto& [state, side, flags, bits] : expected) {
+  for (const auto& [state, holder, flags, bits] : expected) {
     {
       LockedKey key(f.store, name);
       key.header().state = state;
-      key.header().side = side;
+      if (state == State::kOwner) key.header().first_holder() = holder;
       key.header().flags = flags;
     }
     CHECK_EQ(f.store.peek(name) & (kReadable | kPush | kSet | kTracked), bits);

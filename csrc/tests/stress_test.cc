@@ -6,9 +6,9 @@
 #include <random>
 #include <thread>
 
-#include "adaps/node.h"
 #include "check.h"
 #include "memory_cluster.h"
+#include "node/node.h"
 
 using namespace adaps;
 using namespace adaps::testing;

@@ -1,11 +1,11 @@
 // Tables, their initial values, and where their keys live.
-#include "adaps/table.h"
+#include "store/table.h"
 
 #include <cmath>
 #include <vector>
 
-#include "adaps/directory.h"
 #include "check.h"
+#include "store/directory.h"
 
 using namespace adaps;
 
@@ -22,6 +22,17 @@ TableSpec spec(const std::string& name, std::uint64_t rows, std::size_t length,
 }
 
 }  // namespace
+
+TEST(tables_with_different_wires_are_different) {
+  TableSpec lossy = spec("a", 10, 4);
+  lossy.wire = Wire::kInt8;
+  const Tables as_float32({spec("a", 10, 4)});
+  const Tables as_int8({lossy});
+  lossy.wire = Wire::kBfloat16;
+  const Tables as_bfloat16({lossy});
+  CHECK(as_float32.fingerprint() != as_int8.fingerprint());
+  CHECK(as_bfloat16.fingerprint() != as_int8.fingerprint());
+}
 
 TEST(keys_of_tables_follow_each_other) {
   const Tables tables({spec("a", 10, 4), spec("b", 1, 8, RuleKind::kAdagrad), spec("c", 5, 16)});
@@ -132,4 +143,54 @@ TEST(relocation_counts_are_compared_around_the_end_of_their_range) {
   CHECK(newer_entry((1U << 18) + 1, (1U << 18) - 1));  // only the low bits count
   CHECK_EQ(next_relocation(0), 1U);
   CHECK_EQ(next_relocation(kEntryMask), (1U << 18) + 1);  // low bits of 0 mean "no news"
+}
+
+TEST(rows_are_at_home_where_their_table_says) {
+  TableSpec placed{.name = "placed", .rows = 10, .length = 1};
+  placed.homes = {{4, 2}, {7, kHomeByHash}, {10, 0}};
+  TableSpec hashed{.name = "hashed", .rows = 5, .length = 1};
+  const Tables tables({hashed, placed, TableSpec{.name = "last", .rows = 5, .length = 1}});
+  const Directory directory(3, 1, tables);
+  const Directory by_hash(3, 1);
+  for (Key key = 0; key < tables.num_keys(); ++key) {
+    const NodeId home = directory.home(key);
+    if (key >= 5 && key < 9) {
+      CHECK(home == 2);
+    } else if (key >= 12 && key < 15) {
+      CHECK(home == 0);
+    } else {
+      CHECK(home == by_hash.home(key));
+    }
+  }
+}
+
+TEST(homes_of_a_table_are_all_of_its_rows) {
+  const auto refused = [](std::vector<HomeRange> homes) {
+    TableSpec spec{.name = "t", .rows = 10, .length = 1};
+    spec.homes = std::move(homes);
+    try {
+      validate(spec);
+    } catch (const std::invalid_argument&) {
+      return true;
+    }
+    return false;
+  };
+  CHECK(!refused({}));
+  CHECK(!refused({{10, 1}}));
+  CHECK(refused({{9, 1}}));
+  CHECK(refused({{11, 1}}));
+  CHECK(refused({{5, 1}, {5, 0}, {10, 0}}));
+}
+
+TEST(tables_that_are_managed_otherwise_have_another_fingerprint) {
+  TableSpec spec{.name = "t", .rows = 10, .length = 1};
+  const std::uint64_t plain = Tables({spec}).fingerprint();
+  spec.technique = Technique::kAdaptive;
+  const std::uint64_t managed = Tables({spec}).fingerprint();
+  spec.homes = {{10, 0}};
+  const std::uint64_t placed = Tables({spec}).fingerprint();
+  spec.homes = {{10, 1}};
+  CHECK(plain != managed);
+  CHECK(managed != placed);
+  CHECK(placed != Tables({spec}).fingerprint());
 }

@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "adaps/log.h"
-#include "adaps/socket_transport.h"
-#include "event_loop.h"
+#include "common/log.h"
+#include "transport/event_loop.h"
+#include "transport/socket_transport.h"
 
 namespace adaps::testing {
 

@@ -1,5 +1,5 @@
 // Update rules against their formulas in double precision.
-#include "adaps/update_rule.h"
+#include "store/update_rule.h"
 
 #include <cmath>
 #include <vector>

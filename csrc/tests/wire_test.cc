@@ -1,5 +1,5 @@
 // The parts of the transport that need no connection: digests, frames on a stream, timers, link shapes.
-#include "wire.h"
+#include "transport/wire.h"
 
 #include <sys/epoll.h>
 
@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "check.h"
-#include "event_loop.h"
-#include "hmac.h"
+#include "transport/event_loop.h"
+#include "transport/hmac.h"
 #include "transport_cluster.h"
 
 using namespace adaps;

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from adaps import _disk, _editions, checkpoint, rendezvous
-from adaps.checkpoint import Participant
+from adaps import checkpoint, rendezvous
+from adaps.checkpoint import Participant, _disk, _editions, _participant
 from adaps.errors import AdapsError, PeerLost
 from adaps.rendezvous import Rendezvous
 from tests.simulation.checker import Checker
@@ -304,7 +304,7 @@ def simulated(simulation: Simulation) -> Iterator[None]:
             for module, name, other in [
                 (rendezvous, "secrets", tokens),
                 (_editions, "secrets", tokens),
-                (checkpoint, "_core", core),
+                (_participant, "_core", core),
             ]:
                 context.enter_context(mock.patch.object(module, name, other))
             context.enter_context(mock.patch.dict(os.environ, ADAPS_SECRET="the same on all hosts"))

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from adaps import _disk, _editions, _manifest
-from adaps._manifest import Manifest
+from adaps.checkpoint import _disk, _editions, _manifest
+from adaps.checkpoint._manifest import Manifest
 from adaps.rendezvous import Rendezvous
 from tests.simulation.job import DIRECTORY, Simulation
 

@@ -54,7 +54,7 @@ class Presence:
         while not self._over.wait(PERIOD):
             try:
                 self._store.add(_life_key(self.rank), 1)
-            except RuntimeError:  # the scheduler's process has ended, and nobody wants to know any more
+            except RuntimeError:  # the scheduler's process has ended, so nothing needs to be reported
                 return
 
 

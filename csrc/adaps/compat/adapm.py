@@ -38,7 +38,7 @@ _TECHNIQUES = {
     "relocation_only": _core.Technique.RELOCATION,
 }
 _CONNECT_TIMEOUT = 60.0
-_NO_SAMPLING = "{} needs sampling, which this parameter server does not have yet: draw keys in the script"
+_NO_SAMPLING = "{} is not in this interface: draw keys in the script, or use adaps.Table(..., sampling=...)"
 _DONE = -1
 
 
@@ -107,7 +107,7 @@ class Server:
             for first, rows, length in _runs(value_lengths, num_keys)
         ]
         deadline = time.monotonic() + _CONNECT_TIMEOUT
-        # What the scheduler process sees of this server, if there is one.
+        # Shows the scheduler process, if there is one, that this server is alive.
         self._presence: Presence | None = None
         self._others = self._meet(deadline)
         self._barriers = 0
@@ -140,7 +140,7 @@ class Server:
         self._leave("")
 
     def enable_sampling_support(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Not there yet; raises NotImplementedError."""
+        """Not in this interface; raises NotImplementedError."""
         raise NotImplementedError(_NO_SAMPLING.format("enable_sampling_support"))
 
     def _leave(self, reason: str) -> None:
@@ -198,11 +198,11 @@ class Worker:
         return _timestamp(self._worker.set(*_kept(keys, vals, asynchronous), asynchronous))
 
     def prepare_sample(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Not there yet; raises NotImplementedError."""
+        """Not in this interface; raises NotImplementedError."""
         raise NotImplementedError(_NO_SAMPLING.format("prepare_sample"))
 
     def pull_sample(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Not there yet; raises NotImplementedError."""
+        """Not in this interface; raises NotImplementedError."""
         raise NotImplementedError(_NO_SAMPLING.format("pull_sample"))
 
     def intent(self, keys: Int64Like, start: int, end: int = 0) -> int:

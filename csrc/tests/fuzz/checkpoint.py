@@ -177,9 +177,10 @@ def main() -> None:
     """Search with libFuzzer."""
     import atheris  # type: ignore[import-untyped]  # only a search needs it
 
-    from adaps import _contents, _editions, _manifest, _safetensors, checkpoint
+    from adaps import checkpoint
+    from adaps.checkpoint import _contents, _editions, _manifest, _participant, _safetensors
 
-    for module in (checkpoint, _contents, _editions, _manifest, _safetensors, json.decoder):
+    for module in (checkpoint, _participant, _contents, _editions, _manifest, _safetensors, json.decoder):
         for function in _functions(module):
             atheris.instrument_func(function)
     with target() as made:

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "adaps/socket_transport.h"
 #include "target.h"
-#include "wire.h"
+#include "transport/socket_transport.h"
+#include "transport/wire.h"
 
 namespace adaps::fuzz {
 

@@ -1,7 +1,8 @@
 // The handshake on both sides, against a stranger who does not know the secret but may have seen greetings.
-#include "handshake.h"
+#include "transport/handshake.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 
 #include "target.h"
@@ -21,7 +22,10 @@ SocketOptions options_of(NodeId rank) {
   return options;
 }
 
-// The first byte chooses the role, the second how large the pieces are.
+// The first byte of an input chooses the role, the second how large the pieces are; then follows what is
+// said.
+constexpr std::size_t kBeforeGreeting = 2;
+
 Bytes example(bool connecting, std::uint8_t piece, const std::vector<std::byte>& said) {
   Bytes bytes{static_cast<std::byte>(connecting ? 1 : 0), std::byte{piece}};
   bytes.insert(bytes.end(), said.begin(), said.end());
@@ -29,13 +33,17 @@ Bytes example(bool connecting, std::uint8_t piece, const std::vector<std::byte>&
   return bytes;
 }
 
+// What honest nodes say first; their nonces are random, which a test with a seed must not depend on.
+std::vector<std::byte> greeting() {
+  std::vector<std::byte> said = Handshake::connecting(options_of(2), 1, 1).outgoing();
+  std::fill(said.end() - 32, said.end(), std::byte{7});
+  return said;
+}
+
 }  // namespace
 
 std::vector<Bytes> examples() {
-  // What honest nodes say first; their nonces are random, which a test with a seed must not depend on.
-  Handshake greeting = Handshake::connecting(options_of(2), 1, 1);
-  std::vector<std::byte> said = greeting.outgoing();
-  std::fill(said.end() - 32, said.end(), std::byte{7});
+  const std::vector<std::byte> said = greeting();
   std::vector<Bytes> all;
   for (const std::uint8_t piece : {0, 6, 255}) {
     all.push_back(example(false, piece, said));
@@ -61,6 +69,31 @@ void run(std::span<const std::byte> input) {
   } catch (const HandshakeRefused&) {
     return;
   }
+}
+
+// An accepting node answers a greeting only if it speaks the same version.
+bool is_current(std::span<const std::byte> input) {
+  if (input.size() < kBeforeGreeting + sizeof(Greeting)) return false;
+  Handshake handshake = Handshake::accepting(options_of(1));
+  try {
+    handshake.received(input.subspan(kBeforeGreeting, sizeof(Greeting)));
+  } catch (const HandshakeRefused&) {
+    return false;
+  }
+  return !handshake.outgoing().empty();
+}
+
+void renew(Bytes& input) {
+  constexpr std::size_t kAt = offsetof(Greeting, version);
+  constexpr std::size_t kSize = sizeof(Greeting::version);
+  const std::vector<std::byte> said = greeting();
+  if (input.size() < kBeforeGreeting + kAt + kSize) return;
+  std::byte* const theirs = input.data() + kBeforeGreeting;
+  std::uint32_t version = 0, current = 0;
+  std::memcpy(&version, theirs + kAt, kSize);
+  std::memcpy(&current, said.data() + kAt, kSize);
+  const bool greets = std::memcmp(theirs, said.data(), sizeof(Greeting::magic)) == 0;
+  if (greets && version > 0 && version < current) std::memcpy(theirs + kAt, &current, kSize);
 }
 
 }  // namespace adaps::fuzz

@@ -3,10 +3,11 @@
 #include <cstring>
 #include <memory>
 
-#include "adaps/channel.h"
-#include "adaps/message.h"
-#include "adaps/node_state.h"
-#include "adaps/worker.h"
+#include "node/node_state.h"
+#include "node/worker.h"
+#include "protocol/channel.h"
+#include "protocol/encoded.h"
+#include "protocol/message.h"
 #include "target.h"
 
 namespace adaps::fuzz {
@@ -17,6 +18,10 @@ constexpr NodeId kNodes = 3;
 constexpr std::uint64_t kRows = 12;
 constexpr std::size_t kLength = 2;
 constexpr std::size_t kWidth = 2 * kLength;
+// Behind them, of a table for each lossy wire.
+constexpr Wire kLossy[] = {Wire::kBfloat16, Wire::kFloat16, Wire::kInt8};
+constexpr std::uint64_t kLossyRows = 4;
+constexpr Key kAllKeys = kRows + std::size(kLossy) * kLossyRows;
 
 std::vector<TableSpec> tables() {
   TableSpec table;
@@ -24,7 +29,14 @@ std::vector<TableSpec> tables() {
   table.rows = kRows;
   table.length = kLength;
   table.rule.kind = RuleKind::kAdagrad;
-  return {table};
+  std::vector<TableSpec> all{table};
+  for (const Wire wire : kLossy) {
+    table.name = name_of(wire);
+    table.rows = kLossyRows;
+    table.wire = wire;
+    all.push_back(table);
+  }
+  return all;
 }
 
 // An input: rank and technique, then again and again a sender, a length in units of four bytes, and a frame.
@@ -73,6 +85,19 @@ Message keyed(MessageType type, Key key) {
   return message;
 }
 
+template <typename Message>
+Message encoded_row(MessageType type, Key key) {
+  auto message = keyed<Message>(type, key);
+  message.payload = Payload::kEncoded;
+  return message;
+}
+
+DeltaMessage encoded_change(MessageType type, Key key) {
+  auto message = keyed<DeltaMessage>(type, key);
+  message.change = Change::kEncoded;
+  return message;
+}
+
 DeltaMessage gradient(MessageType type, Key key) {
   auto message = keyed<DeltaMessage>(type, key);
   message.change = Change::kGradient;
@@ -102,6 +127,28 @@ std::vector<Bytes> examples() {
         all.push_back(script.bytes);
         script.bytes.resize(2);
       }
+      const Tables all_tables(tables());
+      for (Key key = 0; key < kAllKeys; ++key) {  // those of a table whose wire is float32 are refused
+        const Table& table = all_tables.find(key);
+        const std::size_t row = encoded_floats(table, table.width());
+        RefreshMessage refresh = keyed<RefreshMessage>(MessageType::kRefresh, key);
+        refresh.version = 9;
+        refresh.encoded = 1;
+        all.push_back(
+            script.send(0, encoded_row<SetupMessage>(MessageType::kSetup, key), row)
+                .send(0, refresh, row)
+                .send(0, keyed<AckMessage>(MessageType::kAck, key))
+                .send(1, encoded_change(MessageType::kDelta, key), row)
+                .send(1, encoded_change(MessageType::kDrop, key), row)
+                .send(0, AnswerMessage{.has_value = 1, .encoded = 1}, encoded_floats(table, table.length()))
+                .bytes);
+        script.bytes.resize(2);
+        all.push_back(script.send(1, intent(2, key))
+                          .send(1, encoded_change(MessageType::kDelta, key), row)
+                          .send(0, encoded_row<TransferMessage>(MessageType::kTransfer, key), row)
+                          .bytes);
+        script.bytes.resize(2);
+      }
       for (const Key key : {Key{1}, Key{5}}) {
         RefreshMessage refresh = keyed<RefreshMessage>(MessageType::kRefresh, key);
         refresh.version = 9;
@@ -112,10 +159,30 @@ std::vector<Bytes> examples() {
                           .bytes);
         script.bytes.resize(2);
       }
-      for (const MessageType type : {MessageType::kMark, MessageType::kEcho, MessageType::kBarrier,
-                                     MessageType::kRelease, MessageType::kGoodbye, MessageType::kLost}) {
+      for (const MessageType type : {MessageType::kMark, MessageType::kEcho}) {
         for (std::uint32_t number = 0; number < 4; ++number)
-          script.send(number % 2, NumberMessage{.type = type, .number = number});
+          script.send(number % 2, SyncMessage{.type = type, .number = number});
+      }
+      for (std::uint8_t flags = 0; flags < 4; ++flags) {
+        const std::uint8_t first = flags % 2;
+        const std::uint8_t second = flags / 2;
+        BarrierMessage barrier;
+        barrier.for_good = first;
+        barrier.failed = second;
+        ReleaseMessage release;
+        release.all_left = first;
+        release.failed = second;
+        release.failed_node = flags;  // the last one is not in the cluster
+        LostMessage lost;
+        lost.stalled = first;
+        lost.node = flags;
+        // Node 0 counts arrivals; to node 1 it is sender 1.
+        if (rank == 0) {
+          script.send(first, barrier);
+        } else {
+          script.send(1, release);
+        }
+        script.send(first, GoodbyeMessage{}).send(first, lost);
       }
       all.push_back(script.bytes);
     }
@@ -132,13 +199,14 @@ void run(std::span<const std::byte> input) {
   settings.timing = false;
   NodeState node(tables(), settings);
   Channel& channel = *node.channels[0];
-  channel.set_waker([] {});
+  channel.partition().set_waker([] {});
   Worker worker(node, 0);
 
   // Some keys are wanted, some are waited for, some were written.
-  const std::array<Key, 6> wanted = {0, 1, 2, 3, 4, 5};
-  const std::array<Key, 6> used = {1, 3, 5, 7, 9, 11};
+  const std::array<Key, 12> wanted = {0, 1, 2, 3, 4, 5, 12, 13, 16, 17, 20, 21};
+  const std::array<Key, 12> used = {1, 3, 5, 7, 9, 11, 13, 14, 17, 18, 21, 22};
   std::array<float, used.size() * kLength> values{};
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = 0.3F * static_cast<float>(i);
   Micros now = 1'000'000;
   try {
     channel.set_now(now);
@@ -157,6 +225,7 @@ void run(std::span<const std::byte> input) {
       channel.outbox().drain([&](NodeId to, const Frame&) {
         if (to >= kNodes || to == settings.rank) broken("what is sent has a receiver");
       });
+      if (node.barrier.failed_node().value_or(0) >= kNodes) broken("a node that failed is in the cluster");
     }
   } catch (const ProtocolError&) {
     // The connection would be closed, and the node fail: a peer is lost.

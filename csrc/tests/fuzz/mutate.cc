@@ -15,8 +15,16 @@
 #include <string>
 #include <string_view>
 
-#include "adaps/random.h"
+#include "common/random.h"
 #include "target.h"
+
+namespace adaps::fuzz {
+
+// For targets whose inputs hold no version.
+__attribute__((weak)) bool is_current(std::span<const std::byte>) { return true; }
+__attribute__((weak)) void renew(Bytes&) {}
+
+}  // namespace adaps::fuzz
 
 // Of the sanitizers' runtime, where there is one.
 extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());
@@ -107,18 +115,38 @@ Bytes input_of(std::uint64_t number, const std::vector<Bytes>& examples) {
 }
 
 // In an order that does not depend on the file system.
-std::vector<Bytes> inputs_in(const std::filesystem::path& folder) {
+std::vector<std::filesystem::path> paths_in(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> paths;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) paths.push_back(entry.path());
   std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+Bytes read(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string content{std::istreambuf_iterator<char>(file), {}};
+  const auto bytes = std::as_bytes(std::span(content));
+  return {bytes.begin(), bytes.end()};
+}
+
+std::vector<Bytes> inputs_in(const std::filesystem::path& folder) {
   std::vector<Bytes> inputs;
-  for (const auto& path : paths) {
-    std::ifstream file(path, std::ios::binary);
-    const std::string content{std::istreambuf_iterator<char>(file), {}};
-    const auto bytes = std::as_bytes(std::span(content));
-    inputs.emplace_back(bytes.begin(), bytes.end());
-  }
+  for (const auto& path : paths_in(folder)) inputs.push_back(read(path));
   return inputs;
+}
+
+bool any_current(const std::vector<Bytes>& inputs) {
+  return std::any_of(inputs.begin(), inputs.end(), [](const Bytes& input) { return is_current(input); });
+}
+
+int renew_all(const std::filesystem::path& folder) {
+  for (const auto& path : paths_in(folder)) {
+    Bytes bytes = read(path);
+    renew(bytes);
+    std::ofstream file(path, std::ios::binary);
+    file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  }
+  return any_current(inputs_in(folder)) ? 0 : 1;
 }
 
 std::uint64_t number(std::string_view name, const char* text) {
@@ -155,9 +183,17 @@ int main(int argc, char** argv) {
       first = number(name, argv[i + 1]);
     } else if (name == "--corpus") {
       const std::vector<Bytes> corpus = inputs_in(argv[i + 1]);
+      if (!any_current(corpus)) {
+        std::cerr << "all inputs in " << argv[i + 1] << " are of an older version and refused at once; run "
+                  << argv[0] << " --renew " << argv[i + 1] << "\n";
+        return 1;
+      }
       known.insert(known.end(), corpus.begin(), corpus.end());
+    } else if (name == "--renew") {
+      return renew_all(argv[i + 1]);
     } else {
-      std::cerr << "unknown option '" << name << "': there are --seed, --first, --runs and --corpus\n";
+      std::cerr << "unknown option '" << name
+                << "': there are --seed, --first, --runs, --corpus and --renew\n";
       return 2;
     }
   }

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "target.h"
-#include "wire.h"
+#include "transport/wire.h"
 
 namespace adaps::fuzz {
 

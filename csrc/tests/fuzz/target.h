@@ -20,6 +20,12 @@ std::vector<Bytes> examples();
 // Takes any bytes. Ends the process if something is not as it has to be.
 void run(std::span<const std::byte> input);
 
+// For targets whose inputs hold the version of a format, and are refused at once if it is not the current
+// one; others leave these two out. A corpus of which no input is current tests nothing any more.
+bool is_current(std::span<const std::byte> input);
+// Gives an input of an older version the current one.
+void renew(Bytes& input);
+
 // What a target calls where a promise is broken.
 [[noreturn]] void broken(const char* promise);
 

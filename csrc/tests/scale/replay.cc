@@ -59,7 +59,7 @@ Replay::Replay(const AccessStream& stream, const ReplaySettings& settings)
     Node& node = nodes_[rank];
     node.state = std::make_unique<NodeState>(specs, own);
     node.worker = std::make_unique<Worker>(*node.state, 0);
-    channel(rank).set_waker([this, rank] { network_.set_timer(rank, network_.now() + kTick); });
+    channel(rank).partition().set_waker([this, rank] { network_.set_timer(rank, network_.now() + kTick); });
     for (NodeId peer = 0; peer < own.nodes; ++peer) network_.set_traits(rank, peer, settings.link);
   }
   const Tables& tables = nodes_[0].state->tables;
@@ -235,14 +235,18 @@ Ticket Replay::pull_rows(NodeId rank) {
   const std::vector<Key>& rows = stream_.nodes[rank].steps[node.step];
   std::size_t floats = 0;
   for (const Key key : rows) floats += node.state->tables.find(key).length();
-  const AccessCounters& pulled = node.state->workers[0]->counters.pulled;
-  const std::uint64_t local = pulled.local.get();
-  const std::uint64_t replica = pulled.replica.get();
-  const std::uint64_t remote = pulled.remote.get();
+  const auto pulled_so_far = [&](Counter AccessCounters::* how) {
+    std::uint64_t sum = 0;
+    for (const TableAccesses& table : node.state->workers[0]->accesses) sum += (table.pulled.*how).get();
+    return sum;
+  };
+  result_.pulled_local -= pulled_so_far(&AccessCounters::local);
+  result_.pulled_replica -= pulled_so_far(&AccessCounters::replica);
+  result_.pulled_remote -= pulled_so_far(&AccessCounters::remote);
   const Ticket ticket = node.worker->pull(rows, pulled_.data(), floats, true);
-  result_.pulled_local += pulled.local.get() - local;
-  result_.pulled_replica += pulled.replica.get() - replica;
-  result_.pulled_remote += pulled.remote.get() - remote;
+  result_.pulled_local += pulled_so_far(&AccessCounters::local);
+  result_.pulled_replica += pulled_so_far(&AccessCounters::replica);
+  result_.pulled_remote += pulled_so_far(&AccessCounters::remote);
   return ticket;
 }
 

@@ -6,14 +6,14 @@
 #include <memory>
 #include <vector>
 
-#include "adaps/channel.h"
-#include "adaps/message.h"
-#include "adaps/node_state.h"
-#include "adaps/random.h"
-#include "adaps/simulated_network.h"
-#include "adaps/worker.h"
+#include "common/random.h"
+#include "node/node_state.h"
+#include "node/worker.h"
+#include "protocol/channel.h"
+#include "protocol/message.h"
 #include "scale/stream.h"
 #include "simulation/entries.h"
+#include "transport/simulated_network.h"
 
 namespace adaps::scale {
 

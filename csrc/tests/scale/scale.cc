@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kUsage =
     "usage: scale STREAM TECHNIQUE [LOOKAHEAD [WARM_UP]]\n"
-    "  STREAM     a file that results/reference/scale.py recorded\n"
+    "  STREAM     a file that tools/measure_scale.py recorded\n"
     "  TECHNIQUE  adaptive, replication, relocation, static or full_replication\n"
     "  LOOKAHEAD  batches that are announced ahead of their use (20)\n"
     "  WARM_UP    first steps of every node that are not counted (10)\n";

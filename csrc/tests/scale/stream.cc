@@ -39,7 +39,7 @@ std::vector<Key> read_keys(std::istream& in, std::uint64_t num_keys) {
 
 AccessStream read_stream(std::istream& in) {
   if (read<std::uint32_t>(in) != kStreamMagic)
-    throw std::invalid_argument("the file is no access stream: results/reference/scale.py records one");
+    throw std::invalid_argument("the file is no access stream: tools/measure_scale.py records one");
   const auto nodes = read<std::uint32_t>(in);
   const auto steps = read<std::uint32_t>(in);
   const auto tables = read<std::uint32_t>(in);

@@ -1,11 +1,11 @@
-// What the nodes of a training access, step after step, as results/reference/scale.py records it.
+// What the nodes of a training access, step after step, as tools/measure_scale.py records it.
 #pragma once
 
 #include <cstdint>
 #include <istream>
 #include <vector>
 
-#include "adaps/types.h"
+#include "common/types.h"
 
 namespace adaps::scale {
 

@@ -1,6 +1,7 @@
 #include "simulation/cluster.h"
 
-#include "adaps/invariant.h"
+#include "protocol/invariant.h"
+#include "simulation/mutants.h"
 #include "simulation/violation.h"
 
 namespace adaps::simulation {
@@ -19,6 +20,7 @@ Cluster::Cluster(const WorldSpec& spec, std::uint32_t more_timers)
     Settings settings = spec.settings;
     settings.rank = rank;
     nodes_.push_back(std::make_unique<NodeState>(spec.tables, settings));
+    know_node(*nodes_.back());
   }
   sent_.resize(static_cast<std::size_t>(channels_) * nodes_.size() * nodes_.size());
   for (NodeId rank = 0; spec.backlog && rank < nodes(); ++rank) {
@@ -28,7 +30,12 @@ Cluster::Cluster(const WorldSpec& spec, std::uint32_t more_timers)
   for (int i = 0; i < channels_; ++i) cutters_.emplace_back(nodes_[0]->tables, spec.settings.nodes);
 }
 
+Cluster::~Cluster() {
+  for (const auto& node : nodes_) forget_node(*node);
+}
+
 Micros Cluster::tick(NodeId rank, int index) {
+  finish_torn_transfers(node(rank), index);
   Channel& driven = channel(rank, index);
   driven.set_now(network_.now());
   const Micros next = driven.on_tick();

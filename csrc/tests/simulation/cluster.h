@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "adaps/channel.h"
-#include "adaps/node_state.h"
-#include "adaps/simulated_network.h"
+#include "node/node_state.h"
+#include "protocol/channel.h"
 #include "simulation/entries.h"
 #include "simulation/spec.h"
+#include "transport/simulated_network.h"
 
 namespace adaps::simulation {
 
@@ -20,6 +20,9 @@ class Cluster {
  public:
   // Timers 0 .. nodes * channels - 1 of the network are the channels' ticks; `more_timers` follow.
   Cluster(const WorldSpec& spec, std::uint32_t more_timers);
+  ~Cluster();
+  Cluster(const Cluster&) = delete;
+  Cluster& operator=(const Cluster&) = delete;
 
   SimulatedNetwork& network() { return network_; }
   NodeState& node(NodeId rank) { return *nodes_[rank]; }

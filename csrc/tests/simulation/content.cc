@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "adaps/random.h"
+#include "common/random.h"
 #include "simulation/text.h"
 #include "simulation/violation.h"
 
@@ -11,16 +11,22 @@ namespace adaps::simulation {
 
 namespace {
 constexpr std::uint32_t kLimit = 1U << 24;
-}
 
-void write_set(std::uint32_t set, std::span<float> value) {
+// A set's number has as many bits in each of its floats as pushes have in one of theirs.
+unsigned bits_of(const Coding& coding) { return 2 * static_cast<unsigned>(coding.pushes_per_float); }
+
+}  // namespace
+
+void write_set(std::uint32_t set, std::span<float> value, const Coding& coding) {
   std::fill(value.begin(), value.end(), 0.0F);
-  value[0] = static_cast<float>(set);
+  for (std::size_t i = 0; i < coding.set_floats; ++i, set >>= bits_of(coding))
+    value[i] = static_cast<float>(set & ((1U << bits_of(coding)) - 1));
 }
 
-void write_push(std::uint32_t push, std::span<float> delta) {
+void write_push(std::uint32_t push, std::span<float> delta, const Coding& coding) {
   std::fill(delta.begin(), delta.end(), 0.0F);
-  delta[1 + push / kPushesPerFloat] = static_cast<float>(1U << (2 * (push % kPushesPerFloat)));
+  delta[coding.set_floats + push / coding.pushes_per_float] =
+      static_cast<float>(1U << (2 * (push % coding.pushes_per_float)));
 }
 
 void write_rough(std::uint32_t number, std::span<float> row) {
@@ -28,7 +34,7 @@ void write_rough(std::uint32_t number, std::span<float> row) {
   for (float& x : row) x = static_cast<float>(random.uniform(-1.0, 1.0));
 }
 
-Content read_content(std::span<const float> value) {
+Content read_content(std::span<const float> value, const Coding& coding) {
   for (const float x : value) {
     if (std::isnan(x)) throw Violation("value: a row was not written");
     if (x < 0.0F || x >= static_cast<float>(kLimit) || x != std::floor(x)) {
@@ -36,10 +42,12 @@ Content read_content(std::span<const float> value) {
     }
   }
   Content content;
-  content.set = static_cast<std::uint32_t>(value[0]);
-  for (std::size_t i = 1; i < value.size(); ++i) {
+  for (std::size_t i = coding.set_floats; i-- > 0;)
+    content.set = (content.set << bits_of(coding)) + static_cast<std::uint32_t>(value[i]);
+  for (std::size_t i = coding.set_floats; i < value.size(); ++i) {
     auto counts = static_cast<std::uint32_t>(value[i]);
-    for (std::size_t push = (i - 1) * kPushesPerFloat; counts != 0; ++push, counts >>= 2) {
+    for (std::size_t push = (i - coding.set_floats) * coding.pushes_per_float; counts != 0;
+         ++push, counts >>= 2) {
       if ((counts & 3) > 1) {
         throw Violation("value: push ", push, " counted ", counts & 3, " times");
       }

@@ -2,7 +2,8 @@
 
 #include <sstream>
 
-#include "adaps/lookahead.h"
+#include "protocol/encoded.h"
+#include "protocol/prefetcher.h"
 #include "simulation/content.h"
 #include "simulation/text.h"
 #include "simulation/violation.h"
@@ -29,6 +30,15 @@ std::string describe_floats(std::span<const std::byte> bytes, std::size_t length
   }
 }
 
+bool is_encoded(const RequestMessage&) { return false; }
+bool is_encoded(const AnswerMessage& message) { return message.encoded != 0; }
+bool is_encoded(const RefreshMessage& message) { return message.encoded != 0; }
+bool is_encoded(const DeltaMessage& message) { return message.change == Change::kEncoded; }
+template <typename Message>
+bool is_encoded(const Message& message) {
+  return message.payload == Payload::kEncoded;
+}
+
 const char* label_of(MessageType type) {
   static constexpr const char* kNames[] = {"?",     "REQUEST", "INTENT",  "ANSWER",   "SETUP",    "REFRESH",
                                            "DELTA", "ACK",     "DROP",    "DROP_ACK", "TRANSFER", "NEWS",
@@ -49,11 +59,8 @@ Entry EntryCutter::cut(NodeId from, NodeId to, std::span<const std::byte>& rest)
     floats = count(tables_.find(message.key));
   };
   const auto none = [](const Table&) { return std::size_t{0}; };
-  const auto width = [](const Table& table) { return table.width(); };
   const auto take_valued = [&](const auto& message) {
-    take(message, [&](const Table& table) {
-      return message.payload == Payload::kValue ? table.width() : std::size_t{0};
-    });
+    take(message, [&](const Table& table) { return payload_floats(message.payload, table); });
   };
   switch (entry.type) {
     case MessageType::kRequest: {
@@ -63,16 +70,17 @@ Entry EntryCutter::cut(NodeId from, NodeId to, std::span<const std::byte>& rest)
       floats = payload_floats(message, tables_.find(entry.key).length()).value_or(0);
       if (message.origin == from) {
         std::vector<Key>& keys = request_keys_[from];
-        if (keys.size() <= message.unit) keys.resize(message.unit + 1);
-        keys[message.unit] = entry.key;
+        if (keys.size() <= message.request) keys.resize(message.request + 1);
+        keys[message.request] = entry.key;
       }
       break;
     }
     case MessageType::kAnswer: {
       const auto message = header_of<AnswerMessage>(rest);
       header = sizeof(message);
-      entry.key = request_keys_[to].at(message.unit);
-      floats = message.has_value != 0 ? tables_.find(entry.key).length() : 0;
+      entry.key = request_keys_[to].at(message.request);
+      const Table& table = tables_.find(entry.key);
+      floats = message.has_value != 0 ? payload_floats(message.encoded != 0, table, table.length()) : 0;
       break;
     }
     case MessageType::kIntent:
@@ -81,9 +89,12 @@ Entry EntryCutter::cut(NodeId from, NodeId to, std::span<const std::byte>& rest)
     case MessageType::kSetup:
       take_valued(header_of<SetupMessage>(rest));
       break;
-    case MessageType::kRefresh:
-      take(header_of<RefreshMessage>(rest), width);
+    case MessageType::kRefresh: {
+      const auto message = header_of<RefreshMessage>(rest);
+      take(message,
+           [&](const Table& table) { return payload_floats(message.encoded != 0, table, table.width()); });
       break;
+    }
     case MessageType::kDelta:
     case MessageType::kDrop: {
       const auto message = header_of<DeltaMessage>(rest);
@@ -100,8 +111,21 @@ Entry EntryCutter::cut(NodeId from, NodeId to, std::span<const std::byte>& rest)
     case MessageType::kNews:
       take(header_of<NewsMessage>(rest), none);
       break;
-    default:
-      header = sizeof(NumberMessage);
+    case MessageType::kBarrier:
+      header = sizeof(BarrierMessage);
+      break;
+    case MessageType::kRelease:
+      header = sizeof(ReleaseMessage);
+      break;
+    case MessageType::kGoodbye:
+      header = sizeof(GoodbyeMessage);
+      break;
+    case MessageType::kLost:
+      header = sizeof(LostMessage);
+      break;
+    case MessageType::kMark:
+    case MessageType::kEcho:
+      header = sizeof(SyncMessage);
       break;
   }
   entry.bytes = rest.first(header + floats * sizeof(float));
@@ -114,7 +138,9 @@ std::string describe(const Entry& entry, const Tables& tables) {
   text << label_of(entry.type);
   const std::size_t length = tables.find(entry.key).length();
   const auto payload = [&](const auto& message) {
-    return describe_floats(entry.bytes.subspan(sizeof(message)), length);
+    const auto bytes = entry.bytes.subspan(sizeof(message));
+    return is_encoded(message) ? joined(" encoded in ", bytes.size(), " bytes")
+                               : describe_floats(bytes, length);
   };
   switch (entry.type) {
     case MessageType::kRequest: {
@@ -170,9 +196,28 @@ std::string describe(const Entry& entry, const Tables& tables) {
     case MessageType::kNews:
       text << " rc" << header_of<NewsMessage>(entry.bytes).rc;
       break;
-    default:
-      text << " " << header_of<NumberMessage>(entry.bytes).number;
+    case MessageType::kMark:
+    case MessageType::kEcho:
+      text << " " << header_of<SyncMessage>(entry.bytes).number;
       return text.str();
+    case MessageType::kBarrier: {
+      const auto message = header_of<BarrierMessage>(entry.bytes);
+      text << (message.for_good != 0 ? " left for good" : "") << (message.failed != 0 ? " failed" : "");
+      return text.str();
+    }
+    case MessageType::kRelease: {
+      const auto message = header_of<ReleaseMessage>(entry.bytes);
+      text << (message.all_left != 0 ? " all left" : "");
+      if (message.failed != 0) text << " failed on n" << message.failed_node;
+      return text.str();
+    }
+    case MessageType::kGoodbye:
+      return text.str();
+    case MessageType::kLost: {
+      const auto message = header_of<LostMessage>(entry.bytes);
+      text << " n" << message.node << (message.stalled != 0 ? " stalled" : "");
+      return text.str();
+    }
   }
   text << " key " << entry.key;
   return text.str();

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "adaps/message.h"
-#include "adaps/table.h"
-#include "adaps/types.h"
+#include "common/types.h"
+#include "protocol/message.h"
+#include "store/table.h"
 
 namespace adaps::simulation {
 
@@ -29,7 +29,7 @@ class EntryCutter {
 
  private:
   const Tables& tables_;
-  std::vector<std::vector<Key>> request_keys_;  // by origin and name of the unit
+  std::vector<std::vector<Key>> request_keys_;  // by origin and number of the request
 };
 
 std::string describe(const Entry& entry, const Tables& tables);

@@ -11,8 +11,8 @@ namespace {
 
 class Selected {
  public:
-  explicit Selected(Mutant mutant) { selected_mutant = mutant; }
-  ~Selected() { selected_mutant = Mutant::none; }
+  explicit Selected(Mutant mutant) { select_mutant(mutant); }
+  ~Selected() { select_mutant(Mutant::none); }
   Selected(const Selected&) = delete;
   Selected& operator=(const Selected&) = delete;
 };

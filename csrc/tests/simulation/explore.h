@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "adaps/mutant.h"
+#include "simulation/mutants.h"
 #include "simulation/spec.h"
 
 namespace adaps::simulation {

@@ -1,10 +1,15 @@
 #include "simulation/generator.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <initializer_list>
+#include <iterator>
+#include <memory>
+#include <utility>
+#include <vector>
 
-#include "adaps/random.h"
+#include "common/random.h"
 #include "simulation/content.h"
 #include "simulation/text.h"
 
@@ -30,9 +35,12 @@ class Generator {
     draw_freezing();
     draw_cluster();
     draw_programs();
+    draw_wires();
     draw_tables();
+    draw_management();
     draw_speeds();
     draw_limits();
+    draw_samples();
     return std::move(spec_);
   }
 
@@ -202,6 +210,24 @@ class Generator {
     }
   }
 
+  // From numbers of its own, as what follows below.
+  void draw_wires() {
+    Random random(mix(spec_.seed) ^ 0x77697265U);
+    if (!random.chance(0.3)) return;
+    constexpr Wire kWires[] = {Wire::kBfloat16, Wire::kFloat16, Wire::kInt8, Wire::kInt8, Wire::kFloat32};
+    for (Wire& wire : wires_) wire = kWires[random.below(std::size(kWires))];
+    if (wires_[0] == Wire::kFloat32) wires_[0] = Wire::kBfloat16;
+    spec_.coarse = random.chance(0.5);
+    spec_.rounded = !spec_.coarse;
+    if (!spec_.rounded) return;
+    // A set leaves other nodes' rests of what was written before it.
+    for (Program& program : spec_.programs) {
+      for (Call& call : program) {
+        if (call.kind == CallKind::kSet) call.kind = CallKind::kPull;
+      }
+    }
+  }
+
   void draw_tables() {
     // The keys that are used lie among others, so that they have different home nodes and channels.
     const bool full = spec_.settings.technique == Technique::kFullReplication;
@@ -223,7 +249,8 @@ class Generator {
       TableSpec table;
       table.name = joined("t", i);
       table.rows = rows;
-      table.length = content_length(longest[i]) + random_.below(3);
+      table.wire = wires_[i];
+      table.length = content_length(longest[i], spec_.coding()) + random_.below(3);
       if (random_.chance(0.1)) table.length += 64 + random_.below(200);  // long rows are exchanged less often
       table.rule.lr = 1.0F;
       if (spec_.rough) {
@@ -248,6 +275,27 @@ class Generator {
         key = low + (key - low + 1) % rows;
       }
       spec_.keys.push_back(key);
+    }
+  }
+
+  // From numbers of its own, so that worlds without it are what they were.
+  void draw_management() {
+    Random random(mix(spec_.seed) ^ 0x9e3779b9U);
+    const auto any_node = [&] { return static_cast<NodeId>(random.below(spec_.settings.nodes)); };
+    const bool mixes = spec_.tables.size() > 1 && random.chance(0.7);
+    const bool places = random.chance(0.3);
+    using enum Technique;
+    constexpr Technique kTechniques[] = {kAdaptive,   kAdaptive, kReplication,
+                                         kRelocation, kStatic,   kFullReplication};
+    for (TableSpec& table : spec_.tables) {
+      if (mixes) table.technique = kTechniques[random.below(std::size(kTechniques))];
+      // A table that is copied whole is short: every row of it takes messages.
+      if (table.technique == kFullReplication && table.rows > 16) table.technique = kReplication;
+      if (!places) continue;
+      for (std::uint64_t end = 0; end < table.rows;) {
+        end = std::min(table.rows, end + 1 + random.below(table.rows));
+        table.homes.push_back({end, random.chance(0.1) ? kHomeByHash : any_node()});
+      }
     }
   }
 
@@ -303,6 +351,50 @@ class Generator {
     if (random_.chance(0.5)) settings.max_queued_bytes = one_of<std::size_t>({1, 1, 200, 500});
   }
 
+  // From numbers of their own, too. Only keys that are used are drawn.
+  void draw_samples() {
+    Random random(mix(spec_.seed) ^ 0x73616d70U);
+    if (!random.chance(0.3)) return;
+    using enum SamplingScheme;
+    constexpr SamplingScheme kSchemes[] = {kNaive, kPreloc, kPool, kLocal, kLocal};
+    std::vector<std::size_t> largest;
+    Key first = 0;
+    for (TableSpec& table : spec_.tables) {
+      std::vector<double> weights(table.rows);
+      for (const Key key : spec_.keys) {
+        if (key - first < table.rows) weights[key - first] = 1.0 + static_cast<double>(random.below(4));
+      }
+      first += table.rows;
+      SamplingSpec sampling;
+      sampling.distribution = std::make_shared<const Distribution>(Distribution::weighted(weights));
+      sampling.scheme = kSchemes[random.below(std::size(kSchemes))];
+      sampling.replacement = random.chance(0.5);
+      sampling.seed = random.next();
+      sampling.pool_size = 1 + random.below(6);
+      sampling.reuse = 1 + random.below(3);
+      const std::uint64_t rows = sampling.distribution->possible();
+      largest.push_back(sampling.replacement ? 3 : std::min(rows, sampling.pool_size));
+      table.sampling = std::move(sampling);
+    }
+    for (Program& program : spec_.programs) {
+      for (std::size_t i = program.size() / 3; i > 0; --i) {
+        Call prepare;
+        prepare.kind = CallKind::kPrepareSample;
+        prepare.start_in = static_cast<Clock>(random.below(3));
+        prepare.length = 1 + static_cast<Clock>(random.below(narrow_ ? 2 : 6));
+        prepare.table = random.below(spec_.tables.size());
+        prepare.size = 1 + random.below(largest[prepare.table]);
+        Call pull;
+        pull.kind = CallKind::kPullSample;
+        pull.asynchronous = random.chance(asynchronous_);
+        const std::size_t at = random.below(program.size());
+        const std::size_t behind = std::min(program.size() - 1, at + random.below(4));
+        program.insert(program.begin() + static_cast<std::ptrdiff_t>(behind), pull);
+        program.insert(program.begin() + static_cast<std::ptrdiff_t>(at), prepare);
+      }
+    }
+  }
+
   Random random_;
   WorldSpec spec_;
   bool narrow_ = false;
@@ -313,6 +405,7 @@ class Generator {
   bool barriers_ = false;
   bool restless_ = false;
   std::vector<std::size_t> pushes_;
+  std::array<Wire, 2> wires_{};  // of the tables
 };
 
 }  // namespace

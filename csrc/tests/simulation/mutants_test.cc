@@ -11,9 +11,10 @@ namespace {
 
 constexpr std::uint64_t kWorlds = 5000;
 
-// Those that take a coincidence of many events; schedules_test.cc has a schedule for each.
+// Those that take a coincidence of many events; schedules_test.cc has a schedule for each. And one that takes
+// a checkpoint: see snapshots_test.cc.
 constexpr Mutant kByScheduleOnly[] = {Mutant::no_rc_check, Mutant::absorb_no_bump, Mutant::news_unordered,
-                                      Mutant::echo_in_between};
+                                      Mutant::echo_in_between, Mutant::rest_lost_at_checkpoint};
 
 bool left_out(Mutant mutant) {
   return std::find(std::begin(kByScheduleOnly), std::end(kByScheduleOnly), mutant) !=

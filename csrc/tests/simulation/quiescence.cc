@@ -5,9 +5,10 @@
 #include <cstring>
 #include <string>
 
-#include "adaps/local.h"
+#include "protocol/local.h"
 #include "simulation/checker.h"
 #include "simulation/violation.h"
+#include "store/codec.h"
 
 namespace adaps::simulation {
 
@@ -17,6 +18,7 @@ struct View {
   State state = State::kNone;
   bool readable = false;
   std::vector<float> value;  // and optimizer state; empty unless the node holds the key
+  std::vector<float> rest;   // which a lossy wire has left of its changes; empty if there is none
 };
 
 View look(NodeState& node, Key name) {
@@ -31,15 +33,56 @@ View look(NodeState& node, Key name) {
     view.value.assign(key.value(), key.value() + key.width());
   }
   view.readable = view.state == State::kOwner || view.state == State::kReplica;
+  if (view.state == State::kReplica && key.header().has_changes()) {
+    const Unapplied& changes = node.partition_of(name).tables.unapplied.at(key.header().changes());
+    if (changes.in_flight || !changes.unsent.is_rest()) throw Violation("at rest: a change was not sent");
+    view.rest.assign(changes.unsent.floats.get(), changes.unsent.floats.get() + key.width());
+  }
   return view;
 }
 
-// A rough replica may have been sent changes one by one that its owner added up before.
-bool equal(const std::vector<float>& replica, const std::vector<float>& owner, bool rough) {
+std::size_t writes_of(const World& world, std::size_t position) {
+  std::size_t count = 0;
+  for (const Record& record : world.history()) {
+    for (const Write& write : record.writes) count += write.key == position ? 1 : 0;
+  }
+  return count;
+}
+
+// How far a replica may be from its owner. A rough one may have been sent changes one by one that its owner
+// added up before; a rounded one was sent what it began with, which may have been larger by all that was
+// written since.
+float tolerance(const World& world, std::size_t position, const std::vector<float>& owner) {
   constexpr float kRounding = 1e-4F;
-  return std::equal(replica.begin(), replica.end(), owner.begin(), owner.end(), [&](float a, float b) {
-    return a == b || (rough && std::abs(a - b) <= kRounding * std::max(1.0F, std::abs(b)));
-  });
+  const WorldSpec& spec = world.spec();
+  if (spec.reads_tell()) return 0.0F;
+  float largest = 1.0F;
+  for (const float x : owner) largest = std::max(largest, std::abs(x));
+  float bound = spec.rough ? kRounding * largest : 0.0F;
+  if (spec.rounds()) {
+    largest *= 1.1F;  // rests lower a value, too
+    if (spec.rough) largest += static_cast<float>(writes_of(world, position));
+    for (const TableSpec& table : spec.tables) bound = std::max(bound, rounding_bound(table.wire, largest));
+    bound = std::max(bound, rounding_bound(Wire::kBfloat16, largest));  // of optimizer state
+  }
+  return bound;
+}
+
+bool equal(const View& replica, const std::vector<float>& owner, float tolerance) {
+  for (std::size_t i = 0; i < owner.size(); ++i) {
+    const float rest = replica.rest.empty() ? 0.0F : replica.rest[i];
+    if (!(std::abs(replica.value[i] - rest - owner[i]) <= tolerance)) return false;
+  }
+  return true;
+}
+
+// With what has not come to it yet.
+std::vector<float> whole_value(const View& owner, const std::vector<View>& views) {
+  std::vector<float> value = owner.value;
+  for (const View& view : views) {
+    for (std::size_t i = 0; i < view.rest.size(); ++i) value[i] += view.rest[i];
+  }
+  return value;
 }
 
 // Some rules count the gradients that a row got.
@@ -64,7 +107,12 @@ bool replicates(Technique technique) {
   return technique == Technique::kReplication || technique == Technique::kFullReplication;
 }
 
-Technique technique_of(const World& world) { return world.spec().settings.technique; }
+bool any_permanent(const World& world) {
+  const std::vector<TableSpec>& tables = world.spec().tables;
+  return std::any_of(tables.begin(), tables.end(), [&](const TableSpec& table) {
+    return table.technique.value_or(world.spec().settings.technique) == Technique::kFullReplication;
+  });
+}
 
 // Who has intent for a key: certainly, and possibly (an intent that begins later may be acted on early).
 struct Interested {
@@ -86,14 +134,22 @@ Interested interested(World& world, std::uint32_t key) {
 }
 
 void check_stays_at_home(World& world, Key key) {
-  NodeState& home = world.cluster().node(world.cluster().node(0).directory.home(key));
+  NodeState& home = world.cluster().node(home_of(world.spec(), key));
   if (look(home, key).state != State::kOwner)
     throw Violation("technique: a key left its home", where(key, home.settings.rank));
 }
 
+// Requests that have lost their way are sent by way of the home node.
+void check_home_knows(World& world, Key key, NodeId owner) {
+  const NodeId home = home_of(world.spec(), key);
+  const LockedKey locked(world.cluster().node(home).store, key);
+  if (home != owner && locked.location() != owner)
+    throw Violation("at rest: home looks for a key elsewhere", where(key, home));
+}
+
 void check_effect(World& world, std::uint32_t position) {
-  const Technique technique = technique_of(world);
   const Key key = world.spec().keys[position];
+  const Technique technique = technique_of(world.spec(), key);
   if (technique != Technique::kAdaptive && technique != Technique::kRelocation)
     check_stays_at_home(world, key);
   if (technique == Technique::kStatic || technique == Technique::kRelocation) return;
@@ -125,6 +181,8 @@ void extend_intents(World& world) {
   const std::vector<Intent>& intents = world.intents();
   for (std::size_t i = 0; i < intents.size(); ++i) {
     const Intent& intent = intents[i];
+    const Technique technique = technique_of(world.spec(), world.spec().keys[intent.key]);
+    if (technique != Technique::kAdaptive && !replicates(technique)) continue;
     const Clock clock = world.clock(intent.node, intent.worker);
     if (intent.start <= clock && clock < intent.end) world.extend_intent(intent, kLonger);
   }
@@ -163,7 +221,7 @@ void be_idle(World& world) {
 }
 
 void check_left_over(World& world) {
-  const bool permanent = technique_of(world) == Technique::kFullReplication && world.cluster().nodes() > 1;
+  const bool permanent = any_permanent(world) && world.cluster().nodes() > 1;
   for (NodeId rank = 0; rank < world.cluster().nodes(); ++rank) {
     NodeState& node = world.cluster().node(rank);
     if (node.epochs.outstanding() != 0) throw Violation("left over: writes are counted as not applied");
@@ -175,9 +233,11 @@ void check_left_over(World& world) {
     }
     if (!permanent && node.store.slots_in_use() != owned)
       throw Violation("left over: a slot that nobody uses");
-    for (const auto& channel : node.channels) {
-      if (channel->sides().unapplied.in_use() != 0) throw Violation("left over: changes of a replica");
-      if (!permanent && channel->sides().holders.in_use() != 0) throw Violation("left over: holders");
+    for (const auto& partition : node.partitions) {
+      // Rests of permanent replicas stay.
+      if (partition->tables.unapplied.in_use() != 0 && !(permanent && world.spec().rounds()))
+        throw Violation("left over: changes of a replica");
+      if (!permanent && partition->tables.holders.in_use() != 0) throw Violation("left over: holders");
     }
   }
 }
@@ -195,13 +255,16 @@ std::vector<Content> check_at_rest(World& world) {
     if (owners != 1) {
       throw Violation("at rest: key ", key, " has ", owners, " owners");
     }
-    const View& owner = *std::find_if(views.begin(), views.end(), owns);
+    const auto owner_at = std::find_if(views.begin(), views.end(), owns);
+    check_home_knows(world, key, static_cast<NodeId>(owner_at - views.begin()));
+    const View& owner = *owner_at;
     for (NodeId node = 0; node < views.size(); ++node) {
       const View& view = views[node];
       if (view.state == State::kPending)
         throw Violation("at rest: an intent without answer", where(key, node));
       if (view.state == State::kDropping) throw Violation("at rest: a drop without answer", where(key, node));
-      if (view.state == State::kReplica && !equal(view.value, owner.value, world.spec().rough)) {
+      if (view.state == State::kReplica &&
+          !equal(view, owner.value, tolerance(world, contents.size(), owner.value))) {
         throw Violation("at rest: a replica differs from its owner", where(key, node));
       }
     }
@@ -219,7 +282,9 @@ std::vector<Content> check_at_rest(World& world) {
                     initial.begin() + static_cast<std::ptrdiff_t>(table.length()))) {
       throw Violation("at rest: optimizer state changed without a gradient");
     }
-    contents.push_back(read_content(std::span<const float>(owner.value).first(table.length())));
+    const std::vector<float> value = whole_value(owner, views);
+    contents.push_back(
+        read_content(std::span<const float>(value).first(table.length()), world.spec().coding()));
   }
   return contents;
 }
@@ -230,10 +295,8 @@ void check_intents(World& world) {
   read_local_values(world);
   be_idle(world);
   check_silence(world, messages, "an idle world");
-  if (technique_of(world) == Technique::kAdaptive || replicates(technique_of(world))) {
-    extend_intents(world);
-    check_silence(world, messages, "extending an intent");
-  }
+  extend_intents(world);
+  check_silence(world, messages, "extending an intent");
 }
 
 void check_after_end(World& world, const std::vector<Content>& before) {

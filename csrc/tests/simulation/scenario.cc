@@ -57,7 +57,7 @@ void Scenario::end_intent(NodeId node) {
 }
 
 void Scenario::flush(NodeId node) {
-  world_.cluster().channel(node, 0).request_round();
+  world_.cluster().channel(node, 0).partition().request_round();
   tick(node);
 }
 

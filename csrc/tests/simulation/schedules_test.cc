@@ -1,7 +1,7 @@
 // Races that random worlds find late or never, scheduled by hand (docs/design/protocol.md, section 18).
 // Each passes, and fails once the rule that it is about is gone.
-#include "adaps/mutant.h"
 #include "check.h"
+#include "simulation/mutants.h"
 #include "simulation/scenario.h"
 #include "simulation/violation.h"
 
@@ -191,7 +191,7 @@ void expect_caught(Schedule schedule, Mutant mutant, NodeId nodes, const char* p
     schedule(right);
     right.finish();
   }
-  selected_mutant = mutant;
+  select_mutant(mutant);
   std::string caught = "nothing";
   Scenario wrong(nodes, rule);
   try {
@@ -200,7 +200,7 @@ void expect_caught(Schedule schedule, Mutant mutant, NodeId nodes, const char* p
   } catch (const Violation& violation) {
     caught = violation.kind();
   }
-  selected_mutant = Mutant::none;
+  select_mutant(Mutant::none);
   CHECK_EQ(caught, std::string(promise));
   if (caught != promise) {
     for (const std::string& line : wrong.log()) std::cout << "    " << line << "\n";

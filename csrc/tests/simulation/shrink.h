@@ -1,7 +1,7 @@
 // Makes a failing world small.
 #pragma once
 
-#include "adaps/mutant.h"
+#include "simulation/mutants.h"
 #include "simulation/spec.h"
 
 namespace adaps::simulation {

@@ -73,14 +73,20 @@ TEST(random_worlds_keep_every_promise) {
 }
 
 TEST(random_worlds_use_everything) {
-  std::vector<int> techniques(5), kinds(10), nodes(17);
+  // The calls of programs are those before a checkpoint's.
+  std::vector<int> techniques(5), kinds(static_cast<std::size_t>(CallKind::kFreeze)), nodes(17);
+  int mixed = 0, placed = 0, coarse = 0, rounded = 0;
   std::uint64_t relocations = 0, set_up = 0, dropped = 0, deltas = 0, refreshes = 0, forwarded = 0, late = 0;
   for (std::uint64_t number = 0; number < 1000; ++number) {
     const WorldSpec spec = random_world(2, number);
     ++techniques[static_cast<std::size_t>(spec.settings.technique)];
     ++nodes[spec.settings.nodes];
+    mixed += spec.tables.size() > 1 && spec.tables[0].technique != spec.tables[1].technique ? 1 : 0;
+    coarse += spec.coarse ? 1 : 0;
+    rounded += spec.rounded ? 1 : 0;
+    placed += spec.tables[0].homes.empty() ? 0 : 1;
     for (const Program& program : spec.programs) {
-      for (const Call& call : program) ++kinds[static_cast<std::size_t>(call.kind)];
+      for (const Call& call : program) ++kinds.at(static_cast<std::size_t>(call.kind));
     }
     World world(spec);
     world.run_until_quiet();
@@ -98,6 +104,10 @@ TEST(random_worlds_use_everything) {
     }
   }
   for (const int count : techniques) CHECK(count > 10);
+  CHECK(mixed > 30);
+  CHECK(placed > 200);
+  CHECK(coarse > 100);
+  CHECK(rounded > 100);
   for (const int count : kinds) CHECK(count > 100);
   for (std::size_t n = 2; n < nodes.size(); ++n) CHECK(nodes[n] > 0);
   for (const std::uint64_t count : {relocations, set_up, dropped, deltas, refreshes, forwarded, late})

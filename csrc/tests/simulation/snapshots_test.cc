@@ -2,8 +2,8 @@
 // it.
 #include <algorithm>
 
-#include "adaps/random.h"
 #include "check.h"
+#include "common/random.h"
 #include "simulation/explore.h"
 #include "simulation/generator.h"
 
@@ -57,6 +57,14 @@ TEST(a_snapshot_holds_every_write_once_and_loses_none) {
     const auto failure = failure_of(world_with_checkpoints(number), Mutant::none);
     if (failure) check::fail(__FILE__, __LINE__, "world " + std::to_string(number) + ": " + *failure);
   }
+}
+
+TEST(rests_that_no_snapshot_sees_are_noticed) {
+  int noticed = 0;
+  for (std::uint64_t number = 0; number < kWorlds; ++number)
+    noticed += failure_of(world_with_checkpoints(number), Mutant::rest_lost_at_checkpoint).has_value();
+  std::cout << "  " << noticed << " of " << kWorlds << " worlds whose snapshots leave out rests are found\n";
+  CHECK(noticed > 0);
 }
 
 TEST(keys_that_move_meanwhile_are_noticed) {

@@ -18,6 +18,10 @@ const char* name_of(CallKind kind) {
       return "intent";
     case CallKind::kWaitIntent:
       return "wait_intent";
+    case CallKind::kPrepareSample:
+      return "prepare_sample";
+    case CallKind::kPullSample:
+      return "pull_sample";
     case CallKind::kClock:
       return "advance_clock";
     case CallKind::kWaitAll:
@@ -36,6 +40,29 @@ const char* name_of(CallKind kind) {
   return "?";
 }
 
+Technique technique_of(const WorldSpec& spec, Key key) {
+  for (const TableSpec& table : spec.tables) {
+    if (key < table.rows) return table.technique.value_or(spec.settings.technique);
+    key -= table.rows;
+  }
+  return spec.settings.technique;
+}
+
+NodeId home_of(const WorldSpec& spec, Key key) {
+  const NodeId by_hash = Directory(spec.settings.nodes, spec.settings.channels).home(key);
+  for (const TableSpec& table : spec.tables) {
+    if (key >= table.rows) {
+      key -= table.rows;
+      continue;
+    }
+    for (const HomeRange& home : table.homes) {
+      if (key < home.end) return home.node == kHomeByHash ? by_hash : home.node;
+    }
+    break;
+  }
+  return by_hash;
+}
+
 std::string describe(const WorldSpec& spec) {
   std::ostringstream text;
   text << "seed " << spec.seed << ": " << spec.settings.nodes << " nodes, " << spec.settings.workers
@@ -43,16 +70,24 @@ std::string describe(const WorldSpec& spec) {
        << (spec.settings.timing ? ", timed" : ", at once") << ", " << spec.settings.max_rounds_per_second
        << " rounds/s, slices of " << spec.settings.slice << ", " << spec.settings.max_gradient_bytes
        << " bytes of gradients, " << spec.settings.max_queued_bytes << " bytes queued, keys";
-  const Directory directory(spec.settings.nodes, spec.settings.channels);
-  for (const Key key : spec.keys) text << " " << key << "@" << directory.home(key);
+  for (const Key key : spec.keys) text << " " << key << "@" << home_of(spec, key);
   if (spec.freeze_probability > 0.0) text << ", frozen links";
   for (const TableSpec& table : spec.tables) {
+    if (table.technique) text << ", " << table.name << " by " << name_of(*table.technique);
+    if (const auto& sampling = table.sampling)
+      text << ", samples of " << table.name << " by scheme " << static_cast<int>(sampling->scheme)
+           << (sampling->replacement ? "" : " without replacement") << ", pools of " << sampling->pool_size
+           << " used " << sampling->reuse << " times";
+    if (!table.homes.empty()) text << ", " << table.name << " at home at";
+    for (const HomeRange& home : table.homes) text << " " << home.node << " up to " << home.end;
+    if (table.wire != Wire::kFloat32) text << ", " << table.name << " as " << name_of(table.wire);
     const UpdateRule& rule = table.rule;
     if (spec.rough)
       text << ", rule " << static_cast<int>(rule.kind) << " with weight decay " << rule.weight_decay
            << (rule.decoupled ? " decoupled" : "") << " and momentum " << rule.momentum;
   }
   if (spec.backlog) text << ", a backlog";
+  if (spec.rounded) text << ", rounded";
   return text.str();
 }
 
@@ -60,7 +95,8 @@ std::string describe(const Call& call) {
   std::ostringstream text;
   text << name_of(call.kind);
   for (const std::uint32_t key : call.keys) text << " k" << key;
-  if (call.kind == CallKind::kIntent)
+  if (call.kind == CallKind::kPrepareSample) text << " of " << call.size << " from table " << call.table;
+  if (call.kind == CallKind::kIntent || call.kind == CallKind::kPrepareSample)
     text << " [+" << call.start_in << ", +" << call.start_in + call.length << ")";
   if (call.asynchronous) text << " async";
   return text.str();

@@ -1,15 +1,17 @@
 // A simulated world before it runs: cluster, network, speeds, and what each worker calls.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "adaps/directory.h"
-#include "adaps/message.h"
-#include "adaps/simulated_network.h"
-#include "adaps/table.h"
-#include "adaps/types.h"
+#include "common/types.h"
+#include "protocol/message.h"
+#include "simulation/content.h"
+#include "store/directory.h"
+#include "store/table.h"
+#include "transport/simulated_network.h"
 
 namespace adaps::simulation {
 
@@ -20,6 +22,8 @@ enum class CallKind : std::uint8_t {
   kSet,
   kIntent,
   kWaitIntent,
+  kPrepareSample,
+  kPullSample,  // the one that the worker prepared first, if there is one
   kClock,
   kWaitAll,
   kSync,
@@ -34,8 +38,10 @@ struct Call {
   CallKind kind = CallKind::kPull;
   bool asynchronous = false;
   std::vector<std::uint32_t> keys;  // positions in WorldSpec::keys
-  Clock start_in = 0;               // intent: clocks from now
+  Clock start_in = 0;               // intent, sample: clocks from now
   Clock length = 1;
+  std::size_t table = 0;  // sample: of which
+  std::size_t size = 0;   // sample: rows
 };
 
 using Program = std::vector<Call>;
@@ -66,7 +72,20 @@ struct WorldSpec {
   // Rules that leave no whole numbers: what values contain is not read from them; that replicas agree with
   // their owner is, up to rounding.
   bool rough = false;
+  // Wires round. Either what values contain is so coarse that it stays as it is; or it is only read from
+  // checkpoints and, together with the rests that are still on nodes, at the end.
+  bool coarse = false;
+  bool rounded = false;
+
+  const Coding& coding() const { return coarse ? kCoarse : kFine; }
+  bool rounds() const { return coarse || rounded; }
+  // Whether each value that a call reads tells what it contains.
+  bool reads_tell() const { return !rough && !rounded; }
 };
+
+// As the specification says it, without asking a node.
+Technique technique_of(const WorldSpec& spec, Key key);
+NodeId home_of(const WorldSpec& spec, Key key);
 
 const char* name_of(CallKind kind);
 std::string describe(const WorldSpec& spec);

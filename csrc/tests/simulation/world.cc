@@ -36,7 +36,9 @@ World::World(const WorldSpec& spec, std::vector<std::string>* log)
   }
   for (NodeId node = 0; node < cluster_.nodes(); ++node) {
     for (int channel = 0; channel < cluster_.channels(); ++channel) {
-      cluster_.channel(node, channel).set_waker([this, node, channel] { wake_later(node, channel); });
+      cluster_.channel(node, channel).partition().set_waker([this, node, channel] {
+        wake_later(node, channel);
+      });
       wake_later(node, channel);
     }
   }
@@ -108,6 +110,7 @@ void World::extend_intent(const Intent& intent, Clock length) {
   const Key key = spec_.keys[intent.key];
   const Clock now = clock(intent.node, intent.worker);
   cluster_.channel(intent.node, cluster_.node(intent.node).directory.channel(key))
+      .partition()
       .submit_intent(intent.worker, {key}, now, now + length);
 }
 

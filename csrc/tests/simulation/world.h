@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "adaps/operation.h"
-#include "adaps/random.h"
+#include "common/random.h"
+#include "node/sampling.h"
+#include "protocol/operation.h"
 #include "simulation/cluster.h"
 #include "simulation/history.h"
 #include "simulation/spec.h"
@@ -55,6 +57,11 @@ class World {
     std::vector<float> floats;
   };
 
+  struct PreparedSample {
+    Sampler* sampler;
+    Sample sample;
+  };
+
   struct Caller {  // a worker
     NodeId node = 0;
     int worker = 0;
@@ -67,8 +74,11 @@ class World {
     const Pending* waits_for = nullptr;
     bool waits_for_all = false;
     bool waits_for_others = false;
-    bool waits_for_room = false;  // before it submits
-    std::size_t snapshots = 0;    // that it took
+    bool waits_for_room = false;                     // before it submits
+    std::size_t snapshots = 0;                       // that it took
+    std::vector<std::unique_ptr<Sampler>> samplers;  // by table
+    std::vector<std::vector<Key>> handed_out;        // of the pools in use, by table
+    std::deque<PreparedSample> samples;
 
     bool blocked() const { return waits_for != nullptr || waits_for_all || waits_for_others; }
     bool finished() const { return next == program->size() && pending.empty() && !blocked(); }
@@ -81,6 +91,10 @@ class World {
   void call_operation(Caller& caller, const Call& call);
   void submit_part(Caller& caller);
   void signal_intent(Caller& caller, const Call& call);
+  void prepare_sample(Caller& caller, const Call& call);
+  void check_pool(Caller& caller, std::size_t table, const std::vector<Key>& keys);
+  void start_pull_of_sample(Caller& caller, Pending& pending);
+  std::uint32_t position_of(Key key) const;
   void advance_clock(Caller& caller, Clock by);
   void arrive_at_barrier(Caller& caller);
   void take_snapshot(Caller& caller);

@@ -1,10 +1,13 @@
 // The calls of a world's workers.
 #include <algorithm>
 #include <limits>
+#include <memory>
+#include <span>
 #include <utility>
+#include <vector>
 
-#include "adaps/local.h"
-#include "adaps/snapshot.h"
+#include "node/snapshot.h"
+#include "protocol/local.h"
 #include "simulation/text.h"
 #include "simulation/violation.h"
 #include "simulation/world.h"
@@ -42,6 +45,13 @@ void World::perform(Caller& caller, const Call& call) {
     case CallKind::kIntent:
       signal_intent(caller, call);
       break;
+    case CallKind::kPrepareSample:
+      prepare_sample(caller, call);
+      break;
+    case CallKind::kPullSample:
+      if (caller.samples.empty()) break;
+      call_operation(caller, call);
+      return;
     case CallKind::kClock:
       advance_clock(caller, 1);
       break;
@@ -96,11 +106,15 @@ void World::call_operation(Caller& caller, const Call& call) {
     caller.parts_left = cluster_.channels();
   } else if (call.kind == CallKind::kBarrier) {
     operation.left.store(1);
-    if (node.gathering.arrive(operation)) node.channels[0]->submit_gathered(false);
+    if (node.barrier.arrive(operation)) node.partitions[0]->submit_arrival(false);
     return;
   } else {
-    fill(call, pending);
-    start(node, operation, pending.keys);
+    if (call.kind == CallKind::kPullSample) {
+      start_pull_of_sample(caller, pending);
+    } else {
+      fill(call, pending);
+      start(node, operation, pending.keys);
+    }
     if (operation.done.load()) return;
     caller.parts_left = 1;
   }
@@ -120,9 +134,9 @@ void World::submit_part(Caller& caller) {
   if (caller.waits_for_room) return;
   --caller.parts_left;
   if (operation.kind == OperationKind::kSync) {
-    node.channels[static_cast<std::size_t>(caller.parts_left)]->submit_sync(operation);
+    node.partitions[static_cast<std::size_t>(caller.parts_left)]->submit_sync(operation);
   } else {
-    submit_units(node, operation);
+    submit_requests(node, operation);
     if (operation.completion.queued_bytes.load() >= spec_.settings.max_queued_bytes + operation.bytes)
       throw Violation("queue: ", operation.completion.queued_bytes.load(), " bytes are on the way");
   }
@@ -157,9 +171,9 @@ void World::fill(const Call& call, Pending& pending) {
     if (spec_.rough) {
       write_rough(number, row);
     } else if (call.kind == CallKind::kSet) {
-      write_set(number, row);
+      write_set(number, row, spec_.coding());
     } else {
-      write_push(number, row);
+      write_push(number, row, spec_.coding());
     }
     if (call.kind == CallKind::kPushGradients) {  // with a learning rate of 1
       for (float& x : row) x = -x;
@@ -168,25 +182,99 @@ void World::fill(const Call& call, Pending& pending) {
 }
 
 void World::signal_intent(Caller& caller, const Call& call) {
-  if (!spec_.settings.uses_intent()) return;
   NodeState& node = cluster_.node(caller.node);
   const Clock start = clock(caller.node, caller.worker) + call.start_in;
-  std::vector<std::vector<Key>> by_channel(node.channels.size());
+  std::vector<std::vector<Key>> by_channel(node.partitions.size());
   for (const std::uint32_t position : call.keys) {
     const Key key = spec_.keys[position];
-    by_channel[static_cast<std::size_t>(node.directory.channel(key))].push_back(key);
-    intents_.push_back({caller.node, caller.worker, position, start, start + call.length});
+    if (rules().uses_intent(node, key))
+      by_channel[static_cast<std::size_t>(node.directory.channel(key))].push_back(key);
+    if (node.settings.nodes > 1 && technique_of(spec_, key) != Technique::kStatic)
+      intents_.push_back({caller.node, caller.worker, position, start, start + call.length});
   }
   for (std::size_t i = 0; i < by_channel.size(); ++i) {
     if (!by_channel[i].empty()) {
-      node.channels[i]->submit_intent(caller.worker, std::move(by_channel[i]), start, start + call.length);
+      node.partitions[i]->submit_intent(caller.worker, std::move(by_channel[i]), start, start + call.length);
     }
   }
 }
 
+void World::prepare_sample(Caller& caller, const Call& call) {
+  NodeState& node = cluster_.node(caller.node);
+  caller.samplers.resize(node.tables.size());
+  caller.handed_out.resize(node.tables.size());
+  std::unique_ptr<Sampler>& sampler = caller.samplers[call.table];
+  if (sampler == nullptr) sampler = Sampler::make(node, caller.worker, node.tables[call.table]);
+  const Clock now = clock(caller.node, caller.worker);
+  const Clock start = now + call.start_in;
+  const Clock end = start + call.length;
+  std::vector<Announcement> announcements;
+  Sample sample = sampler->prepare(call.size, start, end, announcements);
+  for (const Announcement& announced : announcements) {
+    Call intent;
+    intent.kind = CallKind::kIntent;
+    for (const Key key : announced.keys) intent.keys.push_back(position_of(key));
+    intent.start_in = announced.start - now;
+    intent.length = announced.end - announced.start;
+    signal_intent(caller, intent);
+  }
+  // What was drawn is promised, whether it was announced or not.
+  for (const Key key : sample.keys) {
+    if (node.settings.nodes > 1 && technique_of(spec_, key) != Technique::kStatic)
+      intents_.push_back({caller.node, caller.worker, position_of(key), start, end});
+  }
+  if (sampler->table().spec().sampling->scheme == SamplingScheme::kPool)
+    check_pool(caller, call.table, sample.keys);
+  caller.samples.push_back({sampler.get(), std::move(sample)});
+}
+
+// Each row of a pool is handed out as often as the pool is used, before there is another pool.
+void World::check_pool(Caller& caller, std::size_t table, const std::vector<Key>& keys) {
+  const SamplingSpec& sampling = *caller.samplers[table]->table().spec().sampling;
+  const std::uint64_t rows = sampling.replacement
+                                 ? sampling.pool_size
+                                 : std::min(sampling.pool_size, sampling.distribution->possible());
+  std::vector<Key>& handed_out = caller.handed_out[table];
+  for (const Key key : keys) {
+    handed_out.push_back(key);
+    if (handed_out.size() < rows * sampling.reuse) continue;
+    for (const Key each : handed_out) {
+      const auto times = static_cast<std::uint64_t>(std::count(handed_out.begin(), handed_out.end(), each));
+      if (times % sampling.reuse != 0)
+        throw Violation("sample: key ", each, " of a pool was handed out ", times, " times");
+    }
+    handed_out.clear();
+  }
+}
+
+void World::start_pull_of_sample(Caller& caller, Pending& pending) {
+  history_[pending.record].kind = CallKind::kPull;  // a read like any other
+  const PreparedSample prepared = std::move(caller.samples.front());
+  caller.samples.pop_front();
+  const Table& table = prepared.sampler->table();
+  pending.keys.resize(prepared.sample.size);
+  pending.floats.assign(pending.keys.size() * table.length(), std::numeric_limits<float>::quiet_NaN());
+  const std::size_t here = prepared.sampler->take(prepared.sample, pending.keys, pending.floats.data());
+  for (const Key key : pending.keys) pending.positions.push_back(position_of(key));
+  std::vector<Key> sorted = pending.keys;
+  std::sort(sorted.begin(), sorted.end());
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (!table.spec().sampling->replacement && twice != sorted.end())
+    throw Violation("sample: key ", *twice, " comes twice");
+  pending.operation.out = pending.floats.data() + here * table.length();
+  start(cluster_.node(caller.node), pending.operation, std::span<const Key>(pending.keys).subspan(here));
+}
+
+std::uint32_t World::position_of(Key key) const {
+  const auto found = std::find(spec_.keys.begin(), spec_.keys.end(), key);
+  if (found == spec_.keys.end()) throw Violation("sample: key ", key, " has no weight");
+  return static_cast<std::uint32_t>(found - spec_.keys.begin());
+}
+
 void World::advance_clock(Caller& caller, Clock by) {
   const Clock clock = state(caller.node, caller.worker).clock.fetch_add(by) + by;
-  for (const auto& channel : cluster_.node(caller.node).channels) channel->on_clock(caller.worker, clock);
+  for (const auto& partition : cluster_.node(caller.node).partitions)
+    partition->on_clock(caller.worker, clock);
 }
 
 void World::arrive_at_barrier(Caller& caller) {
@@ -219,7 +307,7 @@ void World::take_snapshot(Caller& caller) {
       const auto position = static_cast<std::uint32_t>(found - spec_.keys.begin());
       ++snapshot.owners[position];
       const std::span<const float> value(values.data() + row * table.length(), table.length());
-      if (!spec_.rough) record.reads.push_back({position, read_content(value)});
+      if (!spec_.rough) record.reads.push_back({position, read_content(value, spec_.coding())});
     }
   }
   history_.push_back(std::move(record));
@@ -241,13 +329,13 @@ void World::complete(Caller& caller, Pending& pending) {
   Record& record = history_[pending.record];
   record.end = step_;
   record.ended = cluster_.network().now();
-  if (record.kind == CallKind::kPull && !spec_.rough) {
+  if (record.kind == CallKind::kPull && spec_.reads_tell()) {
     const Tables& tables = cluster_.node(0).tables;
     const float* at = pending.floats.data();
     for (std::size_t i = 0; i < pending.keys.size(); ++i) {
       const std::span<const float> row(at, tables.find(pending.keys[i]).length());
       at += row.size();
-      record.reads.push_back({pending.positions[i], read_content(row)});
+      record.reads.push_back({pending.positions[i], read_content(row, spec_.coding())});
     }
   }
   if (log_ != nullptr) {

@@ -1,0 +1,172 @@
+"""The few system calls of checkpoints: all that they ask of a disk, or change on it, goes through here.
+
+On a network file system, too, each of these is one step for all hosts: `link` and `create`, which fail if the
+name is taken, `lock`, and the removal of a name. Nothing relies on more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+__all__ = [
+    "close",
+    "create",
+    "is_folder",
+    "link",
+    "lock",
+    "make_folder",
+    "names",
+    "naming",
+    "open_file",
+    "process",
+    "read",
+    "remove_file",
+    "remove_folder",
+    "sync",
+    "sync_folder",
+    "unlock",
+    "write_at",
+]
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Have an OSError of the body name the file, which a call on a descriptor does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+# Reading
+
+
+def process() -> int:
+    """The number of this process, on its host."""
+    return os.getpid()
+
+
+def names(path: Path) -> list[str]:
+    """What is in a folder, sorted; entries that come or go meanwhile may be there or not."""
+    return sorted(os.listdir(path))
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is such a folder."""
+    return path.is_dir()
+
+
+def read(path: Path) -> bytes:
+    """All of a file."""
+    return path.read_bytes()
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a file to read it piece by piece."""
+    return path.open("rb")
+
+
+# Writing
+
+
+def create(path: Path) -> int:
+    """A descriptor of a new file; FileExistsError if there is one of that name."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+
+def write_at(descriptor: int, data: bytes | memoryview, offset: int) -> None:
+    """Write all of `data`."""
+    view = memoryview(data).cast("B")
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view = view[written:]
+        offset += written
+
+
+def sync(descriptor: int) -> None:
+    """Return when the file's content is on the disk."""
+    os.fsync(descriptor)
+
+
+def sync_folder(path: Path) -> None:
+    """Return when the folder's entries are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def close(descriptor: int) -> None:
+    """Let go of a file."""
+    os.close(descriptor)
+
+
+def link(source: Path, target: Path) -> None:
+    """Give a file another name in one step; FileExistsError if there is one of that name."""
+    os.link(source, target)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder; it may exist."""
+    path.mkdir(exist_ok=True)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file; it may be gone already."""
+    path.unlink(missing_ok=True)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder with all that is in it; it may be gone already."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(path)
+
+
+def lock(path: Path, text: bytes) -> bytes | int:
+    """Lock a file for this process, until its end at the latest, and write `text` into it.
+
+    Gives a handle for `unlock`, or, if the lock is held, what the holder wrote.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        # Not lockf: its lock would end as soon as any code of this process closed the same file.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, text, 0)
+    except BlockingIOError:
+        held = os.pread(descriptor, 1 << 16, 0)
+        os.close(descriptor)
+        return held
+    except BaseException:
+        os.close(descriptor)
+        raise
+    _locked.add(descriptor)
+    return descriptor
+
+
+def unlock(handle: int) -> None:
+    """Let others have a lock."""
+    _locked.remove(handle)
+    os.close(handle)
+
+
+_locked: set[int] = set()
+
+
+def _leave_locks_to_the_parent() -> None:
+    """A child that outlives its parent must not keep the parent's locks."""
+    for handle in _locked:
+        os.close(handle)
+    _locked.clear()
+
+
+os.register_at_fork(after_in_child=_leave_locks_to_the_parent)

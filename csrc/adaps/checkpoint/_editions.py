@@ -1,0 +1,295 @@
+"""Which checkpoint a directory holds, and who may say so: its editions, numbered manifests.
+
+The edition with the highest number counts. Each comes into being whole and in one step, by a link to the next
+number, which fails if that number is taken. A job that is to write begins with an edition that repeats the
+last checkpoint, and publishes its own after it, each with the number after its last. So once another job has
+begun, whatever an earlier one still does fails, or gets a number that no longer counts: it may have been
+stopped at any instruction, for as long as it likes.
+
+Nothing is removed that a later edition could need: only what was there before an edition was published that
+does not name it and was the newest one afterwards. Whoever could have needed it comes too late to publish.
+
+A lock, which its process holds until it ends, tells a second job of the first one. Where a file system knows
+no locks, or loses one because its holder cannot be reached, the editions still hold.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import logging
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from adaps.checkpoint import _disk, _manifest
+from adaps.checkpoint._manifest import Edition, Manifest, Writer
+from adaps.errors import CheckpointError
+
+__all__ = ["VERSION_1", "Publisher", "edition_name", "newest", "newest_number"]
+
+VERSION_1 = "manifest.json"
+"""The only manifest of a directory that version 1 wrote."""
+
+_NUMBERED = re.compile(r"^manifest-([0-9]{8,18})\.json$")
+_UNFINISHED = re.compile(r"^manifest-[0-9]{8,18}-[0-9a-f]{16}\.new$|^manifest\.json\.new$")
+_LOCK = "writer.lock"
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+_MOST_TRIES = 100
+"""Each is in vain only if another process publishes at that moment."""
+
+_log = logging.getLogger("adaps")
+
+
+def edition_name(number: int) -> str:
+    """The file of an edition."""
+    return VERSION_1 if number == 0 else f"manifest-{number:08d}.json"
+
+
+def newest_number(directory: Path) -> int | None:
+    """The number of the edition that counts; None if there is none, and so no checkpoint."""
+    found = _names(directory)
+    numbers = [int(match[1]) for name in found if (match := _NUMBERED.match(name))]
+    return max(numbers, default=0 if VERSION_1 in found else None)
+
+
+def newest(directory: Path) -> Edition | None:
+    """The edition that counts; None if there is none, and so no checkpoint.
+
+    Raises
+    ------
+    CheckpointError
+        If there is one, but it cannot be read or is damaged.
+    """
+    found = _newest_text(directory)
+    return None if found is None else _manifest.decode(directory / edition_name(found[0]), found[1], found[0])
+
+
+class Publisher:
+    """A job's right to write checkpoints to a directory.
+
+    Parameters
+    ----------
+    directory : Path
+        It need not exist.
+    life : str
+        16 hexadecimal digits that no other job has, nor an earlier start of this one.
+    lives : callable
+        Whether the node that writes is still there; if not, another one of this process may take its place.
+    """
+
+    def __init__(self, directory: Path, life: str, lives: Callable[[], bool]) -> None:
+        self._directory = directory
+        self._lives = lives
+        self._writer = Writer(life, _disk.process(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S"))
+        self._last = 0
+
+    def begin(self, folder: Path) -> None:
+        """Make the folder of a checkpoint that is to be written.
+
+        Raises
+        ------
+        CheckpointError
+            If another job writes to the directory, or has begun to since this one did.
+        OSError
+        """
+        missing = [path for path in (self._directory, *self._directory.parents) if not _disk.is_folder(path)]
+        for path in reversed(missing):
+            _disk.make_folder(path)
+            _disk.sync_folder(path.parent)
+        if self._last == 0:
+            self._take_over()
+        self.check()
+        _disk.make_folder(folder)
+        _disk.sync_folder(self._directory)
+
+    def publish(self, checkpoint: Manifest) -> None:
+        """Make a checkpoint, whose files are on the disk, the one of the directory; its number is given here.
+
+        Raises
+        ------
+        CheckpointError
+            If another job has begun to write to the directory. The checkpoint is not published then.
+        OSError
+            The checkpoint may have been published or not.
+        """
+
+        for _ in range(_MOST_TRIES):
+            before = newest(self._directory)
+            self._check(before)
+            number = 1 + max(self._last, 0 if before is None else before.number)
+            last = None if before is None else before.checkpoint
+            sequence = 1 if last is None else last.sequence + 1
+            if self._published(number, dataclasses.replace(checkpoint, sequence=sequence)):
+                self._last = number
+                return
+        raise CheckpointError(f"{self._directory} changes again and again, by no job that is known")
+
+    def check(self) -> None:
+        """Raise CheckpointError if another job has begun to write to the directory since this one did."""
+        if self._last:
+            self._check(newest(self._directory))
+
+    def end(self) -> None:
+        """Let other jobs write to the directory."""
+        place = self._place()
+        if place in _locks and _locks[place][0] is self:
+            _, handle = _locks.pop(place)
+            if handle is not None:
+                _disk.unlock(handle)
+
+    def _take_over(self) -> None:
+        """Publish an edition that repeats the last checkpoint; only from one that does not live."""
+        for _ in range(_MOST_TRIES):
+            seen = newest_number(self._directory)
+            self._lock()
+            before = newest(self._directory)
+            # They differ if another job has begun meanwhile; locks may get lost, so it may hold one, too: try
+            # again.
+            if seen == (None if before is None else before.number):
+                number = 1 if before is None else before.number + 1
+                if self._published(number, None if before is None else before.checkpoint):
+                    self._last = number
+                    return
+            self.end()
+        raise CheckpointError(f"{self._directory} is written to by other jobs again and again")
+
+    def _check(self, found: Edition | None) -> None:
+        if found is not None and (found.writer is None or found.writer.life != self._writer.life):
+            raise CheckpointError(
+                f"{self._directory} was taken over by {found.writer}: this job, {self._writer}, writes no "
+                "checkpoints there any more"
+            )
+
+    def _published(self, number: int, checkpoint: Manifest | None) -> bool:
+        """Whether this is now the edition that counts."""
+        present = _names(self._directory)
+        text = _manifest.encode(self._writer, checkpoint)
+        unfinished = self._directory / f"manifest-{number:08d}-{secrets.token_hex(8)}.new"
+        try:
+            _write(unfinished, text)
+            try:
+                _disk.link(unfinished, self._directory / edition_name(number))
+            except (FileExistsError, FileNotFoundError):
+                # Another job published first, or a network file system made the link and lost the answer;
+                # what the directory holds, read below, tells which.
+                pass
+            except OSError as error:
+                if error.errno in _NO_LINKS:
+                    raise CheckpointError(
+                        f"{self._directory} is on a file system without hard links, which checkpoints need: "
+                        f"{error.strerror}"
+                    ) from error
+                raise
+        finally:
+            _disk.remove_file(unfinished)
+        _disk.sync_folder(self._directory)
+        if _newest_text(self._directory) != (number, text):
+            return False
+        self._remove([name for name in present if _is_superseded(name, number, checkpoint)])
+        return True
+
+    def _remove(self, superseded: list[str]) -> None:
+        """Remove what no edition needs; what is left by a failure to do so goes with the next one."""
+        for name in superseded:
+            path = self._directory / name
+            try:
+                if _manifest.is_folder_name(name):
+                    _disk.remove_folder(path)
+                else:
+                    _disk.remove_file(path)
+            except OSError as error:
+                _log.warning("%s, which is left of a checkpoint, could not be removed: %s", path, error)
+
+    def _lock(self) -> None:
+        place = self._place()
+        other, handle = _locks.get(place, (None, None))
+        if other is None:
+            try:
+                answer = _disk.lock(self._directory / _LOCK, str(self._writer).encode())
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+                _log.warning(
+                    "%s cannot be locked, so no second job is told before it writes there: %s",
+                    self._directory,
+                    error.strerror,
+                )
+            else:
+                if isinstance(answer, bytes):
+                    holder = " ".join(answer.decode(errors="replace").split()) or "another process"
+                    raise self._in_use(holder)
+                handle = answer
+        elif other is not self and other._lives():
+            raise self._in_use(f"another node of this process, {other._writer},")
+        _locks[place] = self, handle
+
+    def _in_use(self, holder: str) -> CheckpointError:
+        return CheckpointError(
+            f"{self._directory} is in use: {holder} writes its checkpoints there; give each job a "
+            "directory of its own, or end that one"
+        )
+
+    def _place(self) -> tuple[int, str]:
+        return _disk.process(), os.path.realpath(self._directory)
+
+
+# Keyed by process, too, as a forked child inherits this dictionary but not the locks.
+_locks: dict[tuple[int, str], tuple[Publisher, int | None]] = {}
+
+
+def _newest_text(directory: Path) -> tuple[int, bytes] | None:
+    for _ in range(_MOST_TRIES):
+        number = newest_number(directory)
+        if number is None:
+            return None
+        path = directory / edition_name(number)
+        try:
+            return number, _disk.read(path)
+        except FileNotFoundError:
+            continue  # a newer edition has replaced it meanwhile
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    raise CheckpointError(f"{path} is in its directory, but there is no such file")
+
+
+def _names(directory: Path) -> list[str]:
+    """What is in the directory; nothing if it does not exist."""
+    try:
+        found = _disk.names(directory)
+        # A single listing may miss both the edition that is removed and the one that replaces it.
+        while (again := _disk.names(directory)) != found:
+            found = again
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CheckpointError(f"{directory} cannot be read: {error.strerror}") from error
+    return found
+
+
+def _is_superseded(name: str, number: int, checkpoint: Manifest | None) -> bool:
+    """Whether nothing needs what was there before an edition was published."""
+    if _manifest.is_folder_name(name):
+        return checkpoint is None or name != checkpoint.folder
+    numbered = _NUMBERED.match(name)
+    return (
+        name == VERSION_1
+        or bool(_UNFINISHED.match(name))
+        or (numbered is not None and int(numbered[1]) < number)
+    )
+
+
+def _write(path: Path, text: bytes) -> None:
+    descriptor = _disk.create(path)
+    try:
+        with _disk.naming(path):
+            _disk.write_at(descriptor, text, 0)
+            _disk.sync(descriptor)
+    finally:
+        _disk.close(descriptor)

@@ -1,0 +1,273 @@
+"""Files in the safetensors format, written and read piece by piece.
+
+Eight bytes: the header's length, little-endian. Then the header, JSON: for each tensor its dtype, shape and
+place (first byte and end, counted from the header's end), and text under ``__metadata__``. Then the tensors,
+little-endian. The checksums are CRC-32 as `zlib.crc32` computes it: of the first two parts together, under
+the name ``header``, and of each tensor.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import msgspec
+
+from adaps.checkpoint import _disk
+from adaps.errors import CheckpointError
+
+__all__ = ["HEADER", "Header", "Reader", "Tensor", "Writer", "item_size", "read_header", "verify"]
+
+HEADER = "header"
+"""What the header is called among a file's checksums."""
+
+MOST_HEADER_BYTES = 1 << 24
+CHUNK_BYTES = 1 << 22
+
+_ITEM_SIZES = {
+    "F64": 8,
+    "F32": 4,
+    "F16": 2,
+    "I64": 8,
+    "I32": 4,
+    "I16": 2,
+    "I8": 1,
+    "U64": 8,
+    "U32": 4,
+    "U16": 2,
+    "U8": 1,
+    "BOOL": 1,
+}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor's type and place in its file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    first_byte: int
+    """Counted from the start of the file."""
+
+    @property
+    def bytes(self) -> int:
+        """Size."""
+        return item_size(self.dtype) * prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file holds."""
+
+    tensors: dict[str, Tensor]
+    metadata: dict[str, str]
+    bytes: int
+    """Size of the header with its length."""
+
+
+def item_size(dtype: str) -> int:
+    """Bytes of one element."""
+    return _ITEM_SIZES[dtype]
+
+
+class Writer:
+    """A new file, whose tensors' sizes are known and whose contents come piece by piece.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    tensors : mapping of str to (dtype, shape)
+        In the order of their places.
+    metadata : mapping of str to str
+        Text for the header.
+
+    Attributes
+    ----------
+    bytes : int
+        Size of the complete file.
+    checksums : dict of str to int
+        CRC-32 of what was written so far.
+    """
+
+    def __init__(
+        self, path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str]
+    ) -> None:
+        head = _encode(tensors, metadata)
+        self._places: dict[str, int] = {}
+        self._ends: dict[str, int] = {}
+        offset = len(head)
+        for name, (dtype, shape) in tensors.items():
+            self._places[name] = offset
+            offset += item_size(dtype) * prod(shape)
+            self._ends[name] = offset
+        self.path = path
+        self.bytes = offset
+        self.checksums = {HEADER: zlib.crc32(head)} | dict.fromkeys(tensors, 0)
+        self._descriptor = _disk.create(path)
+        try:
+            with _disk.naming(path):
+                _disk.write_at(self._descriptor, head, 0)
+        except BaseException:
+            _disk.close(self._descriptor)
+            raise
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                with _disk.naming(self.path):
+                    _disk.sync(self._descriptor)
+        finally:
+            _disk.close(self._descriptor)
+        if kind is None and self._places != self._ends:
+            raise AssertionError(f"{self.path} was left incomplete")
+
+    def append(self, tensor: str, data: Any) -> None:
+        """Write the next bytes of a tensor: any C-contiguous buffer."""
+        view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
+        self.checksums[tensor] = zlib.crc32(view, self.checksums[tensor])
+        with _disk.naming(self.path):
+            _disk.write_at(self._descriptor, view, self._places[tensor])
+        self._places[tensor] += len(view)
+
+
+class Reader:
+    """An open file. Raises CheckpointError naming the file where it is not what it has to be."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file: BinaryIO = _disk.open_file(path)
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be opened: {error.strerror}") from error
+        try:
+            self.header = read_header(path, self._file)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def checksum(self, first: int, count: int, buffer: bytearray) -> int:
+        """CRC-32 of `count` bytes of the file, read by way of `buffer`."""
+        self._file.seek(first)
+        checksum, view = 0, memoryview(buffer)
+        while count:
+            got: int = self._file.readinto(view[: min(count, len(view))])  # type: ignore[attr-defined]
+            if not got:
+                raise CheckpointError(f"{self.path} ends too early")
+            checksum = zlib.crc32(view[:got], checksum)
+            count -= got
+        return checksum
+
+    def read_into(self, tensor: str, offset: int, buffer: Any) -> None:
+        """Fill `buffer` with bytes of a tensor, from byte `offset` of it on."""
+        view = memoryview(buffer).cast("B") if memoryview(buffer).nbytes else memoryview(b"")
+        self._file.seek(self.header.tensors[tensor].first_byte + offset)
+        while view:
+            count = self._file.readinto(view)  # type: ignore[attr-defined]
+            if not count:
+                raise CheckpointError(f"{self.path} ends inside the tensor {tensor!r}")
+            view = view[count:]
+
+
+def read_header(path: Path, file: BinaryIO) -> Header:
+    """The header of an open file, whose size has to be what the header says."""
+    size = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    first = file.read(8)
+    length = int.from_bytes(first, "little")
+    if len(first) < 8 or length > min(size - 8, MOST_HEADER_BYTES):
+        raise CheckpointError(
+            f"{path} is truncated or no safetensors file: its {size} bytes announce a header of {length}"
+        )
+    text = file.read(length)
+    try:
+        raw = msgspec.json.decode(text)  # stricter than json: no NaN, no text that cannot be encoded
+        metadata = raw.pop("__metadata__", {})
+        tensors = {name: _tensor(entry, 8 + length) for name, entry in raw.items()}
+        if not all(isinstance(value, str) for value in metadata.values()):
+            raise TypeError("metadata is not text")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path} has a damaged header: {error}") from error
+    end = 8 + length
+    for name, tensor in sorted(tensors.items(), key=lambda item: item[1].first_byte):
+        if tensor.first_byte != end:
+            raise CheckpointError(f"{path} has a damaged header: the tensor {name!r} begins at a wrong byte")
+        end += tensor.bytes
+    if end != size:
+        raise CheckpointError(f"{path} is damaged: it has {size} bytes where its header tells of {end}")
+    return Header(tensors, metadata, 8 + length)
+
+
+def verify(path: Path, size: int, checksums: Mapping[str, int]) -> Header:
+    """Read a whole file and compare its size and checksums."""
+    told = f"the checkpoint's manifest tells of {size} bytes"
+    try:
+        with _disk.open_file(path) as file:
+            found = file.seek(0, io.SEEK_END)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing; {told}") from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be opened: {error.strerror}") from error
+    if found != size:
+        raise CheckpointError(f"{path} has {found} bytes; {told}")
+    with Reader(path) as reader:
+        header = reader.header
+        if set(checksums) != {HEADER, *header.tensors}:
+            raise CheckpointError(
+                f"{path} holds {', '.join(map(repr, header.tensors))}; "
+                "the checkpoint's manifest tells of other tensors"
+            )
+        buffer = bytearray(CHUNK_BYTES)
+        places = {HEADER: (0, header.bytes)} | {
+            name: (tensor.first_byte, tensor.bytes) for name, tensor in header.tensors.items()
+        }
+        for name, (first, count) in places.items():
+            checksum = reader.checksum(first, count, buffer)
+            if checksum != checksums[name]:
+                raise CheckpointError(
+                    f"{path} is damaged: {name} has the checksum {checksum:08x}; "
+                    f"the checkpoint's manifest says {checksums[name]:08x}"
+                )
+    return header
+
+
+def _encode(tensors: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str]) -> bytes:
+    entries: dict[str, Any] = {"__metadata__": dict(metadata)}
+    offset = 0
+    for name, (dtype, shape) in tensors.items():
+        end = offset + item_size(dtype) * prod(shape)
+        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin aligned
+    return len(text).to_bytes(8, "little") + text
+
+
+def _tensor(entry: Any, start: int) -> Tensor:
+    dtype, shape, (first, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not all(type(number) is int and number >= 0 for number in (*shape, first, end)):
+        raise ValueError("a shape or place is no natural number")
+    tensor = Tensor(dtype, tuple(shape), start + first)
+    if tensor.bytes != end - first:
+        raise ValueError(f"a tensor of shape {shape} and dtype {dtype!r} does not have {end - first} bytes")
+    return tensor

@@ -1,0 +1,82 @@
+"""What this version does not execute, and what a node alone does not: refused where a policy is given to it,
+never ignored.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from adaps.policy.catalogue import Catalogue
+    from adaps.policy.document import Policy
+
+__all__ = ["left_to_training", "not_executed"]
+
+
+def left_to_training(policy: Policy, catalogue: Catalogue) -> list[str]:
+    """What the training code carries out, as `autoada` does, and a node cannot: a sentence each.
+
+    Parameters
+    ----------
+    policy : Policy
+        That fits the catalogue.
+    catalogue : Catalogue
+        The parameters that it is to manage.
+    """
+    numbers = sorted({part.rule for managed in policy.managed(catalogue) for part in managed.parts})
+    found = [
+        f"rule {number}: lookahead is for the code that signals intent, which a node does not; give the "
+        "policy to autoada"
+        for number in numbers
+        if policy.rules[number - 1].lookahead is not None
+    ]
+    if policy.synchronization.every:
+        found.append(
+            f"[synchronization]: every = {policy.synchronization.every} is for the code that trains, "
+            "which a node does not; give the policy to autoada"
+        )
+    return found
+
+
+_ALIKE = {
+    "lookahead": "give rows of {name} different lookaheads, and all rows of a parameter are announced alike",
+    "technique": (
+        "manage rows of {name} by different techniques, and the server manages all rows of a parameter by one"
+    ),
+    "wire": "give rows of {name} different wires, and the server sends all rows of a parameter by one",
+}
+"""What all rows of a parameter have alike, and what is said of rules that differ in it."""
+
+
+def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
+    """What has to be left out: a sentence each; none if `autoada` and the server execute all of the policy.
+
+    Parameters
+    ----------
+    policy : Policy
+        That fits the catalogue.
+    catalogue : Catalogue
+        The parameters that it is to manage.
+    """
+    found = []
+    numbers: dict[int, str] = {}
+    for managed in policy.managed(catalogue):
+        name = managed.parameter.name
+        for part in managed.parts:
+            numbers.setdefault(part.rule, name)
+        rules = [policy.rules[part.rule - 1] for part in managed.parts]
+        for field, sentence in _ALIKE.items():
+            if len({getattr(rule, field) for rule in rules}) > 1:
+                which = " and ".join(str(part.rule) for part in managed.parts)
+                found.append(f"rules {which} {sentence.format(name=name)}")
+    for number in sorted(numbers):
+        rule = policy.rules[number - 1]
+        if rule.technique == "allreduce":
+            found.append(f"rule {number}: technique 'allreduce' of {numbers[number]} is not executed yet")
+        if rule.home.scheme == "with":
+            found.append(f"rule {number}: home with of {numbers[number]} is not executed yet")
+        if rule.exchange != "auto":
+            found.append(f"rule {number}: exchange = {rule.exchange} is not executed yet; leave it 'auto'")
+    if policy.data.shares != "equal":
+        found.append(f"[data]: shares = {policy.data.shares!r} is not executed yet; leave it 'equal'")
+    return found

@@ -1,0 +1,17 @@
+// Messages for events that no exception can report, as no call of the user's is running.
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace adaps {
+
+enum class LogLevel { kDebug, kWarning };
+using LogSink = std::function<void(LogLevel, const std::string&)>;
+
+// Messages go to `sink` from now on, one at a time but from any thread; an empty one restores the default,
+// which writes warnings to standard error. The sink must not call set_log_sink() or log_message().
+void set_log_sink(LogSink sink);
+void log_message(LogLevel level, const std::string& message);
+
+}  // namespace adaps

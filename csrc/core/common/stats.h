@@ -1,0 +1,78 @@
+// What a node counts.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "common/types.h"
+
+namespace adaps {
+
+// A counter with one writing thread and any number of readers: no locked instruction on the hot path.
+class Counter {
+ public:
+  void add(std::uint64_t n = 1) {
+    value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+  }
+  std::uint64_t get() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::uint64_t> value_{0};
+};
+
+// Keys of one operation by how they were served.
+struct AccessCounters {
+  Counter local;    // at the owner
+  Counter replica;  // from a replica on this node
+  Counter remote;   // by a message
+};
+
+// Of one table, written by one worker thread.
+struct TableAccesses {
+  AccessCounters pulled, pushed, set;
+  AccessCounters sampled;    // of what was pulled, the rows of samples
+  Counter sampled_fallback;  // rows of samples that too little was here for
+};
+
+// Written by one worker thread.
+struct alignas(64) WorkerCounters {
+  Counter staleness_micros, staleness_reads;  // sampled reads of replicas: age of the owner's version in them
+  Counter intents;                            // keys signalled
+  Counter intents_late;                       // of these, for clocks that were over
+  Counter gradients_skipped;                  // with NaN or infinity in them
+  Counter blocked_micros;                     // in pull, push and set
+  Counter queue_full_micros;                  // before a call that needs a message, see Worker
+  Counter sync_micros;                        // in wait_sync
+  Counter barrier_micros;
+};
+
+// Written by one channel thread.
+struct alignas(64) ChannelCounters {
+  Counter rounds, frames_sent, frames_received, bytes_sent, bytes_received;
+  Counter intents_acted, intents_late;
+  Counter relocations;  // keys that became owned here by a transfer
+  Counter replicas_set_up, replicas_dropped;
+  Counter deltas_sent, refreshes_sent, refreshes_held_back, requests_forwarded;
+  Counter lead_micros, lead_keys;  // from sending an intent until the key is local
+};
+
+enum class TraceKind : std::uint8_t {
+  kAlloc,
+  kIntentStart,
+  kIntentStop,
+  kReplicaSetUp,
+  kReplicaDropped,
+  kRelocatedHere,
+  kRelocatedAway
+};
+
+struct TraceEvent {
+  Micros time;
+  Key key;
+  TraceKind kind;
+};
+const char* name_of(TraceKind kind);
+
+}  // namespace adaps

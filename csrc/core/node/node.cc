@@ -1,0 +1,347 @@
+#include "node/node.h"
+
+#ifdef __linux__
+#include <pthread.h>
+#endif
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "node/interruptible_wait.h"
+#include "node/node_state.h"
+#include "protocol/encoded.h"
+
+namespace adaps {
+
+namespace {
+
+using Clocks = std::chrono::steady_clock;
+
+// How long a closing node waits for its sockets to write what is left.
+constexpr Micros kShutdownTimeout = 1'000'000;
+
+Micros now_micros() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(Clocks::now().time_since_epoch()).count();
+}
+
+// Counters by name, those of workers and of channels added up.
+struct Sums {
+  void add(const std::string& name, std::uint64_t count) { by_name[name] += static_cast<double>(count); }
+  void add(const std::string& name, const Counter& counter) { add(name, counter.get()); }
+  void add(const TableAccesses& table) {
+    add("pulled", table.pulled);
+    add("pushed", table.pushed);
+    add("set_local", table.set.local);
+    add("set_remote", table.set.remote);
+    add("sampled", table.sampled);
+    add("sampled_fallback", table.sampled_fallback);
+  }
+  void add(const std::string& name, const AccessCounters& accesses) {
+    add(name + "_local", accesses.local);
+    add(name + "_replica", accesses.replica);
+    add(name + "_remote", accesses.remote);
+  }
+
+  std::map<std::string, double> by_name;
+};
+
+// What a channel's thread waits on: its sockets or, in a cluster of one, only a wake-up.
+class Driver {
+ public:
+  virtual ~Driver() = default;
+  virtual void wait(Micros timeout) = 0;
+  virtual void wake() = 0;
+  virtual void send(NodeId to, Frame frame) = 0;
+  virtual void close() = 0;
+};
+
+class WakeUpDriver : public Driver {
+ public:
+  void wait(Micros timeout) override {
+    std::unique_lock lock(mutex_);
+    if (timeout == kNever) {
+      changed_.wait(lock, [this] { return woken_; });
+    } else {
+      changed_.wait_for(lock, std::chrono::microseconds(timeout), [this] { return woken_; });
+    }
+    woken_ = false;
+  }
+  void wake() override {
+    const std::lock_guard guard(mutex_);
+    woken_ = true;
+    changed_.notify_one();
+  }
+  void send(NodeId to, Frame) override {
+    throw std::logic_error("a cluster of one sends a frame to rank " + std::to_string(to));
+  }
+  void close() override {}
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool woken_ = false;
+};
+
+class SocketDriver : public Driver, public TransportEvents {
+ public:
+  SocketDriver(std::unique_ptr<SocketTransport> transport, Channel& channel)
+      : transport_(std::move(transport)), channel_(channel) {
+    channel_.set_backlog([this](NodeId to) { return transport_->backlog(to); });
+  }
+
+  void wait(Micros timeout) override {
+    transport_->poll(timeout, *this);
+    if (!channel_.membership().has_lost_peer()) return;
+    channel_.outbox().drain([this](NodeId to, Frame frame) { send(to, std::move(frame)); });
+    transport_->poll(0, *this);
+    channel_.membership().fail_for_lost_peer();
+  }
+  void wake() override { transport_->wake(); }
+  void send(NodeId to, Frame frame) override {
+    channel_.counters().frames_sent.add();
+    channel_.counters().bytes_sent.add(frame.size());
+    transport_->send(to, std::move(frame));
+  }
+  void close() override {
+    transport_->expect_close();
+    transport_->shutdown(kShutdownTimeout);
+  }
+  void on_frame(NodeId from, std::span<const std::byte> payload) override {
+    channel_.set_now(now_micros());
+    channel_.counters().frames_received.add();
+    channel_.counters().bytes_received.add(payload.size());
+    channel_.on_frame(from, payload);
+  }
+  void on_peer_down(NodeId peer, const std::string& reason) override { channel_.on_peer_down(peer, reason); }
+
+ private:
+  std::unique_ptr<SocketTransport> transport_;
+  Channel& channel_;
+};
+
+}  // namespace
+
+class Node::Impl {
+ public:
+  Impl(std::vector<TableSpec> tables, const Settings& settings) : state(std::move(tables), settings) {
+    state.clock = now_micros;
+    for (int i = 0; i < settings.workers; ++i) workers.push_back(std::make_unique<Worker>(state, i));
+    if (settings.nodes == 1) {
+      for (int i = 0; i < settings.channels; ++i) drivers.push_back(std::make_unique<WakeUpDriver>());
+      begin();
+    }
+  }
+
+  ~Impl() { stop(); }
+
+  void begin() {
+    for (std::size_t i = 0; i < drivers.size(); ++i) {
+      Driver& driver = *drivers[i];
+      state.partitions[i]->set_waker([&driver] { driver.wake(); });
+    }
+    for (std::size_t i = 0; i < drivers.size(); ++i) threads.emplace_back([this, i] { drive(i); });
+  }
+
+  void drive(std::size_t i) {
+#ifdef __linux__
+    pthread_setname_np(pthread_self(), "adaps channel");  // as profilers and top show it
+#endif
+    Channel& channel = *state.channels[i];
+    Driver& driver = *drivers[i];
+    try {
+      while (!stopping.load(std::memory_order_acquire)) {
+        const Micros now = now_micros();
+        channel.set_now(now);
+        const Micros next = channel.on_tick();
+        channel.outbox().drain([&](NodeId to, Frame frame) { driver.send(to, std::move(frame)); });
+        driver.wait(next == kNever ? kNever : std::max<Micros>(next - now, 0));
+      }
+      if (const auto lost = state.lost_peer()) {
+        channel.membership().announce_loss(*lost);
+        channel.outbox().drain([&](NodeId to, Frame frame) { driver.send(to, std::move(frame)); });
+      }
+      driver.close();
+    } catch (const std::exception& error) {
+      // This channel is dead: every call on this node has to fail with the reason.
+      state.fail(state.settings.rank, std::string("its channel thread ended: ") + error.what());
+    }
+  }
+
+  void stop() {
+    stopping.store(true, std::memory_order_release);
+    for (std::size_t i = 0; i < threads.size(); ++i) drivers[i]->wake();
+    for (std::thread& thread : threads) thread.join();
+    threads.clear();
+  }
+
+  void close(const std::function<void()>& interrupted) {
+    if (closed) return;
+    if (!state.failed.load()) {
+      for (const auto& worker : workers) worker->finalize();
+      leave_no_rests(state);
+      state.partitions[0]->submit_arrival(true);
+      wait_until(interrupted, [this] { return state.channels[0]->membership().closed(); });
+      for (const auto& partition : state.partitions) partition->submit_goodbye();
+      wait_until(interrupted, [this] {
+        return std::all_of(state.channels.begin(), state.channels.end(),
+                           [](const auto& channel) { return channel->membership().goodbye_sent(); });
+      });
+    }
+    stop();
+    closed = true;
+    state.check();
+  }
+
+  template <typename Condition>
+  void wait_until(const std::function<void()>& interrupted, Condition condition) {
+    std::unique_lock lock(state.ending_mutex);
+    wait_interruptibly(state, lock, state.ending_changed, interrupted, condition);
+  }
+
+  NodeState state;
+  std::vector<std::unique_ptr<Worker>> workers;
+  std::vector<std::unique_ptr<Driver>> drivers;
+  std::unique_ptr<Listener> listener;
+  std::vector<std::thread> threads;
+  std::atomic<bool> stopping{false};
+  bool closed = false;
+};
+
+Node::Node(std::vector<TableSpec> tables, const Settings& settings)
+    : impl_(std::make_unique<Impl>(std::move(tables), settings)) {}
+
+Node::~Node() = default;
+
+std::string Node::listen(const std::string& host, std::uint16_t port) {
+  impl_->listener = adaps::listen(host, port);
+  return impl_->listener->address();
+}
+
+void Node::connect(const std::vector<std::string>& addresses, const ConnectOptions& options,
+                   const std::function<void()>& interrupted) {
+  const Settings& settings = impl_->state.settings;
+  if (impl_->listener == nullptr) throw std::logic_error("connect before listen");
+  SocketOptions sockets;
+  sockets.rank = settings.rank;
+  sockets.nodes = settings.nodes;
+  sockets.channels = settings.channels;
+  sockets.workers = settings.workers;
+  sockets.technique = settings.technique;
+  sockets.nonfinite = settings.nonfinite;
+  sockets.fingerprint = impl_->state.tables.fingerprint();
+  sockets.frame_mac = options.frame_mac;
+  sockets.secret = options.secret;
+  sockets.shape = options.shape;
+  sockets.connect_timeout_seconds = options.connect_timeout_seconds;
+  sockets.peer_timeout_seconds = options.peer_timeout_seconds;
+  auto transports = connect_all(*impl_->listener, addresses, sockets, interrupted);
+  for (std::size_t i = 0; i < transports.size(); ++i) {
+    impl_->drivers.push_back(
+        std::make_unique<SocketDriver>(std::move(transports[i]), *impl_->state.channels[i]));
+  }
+  impl_->listener.reset();
+  impl_->begin();
+}
+
+Worker& Node::worker(int index) {
+  if (index < 0 || index >= static_cast<int>(impl_->workers.size())) {
+    throw std::out_of_range("worker " + std::to_string(index) + " is not in [0, " +
+                            std::to_string(impl_->workers.size()) + ")");
+  }
+  return *impl_->workers[static_cast<std::size_t>(index)];
+}
+
+Tables& Node::tables() { return impl_->state.tables; }
+
+const Settings& Node::settings() const { return impl_->state.settings; }
+
+NodeContext& Node::context() { return impl_->state; }
+
+void Node::check() const { impl_->state.check(); }
+
+std::map<std::string, double> Node::stats() const {
+  const NodeState& state = impl_->state;
+  Sums sums;
+  for (const auto& worker : state.workers) {
+    for (const TableAccesses& table : worker->accesses) sums.add(table);
+    const WorkerCounters& c = worker->counters;
+    sums.add("staleness_micros", c.staleness_micros);
+    sums.add("staleness_reads", c.staleness_reads);
+    sums.add("intents", c.intents);
+    sums.add("intents_late", c.intents_late);
+    sums.add("gradients_skipped", c.gradients_skipped);
+    sums.add("blocked_micros", c.blocked_micros);
+    sums.add("queue_full_micros", c.queue_full_micros);
+    sums.add("queued_bytes", worker->completion.queued_bytes.load());
+    sums.add("sync_micros", c.sync_micros);
+    sums.add("barrier_micros", c.barrier_micros);
+  }
+  for (const auto& channel : state.channels) {
+    const ChannelCounters& c = channel->counters();
+    sums.add("rounds", c.rounds);
+    sums.add("frames_sent", c.frames_sent);
+    sums.add("frames_received", c.frames_received);
+    sums.add("bytes_sent", c.bytes_sent);
+    sums.add("bytes_received", c.bytes_received);
+    sums.add("intents_acted", c.intents_acted);
+    sums.add("intents_late", c.intents_late);
+    sums.add("relocations", c.relocations);
+    sums.add("replicas", c.replicas_set_up);
+    sums.add("replicas_dropped", c.replicas_dropped);
+    sums.add("deltas_sent", c.deltas_sent);
+    sums.add("refreshes_sent", c.refreshes_sent);
+    sums.add("refreshes_held_back", c.refreshes_held_back);
+    sums.add("requests_forwarded", c.requests_forwarded);
+    sums.add("lead_micros", c.lead_micros);
+    sums.add("lead_keys", c.lead_keys);
+    for (std::size_t i = 1; i < kMessageTypes; ++i) {
+      const auto type = static_cast<MessageType>(i);
+      sums.add(std::string("bytes_sent_") + name_of(type), channel->outbox().bytes_of(type));
+    }
+  }
+  sums.add("resident_bytes", state.store.resident_bytes());
+  sums.add("slots", state.store.slots_in_use());
+  return sums.by_name;
+}
+
+std::map<std::string, double> Node::table_stats(std::size_t table) const {
+  const NodeState& state = impl_->state;
+  Sums sums;
+  for (const auto& worker : state.workers) sums.add(worker->accesses[table]);
+  for (const auto& channel : state.channels) {
+    for (std::size_t i = 1; i < kMessageTypes; ++i) {
+      const auto type = static_cast<MessageType>(i);
+      if (!is_about_a_key(type)) continue;
+      const Outbox::Sent sent = channel->outbox().sent_of(table, type);
+      sums.add(std::string("messages_sent_") + name_of(type), sent.messages);
+      sums.add(std::string("bytes_sent_") + name_of(type), sent.bytes);
+    }
+  }
+  return sums.by_name;
+}
+
+void Node::trace(std::span<const Key> keys) {
+  NodeState& state = impl_->state;
+  state.trace.choose(keys);
+  for (const Key number : keys) {
+    LockedKey key(state.store, number);
+    if (!key.has_slot()) continue;
+    const Micros now = state.clock();
+    if (key.state() == State::kOwner) state.trace.add(now, number, TraceKind::kAlloc);
+    if (key.state() == State::kReplica) state.trace.add(now, number, TraceKind::kReplicaSetUp);
+    if (key.header().intents > 0) state.trace.add(now, number, TraceKind::kIntentStart);
+  }
+}
+
+std::vector<TraceEvent> Node::trace_events() const { return impl_->state.trace.events(); }
+
+void Node::close(const std::function<void()>& interrupted) { impl_->close(interrupted); }
+
+}  // namespace adaps

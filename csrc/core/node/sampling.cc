@@ -1,0 +1,289 @@
+#include "node/sampling.h"
+
+#include <algorithm>
+#include <bit>
+#include <optional>
+#include <queue>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "protocol/context.h"
+#include "protocol/local.h"
+
+namespace adaps {
+
+namespace {
+
+// Candidates for a row that is not in the sample yet, and for one that is here, before another way is taken.
+constexpr std::size_t kTriesPerRow = 8;
+constexpr std::size_t kTriesPerLocalRow = 64;
+// Candidates whose memory is asked for at once.
+constexpr std::size_t kBlock = 32;
+
+// Rows of one sample: a hash table with open addressing.
+class RowSet {
+ public:
+  explicit RowSet(std::size_t most) : slots_(std::bit_ceil(2 * most + 2), kFree) {}
+
+  bool contains(std::uint64_t row) const { return slots_[find(row)] == row; }
+  // Whether it was not there.
+  bool add(std::uint64_t row) {
+    std::uint64_t& slot = slots_[find(row)];
+    return std::exchange(slot, row) != row;
+  }
+
+ private:
+  static constexpr std::uint64_t kFree = ~std::uint64_t{0};
+
+  std::size_t find(std::uint64_t row) const {
+    const std::size_t mask = slots_.size() - 1;
+    std::size_t slot = mix(row) & mask;
+    while (slots_[slot] != kFree && slots_[slot] != row) slot = (slot + 1) & mask;
+    return slot;
+  }
+
+  std::vector<std::uint64_t> slots_;
+};
+
+// One row after the other, each with its probability among those that are not in the set, which gets them.
+class Distinct {
+ public:
+  Distinct(const Distribution& distribution, Random& random, RowSet& taken)
+      : distribution_(distribution), random_(random), taken_(taken) {}
+
+  void draw(std::span<std::uint64_t> rows) {
+    std::size_t drawn = 0;
+    for (std::size_t tries = kTriesPerRow * (rows.size() + 1); tries > 0 && drawn < rows.size(); --tries) {
+      const std::uint64_t row = distribution_.draw(random_);
+      if (taken_.add(row)) rows[drawn++] = row;
+    }
+    if (drawn < rows.size()) draw_last(rows.subspan(drawn));
+  }
+
+ private:
+  // Where most candidates are taken. All that are left get a random time, exponential with their probability
+  // as the rate; the earliest are as if drawn one after the other (Efraimidis and Spirakis 2006).
+  void draw_last(std::span<std::uint64_t> rows) {
+    std::priority_queue<std::pair<double, std::uint64_t>> earliest;  // the latest of them on top
+    for (std::uint64_t row = 0; row < distribution_.rows(); ++row) {
+      const double probability = distribution_.probability(row);
+      if (probability == 0.0 || taken_.contains(row)) continue;
+      const double time = random_.exponential(1.0 / probability);
+      if (earliest.size() == rows.size()) {
+        if (time >= earliest.top().first) continue;
+        earliest.pop();
+      }
+      earliest.emplace(time, row);
+    }
+    for (std::size_t i = rows.size(); i-- > 0; earliest.pop()) {
+      rows[i] = earliest.top().second;
+      taken_.add(rows[i]);
+    }
+  }
+
+  const Distribution& distribution_;
+  Random& random_;
+  RowSet& taken_;
+};
+
+// Draws when the sample is taken, and announces nothing.
+class Naive : public Sampler {
+ public:
+  using Sampler::Sampler;
+
+  std::size_t take(const Sample& sample, std::span<Key> keys, float*) override {
+    draw(random(Stream::kSamples, sample.number), keys);
+    return 0;
+  }
+
+ private:
+  void prepare(Sample&, Clock, Clock, std::vector<Announcement>&) override {}
+};
+
+// Draws what `naive` draws, but beforehand, and announces it.
+class Preloc : public Sampler {
+ public:
+  using Sampler::Sampler;
+
+ private:
+  void prepare(Sample& sample, Clock start, Clock end, std::vector<Announcement>& announcements) override {
+    sample.keys.resize(sample.size);
+    draw(random(Stream::kSamples, sample.number), sample.keys);
+    announcements.push_back({sample.keys, start, end});
+  }
+};
+
+// Draws a pool of rows and hands them out in a random order, so often as the pool may be used; then another.
+class Pool : public Sampler {
+ public:
+  using Sampler::Sampler;
+
+ private:
+  std::uint64_t largest() const override {
+    return spec().replacement ? Sampler::largest() : std::min(Sampler::largest(), spec().pool_size);
+  }
+
+  void prepare(Sample& sample, Clock start, Clock end, std::vector<Announcement>& announcements) override {
+    const bool distinct = !spec().replacement;
+    RowSet taken(distinct ? sample.size : 0);
+    sample.keys.reserve(sample.size);
+    while (sample.keys.size() < sample.size) {
+      if (next_ == rules().handed_out(pool_.size())) {
+        if (uses_left_ == 0) {
+          renew();
+          announcements.push_back({pool_, start, end + clocks_of_pool(sample.size)});
+        }
+        begin_pass();
+        // What is in the sample already comes later in this pass.
+        if (distinct)
+          std::stable_partition(pool_.begin(), pool_.end(),
+                                [&](Key key) { return !rules().is_left_out(taken.contains(key)); });
+      }
+      sample.keys.push_back(pool_[next_++]);
+      if (distinct) taken.add(sample.keys.back());
+    }
+    announcements.push_back({sample.keys, start, end});
+  }
+
+  void renew() {
+    random_ = random(Stream::kPools, pools_++);
+    pool_.resize(spec().replacement ? spec().pool_size : std::min(spec().pool_size, Sampler::largest()));
+    draw(Random(random_.next()), pool_);
+    uses_left_ = spec().reuse;
+  }
+
+  void begin_pass() {
+    for (std::size_t i = pool_.size(); i > 1; --i) {
+      std::uint64_t rest = 0;
+      std::swap(pool_[i - 1], pool_[pick(random_.next(), i, rest)]);
+    }
+    --uses_left_;
+    next_ = 0;
+  }
+
+  // As many as it takes to hand it out, if there is one sample in each.
+  Clock clocks_of_pool(std::size_t size) const {
+    return static_cast<Clock>(pool_.size() * spec().reuse / size);
+  }
+
+  std::vector<Key> pool_;
+  std::size_t next_ = 0;
+  std::uint64_t uses_left_ = 0;
+  std::uint64_t pools_ = 0;
+  Random random_{0};
+};
+
+// Takes what is here; what is missing then is drawn from all rows.
+class Local : public Sampler {
+ public:
+  using Sampler::Sampler;
+
+  std::size_t take(const Sample& sample, std::span<Key> keys, float* values) override {
+    const Distribution& distribution = *spec().distribution;
+    Random random = Sampler::random(Stream::kSamples, sample.number);
+    const bool distinct = !spec().replacement;
+    RowSet taken(distinct ? keys.size() : 0);
+    const Key first = table().first_key();
+    std::size_t here = 0;
+    // As long as one of so many candidates is here: where nothing is, it ends with the first of them.
+    for (std::size_t tried = 0; here < keys.size() && tried < kTriesPerLocalRow * (here + 1);) {
+      Key candidates[kBlock];
+      for (Key& candidate : candidates) {
+        candidate = first + distribution.draw(random);
+        node_.store.prefetch_word(candidate);
+      }
+      for (std::size_t i = 0; i < kBlock && here < keys.size(); ++i, ++tried) {
+        const Key key = candidates[i];
+        if (distinct && rules().is_left_out(taken.contains(key - first))) continue;
+        float* value = values == nullptr ? nullptr : values + here * table().length();
+        if (!pull_if_here(node_, worker_, table(), key, value)) continue;
+        keys[here++] = key;
+        if (distinct) taken.add(key - first);
+      }
+    }
+    const std::span<Key> rest = keys.subspan(here);
+    if (distinct) {
+      Distinct(distribution, random, taken).draw(rest);
+    } else {
+      for (Key& key : rest) key = distribution.draw(random);
+    }
+    for (Key& key : rest) key += first;
+    node_.workers[static_cast<std::size_t>(worker_)]
+        ->accesses[node_.tables.number_of(table())]
+        .sampled_fallback.add(rest.size());
+    return here;
+  }
+
+ private:
+  void prepare(Sample&, Clock, Clock, std::vector<Announcement>&) override {}
+};
+
+}  // namespace
+
+Sampler::Sampler(NodeContext& node, int worker, const Table& table, const SamplingSpec& spec)
+    : node_(node), worker_(worker), table_(table), spec_(spec) {}
+
+std::unique_ptr<Sampler> Sampler::make(NodeContext& node, int worker, const Table& table) {
+  const std::optional<SamplingSpec>& spec = table.spec().sampling;
+  if (!spec)
+    throw std::invalid_argument("table '" + table.spec().name +
+                                "' has no sampling: say how its rows are drawn when it is made");
+  switch (spec->scheme) {
+    case SamplingScheme::kNaive:
+      return std::make_unique<Naive>(node, worker, table, *spec);
+    case SamplingScheme::kPreloc:
+      return std::make_unique<Preloc>(node, worker, table, *spec);
+    case SamplingScheme::kPool:
+      return std::make_unique<Pool>(node, worker, table, *spec);
+    case SamplingScheme::kLocal:
+      break;
+  }
+  return std::make_unique<Local>(node, worker, table, *spec);
+}
+
+Sample Sampler::prepare(std::size_t size, Clock start, Clock end, std::vector<Announcement>& announcements) {
+  const std::string what =
+      "a sample of " + std::to_string(size) + " rows of table '" + table_.spec().name + "'";
+  if (size == 0) throw std::invalid_argument(what + "; it needs at least 1");
+  if (size > largest())
+    throw std::invalid_argument(what + "; at most " + std::to_string(largest()) +
+                                " are possible without replacement");
+  Sample sample{prepared_++, size, {}};
+  prepare(sample, start, end, announcements);
+  for (Announcement& announced : announcements)
+    announced.keys.resize(rules().announced(announced.keys.size()));
+  return sample;
+}
+
+std::size_t Sampler::take(const Sample& sample, std::span<Key> keys, float*) {
+  std::copy(sample.keys.begin(), sample.keys.end(), keys.begin());
+  return 0;
+}
+
+std::uint64_t Sampler::largest() const {
+  return spec().replacement ? kMaxKeys : spec().distribution->possible();
+}
+
+Random Sampler::random(Stream stream, std::uint64_t number) const {
+  std::uint64_t hash = static_cast<std::uint64_t>(stream);
+  for (const std::uint64_t part :
+       {static_cast<std::uint64_t>(node_.settings.rank), static_cast<std::uint64_t>(worker_),
+        static_cast<std::uint64_t>(node_.tables.number_of(table_)), number}) {
+    hash = mix(hash ^ mix(part));
+  }
+  return Random(spec().seed, hash);
+}
+
+void Sampler::draw(Random random, std::span<Key> keys) const {
+  const Distribution& distribution = *spec().distribution;
+  if (spec().replacement) {
+    for (Key& key : keys) key = distribution.draw(random);
+  } else {
+    RowSet taken(keys.size());
+    Distinct(distribution, random, taken).draw(keys);
+  }
+  for (Key& key : keys) key += table_.first_key();
+}
+
+}  // namespace adaps

@@ -1,0 +1,134 @@
+#include "node/snapshot.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "protocol/encoded.h"
+
+namespace adaps {
+
+namespace {
+
+// Keys whose slots are asked for ahead of their use.
+constexpr std::size_t kAhead = 16;
+
+// Only an owner's key may be set without a message.
+bool is_owned(std::uint32_t word) { return (word & word::kSlot) != 0 && (word & word::kSet) != 0; }
+
+void mark_changed(NodeContext& node, LockedKey& key) {
+  key.header().advance_version();
+  if (key.header().has_holders()) node.partition_of(key.key()).mark_dirty(key);
+}
+
+}  // namespace
+
+void freeze(NodeContext& node) {
+  node.frozen.store(true);
+  leave_no_rests(node);
+}
+
+void thaw(NodeContext& node) {
+  node.frozen.store(false);
+  node.exact.store(false);
+  for (const auto& partition : node.partitions) partition->request_round();
+}
+
+std::uint64_t count_owned(const NodeContext& node, const Table& table) {
+  std::uint64_t owned = 0;
+  for (Key key = table.first_key(); key < table.end_key(); ++key)
+    owned += is_owned(node.store.peek(key)) ? 1 : 0;
+  return owned;
+}
+
+Taken take_owned(NodeContext& node, const Table& table, std::uint64_t first, std::span<std::int64_t> rows,
+                 float* values, float* states) {
+  Store& store = node.store;
+  const std::size_t length = table.length();
+  const std::size_t state_length = table.width() - length;
+  std::vector<Key> found;
+  found.reserve(rows.size());
+  Key key = table.first_key() + first;
+  for (; key < table.end_key() && found.size() < rows.size(); ++key) {
+    if (is_owned(store.peek(key))) found.push_back(key);
+  }
+  std::size_t taken = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (i + kAhead < found.size()) {
+      const std::uint32_t ahead = store.peek(found[i + kAhead]);
+      if (is_owned(ahead)) Store::prefetch_value(store.arena(table), ahead, table.width());
+    }
+    const std::uint32_t word = store.lock_if(found[i], word::kSlot | word::kSet);
+    if (word == 0) continue;
+    const float* slot = store.arena(table).value(word & word::kIndexMask);
+    rows[taken] = static_cast<std::int64_t>(found[i] - table.first_key());
+    std::memcpy(values + taken * length, slot, length * sizeof(float));
+    if (state_length > 0)
+      std::memcpy(states + taken * state_length, slot + length, state_length * sizeof(float));
+    store.unlock(found[i], word);
+    ++taken;
+  }
+  return {taken, key - table.first_key()};
+}
+
+TableRestore::TableRestore(NodeContext& node, const Table& table)
+    : node_(node), table_(table), seen_(table.spec().rows) {}
+
+std::size_t TableRestore::put(std::span<const std::int64_t> rows, const float* values, const float* states) {
+  const std::size_t length = table_.length();
+  const std::size_t state_length = table_.width() - length;
+  std::vector<std::size_t> owned;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto row = static_cast<std::uint64_t>(rows[i]);
+    if (row >= seen_.size()) {
+      throw std::out_of_range("row " + std::to_string(rows[i]) + " does not exist in table '" +
+                              table_.spec().name + "': rows are 0 to " + std::to_string(seen_.size() - 1));
+    }
+    if (seen_[row]) {
+      throw std::invalid_argument("row " + std::to_string(row) + " of table '" + table_.spec().name +
+                                  "' is there twice");
+    }
+    seen_[row] = true;
+    if (i + kAhead < rows.size() && static_cast<std::uint64_t>(rows[i + kAhead]) < seen_.size())
+      node_.store.prefetch_word(table_.first_key() + static_cast<Key>(rows[i + kAhead]));
+    const LockedKey key(node_.store, table_.first_key() + row);
+    if (key.state() == State::kOwner || key.untouched_here()) owned.push_back(i);
+  }
+  Kept kept;
+  kept.keys.reserve(owned.size());
+  kept.rows.reserve(owned.size() * table_.width());
+  for (const std::size_t i : owned) {
+    kept.keys.push_back(table_.first_key() + static_cast<Key>(rows[i]));
+    kept.rows.insert(kept.rows.end(), values + i * length, values + (i + 1) * length);
+    if (state_length > 0)
+      kept.rows.insert(kept.rows.end(), states + i * state_length, states + (i + 1) * state_length);
+  }
+  kept_.push_back(std::move(kept));
+  return owned.size();
+}
+
+void TableRestore::finish() {
+  for (Kept& kept : kept_) {
+    const float* row = kept.rows.data();
+    for (std::size_t i = 0; i < kept.keys.size(); ++i, row += table_.width()) {
+      if (i + kAhead < kept.keys.size()) node_.store.prefetch_word(kept.keys[i + kAhead]);
+      LockedKey key(node_.store, kept.keys[i]);
+      key.materialize();
+      std::memcpy(key.value(), row, table_.width() * sizeof(float));
+      mark_changed(node_, key);
+    }
+    kept = {};
+  }
+  for (std::uint64_t row = 0; row < seen_.size(); ++row) {
+    const Key name = table_.first_key() + row;
+    if (seen_[row] || !is_owned(node_.store.peek(name))) continue;
+    LockedKey key(node_.store, name);
+    if (key.state() != State::kOwner) continue;
+    table_.init(name, key.value());
+    mark_changed(node_, key);
+  }
+}
+
+}  // namespace adaps

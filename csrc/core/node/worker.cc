@@ -1,0 +1,439 @@
+#include "node/worker.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <stdexcept>
+#include <utility>
+
+#include "common/deduplicate.h"
+#include "common/log.h"
+#include "node/interruptible_wait.h"
+#include "protocol/context.h"
+#include "protocol/local.h"
+#include "store/finite.h"
+
+namespace adaps {
+
+namespace {
+
+class Stopwatch {
+ public:
+  explicit Stopwatch(Counter& micros) : micros_(micros) {}
+  ~Stopwatch() {
+    const auto elapsed = std::chrono::steady_clock::now() - begin_;
+    micros_.add(
+        static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(elapsed).count()));
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  Counter& micros_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+[[noreturn]] void bad_key(Key key, std::uint64_t num_keys) {
+  throw std::out_of_range("key " + std::to_string(static_cast<std::int64_t>(key)) + " is not in [0, " +
+                          std::to_string(num_keys) + ")");
+}
+
+void require_clocks(const std::string& what, Clock start, Clock end) {
+  if (start > kMaxClock)
+    throw std::invalid_argument(what + " for clock " + std::to_string(start) + "; clocks go to " +
+                                std::to_string(kMaxClock));
+  if (end <= start) {
+    throw std::invalid_argument(what + " for the clocks [" + std::to_string(start) + ", " +
+                                std::to_string(end) + ") is empty: end must be greater than start");
+  }
+}
+
+void require_keys(std::size_t count) {
+  if (count >= Occurrence::kEnd)
+    throw std::invalid_argument("a call with " + std::to_string(count) + " keys; at most " +
+                                std::to_string(Occurrence::kEnd - 1) + " are possible");
+}
+
+void require_floats(std::size_t given, std::size_t keys, std::size_t needed) {
+  if (given != needed)
+    throw std::invalid_argument("the array holds " + std::to_string(given) + " values, but " +
+                                std::to_string(keys) + " keys need " + std::to_string(needed));
+}
+
+}  // namespace
+
+Worker::Worker(NodeContext& node, int index) : node_(node), index_(index) {}
+
+Worker::~Worker() = default;
+
+Ticket Worker::pull(std::span<const Key> keys, float* out, std::size_t floats, bool asynchronous) {
+  return run(OperationKind::kPull, keys, out, nullptr, floats, asynchronous);
+}
+
+Ticket Worker::push(std::span<const Key> keys, const float* deltas, std::size_t floats, bool asynchronous) {
+  return run(OperationKind::kPush, keys, nullptr, deltas, floats, asynchronous);
+}
+
+Ticket Worker::push_gradients(std::span<const Key> keys, const float* gradients, std::size_t floats,
+                              bool asynchronous) {
+  return run(OperationKind::kPushGradients, keys, nullptr, gradients, floats, asynchronous);
+}
+
+Ticket Worker::set(std::span<const Key> keys, const float* values, std::size_t floats, bool asynchronous) {
+  return run(OperationKind::kSet, keys, nullptr, values, floats, asynchronous);
+}
+
+Ticket Worker::run(OperationKind kind, std::span<const Key> keys, float* out, const float* in,
+                   std::size_t floats, bool asynchronous) {
+  std::size_t expected = 0;
+  keys = checked(keys, expected);
+  require_floats(floats, keys.size(), expected);
+  check_usable();
+  WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
+  auto operation = std::make_shared<Operation>(kind, index_, state.completion);
+  operation->out = out;
+  operation->in = in;
+  FiniteRows finite;
+  if (kind == OperationKind::kPushGradients && must_skip(keys, in, floats)) {
+    finite = finite_rows(node_.tables, keys, in);
+    state.counters.gradients_skipped.add(keys.size() - finite.keys.size());
+    keys = finite.keys;
+    operation->kept = std::move(finite.values);  // until the last of it is sent
+    operation->in = operation->kept.data();
+  }
+  start(node_, *operation, keys);
+  if (operation->requests.empty()) return kDone;
+  if (!has_room(node_, index_)) wait_for_room();
+  submit_requests(node_, *operation);
+  if (asynchronous) {
+    const Ticket ticket = next_ticket_++;
+    outstanding_.emplace(ticket, std::move(operation));
+    return ticket;
+  }
+  const Stopwatch stopwatch(state.counters.blocked_micros);
+  block(operation);
+  return kDone;
+}
+
+bool Worker::must_skip(std::span<const Key> keys, const float* gradients, std::size_t floats) const {
+  if (node_.settings.nonfinite == NonFinite::kPass || all_finite(gradients, floats)) return false;
+  if (node_.settings.nonfinite == NonFinite::kRaise)
+    throw std::invalid_argument(
+        describe_nonfinite(node_.tables, keys, gradients) +
+        ": nothing was applied; nonfinite=\"skip\" would leave such rows as they are");
+  return true;
+}
+
+void Worker::push_sums(std::span<const Key> keys, const float* gradients, std::size_t floats,
+                       std::optional<Key> ignored) {
+  std::size_t expected = 0;
+  keys = checked(keys, expected);
+  require_floats(floats, keys.size(), expected);
+  if (keys.empty()) return;
+  const std::size_t length = node_.tables.find(keys.front()).length();
+  if (length * keys.size() != floats)
+    throw std::invalid_argument("the keys are of several tables; gradients are added up for one at a time");
+  const auto as_ids = [](std::span<const Key> some) {
+    return std::span(reinterpret_cast<const std::int64_t*>(some.data()), some.size());
+  };
+  const RowSums sums =
+      sum_by_key(as_ids(keys), gradients, length,
+                 ignored ? std::optional(static_cast<std::int64_t>(*ignored)) : std::nullopt);
+  const std::span distinct(reinterpret_cast<const Key*>(sums.keys.data()), sums.keys.size());
+  push_gradients(distinct, sums.rows.data(), sums.rows.size(), false);
+}
+
+void Worker::step_rows(std::span<const RowStep> parts) {
+  check_usable();
+  if (node_.settings.nodes != 1 || node_.settings.workers != 1)
+    throw std::logic_error("rows are stepped in place by a worker that is alone; there are others");
+  bool skips = false;
+  for (const RowStep& part : parts) {
+    if (part.first >= node_.tables.num_keys()) bad_key(part.first, node_.tables.num_keys());
+    const Table& table = node_.tables.find(part.first);
+    const std::size_t rows = (part.floats + table.length() - 1) / table.length();
+    if (rows > table.end_key() - part.first) bad_key(table.end_key(), table.end_key());
+    if (node_.settings.nonfinite == NonFinite::kPass || all_finite(part.gradients, part.floats)) continue;
+    std::vector<float> whole(part.gradients, part.gradients + part.floats);
+    whole.resize(rows * table.length(), 0.0F);
+    std::vector<Key> keys(rows);
+    std::iota(keys.begin(), keys.end(), part.first);
+    skips = must_skip(keys, whole.data(), whole.size());
+  }
+  Counter& skipped = node_.workers[static_cast<std::size_t>(index_)]->counters.gradients_skipped;
+  for (const RowStep& part : parts)
+    skipped.add(step_in_place(node_, index_, part.first, {part.values, part.floats}, part.gradients, skips));
+}
+
+std::span<const Key> Worker::checked(std::span<const Key> keys, std::size_t& floats) {
+  require_keys(keys.size());
+  const Tables& tables = node_.tables;
+  keys_.assign(keys.begin(), keys.end());
+  keys = keys_;
+  floats = 0;
+  if (keys.empty()) return keys;
+  Key largest = 0;
+  Key smallest = ~Key{0};
+  for (const Key key : keys) {
+    largest = std::max(largest, key);
+    smallest = std::min(smallest, key);
+  }
+  if (largest >= tables.num_keys()) {
+    bad_key(*std::find_if(keys.begin(), keys.end(), [&](Key key) { return key >= tables.num_keys(); }),
+            tables.num_keys());
+  }
+  const Table* hint = nullptr;
+  const Table& table = tables.find(smallest, hint);
+  if (table.contains(largest)) {
+    floats = keys.size() * table.length();
+  } else {
+    for (const Key key : keys) floats += tables.find(key, hint).length();
+  }
+  return keys;
+}
+
+std::span<const Key> Worker::checked_with_effect() {
+  std::erase_if(keys_, [this](Key key) { return !rules().uses_intent(node_, key); });
+  return keys_;
+}
+
+// Nothing of the call has been sent yet, so an exception while it waits for room simply ends it.
+void Worker::wait_for_room() {
+  WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
+  const Stopwatch stopwatch(state.counters.queue_full_micros);
+  std::unique_lock lock(state.completion.mutex);
+  wait_interruptibly(node_, lock, state.completion.changed, interrupt_check_,
+                     [this] { return has_room(node_, index_); });
+}
+
+// After a failure or an interrupt the operation is abandoned: it stays in memory, as channels may still refer
+// to it, but they do not touch its arrays any more.
+void Worker::block(const std::shared_ptr<Operation>& operation) {
+  Completion& completion = operation->completion;
+  std::unique_lock lock(completion.mutex);
+  try {
+    wait_interruptibly(node_, lock, completion.changed, interrupt_check_,
+                       [&] { return operation->done.load(std::memory_order_acquire); });
+  } catch (...) {
+    if (lock.owns_lock()) lock.unlock();
+    const std::lock_guard guard(operation->arrays);
+    operation->abandoned = true;
+    abandoned_.push_back(operation);
+    throw;
+  }
+}
+
+void Worker::intent(std::span<const Key> keys, Clock start, Clock end) {
+  std::size_t floats = 0;
+  keys = checked(keys, floats);
+  require_clocks("an intent", start, end);
+  check_usable();
+  WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
+  state.counters.intents.add(keys.size());
+  const Clock clock = state.clock.load(std::memory_order_relaxed);
+  if (end <= clock) {
+    state.counters.intents_late.add(keys.size());
+    if (!std::exchange(told_late_, true)) {
+      log_message(LogLevel::kWarning,
+                  "worker " + std::to_string(index_) + " signalled intent for clocks [" +
+                      std::to_string(start) + ", " + std::to_string(end) + ") at clock " +
+                      std::to_string(clock) +
+                      ": it has no effect; signal it before its end (said once; stats() counts "
+                      "intents_late)");
+    }
+    return;
+  }
+  keys = checked_with_effect();
+  if (keys.empty()) return;
+  start = std::max<Clock>(start, 0);  // the first clock
+  if (node_.partitions.size() == 1) {
+    node_.partitions[0]->submit_intent(index_, std::exchange(keys_, {}), start, end);
+    return;
+  }
+  std::vector<std::vector<Key>> by_channel(node_.partitions.size());
+  for (const Key key : keys)
+    by_channel[static_cast<std::size_t>(node_.directory.channel(key))].push_back(key);
+  for (std::size_t i = 0; i < by_channel.size(); ++i) {
+    if (!by_channel[i].empty())
+      node_.partitions[i]->submit_intent(index_, std::move(by_channel[i]), start, end);
+  }
+}
+
+void Worker::wait_intent(std::span<const Key> keys) {
+  std::size_t floats = 0;
+  keys = checked(keys, floats);
+  check_usable();
+  keys = checked_with_effect();
+  if (keys.empty()) return;
+  WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
+  const Stopwatch stopwatch(state.counters.blocked_micros);
+  auto operation = std::make_shared<Operation>(OperationKind::kLocalize, index_, state.completion);
+  start(node_, *operation, keys);
+  if (operation->requests.empty()) return;
+  submit_requests(node_, *operation);
+  block(operation);
+}
+
+Ticket Worker::prepare_sample(const Table& table, std::size_t size, Clock start, Clock end) {
+  require_keys(size);
+  require_clocks("a sample", start, end);
+  check_usable();
+  std::vector<Announcement> announcements;
+  Sampler& sampler = this->sampler(table);
+  Sample sample = sampler.prepare(size, start, end, announcements);
+  for (const Announcement& announced : announcements) intent(announced.keys, announced.start, announced.end);
+  const Ticket number = next_sample_++;
+  prepared_.emplace(number, PreparedSample{&sampler, std::move(sample)});
+  return number;
+}
+
+Ticket Worker::pull_sample(Ticket number, std::span<std::int64_t> rows, float* values, std::size_t floats,
+                           bool asynchronous) {
+  const auto found = prepared_.find(number);
+  if (found == prepared_.end())
+    throw std::invalid_argument(
+        "sample " + std::to_string(number) + " was " +
+        (number >= 0 && number < next_sample_ ? "read already; each is read once" : "never prepared"));
+  const Sampler& of = *found->second.sampler;
+  const Table& table = of.table();
+  const std::size_t size = found->second.sample.size;
+  if (rows.size() != size)
+    throw std::invalid_argument("the array has room for " + std::to_string(rows.size()) +
+                                " rows, but the sample has " + std::to_string(size));
+  if (values != nullptr && floats != size * table.length()) {
+    throw std::invalid_argument("the array holds " + std::to_string(floats) + " values, but " +
+                                std::to_string(size) + " rows need " + std::to_string(size * table.length()));
+  }
+  check_usable();
+  const PreparedSample taken = std::move(found->second);
+  prepared_.erase(found);
+  TableAccesses& accesses =
+      node_.workers[static_cast<std::size_t>(index_)]->accesses[node_.tables.number_of(table)];
+  const AccessCounters& pulled = accesses.pulled;
+  const std::uint64_t local = pulled.local.get();
+  const std::uint64_t replica = pulled.replica.get();
+  const std::uint64_t remote = pulled.remote.get();
+  std::vector<Key> keys(size);
+  const std::size_t here = taken.sampler->take(taken.sample, keys, values);
+  for (std::size_t i = 0; i < size; ++i) rows[i] = static_cast<std::int64_t>(keys[i] - table.first_key());
+  if (values == nullptr) return kDone;
+  const std::size_t read = here * table.length();
+  const Ticket ticket = run(OperationKind::kPull, std::span<const Key>(keys).subspan(here), values + read,
+                            nullptr, floats - read, asynchronous);
+  accesses.sampled.local.add(pulled.local.get() - local);
+  accesses.sampled.replica.add(pulled.replica.get() - replica);
+  accesses.sampled.remote.add(pulled.remote.get() - remote);
+  return ticket;
+}
+
+Sampler& Worker::sampler(const Table& table) {
+  samplers_.resize(node_.tables.size());
+  std::unique_ptr<Sampler>& sampler = samplers_[node_.tables.number_of(table)];
+  if (sampler == nullptr) sampler = Sampler::make(node_, index_, table);
+  return *sampler;
+}
+
+void Worker::advance_clock() {
+  const Clock clock = node_.workers[static_cast<std::size_t>(index_)]->clock.fetch_add(1) + 1;
+  for (const auto& partition : node_.partitions) partition->on_clock(index_, clock);
+}
+
+void Worker::skip_to_clock(Clock clock) {
+  WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
+  const Clock now = state.clock.load(std::memory_order_relaxed);
+  if (clock > kMaxClock)
+    throw std::invalid_argument("clock " + std::to_string(clock) + " is too late; clocks go to " +
+                                std::to_string(kMaxClock));
+  if (clock <= now) return;
+  state.skipped.fetch_add(clock - now);
+  state.clock.store(clock);
+  for (const auto& partition : node_.partitions) partition->on_clock(index_, clock);
+}
+
+Clock Worker::current_clock() const {
+  return node_.workers[static_cast<std::size_t>(index_)]->clock.load(std::memory_order_relaxed);
+}
+
+const std::shared_ptr<Operation>* Worker::find(Ticket ticket) const {
+  if (ticket < 0 || ticket >= next_ticket_) {
+    throw std::invalid_argument("ticket " + std::to_string(ticket) + " was never issued");
+  }
+  const auto found = outstanding_.find(ticket);
+  return found == outstanding_.end() ? nullptr : &found->second;
+}
+
+bool Worker::is_done(Ticket ticket) {
+  if (ticket == kDone) return true;
+  const std::shared_ptr<Operation>* operation = find(ticket);
+  if (operation == nullptr) return true;
+  if (!(*operation)->done.load(std::memory_order_acquire)) {
+    node_.check();
+    return false;
+  }
+  // The thread that finished it may still hold the completion's mutex.
+  {
+    const std::lock_guard guard((*operation)->completion.mutex);
+  }
+  outstanding_.erase(ticket);
+  return true;
+}
+
+void Worker::wait(Ticket ticket) {
+  if (ticket == kDone) return;
+  const std::shared_ptr<Operation>* operation = find(ticket);
+  if (operation == nullptr) return;
+  const Stopwatch stopwatch(node_.workers[static_cast<std::size_t>(index_)]->counters.blocked_micros);
+  const std::shared_ptr<Operation> kept = *operation;
+  outstanding_.erase(ticket);
+  block(kept);
+}
+
+void Worker::waitall() {
+  while (!outstanding_.empty()) wait(outstanding_.begin()->first);
+}
+
+Ticket Worker::wait_sync(bool asynchronous) {
+  check_usable();
+  WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
+  const Stopwatch stopwatch(state.counters.sync_micros);
+  const auto operation = std::make_shared<Operation>(OperationKind::kSync, index_, state.completion);
+  operation->left.store(static_cast<std::uint32_t>(node_.partitions.size()) + 1);
+  node_.epochs.wait(*operation);
+  for (const auto& partition : node_.partitions) partition->submit_sync(*operation);
+  if (asynchronous) {
+    const Ticket ticket = next_ticket_++;
+    outstanding_.emplace(ticket, operation);
+    return ticket;
+  }
+  block(operation);
+  return kDone;
+}
+
+void Worker::barrier() { agree(true); }
+
+std::optional<NodeId> Worker::agree(bool well) {
+  check_usable();
+  WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
+  const Stopwatch stopwatch(state.counters.barrier_micros);
+  const auto operation = std::make_shared<Operation>(OperationKind::kBarrier, index_, state.completion);
+  operation->left.store(1);
+  if (node_.barrier.arrive(*operation, !well)) node_.partitions[0]->submit_arrival(false);
+  block(operation);
+  return node_.barrier.failed_node();
+}
+
+void Worker::finalize() {
+  if (finalized_) return;
+  waitall();
+  finalized_ = true;
+  if (node_.barrier.leave()) node_.partitions[0]->submit_arrival(false);
+}
+
+void Worker::check_usable() const {
+  node_.check();
+  if (finalized_) throw std::logic_error("worker " + std::to_string(index_) + " is finalized");
+}
+
+void Worker::set_interrupt_check(std::function<void()> check) { interrupt_check_ = std::move(check); }
+
+}  // namespace adaps

@@ -1,0 +1,72 @@
+#include "protocol/action_timer.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace adaps {
+
+namespace {
+constexpr double kQuantile = 0.9999;
+constexpr double kNormalQuantile = 3.719016485455709;  // of kQuantile
+constexpr double kSmoothing = 0.1;
+constexpr double kLargestSummedMean = 500.0;
+constexpr double kRounding = 1e-9;
+}  // namespace
+
+Clock poisson_quantile(double mean) {
+  if (mean <= 0.0) return 0;
+  if (mean > kLargestSummedMean) {  // Cornish and Fisher's expansion, right to the unit at these means
+    const double z = kNormalQuantile;
+    return static_cast<Clock>(std::ceil(mean + z * std::sqrt(mean) + (z * z - 1.0) / 6.0 - 0.5));
+  }
+  double term = std::exp(-mean);
+  double sum = term;
+  Clock k = 0;
+  while (sum < kQuantile) {
+    ++k;
+    term *= mean / static_cast<double>(k);
+    sum += term;
+  }
+  return k;
+}
+
+void ActionTimer::observe(Clock ticks, Micros elapsed, Micros two_rounds) {
+  if (since_tick_ != kNever) since_tick_ += elapsed;
+  if (ticks == 0) return;
+  if (since_tick_ == kNever) {
+    since_tick_ = 0;
+    return;
+  }
+  const double observed = static_cast<double>(ticks) / static_cast<double>(std::max<Micros>(since_tick_, 1));
+  since_tick_ = 0;
+  pace_ = std::max((1.0 - kSmoothing) * pace_ + kSmoothing * observed, observed);
+  window_ = std::max<Clock>(poisson_quantile(pace_ * static_cast<double>(two_rounds)), 1);
+}
+
+Clock ActionTimer::ahead(Micros lead, Micros later) const {
+  if (since_tick_ == kNever) return window_;
+  // at most one: however late its next tick is, the clock has not made it yet
+  const double passed = std::min(pace_ * static_cast<double>(since_tick_ + later), 1.0);
+  return std::max(window_, static_cast<Clock>(passed + pace_ * static_cast<double>(lead) + kRounding));
+}
+
+Clock ActionTimer::reach(Micros lead) const {
+  if (since_tick_ == kNever) return window_;
+  return std::max(window_, static_cast<Clock>(1.0 + pace_ * static_cast<double>(lead) + kRounding));
+}
+
+Micros ActionTimer::until_ahead(Clock clocks, Micros lead) const {
+  if (since_tick_ == kNever || pace_ <= 0.0) return kNever;
+  const double rest = static_cast<double>(clocks) - pace_ * static_cast<double>(lead);  // clocks
+  if (rest >= 1.0) return kNever;  // the next tick comes first
+  return std::max<Micros>(static_cast<Micros>(std::ceil(rest / pace_)) + 1 - since_tick_, 0);
+}
+
+void LeadTime::settle() {
+  if (longest_ < 0) return;
+  const auto longest = static_cast<double>(longest_);
+  smoothed_ = smoothed_ == 0.0 ? longest : (1.0 - kSmoothing) * smoothed_ + kSmoothing * longest;
+  longest_ = -1;
+}
+
+}  // namespace adaps

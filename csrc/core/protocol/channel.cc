@@ -1,0 +1,201 @@
+#include "protocol/channel.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "protocol/prefetcher.h"
+
+namespace adaps {
+
+Channel::Channel(NodeContext& node, int index)
+    : context_(node, index),
+      membership_(node, context_.outbox),
+      refreshes_(context_),
+      replicas_(context_, refreshes_, parked_),
+      ownership_(context_, replicas_),
+      interest_(context_, ownership_, replicas_),
+      requests_(context_, refreshes_, replicas_, parked_),
+      flusher_(context_, replicas_),
+      syncs_(context_, refreshes_, flusher_),
+      round_distance_(node.settings.round_distance()),
+      last_round_(-round_distance_) {}
+
+// --- submissions ---
+
+void Channel::take_submissions() {
+  more_submitted_ = !batch_.done();
+  if (!more_submitted_) {
+    batch_ = {partition().take()};
+    const std::vector<KeyRequest*> next_parts = requests_.take_next_parts();
+    batch_.requests.insert(batch_.requests.begin(), next_parts.begin(), next_parts.end());
+    batch_.begins_round = std::any_of(
+        batch_.requests.begin(), batch_.requests.end(),
+        [](const KeyRequest* request) { return request->operation->kind == OperationKind::kLocalize; });
+  }
+  // Behind the requests: who waits for keys to come has signalled them before.
+  partition().intents.take_submitted();
+}
+
+void Channel::work_off_batch() {
+  const NodeContext& node = context_.node;
+  WorkSlice& slice = context_.slice;
+  slice.begin();
+  if (std::exchange(batch_.begins_round, false)) {
+    run_round();
+    batch_.follows_intents = true;
+    slice.begin();
+  }
+  if (batch_.follows_intents && partition().intents.acting() && !node.frozen.load()) return;
+  while (batch_.next < batch_.requests.size()) {
+    if (slice.is_used_up()) return;
+    KeyRequest& request = *batch_.requests[batch_.next++];
+    slice.spend(request.occurrences * node.tables.find(request.key, context_.table_hint).length());
+    requests_.attempt(request);
+  }
+  for (Operation* operation : std::exchange(batch_.syncs, {})) syncs_.begin(*operation);
+  for (const bool for_good : std::exchange(batch_.arrivals, {})) membership_.arrived(for_good, context_.now);
+  if (std::exchange(batch_.goodbye, false) && !membership_.goodbye_sent()) membership_.say_goodbye();
+}
+
+// --- driving ---
+
+Micros Channel::on_tick() {
+  const Partition::Driving driving(partition());
+  partition().begin_tick();
+  const Micros now = context_.now;
+  const IntentQueues& intents = partition().intents;
+  WorkSlice& slice = context_.slice;
+  refreshes_.look_at_links();
+  take_submissions();
+  work_off_batch();
+  // Each kind of work has a slice of its own, or a flood of one would keep the others from theirs.
+  const bool frozen = context_.node.frozen.load();
+  slice.begin();
+  if (!frozen) ownership_.take_up_postponed();
+  const bool permanent = interest_.has_permanent();
+  if (!frozen && permanent) interest_.start_permanent();
+  slice.begin();
+  if (partition().round_requested() && now >= last_round_ + round_distance_) run_round();
+  if (!frozen && (intents.acting() || now >= intents.due())) interest_.act_on_intents(last_round_);
+  slice.begin();
+  refreshes_.send_held_back();
+  slice.begin();
+  if (flusher_.due()) flush(false);
+  if (flusher_.under_way()) {
+    flusher_.go_on();
+    syncs_.send_flushed();
+  }
+  // A wait_sync does not wait for the next round.
+  if (context_.node.epochs.anyone_waits() && flusher_.has_dirty()) flush(true);
+  if (now >= membership_.stall_due()) membership_.give_up_on_stalled();
+  const bool more_calls = !batch_.done() || more_submitted_ || requests_.has_next_parts();
+  const bool held_back = refreshes_.may_go_on();
+  if (membership_.has_lost_peer() || flusher_.under_way() || more_calls || held_back) return now;
+  if (!frozen && (intents.acting() || permanent || ownership_.has_postponed())) return now;
+  Micros next = std::min(membership_.stall_due(), flusher_.next());
+  if (partition().round_requested()) next = std::min(next, last_round_ + round_distance_);
+  if (!frozen) next = std::min(next, intents.due());
+  return next;
+}
+
+void Channel::run_round() {
+  partition().begin_round();
+  partition().intents.begin_round(context_.now - last_round_);
+  last_round_ = context_.now;
+  context_.counters.rounds.add();
+  if (!context_.node.frozen.load()) interest_.act_on_intents(last_round_);
+  flusher_.request();
+  if (flusher_.due()) flush(false);
+}
+
+void Channel::flush(bool everything) {
+  flusher_.flush(everything);
+  syncs_.send_flushed();
+}
+
+void Channel::settle(Key key) {
+  requests_.retry(key);
+  replicas_.drop_if_unwanted(key);
+}
+
+void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
+  const Partition::Driving driving(partition());
+  context_.slice.begin();
+  Reader reader(payload);
+  Prefetcher prefetcher(context_.node.store, requests_.awaiting(), payload);
+  while (!reader.at_end()) {
+    prefetcher.step();
+    switch (reader.peek_type()) {
+      case MessageType::kRequest:
+        requests_.on_request(reader.read<RequestMessage>(), reader);
+        break;
+      case MessageType::kIntent:
+        ownership_.on_intent(reader.read<IntentMessage>());
+        break;
+      case MessageType::kAnswer:
+        requests_.on_answer(from, reader.read<AnswerMessage>(), reader);
+        break;
+      case MessageType::kSetup: {
+        const auto message = reader.read<SetupMessage>();
+        replicas_.on_setup(from, message, reader);
+        settle(message.key);
+        break;
+      }
+      case MessageType::kRefresh:
+        replicas_.on_refresh(reader.read<RefreshMessage>(), reader);
+        break;
+      case MessageType::kDelta:
+        replicas_.on_delta(from, reader.read<DeltaMessage>(), reader);
+        break;
+      case MessageType::kAck: {
+        const auto message = reader.read<AckMessage>();
+        replicas_.on_ack(message);
+        settle(message.key);
+        break;
+      }
+      case MessageType::kDrop:
+        ownership_.on_drop(from, reader.read<DeltaMessage>(), reader);
+        break;
+      case MessageType::kDropAck: {
+        const auto message = reader.read<AckMessage>();
+        ownership_.on_drop_ack(message);
+        requests_.retry(message.key);
+        break;
+      }
+      case MessageType::kTransfer: {
+        const auto message = reader.read<TransferMessage>();
+        ownership_.on_transfer(from, message, reader);
+        requests_.retry(message.key);
+        break;
+      }
+      case MessageType::kNews:
+        ownership_.on_news(from, reader.read<NewsMessage>());
+        break;
+      case MessageType::kMark:
+        syncs_.on_mark(from, reader.read<SyncMessage>());
+        break;
+      case MessageType::kEcho:
+        syncs_.on_echo(reader.read<SyncMessage>());
+        break;
+      case MessageType::kBarrier:
+        membership_.on_barrier(from, reader.read<BarrierMessage>(), context_.now);
+        break;
+      case MessageType::kRelease:
+        membership_.on_release(from, reader.read<ReleaseMessage>());
+        break;
+      case MessageType::kGoodbye:
+        reader.read<GoodbyeMessage>();
+        membership_.on_goodbye(from);
+        break;
+      case MessageType::kLost:
+        membership_.on_lost(from, reader.read<LostMessage>());
+        break;
+      default:
+        throw ProtocolError("unknown message type " + std::to_string(static_cast<int>(reader.peek_type())));
+    }
+  }
+}
+
+}  // namespace adaps

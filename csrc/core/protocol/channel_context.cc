@@ -1,0 +1,51 @@
+#include "protocol/channel_context.h"
+
+#include <cstdint>
+#include <string>
+
+#include "protocol/invariant.h"
+
+namespace adaps {
+
+namespace {
+constexpr std::uint8_t kMaxHops = 127;
+}  // namespace
+
+ChannelContext::ChannelContext(NodeContext& node_in, int index_in)
+    : node(node_in),
+      index(index_in),
+      rank(node.settings.rank),
+      partition(*node.partitions[static_cast<std::size_t>(index)]),
+      outbox(node.settings.nodes, &node.tables),
+      slice(node.settings.slice) {}
+
+void ChannelContext::check_key(Key key) const {
+  if (key >= node.tables.num_keys()) throw ProtocolError("a message names key " + std::to_string(key));
+}
+
+void ChannelContext::note_lead(const SlotHeader& header) {
+  const std::uint32_t lead = static_cast<std::uint32_t>(now) - header.asked_at();
+  counters.lead_micros.add(lead);
+  counters.lead_keys.add();
+  partition.intents.note_lead(lead);
+}
+
+std::size_t ChannelContext::affordable(std::span<const Key> keys) {
+  std::size_t count = 0;
+  for (; count < keys.size() && !slice.is_used_up(); ++count) spend(keys[count]);
+  return count;
+}
+
+// After the second stale hop, once, by way of the home node, without telling it anything.
+NodeId ChannelContext::next_hop(LockedKey& key, Route& route) const {
+  if (route.hops < kMaxHops) ++route.hops;
+  const NodeId home = node.directory.home(key.key());
+  if (route.hops == 2 && home != rank && route.via_home == 0) {
+    route.via_home = 1;
+    return home;
+  }
+  ADAPS_INVARIANT(key.location() != rank, "a location entry names its own node");
+  return key.location();
+}
+
+}  // namespace adaps

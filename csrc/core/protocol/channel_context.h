@@ -1,0 +1,102 @@
+// What the parts of one channel share: the node, the channel's share of the keys, what is to be sent, and the
+// time. It refers to none of the parts.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "common/stats.h"
+#include "common/types.h"
+#include "protocol/context.h"
+#include "protocol/dirty.h"
+#include "protocol/message.h"
+#include "protocol/outbox.h"
+#include "protocol/partition.h"
+#include "protocol/prefetcher.h"
+#include "protocol/work_slice.h"
+#include "store/store.h"
+
+namespace adaps {
+
+struct ChannelContext {
+  ChannelContext(NodeContext& node_in, int index_in);
+  ChannelContext(const ChannelContext&) = delete;
+  ChannelContext& operator=(const ChannelContext&) = delete;
+
+  // --- keys ---
+
+  // Throws ProtocolError if a message names a key that no table has.
+  void check_key(Key key) const;
+  LockedKey lock(Key key) { return {node.store, key, table_hint}; }
+  // Gives the home node's key that nobody touched yet its initial value.
+  void materialize(LockedKey& key) {
+    if (!key.untouched_here()) return;
+    key.materialize();
+    trace(key.key(), TraceKind::kAlloc);
+  }
+  void trace(Key key, TraceKind kind) {
+    if (node.trace.wants(key)) node.trace.add(now, key, kind);
+  }
+  Holders holders_of(LockedKey& key) { return {partition.tables, key}; }
+  // What a replica's owner has not got; nullptr if there is nothing.
+  Unapplied* changes_of(LockedKey& key) {
+    return key.header().has_changes() ? &partition.tables.unapplied.at(key.header().changes()) : nullptr;
+  }
+  void release_changes(LockedKey& key) {
+    partition.tables.unapplied.release(std::exchange(key.header().changes(), 0));
+  }
+  // A key that was asked for has come.
+  void note_lead(const SlotHeader& header);
+
+  // --- work in slices ---
+
+  void spend(Key key) { slice.spend(node.tables.find(key, table_hint).width()); }
+  // Calls function(key) for the keys behind the `done` first ones as far as the slice goes; true if it got
+  // through.
+  template <typename Function>
+  bool go_on(std::span<const Key> keys, std::size_t& done, Function function) {
+    const std::span<const Key> some = keys.subspan(done, affordable(keys.subspan(done)));
+    for_each_prefetched(node.store, some, function);
+    done += some.size();
+    return done == keys.size();
+  }
+
+  // --- messages ---
+
+  // Appends a message that says itself whether the key's value goes with it.
+  template <typename Message>
+  void append_with_value(LockedKey& key, NodeId to, const Message& message) {
+    if (message.payload == Payload::kValue) {
+      outbox.append(to, message, {std::span<const float>(key.value(), key.width())});
+    } else {
+      outbox.append(to, message);
+    }
+  }
+  // Passes on a request or an intent that came to a node which does not own the key.
+  template <typename Message>
+  void forward(LockedKey& key, Message message, std::span<const float> payload = {}) {
+    counters.requests_forwarded.add();
+    const NodeId to = next_hop(key, message.route);
+    outbox.append(to, message, {payload});
+  }
+
+  NodeContext& node;
+  const int index;
+  const NodeId rank;
+  Partition& partition;
+  Micros now = 0;
+  Outbox outbox;
+  ChannelCounters counters;
+  WorkSlice slice;
+  const Table* table_hint = nullptr;
+  std::vector<float> encoded;  // what a lossy wire has of one row or change, until it is in the outbox
+
+ private:
+  // How many of the keys the slice has room for.
+  std::size_t affordable(std::span<const Key> keys);
+  NodeId next_hop(LockedKey& key, Route& route) const;
+};
+
+}  // namespace adaps

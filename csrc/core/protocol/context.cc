@@ -1,0 +1,158 @@
+#include "protocol/context.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+namespace adaps {
+
+namespace {
+
+void validate(const Settings& settings) {
+  const auto within = [](long value, long most, const char* name) {
+    if (value < 1 || value > most)
+      throw std::invalid_argument(std::string(name) + " is " + std::to_string(value) + "; it must be " +
+                                  (value < 1 ? "at least 1" : "at most " + std::to_string(most)));
+  };
+  within(settings.nodes, kMaxNodes, "the number of nodes");
+  within(settings.workers, kMaxWorkers, "workers");
+  within(settings.channels, kMaxChannels, "channels");
+  if (settings.max_queued_bytes == 0)
+    throw std::invalid_argument("max_queued_bytes is 0; it must be above 0");
+  if (settings.rank >= settings.nodes) {
+    throw std::invalid_argument("rank " + std::to_string(settings.rank) + " in a cluster of " +
+                                std::to_string(settings.nodes) + " nodes; ranks begin at 0");
+  }
+  if (!(settings.max_rounds_per_second > 0.0)) {
+    throw std::invalid_argument("max_rounds_per_second is " + std::to_string(settings.max_rounds_per_second) +
+                                "; it must be above 0");
+  }
+  if (!(settings.max_round_bytes_per_second > 0.0)) {
+    throw std::invalid_argument("max_round_bytes_per_second is " +
+                                std::to_string(settings.max_round_bytes_per_second) + "; it must be above 0");
+  }
+}
+
+Settings validated(const Settings& settings) {
+  validate(settings);
+  return settings;
+}
+
+bool any_other_technique(const Tables& tables, Technique technique) {
+  for (std::size_t i = 0; i < tables.size(); ++i)
+    if (tables[i].spec().technique.value_or(technique) != technique) return true;
+  return false;
+}
+
+Directory directory_of(const Settings& settings, const Tables& tables) {
+  for (std::size_t i = 0; i < tables.size(); ++i) {
+    for (const HomeRange& home : tables[i].spec().homes) {
+      if (home.node != kHomeByHash && home.node >= settings.nodes)
+        throw std::invalid_argument("rows of table '" + tables[i].spec().name + "' are at home at node " +
+                                    std::to_string(home.node) + "; there are " +
+                                    std::to_string(settings.nodes) + " nodes");
+    }
+  }
+  return rules().directory(settings, tables);
+}
+
+}  // namespace
+
+void Trace::choose(std::span<const Key> keys) {
+  const std::lock_guard guard(mutex_);
+  keys_.insert(keys_.end(), keys.begin(), keys.end());
+  std::sort(keys_.begin(), keys_.end());
+  keys_.erase(std::unique(keys_.begin(), keys_.end()), keys_.end());
+  active_.store(!keys_.empty(), std::memory_order_relaxed);
+}
+
+bool Trace::contains(Key key) const {
+  const std::lock_guard guard(mutex_);
+  return std::binary_search(keys_.begin(), keys_.end(), key);
+}
+
+void Trace::add(Micros time, Key key, TraceKind kind) {
+  const std::lock_guard guard(mutex_);
+  events_.push_back({time, key, kind});
+}
+
+std::vector<TraceEvent> Trace::events() const {
+  const std::lock_guard guard(mutex_);
+  return events_;
+}
+
+bool LocalBarrier::arrive(Operation& operation, bool failed) {
+  const std::lock_guard guard(mutex_);
+  failed_ = failed_ || failed;
+  waiting_.push_back(&operation);
+  return static_cast<int>(waiting_.size()) == present_;
+}
+
+bool LocalBarrier::leave() {
+  const std::lock_guard guard(mutex_);
+  --present_;
+  return present_ > 0 && static_cast<int>(waiting_.size()) == present_;
+}
+
+bool LocalBarrier::failed() const {
+  const std::lock_guard guard(mutex_);
+  return failed_;
+}
+
+std::vector<Operation*> LocalBarrier::take(std::optional<NodeId> failed_node) {
+  const std::lock_guard guard(mutex_);
+  failed_ = false;
+  failed_node_ = failed_node;
+  return std::exchange(waiting_, {});
+}
+
+std::optional<NodeId> LocalBarrier::failed_node() const {
+  const std::lock_guard guard(mutex_);
+  return failed_node_;
+}
+
+NodeContext::NodeContext(std::vector<TableSpec> specs, const Settings& settings_in)
+    : settings(validated(settings_in)),
+      tables(std::move(specs)),
+      mixed(any_other_technique(tables, settings.technique)),
+      directory(directory_of(settings, tables)),
+      store(tables, directory, settings.rank),
+      barrier(settings.workers) {
+  for (int i = 0; i < settings.workers; ++i) workers.push_back(std::make_unique<WorkerState>(tables.size()));
+  for (int i = 0; i < settings.channels; ++i)
+    partitions.push_back(std::make_unique<Partition>(settings, workers));
+}
+
+void NodeContext::check() const {
+  if (!failed.load(std::memory_order_acquire)) return;
+  const std::lock_guard guard(failure_mutex);
+  throw PeerLost(failed_peer, failure_reason);
+}
+
+std::optional<NodeId> NodeContext::lost_peer() const {
+  if (!failed.load(std::memory_order_acquire)) return std::nullopt;
+  const std::lock_guard guard(failure_mutex);
+  return failed_peer;
+}
+
+void NodeContext::fail(NodeId peer, const std::string& reason) {
+  {
+    const std::lock_guard guard(failure_mutex);
+    if (failed.load(std::memory_order_relaxed)) return;
+    failed_peer = peer;
+    failure_reason = "rank " + std::to_string(peer) + " is lost: " + reason;
+    failed.store(true, std::memory_order_release);
+  }
+  for (const auto& worker : workers) {
+    const std::lock_guard guard(worker->completion.mutex);
+    worker->completion.changed.notify_all();
+  }
+  announce_ending();
+}
+
+void NodeContext::announce_ending() {
+  const std::lock_guard guard(ending_mutex);
+  ending_changed.notify_all();
+}
+
+}  // namespace adaps

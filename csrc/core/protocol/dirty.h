@@ -1,0 +1,139 @@
+// Keys with something to send in the next round, and the deltas of replicas.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "common/types.h"
+#include "protocol/message.h"
+#include "store/stable_pool.h"
+#include "store/store.h"
+
+namespace adaps {
+
+// A change of a replica's row that its owner has not received yet, in the form that UpdateRule defines. If a
+// single gradient made it, that gradient follows in `floats`, as a message carries it. What a lossy wire
+// rounded off earlier changes is a rest, of kind kNone: it waits for the next change, and no wait_sync waits
+// for it.
+struct Delta {
+  std::unique_ptr<float[]> floats;
+  std::uint64_t epoch = 0;
+  Change change = Change::kNone;
+  std::uint16_t hyperparameters = 0;  // of that gradient: their fingerprint
+  explicit operator bool() const { return floats != nullptr; }
+  bool is_rest() const { return floats != nullptr && change == Change::kNone; }
+  void set_base(std::size_t change_length, Version base) const {
+    GradientHeader applied;
+    std::memcpy(&applied, floats.get() + change_length, sizeof(applied));
+    applied.base = base;
+    std::memcpy(floats.get() + change_length, &applied, sizeof(applied));
+  }
+};
+
+// Exists only while a replica is dirty, or has a rest.
+struct Unapplied {
+  Delta unsent;
+  Delta in_flight;
+};
+
+// A node that has a replica, chained to the next one of the same key.
+struct Holder {
+  Version sent = 0;  // the version that it has, or will have when its link is drained
+  std::uint32_t next = 0;
+  std::uint32_t frame = 0;  // the number of the frame that carried its last refresh
+  NodeId node = 0;
+  bool held_back = false;  // a newer refresh waits until the network has taken that frame
+};
+static_assert(sizeof(Holder) == 16);
+
+// A refresh that waits for the one before it of the same key and holder, so that what waits to be sent is
+// bounded by the keys that are held, however often they are written.
+struct HeldBack {
+  Key key;
+  std::uint32_t frame;  // the one that carries the refresh before
+};
+
+// What keys need beyond their slots, one per partition. An entry belongs to one key, whose header holds its
+// index; it is read and written only under that key's lock.
+struct KeyTables {
+  StablePool<Unapplied> unapplied;
+  StablePool<Holder> holders;
+};
+
+// The holders of an owner's key: a chain whose beginning the key's header names.
+class Holders {
+ public:
+  Holders(KeyTables& tables, LockedKey& key) : pool_(tables.holders), first_(key.header().first_holder()) {}
+
+  bool empty() const { return first_ == 0; }
+  // The only one, if there is just one.
+  Holder* only() const {
+    if (empty()) return nullptr;
+    Holder& holder = pool_.at(first_);
+    return holder.next == 0 ? &holder : nullptr;
+  }
+  Holder* find(NodeId node) const {
+    for (std::uint32_t i = first_; i != 0; i = pool_.at(i).next) {
+      if (pool_.at(i).node == node) return &pool_.at(i);
+    }
+    return nullptr;
+  }
+  bool any_behind(Version version) const {
+    for (std::uint32_t i = first_; i != 0; i = pool_.at(i).next) {
+      if (pool_.at(i).sent != version) return true;
+    }
+    return false;
+  }
+  template <typename Function>
+  void for_each(Function function) const {
+    for (std::uint32_t i = first_; i != 0; i = pool_.at(i).next) function(pool_.at(i));
+  }
+  void add(NodeId node, Version sent) {
+    const std::uint32_t index = pool_.allocate();
+    pool_.at(index) = {.sent = sent, .next = first_, .node = node};
+    first_ = index;
+  }
+  void remove(NodeId node) {
+    for (std::uint32_t* link = &first_; *link != 0; link = &pool_.at(*link).next) {
+      const std::uint32_t index = *link;
+      if (pool_.at(index).node != node) continue;
+      *link = pool_.at(index).next;
+      pool_.release(index);
+      return;
+    }
+  }
+
+ private:
+  StablePool<Holder>& pool_;
+  std::uint32_t& first_;
+};
+
+class DirtyList {
+ public:
+  // True if the list was empty.
+  bool add(Key key) {
+    const std::lock_guard guard(mutex_);
+    keys_.push_back(key);
+    return keys_.size() == 1;
+  }
+  // Exchanges the list with an empty one.
+  void take(std::vector<Key>& out) {
+    out.clear();
+    const std::lock_guard guard(mutex_);
+    keys_.swap(out);
+  }
+  bool empty() const {
+    const std::lock_guard guard(mutex_);
+    return keys_.empty();
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<Key> keys_;
+};
+
+}  // namespace adaps

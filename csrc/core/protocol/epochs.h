@@ -1,0 +1,41 @@
+// Counts writes of a node that are not yet applied at their owners, by epoch
+// (docs/design/protocol.md, section 7a).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "protocol/operation.h"
+
+namespace adaps {
+
+class Epochs {
+ public:
+  // A write begins to be outstanding; returns the epoch that remove() wants back.
+  std::uint64_t add();
+  void remove(std::uint64_t epoch);
+
+  // Closes the current epoch for a wait_sync; the operation gets finish() once every write of it and of all
+  // earlier epochs is applied.
+  void wait(Operation& operation);
+  bool anyone_waits() const { return waiting_.load(std::memory_order_seq_cst) > 0; }
+  // For failures: forgets the waiting operations and returns them.
+  std::vector<Operation*> abandon();
+  std::int64_t outstanding() const;
+
+ private:
+  static constexpr std::uint64_t kRing = 1024;
+  void check();
+
+  std::atomic<std::uint64_t> current_{0};
+  std::array<std::atomic<std::int64_t>, kRing> pending_{};
+  std::atomic<int> waiting_{0};
+  std::mutex mutex_;
+  std::uint64_t oldest_ = 0;
+  std::vector<Operation*> waiters_;
+};
+
+}  // namespace adaps

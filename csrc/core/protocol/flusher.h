@@ -1,0 +1,64 @@
+// When changes of keys go out (docs/design/protocol.md, section 8).
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/types.h"
+#include "protocol/channel_context.h"
+#include "protocol/flush_cadence.h"
+#include "protocol/replicas.h"
+
+namespace adaps {
+
+class Flusher {
+ public:
+  Flusher(ChannelContext& channel, Replicas& replicas);
+
+  // Sends the changes of dirty keys, as far as the slice goes, or defers them if their table is not due yet.
+  // If a flush is still under way, the keys join it.
+  void flush(bool everything);
+  void go_on();
+  bool under_way() const { return next_ < keys_.size(); }
+  // Whether a flush of everything would have something to send.
+  bool has_dirty() const { return !channel_.partition.dirty.empty() || any_deferred_; }
+
+  // Asks for a flush as soon as the network has room.
+  void request() { wanted_ = channel_.now; }
+  bool due() const { return channel_.now >= std::max(wanted_, allowed_); }
+  // When the next flush is due; kNever if nothing waits for one.
+  Micros next() const { return wanted_ == kNever ? kNever : std::max(wanted_, allowed_); }
+  // The keys wait until their table is due, or for a flush of everything.
+  void defer(std::span<const Key> keys);
+
+  // Keys that were ever to be flushed, and that were.
+  std::uint64_t end() const { return end_; }
+  std::uint64_t flushed() const { return flushed_; }
+
+ private:
+  void flush_key(Key number);
+  void finish();
+  Clock newest_clock() const;
+
+  ChannelContext& channel_;
+  Replicas& replicas_;
+  FlushCadence cadence_;
+  Micros allowed_ = 0;                      // not before, so that the network is not filled
+  Micros wanted_ = kNever;                  // at the latest
+  std::vector<std::vector<Key>> deferred_;  // by table
+  bool any_deferred_ = false;
+  std::vector<bool> table_due_;
+  std::vector<Key> newly_dirty_;
+  // of the flush that is under way
+  std::vector<Key> keys_;
+  std::size_t next_ = 0;
+  std::uint64_t bytes_ = 0;
+  // of all flushes
+  std::uint64_t end_ = 0;
+  std::uint64_t flushed_ = 0;
+};
+
+}  // namespace adaps

@@ -1,0 +1,125 @@
+// Intents that wait for their start and, once they are acted on, for their end (docs/design/protocol.md,
+// section 8): two queues for each worker. When an intent is acted on is decided here; what happens to the key
+// then is its owner's decision (Ownership::grant).
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "common/stats.h"
+#include "common/types.h"
+#include "protocol/action_timer.h"
+#include "protocol/worker_state.h"
+
+namespace adaps {
+
+class IntentQueues {
+ public:
+  IntentQueues(const Settings& settings, const WorkerStates& workers);
+
+  // --- workers, any thread; each says whether a round has something to do now ---
+
+  bool submit(int worker, std::vector<Key> keys, Clock start, Clock end);
+  bool on_clock(int worker, Clock clock);
+
+  // --- the channel's thread ---
+
+  void take_submitted();
+  // A key that was asked for has come after so many microseconds.
+  void note_lead(Micros lead);
+  // A round begins, `since` microseconds after the last one: measures the pace of the workers' clocks.
+  void begin_round(Micros since);
+  // Intents are due that the last slice of work did not get to.
+  bool acting() const { return acting_; }
+  // When the next intent is to be acted on if no clock advances before.
+  Micros due() const { return due_; }
+
+  // Acts on the intents that are due. `begin(keys, done)` and `end(keys, done)` skip the first `done` keys,
+  // work on the others until the slice is used up, count them in `done`, and return whether that was all.
+  // Returns whether another round is due.
+  template <typename Begin, typename End>
+  bool act(Micros now, Micros last_round, ChannelCounters& counters, Begin begin, End end) {
+    acting_ = true;
+    due_ = kNever;
+    bool round_due = false;
+    for (std::size_t i = 0; i < queues_.size(); ++i) {
+      Queue& queue = *queues_[i];
+      const Clock clock = workers_[i]->clock.load();
+      const Clock horizon = horizon_of(queue, clock, now - last_round);
+      // Starts before ends: while an intent is extended, the key must not be without one in between.
+      while (!queue.waiting.empty() && queue.waiting.begin()->first <= horizon) {
+        const auto first = queue.waiting.begin();
+        if (!act(queue, first->second, clock, counters, begin)) return round_due;
+        queue.waiting.erase(first);
+      }
+      while (!queue.acted_on.empty() && queue.acted_on.begin()->first <= clock) {
+        const auto first = queue.acted_on.begin();
+        if (!end(first->second.keys, first->second.done)) return round_due;
+        queue.acted_on.erase(first);
+      }
+      note_next(queue, clock, now, last_round);
+      round_due = round_due || workers_[i]->clock.load() >= queue.next_due.load();
+    }
+    acting_ = false;
+    return round_due;
+  }
+
+ private:
+  struct Signal {
+    std::vector<Key> keys;
+    Clock end;
+    std::size_t done = 0;  // how many of the keys were worked on in earlier slices
+  };
+  struct Queue {                            // of one worker
+    std::multimap<Clock, Signal> waiting;   // by start
+    std::multimap<Clock, Signal> acted_on;  // by end
+    ActionTimer timer;
+    Clock observed_clock = 0;
+    std::atomic<Clock> next_due{kForever};  // the clock at which a round has something to do for it
+    std::atomic<Clock> reach{9};            // of the timer
+  };
+  struct Submitted {
+    int worker;
+    std::vector<Key> keys;
+    Clock start, end;
+  };
+
+  template <typename Begin>
+  bool act(Queue& queue, Signal& signal, Clock clock, ChannelCounters& counters, Begin begin) {
+    if (signal.end <= clock) {
+      counters.intents_late.add(signal.keys.size() - signal.done);
+      signal.keys.resize(signal.done);
+    }
+    const std::size_t before = signal.done;
+    const bool through = begin(signal.keys, signal.done);
+    counters.intents_acted.add(signal.done - before);
+    if (!through) return false;
+    if (signal.end != kForever && !signal.keys.empty())
+      queue.acted_on.emplace(signal.end, Signal{std::move(signal.keys), signal.end});
+    return true;
+  }
+  // The latest start that is acted on now, `since_round` microseconds after the last round.
+  Clock horizon_of(Queue& queue, Clock clock, Micros since_round);
+  void note_next(Queue& queue, Clock clock, Micros now, Micros last_round);
+  void update_next_due(Queue& queue, Clock clock);
+
+  const bool timing_;
+  const Micros round_distance_;
+  const WorkerStates& workers_;
+  std::vector<std::unique_ptr<Queue>> queues_;
+  std::mutex mutex_;  // guards submitted_, and next_due against intents being submitted
+  std::vector<Submitted> submitted_;
+  LeadTime lead_;
+  std::atomic<bool> lead_pending_{false};      // lead_ was told of keys since it last settled
+  std::atomic<bool> settle_requested_{false};  // and a clock has advanced since then
+  bool acting_ = false;
+  Micros due_ = kNever;
+};
+
+}  // namespace adaps

@@ -1,0 +1,76 @@
+#include "protocol/interest.h"
+
+#include <algorithm>
+#include <span>
+
+#include "protocol/invariant.h"
+
+namespace adaps {
+
+namespace {
+// How many keys one tick asks for under full replication, so that frames stay of moderate size.
+constexpr Key kPermanentBatch = 8192;
+}  // namespace
+
+Interest::Interest(ChannelContext& channel, Ownership& ownership, Replicas& replicas)
+    : channel_(channel), ownership_(ownership), replicas_(replicas) {
+  const Tables& tables = channel.node.tables;
+  bool keeps_any = false;
+  for (std::size_t i = 0; i < tables.size(); ++i)
+    keeps_any = keeps_any || rules().keeps_for_good(channel.node, tables[i].first_key());
+  if (!keeps_any) permanent_cursor_ = tables.num_keys();
+}
+
+void Interest::act_on_intents(Micros last_round) {
+  const bool round_due = channel_.partition.intents.act(
+      channel_.now, last_round, channel_.counters,
+      [this](std::span<const Key> keys, std::size_t& done) {
+        return channel_.go_on(keys, done, [this](Key key) { start(key); });
+      },
+      [this](std::span<const Key> keys, std::size_t& done) {
+        return channel_.go_on(keys, done, [this](Key key) { end(key); });
+      });
+  if (round_due) channel_.partition.request_round();
+}
+
+void Interest::start(Key number) {
+  LockedKey key = channel_.lock(number);
+  channel_.materialize(key);
+  if (!key.has_slot()) key.allocate(State::kNone);
+  if (key.header().intents++ == 0) channel_.trace(number, TraceKind::kIntentStart);
+  if (rules().may_ask(key.state())) ownership_.ask_for(key);
+}
+
+// If this was the node's last intent for the key, it gives up a replica that it held only for intent.
+void Interest::end(Key number) {
+  LockedKey key = channel_.lock(number);
+  ADAPS_INVARIANT(key.has_slot() && key.header().intents > 0, "an intent ends that is not counted");
+  if (--key.header().intents > 0) return;
+  channel_.trace(number, TraceKind::kIntentStop);
+  switch (key.state()) {
+    case State::kOwner:
+      ownership_.reconsider(key);
+      return;
+    case State::kReplica:
+      replicas_.try_drop(key);
+      return;
+    case State::kNone:  // under relocation: another node got the key, and this one did not ask again
+      key.release(key.location(), key.location_count());
+      return;
+    case State::kPending:   // set-up will try to drop
+    case State::kDropping:  // its answer looks at the count
+      return;
+  }
+}
+
+void Interest::start_permanent() {
+  const NodeContext& node = channel_.node;
+  const Key end = std::min(permanent_cursor_ + kPermanentBatch, node.tables.num_keys());
+  for (; permanent_cursor_ < end; ++permanent_cursor_) {
+    if (node.directory.channel(permanent_cursor_) == channel_.index &&
+        rules().keeps_for_good(node, permanent_cursor_))
+      start(permanent_cursor_);
+  }
+}
+
+}  // namespace adaps

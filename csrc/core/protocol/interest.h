@@ -1,0 +1,32 @@
+// What happens to a key when an intent for it begins or ends. When that is, IntentQueues decides.
+#pragma once
+
+#include "common/types.h"
+#include "protocol/channel_context.h"
+#include "protocol/ownership.h"
+#include "protocol/replicas.h"
+
+namespace adaps {
+
+class Interest {
+ public:
+  Interest(ChannelContext& channel, Ownership& ownership, Replicas& replicas);
+
+  // Acts on the intents that are due, for one slice; the next call goes on where it ends.
+  void act_on_intents(Micros last_round);
+
+  // Under full replication every key is asked for once.
+  bool has_permanent() const { return permanent_cursor_ < channel_.node.tables.num_keys(); }
+  void start_permanent();
+
+ private:
+  void start(Key number);
+  void end(Key number);
+
+  ChannelContext& channel_;
+  Ownership& ownership_;
+  Replicas& replicas_;
+  Key permanent_cursor_ = 0;
+};
+
+}  // namespace adaps

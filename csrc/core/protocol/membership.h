@@ -1,0 +1,77 @@
+// Who is in the cluster: barriers, leaving, nodes that stall, and the loss of a peer
+// (docs/design/protocol.md, section 10). Node 0 counts arrivals, on its channel 0; every channel reports and
+// passes on losses.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/types.h"
+#include "protocol/context.h"
+#include "protocol/message.h"
+#include "protocol/outbox.h"
+
+namespace adaps {
+
+class Membership {
+ public:
+  Membership(NodeContext& node, Outbox& outbox);
+
+  // All workers of this node have arrived at a barrier, or left for good.
+  void arrived(bool for_good, Micros now);
+  void on_barrier(NodeId from, const BarrierMessage& message, Micros now);
+  void on_release(NodeId from, const ReleaseMessage& message);
+
+  // Tells every peer that the connection is about to be closed.
+  void say_goodbye();
+  void on_goodbye(NodeId from);
+  bool goodbye_sent() const { return goodbye_sent_.load(std::memory_order_acquire); }
+  // Every node has left the cluster; known on channel 0.
+  bool closed() const { return closed_.load(std::memory_order_acquire); }
+
+  // When to give up on nodes that have not come to where others wait for them; kNever if nobody waits.
+  Micros stall_due() const;
+  void give_up_on_stalled();
+
+  // Notes the loss and puts LOST for all other nodes into the outbox; does nothing if the peer had said
+  // goodbye or another loss is known. The node itself fails only with fail_for_lost_peer(), which is called
+  // once LOST is on its way: else the others would take this node for the one that is lost.
+  void on_peer_down(NodeId peer, const std::string& reason);
+  bool has_lost_peer() const { return lost_peer_.has_value(); }
+  void fail_for_lost_peer();
+  void announce_loss(NodeId lost, bool stalled = false);
+  void on_lost(NodeId from, const LostMessage& message);
+
+ private:
+  struct LostPeer {
+    NodeId rank;
+    std::string reason;
+  };
+
+  template <typename Message>
+  void send_to_all(const Message& message) {
+    for (NodeId peer = 0; peer < node_.settings.nodes; ++peer) {
+      if (peer != rank_) outbox_.append(peer, message);
+    }
+  }
+  void release_if_complete(Micros now);
+  void release(const ReleaseMessage& message);
+  void become_closed();
+
+  NodeContext& node_;
+  const NodeId rank_;
+  Outbox& outbox_;
+  // On node 0, channel 0, by node:
+  std::vector<bool> at_barrier_, left_;
+  std::optional<NodeId> failed_node_;  // a node at the barrier on which something failed
+  Micros waiting_since_ = kNever;      // when the first node came that waits for others now
+  std::vector<bool> said_goodbye_;
+  std::optional<LostPeer> lost_peer_;
+  std::atomic<bool> goodbye_sent_{false};
+  std::atomic<bool> closed_{false};
+};
+
+}  // namespace adaps

@@ -1,0 +1,60 @@
+// Values and changes as messages carry them.
+#pragma once
+
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "common/types.h"
+#include "protocol/dirty.h"
+#include "protocol/message.h"
+#include "protocol/prefetcher.h"
+#include "protocol/rules.h"
+#include "store/store.h"
+#include "store/table.h"
+
+namespace adaps {
+
+inline Payload payload_of(const SlotHeader& header) {
+  return rules().is_initial(header.version()) ? Payload::kInitial : Payload::kValue;
+}
+
+// So many first floats of a row, in its table's wire.
+void read_encoded(const Table& table, Reader& reader, std::span<float> out);
+
+// Writes the value that comes with a message, or the initial one if the message says so.
+inline void read_value(LockedKey& key, Payload payload, Reader& reader) {
+  switch (payload) {
+    case Payload::kValue: {
+      const std::span<const float> value = reader.floats(key.width());
+      std::memcpy(key.value(), value.data(), value.size_bytes());
+      return;
+    }
+    case Payload::kEncoded:
+      read_encoded(key.table(), reader, {key.value(), key.width()});
+      return;
+    case Payload::kInitial:
+      rules().make_initial(key);
+      return;
+    case Payload::kNone:
+      break;
+  }
+  throw ProtocolError("a value of unknown kind " + std::to_string(static_cast<int>(payload)));
+}
+
+// The floats of the message that carries a delta: its gradient, or the change.
+inline std::span<const float> content(const LockedKey& key, const Delta& delta) {
+  if (delta.change == Change::kGradient)
+    return {delta.floats.get() + key.table().change_length(), kGradientHeader + key.length()};
+  return {delta.floats.get(), key.table().change_length()};
+}
+
+inline std::span<const float> read_change(const DeltaMessage& message, const Table& table, Reader& reader) {
+  const std::optional<std::size_t> floats = payload_floats(message, table);
+  if (!floats)
+    throw ProtocolError("a change of unknown kind " + std::to_string(static_cast<int>(message.change)));
+  return reader.floats(*floats);
+}
+
+}  // namespace adaps

@@ -1,0 +1,160 @@
+#include "protocol/ownership.h"
+
+#include <string>
+
+#include "protocol/invariant.h"
+#include "protocol/message_values.h"
+
+namespace adaps {
+
+// --- asking for a key, and giving it away ---
+
+// NONE -> PENDING.
+void Ownership::ask_for(LockedKey& key) {
+  key.header().state = State::kPending;
+  key.header().set_asked_at(static_cast<std::uint32_t>(channel_.now));
+  IntentMessage message;
+  message.origin = channel_.rank;
+  message.key = key.key();
+  channel_.outbox.append(key.location(), message);
+}
+
+// The owner's decision on an intent.
+void Ownership::grant(LockedKey& key, NodeId to) {
+  const SlotHeader& header = key.header();
+  ADAPS_INVARIANT(to != channel_.rank, "a node asks itself for a key");
+  switch (rules().decide(channel_.node.technique_of(key.key()), header.intents > 0, header.has_holders())) {
+    case Decision::kRelocate:
+      transfer(key, to);
+      return;
+    case Decision::kReplicate:
+      replicas_.set_up(key, to);
+      return;
+  }
+}
+
+void Ownership::reconsider(LockedKey& key) {
+  const SlotHeader& header = key.header();
+  if (header.intents > 0 || !header.has_holders()) return;
+  if (!rules().may_give_to_last_holder(channel_.node.technique_of(key.key()))) return;
+  if (channel_.node.frozen.load()) {
+    postponed_decisions_.push_back(key.key());
+    return;
+  }
+  const Holder* only = channel_.holders_of(key).only();
+  if (only != nullptr) transfer(key, only->node);
+}
+
+// OWNER -> NONE. A holder that is up to date needs no value.
+void Ownership::transfer(LockedKey& key, NodeId to) {
+  const SlotHeader& header = key.header();
+  TransferMessage message;
+  message.key = key.key();
+  message.rc = next_relocation(header.rc);
+  message.version = header.version();
+  message.payload = payload_of(header);
+  if (header.has_holders()) {
+    Holders holders = channel_.holders_of(key);
+    const Holder* holder = holders.only();
+    ADAPS_INVARIANT(holder != nullptr && holder->node == to, "a key moves while another node holds it");
+    if (rules().has_exact_copies(key.table()) && rules().has_value(*holder, header.version()))
+      message.payload = Payload::kNone;
+    holders.remove(to);
+  }
+  channel_.append_with_value(key, to, message);
+  channel_.trace(key.key(), TraceKind::kRelocatedAway);
+  rules().give_up(key, to, message.rc);
+}
+
+// PENDING, REPLICA, DROPPING -> OWNER.
+void Ownership::on_transfer(NodeId from, const TransferMessage& message, Reader& reader) {
+  channel_.check_key(message.key);
+  LockedKey key = channel_.lock(message.key);
+  const State state = key.state();
+  ADAPS_INVARIANT(state == State::kPending || state == State::kReplica || state == State::kDropping,
+                  "a key is transferred to a node that neither asked for it nor holds it");
+  SlotHeader& header = key.header();
+  const bool was_copy = state != State::kPending;
+  const bool has_value = message.payload != Payload::kNone;
+  if (!was_copy) channel_.note_lead(header);
+  if (message.payload == Payload::kEncoded) throw ProtocolError("a key is transferred with a rounded value");
+  if (has_value) {
+    read_value(key, message.payload, reader);
+  } else {
+    ADAPS_INVARIANT(was_copy && header.version() == message.version,
+                    "a transfer without value to a replica that is not up to date");
+  }
+  const Version version =
+      was_copy ? replicas_.absorb_changes(key, message.version, has_value) : message.version;
+  header.state = State::kOwner;
+  header.set_version(version);
+  header.rc = message.rc;
+  header.location = channel_.rank;
+  header.flags &= static_cast<std::uint8_t>(~kUnreadable);
+  channel_.counters.relocations.add();
+  channel_.trace(message.key, TraceKind::kRelocatedHere);
+  const NodeId home = rules().told_of_relocation(channel_.node.directory, message.key);
+  if (home != channel_.rank && home != from) {
+    channel_.outbox.append(home, NewsMessage{.key = message.key, .rc = message.rc});
+  }
+}
+
+void Ownership::on_intent(const IntentMessage& message) {
+  channel_.check_key(message.key);
+  if (message.origin >= channel_.node.settings.nodes) {
+    throw ProtocolError("an intent from rank " + std::to_string(message.origin));
+  }
+  LockedKey key = channel_.lock(message.key);
+  if (channel_.node.frozen.load() && (key.state() == State::kOwner || key.untouched_here())) {
+    postponed_intents_.push_back(message);
+    return;
+  }
+  channel_.materialize(key);
+  if (key.state() == State::kOwner) {
+    grant(key, message.origin);
+  } else {
+    channel_.forward(key, message);
+  }
+}
+
+void Ownership::on_drop(NodeId from, const DeltaMessage& message, Reader& reader) {
+  channel_.check_key(message.key);
+  LockedKey key = channel_.lock(message.key);
+  if (replicas_.on_drop(key, from, message, reader) && rules().reconsiders_after_drop(key.header()))
+    reconsider(key);
+}
+
+// An intent that came while the replica was being given up is sent now.
+void Ownership::on_drop_ack(const AckMessage& message) {
+  channel_.check_key(message.key);
+  LockedKey key = channel_.lock(message.key);
+  if (key.state() != State::kDropping) return;
+  replicas_.finish_drop(key);
+  if (key.has_slot()) ask_for(key);
+}
+
+void Ownership::take_up_postponed() {
+  for (std::size_t i = postponed_intents_.size(); i > 0 && !channel_.slice.is_used_up(); --i) {
+    const IntentMessage message = postponed_intents_.front();
+    postponed_intents_.pop_front();
+    channel_.spend(message.key);
+    on_intent(message);
+  }
+  for (std::size_t i = postponed_decisions_.size(); i > 0 && !channel_.slice.is_used_up(); --i) {
+    const Key number = postponed_decisions_.front();
+    postponed_decisions_.pop_front();
+    channel_.spend(number);
+    LockedKey key = channel_.lock(number);
+    if (key.state() == State::kOwner) reconsider(key);
+  }
+}
+
+void Ownership::on_news(NodeId from, const NewsMessage& message) {
+  channel_.check_key(message.key);
+  LockedKey key = channel_.lock(message.key);
+  const State state = key.state();
+  if (state == State::kOwner || state == State::kReplica) return;
+  if (rules().is_newer_location(message.rc, key.location_count())) key.set_location(from, message.rc);
+}
+
+}  // namespace adaps

@@ -1,0 +1,42 @@
+// Who owns a key (docs/design/protocol.md, section 4). Where a relocation is decided: grant and reconsider.
+#pragma once
+
+#include <deque>
+
+#include "common/types.h"
+#include "protocol/channel_context.h"
+#include "protocol/message.h"
+#include "protocol/replicas.h"
+
+namespace adaps {
+
+class Ownership {
+ public:
+  Ownership(ChannelContext& channel, Replicas& replicas) : channel_(channel), replicas_(replicas) {}
+
+  // Sends INTENT.
+  void ask_for(LockedKey& key);
+  // Without intent of its own the owner gives the key to the only node that is interested.
+  void reconsider(LockedKey& key);
+
+  void on_intent(const IntentMessage& message);
+  void on_transfer(NodeId from, const TransferMessage& message, Reader& reader);
+  void on_news(NodeId from, const NewsMessage& message);
+  void on_drop(NodeId from, const DeltaMessage& message, Reader& reader);
+  void on_drop_ack(const AckMessage& message);
+
+  // Handles what was postponed while the node was frozen (see snapshot.h), as far as the slice goes.
+  void take_up_postponed();
+  bool has_postponed() const { return !postponed_intents_.empty() || !postponed_decisions_.empty(); }
+
+ private:
+  void grant(LockedKey& key, NodeId to);
+  void transfer(LockedKey& key, NodeId to);
+
+  ChannelContext& channel_;
+  Replicas& replicas_;
+  std::deque<IntentMessage> postponed_intents_;
+  std::deque<Key> postponed_decisions_;
+};
+
+}  // namespace adaps

@@ -1,0 +1,37 @@
+// Requests of this node's workers that wait until something has happened to their key.
+#pragma once
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "common/types.h"
+#include "protocol/operation.h"
+
+namespace adaps {
+
+class ParkedRequests {
+ public:
+  void park(KeyRequest& request) { requests_[request.key].push_back(&request); }
+  // Those of a key, in the order in which they were parked.
+  std::vector<KeyRequest*> take(Key key) {
+    const auto found = requests_.find(key);
+    if (found == requests_.end()) return {};
+    std::vector<KeyRequest*> taken = std::move(found->second);
+    requests_.erase(found);
+    return taken;
+  }
+  bool has_set(Key key) const {
+    const auto found = requests_.find(key);
+    return found != requests_.end() &&
+           std::any_of(found->second.begin(), found->second.end(), [](const KeyRequest* request) {
+             return request->operation->kind == OperationKind::kSet;
+           });
+  }
+
+ private:
+  std::unordered_map<Key, std::vector<KeyRequest*>> requests_;
+};
+
+}  // namespace adaps

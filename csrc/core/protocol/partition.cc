@@ -1,0 +1,77 @@
+#include "protocol/partition.h"
+
+namespace adaps {
+
+namespace {
+
+// The partition of the channel that the current thread is driving.
+thread_local const Partition* driven = nullptr;
+
+}  // namespace
+
+Partition::Driving::Driving(const Partition& partition) : before_(std::exchange(driven, &partition)) {}
+
+Partition::Driving::~Driving() { driven = before_; }
+
+void Partition::wake() {
+  if (driven == this) return;
+  if (!signalled_.exchange(true) && waker_) waker_();
+}
+
+void Partition::request_round() {
+  if (!round_requested_.exchange(true)) wake();
+}
+
+void Partition::submit(std::span<KeyRequest* const> requests) {
+  {
+    const std::lock_guard guard(mutex_);
+    submitted_.requests.insert(submitted_.requests.end(), requests.begin(), requests.end());
+  }
+  wake();
+}
+
+void Partition::submit_sync(Operation& operation) {
+  {
+    const std::lock_guard guard(mutex_);
+    submitted_.syncs.push_back(&operation);
+  }
+  wake();
+}
+
+void Partition::submit_arrival(bool for_good) {
+  {
+    const std::lock_guard guard(mutex_);
+    submitted_.arrivals.push_back(for_good);
+  }
+  wake();
+}
+
+void Partition::submit_goodbye() {
+  {
+    const std::lock_guard guard(mutex_);
+    submitted_.goodbye = true;
+  }
+  wake();
+}
+
+void Partition::submit_intent(int worker, std::vector<Key> keys, Clock start, Clock end) {
+  if (intents.submit(worker, std::move(keys), start, end)) request_round();
+}
+
+void Partition::on_clock(int worker, Clock clock) {
+  if (intents.on_clock(worker, clock)) request_round();
+}
+
+void Partition::mark_dirty(LockedKey& key) {
+  std::uint8_t& flags = key.header().flags;
+  if ((flags & kOnDirtyList) != 0) return;
+  flags |= kOnDirtyList;
+  if (dirty.add(key.key())) request_round();
+}
+
+Partition::Submissions Partition::take() {
+  const std::lock_guard guard(mutex_);
+  return std::exchange(submitted_, {});
+}
+
+}  // namespace adaps

@@ -1,0 +1,95 @@
+#include "protocol/prefetcher.h"
+
+#include <cstring>
+
+namespace adaps {
+
+Prefetcher::Prefetcher(Store& store, const std::vector<KeyRequest*>& awaiting,
+                       std::span<const std::byte> frame)
+    : store_(store), awaiting_(awaiting), rest_(frame) {
+  read_block();
+}
+
+// Fetches the slots of the block whose messages are handled next, and the words of the block after it.
+void Prefetcher::next_block() {
+  for (std::size_t i = 0; i < block_size_; ++i) store_.prefetch_slot(block_[i], slot_hint_);
+  read_block();
+}
+
+void Prefetcher::read_block() {
+  for (block_size_ = 0; block_size_ < kPrefetchDistance; ++block_size_) {
+    const Key key = read_key();
+    if (key == kNoKey) return;
+    store_.prefetch_word(key);
+    block_[block_size_] = key;
+  }
+}
+
+Key Prefetcher::read_key() {
+  const auto nothing = [](const auto&, const Table&) -> std::size_t { return 0; };
+  const auto width_with_value = [](const auto& message, const Table& table) {
+    if (message.payload == Payload::kValue) return table.width();
+    return message.payload == Payload::kEncoded ? encoded_floats(table, table.width()) : 0;
+  };
+  if (rest_.empty()) return kNoKey;
+  switch (static_cast<MessageType>(rest_.front())) {
+    case MessageType::kRequest:
+      return skip<RequestMessage>([](const RequestMessage& message, const Table& table) {
+        return payload_floats(message, table.length()).value_or(0);
+      });
+    case MessageType::kIntent:
+      return skip<IntentMessage>(nothing);
+    case MessageType::kAnswer:
+      return skip<AnswerMessage>([](const AnswerMessage& message, const Table& table) {
+        return message.has_value != 0 ? payload_floats(message.encoded != 0, table, table.length()) : 0;
+      });
+    case MessageType::kSetup:
+      return skip<SetupMessage>(width_with_value);
+    case MessageType::kRefresh:
+      return skip<RefreshMessage>([](const RefreshMessage& message, const Table& table) {
+        return payload_floats(message.encoded != 0, table, table.width());
+      });
+    case MessageType::kDelta:
+    case MessageType::kDrop:
+      return skip<DeltaMessage>([](const DeltaMessage& message, const Table& table) {
+        return payload_floats(message, table).value_or(0);
+      });
+    case MessageType::kAck:
+    case MessageType::kDropAck:
+      return skip<AckMessage>(nothing);
+    case MessageType::kTransfer:
+      return skip<TransferMessage>(width_with_value);
+    case MessageType::kNews:
+      return skip<NewsMessage>(nothing);
+    default:  // rare messages that are not about one key
+      return end();
+  }
+}
+
+// Steps over the next message and returns its key; `floats_of` says how many floats follow it.
+template <typename Message, typename Floats>
+Key Prefetcher::skip(Floats floats_of) {
+  if (rest_.size() < sizeof(Message)) return end();
+  Message message;
+  std::memcpy(&message, rest_.data(), sizeof(Message));
+  Key key = 0;
+  if constexpr (requires { message.key; }) {
+    key = message.key;
+  } else {
+    if (message.request >= awaiting_.size() || awaiting_[message.request] == nullptr) return end();
+    key = awaiting_[message.request]->key;
+  }
+  if (key >= store_.tables().num_keys()) return end();
+  const std::size_t bytes =
+      sizeof(Message) + floats_of(message, store_.tables().find(key, read_hint_)) * sizeof(float);
+  if (rest_.size() < bytes) return end();
+  rest_ = rest_.subspan(bytes);
+  return key;
+}
+
+Key Prefetcher::end() {
+  rest_ = {};
+  return kNoKey;
+}
+
+}  // namespace adaps

@@ -1,0 +1,106 @@
+// Fetches what is stored of keys into the processor's cache before they are worked on. A key's slot is found
+// by its word, so there are two stages: the word is fetched 2 * kPrefetchDistance keys ahead, header and
+// value kPrefetchDistance keys ahead.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "common/types.h"
+#include "protocol/encoded.h"
+#include "protocol/message.h"
+#include "protocol/operation.h"
+#include "store/store.h"
+#include "store/table.h"
+
+namespace adaps {
+
+inline constexpr std::size_t kPrefetchDistance = 16;
+
+// Calls function(key) for each of the keys.
+template <typename Function>
+void for_each_prefetched(Store& store, std::span<const Key> keys, Function function) {
+  const Table* hint = nullptr;
+  for (std::size_t i = 0; i < std::min(2 * kPrefetchDistance, keys.size()); ++i) store.prefetch_word(keys[i]);
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (i + 2 * kPrefetchDistance < keys.size()) store.prefetch_word(keys[i + 2 * kPrefetchDistance]);
+    if (i + kPrefetchDistance < keys.size()) store.prefetch_slot(keys[i + kPrefetchDistance], hint);
+    function(keys[i]);
+  }
+}
+
+// How many floats follow a request; nothing if its kind is unknown.
+inline std::optional<std::size_t> payload_floats(const RequestMessage& message, std::size_t length) {
+  switch (static_cast<OperationKind>(message.kind)) {
+    case OperationKind::kPull:
+      return 0;
+    case OperationKind::kPush:
+    case OperationKind::kSet:
+      return length;
+    case OperationKind::kPushGradients:
+      return message.count * length;
+    default:
+      return std::nullopt;
+  }
+}
+// How many floats follow a DELTA or DROP; nothing if its kind of change is unknown.
+inline std::optional<std::size_t> payload_floats(const DeltaMessage& message, const Table& table) {
+  switch (message.change) {
+    case Change::kNone:
+      return 0;
+    case Change::kDelta:
+      return table.change_length();
+    case Change::kGradient:
+      return kGradientHeader + table.length();
+    case Change::kEncoded:
+      if (!table.is_lossy()) return std::nullopt;
+      return encoded_floats(table, table.change_length());
+  }
+  return std::nullopt;
+}
+// And a value, of which a message has so many floats.
+inline std::size_t payload_floats(bool encoded, const Table& table, std::size_t floats) {
+  return encoded ? encoded_floats(table, floats) : floats;
+}
+inline std::size_t payload_floats(Payload payload, const Table& table) {
+  if (payload != Payload::kValue && payload != Payload::kEncoded) return 0;
+  return payload_floats(payload == Payload::kEncoded, table, table.width());
+}
+
+// Prefetches the keys that the next messages of a frame name. It reports no errors: at a malformed message it
+// stops, and the code that handles the message refuses it.
+class Prefetcher {
+ public:
+  // `awaiting`: the channel's requests by number, as an answer has a request's number instead of a key.
+  Prefetcher(Store& store, const std::vector<KeyRequest*>& awaiting, std::span<const std::byte> frame);
+
+  // To be called before each message is handled.
+  void step() {
+    if (handled_++ % kPrefetchDistance == 0) next_block();
+  }
+
+ private:
+  static constexpr Key kNoKey = ~Key{0};
+
+  void next_block();
+  void read_block();
+  Key read_key();
+  template <typename Message, typename Floats>
+  Key skip(Floats floats_of);
+  Key end();
+
+  Store& store_;
+  const std::vector<KeyRequest*>& awaiting_;
+  std::span<const std::byte> rest_;
+  const Table* read_hint_ = nullptr;
+  const Table* slot_hint_ = nullptr;
+  std::size_t handled_ = 0;
+  std::array<Key, kPrefetchDistance> block_;  // keys of the next block, whose words are being fetched
+  std::size_t block_size_ = 0;
+};
+
+}  // namespace adaps

@@ -1,0 +1,256 @@
+#include "protocol/replicas.h"
+
+#include <cstring>
+#include <utility>
+
+#include "protocol/encoded.h"
+#include "protocol/invariant.h"
+#include "protocol/message_values.h"
+
+namespace adaps {
+
+// --- a replica's life ---
+
+// The node becomes a holder.
+void Replicas::set_up(LockedKey& key, NodeId to) {
+  const SlotHeader& header = key.header();
+  const Holders holders = channel_.holders_of(key);
+  ADAPS_INVARIANT(holders.find(to) == nullptr, "a holder asks for what it holds");
+  rules().add_holder(holders, to, header.version());
+  SetupMessage message;
+  message.key = key.key();
+  message.rc = header.rc;
+  message.version = header.version();
+  message.payload = payload_of(header);
+  std::span<const float> row;
+  if (message.payload == Payload::kValue) {
+    row = {key.value(), key.width()};
+    if (key.table().is_lossy() && encode(key.table(), row, channel_.encoded)) {
+      message.payload = Payload::kEncoded;
+      row = channel_.encoded;
+    }
+  }
+  channel_.outbox.append(to, message, {row});
+}
+
+// PENDING -> REPLICA.
+void Replicas::on_setup(NodeId from, const SetupMessage& message, Reader& reader) {
+  channel_.check_key(message.key);
+  LockedKey key = channel_.lock(message.key);
+  ADAPS_INVARIANT(key.state() == State::kPending, "a replica is set up that nobody asked for");
+  if (message.payload == Payload::kNone) throw ProtocolError("a replica is set up without a value");
+  SlotHeader& header = key.header();
+  channel_.note_lead(header);
+  read_value(key, message.payload, reader);
+  header.state = State::kReplica;
+  header.set_version(message.version);
+  header.rc = message.rc;
+  header.location = from;
+  channel_.partition.ages.renew(message.key, channel_.now);
+  channel_.counters.replicas_set_up.add();
+  channel_.trace(message.key, TraceKind::kReplicaSetUp);
+}
+
+void Replicas::drop_if_unwanted(Key number) {
+  LockedKey key = channel_.lock(number);
+  if (key.has_slot() && rules().is_unwanted(key.header())) try_drop(key);
+}
+
+void Replicas::on_refresh(const RefreshMessage& message, Reader& reader) {
+  channel_.check_key(message.key);
+  LockedKey key = channel_.lock(message.key);
+  ADAPS_INVARIANT(key.state() == State::kReplica || key.state() == State::kDropping,
+                  "a refresh for a key without replica");
+  SlotHeader& header = key.header();
+  ADAPS_INVARIANT(newer(message.version, header.version()), "a refresh is not newer than the replica");
+  read_value(key, message.encoded != 0 ? Payload::kEncoded : Payload::kValue, reader);
+  header.set_version(message.version);
+  channel_.partition.ages.renew(message.key, channel_.now);
+  if (const Unapplied* changes = channel_.changes_of(key)) rules().add_again(key, *changes);
+}
+
+// REPLICA -> DROPPING, unless there is intent, a set that waits, or a change in flight.
+void Replicas::try_drop(LockedKey& key) {
+  if (key.state() != State::kReplica || key.header().intents > 0 || parked_.has_set(key.key())) return;
+  Unapplied* changes = channel_.changes_of(key);
+  if (changes != nullptr && !rules().may_send_drop(key, *changes)) return;
+  SlotHeader& header = key.header();
+  DeltaMessage message;
+  message.type = MessageType::kDrop;
+  message.key = key.key();
+  message.rc = header.rc;
+  header.state = State::kDropping;
+  channel_.counters.replicas_dropped.add();
+  if (changes != nullptr && rules().goes_with_drop(changes->unsent)) {
+    // Exact, for nobody is left here who could keep a rest.
+    const std::span<const float> content = take_off(key, *changes, message, true);
+    channel_.outbox.append(header.location, message, {content});
+  } else {
+    message.change = Change::kNone;
+    channel_.outbox.append(header.location, message);
+  }
+  if (!rules().stays_until_drop_ack()) finish_drop(key);
+}
+
+// DROPPING -> NONE.
+void Replicas::finish_drop(LockedKey& key) {
+  if (Unapplied* changes = channel_.changes_of(key)) {
+    forget(changes->in_flight);
+    channel_.release_changes(key);
+  }
+  channel_.trace(key.key(), TraceKind::kReplicaDropped);
+  rules().become_none(key, key.header().location, key.header().rc);
+}
+
+// --- changes ---
+
+// What is unsent is in flight from now on. Gives the floats that the message carries of it: if it may be
+// rounded, a lossy wire leaves a rest of it.
+std::span<const float> Replicas::take_off(LockedKey& key, Unapplied& changes, DeltaMessage& message,
+                                          bool exact) {
+  Delta& sent = changes.in_flight = std::move(changes.unsent);
+  take_up(channel_.node.epochs, sent);
+  message.change = sent.change;
+  message.hyperparameters = sent.hyperparameters;
+  const bool may_round = key.table().is_lossy() && !exact && sent.change == Change::kDelta;
+  if (!may_round || !keep_rest(key.table(), changes, channel_.encoded)) return content(key, sent);
+  message.change = Change::kEncoded;
+  return channel_.encoded;
+}
+
+// One key's part of a round.
+void Replicas::flush(LockedKey& key, bool exact) {
+  if (key.state() == State::kOwner) {
+    channel_.holders_of(key).for_each([&](Holder& holder) { refreshes_.send_or_hold_back(key, holder); });
+    return;
+  }
+  if (key.state() != State::kReplica) return;
+  Unapplied* changes = channel_.changes_of(key);
+  if (changes == nullptr || !changes->unsent || (changes->unsent.is_rest() && !exact)) return;
+  // Otherwise the ACK of the change in flight marks the key dirty again.
+  if (!rules().may_send_delta(key, *changes)) return;
+  const SlotHeader& header = key.header();
+  DeltaMessage message;
+  message.key = key.key();
+  message.rc = header.rc;
+  const std::span<const float> content = take_off(key, *changes, message, exact);
+  channel_.outbox.append(header.location, message, {content});
+  channel_.counters.deltas_sent.add();
+}
+
+// Returns whether the owner's row is now that of a holder which applied the change to the version before.
+bool Replicas::apply_change(LockedKey& key, const DeltaMessage& message, std::span<const float> floats) {
+  SlotHeader& header = key.header();
+  bool gave_same_row = true;
+  if (message.change == Change::kGradient) {
+    GradientHeader applied;
+    std::memcpy(&applied, floats.data(), sizeof(applied));
+    UpdateStep step = key.table().now();
+    step.with.learning_rate = applied.learning_rate;
+    step.number = applied.number;
+    key.table().apply_gradient(key.value(), floats.data() + kGradientHeader, nullptr, step);
+    gave_same_row = rules().gives_same_row(applied.base, header.version(),
+                                           message.hyperparameters == step.with.fingerprint());
+  } else if (message.change == Change::kEncoded) {
+    channel_.encoded.resize(key.table().change_length());
+    rules().decode(key.table(), floats, channel_.encoded);
+    key.table().merge(key.value(), channel_.encoded.data());
+  } else {
+    key.table().merge(key.value(), floats.data());
+  }
+  header.advance_version();
+  return gave_same_row;
+}
+
+// The sender of a change, or null if it is no holder in this tenure: then it has become the owner since and
+// has absorbed its change.
+Holder* Replicas::find_holder(LockedKey& key, NodeId from, RelocationCount rc) {
+  if (key.state() != State::kOwner || !rules().is_of_tenure(rc, key.header().rc)) return nullptr;
+  return channel_.holders_of(key).find(from);
+}
+
+void Replicas::mark_dirty_if_behind(LockedKey& key) {
+  if (channel_.holders_of(key).any_behind(key.header().version())) channel_.partition.mark_dirty(key);
+}
+
+void Replicas::on_delta(NodeId from, const DeltaMessage& message, Reader& reader) {
+  channel_.check_key(message.key);
+  LockedKey key = channel_.lock(message.key);
+  const std::span<const float> change = read_change(message, key.table(), reader);
+  if (change.empty()) throw ProtocolError("a change without content");
+  Holder* holder = find_holder(key, from, message.rc);
+  if (holder == nullptr) {
+    rules().discard(channel_.outbox, key, message, change);
+    return;
+  }
+  const SlotHeader& header = key.header();
+  const bool was_up_to_date = holder->sent == header.version();
+  const bool exact = rules().is_exact(apply_change(key, message, change), was_up_to_date);
+  if (exact) holder->sent = header.version();
+  mark_dirty_if_behind(key);
+  AckMessage answer;
+  answer.key = message.key;
+  answer.exact = exact ? 1 : 0;
+  channel_.outbox.append(from, answer);
+}
+
+void Replicas::on_ack(const AckMessage& message) {
+  channel_.check_key(message.key);
+  LockedKey key = channel_.lock(message.key);
+  Unapplied* changes = key.state() == State::kReplica ? channel_.changes_of(key) : nullptr;
+  ADAPS_INVARIANT(changes != nullptr && changes->in_flight,
+                  "an acknowledgement of a delta that was not sent");
+  SlotHeader& header = key.header();
+  if (message.exact != 0) {
+    header.set_version(next_version(header.version()));
+    channel_.partition.ages.renew(message.key, channel_.now);
+    // The next gradient was applied on top of this exact one, so it started from the row that the owner has
+    // now.
+    if (changes->in_flight.change == Change::kGradient && changes->unsent &&
+        changes->unsent.change == Change::kGradient) {
+      changes->unsent.set_base(key.table().change_length(), header.version());
+    }
+  }
+  forget(changes->in_flight);
+  if (!changes->unsent) {
+    channel_.release_changes(key);
+  } else if (!changes->unsent.is_rest()) {
+    channel_.partition.mark_dirty(key);
+  }
+}
+
+bool Replicas::on_drop(LockedKey& key, NodeId from, const DeltaMessage& message, Reader& reader) {
+  const std::span<const float> change = read_change(message, key.table(), reader);
+  if (find_holder(key, from, message.rc) == nullptr) return false;
+  if (!change.empty()) apply_change(key, message, change);
+  channel_.holders_of(key).remove(from);
+  mark_dirty_if_behind(key);
+  AckMessage answer;
+  answer.type = MessageType::kDropAck;
+  answer.key = message.key;
+  channel_.outbox.append(from, answer);
+  return true;
+}
+
+Version Replicas::absorb_changes(LockedKey& key, Version version, bool has_value) {
+  Unapplied* changes = channel_.changes_of(key);
+  if (changes == nullptr) return version;
+  // A transfer without value found both parts in the replica already.
+  if (has_value) rules().absorb(key, *changes);
+  if (changes->in_flight || changes->unsent) version = rules().absorbed(version);
+  forget(changes->in_flight);
+  forget(changes->unsent);
+  channel_.release_changes(key);
+  return version;
+}
+
+// A delta was applied at its owner or absorbed: no wait_sync waits for it any more.
+void Replicas::forget(Delta& delta) {
+  if (!delta) return;
+  const bool counts = !delta.is_rest();
+  const std::uint64_t epoch = delta.epoch;
+  delta.floats.reset();
+  if (counts) channel_.node.epochs.remove(epoch);
+}
+
+}  // namespace adaps

@@ -1,0 +1,239 @@
+#include "protocol/requests.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "protocol/encoded.h"
+#include "protocol/invariant.h"
+#include "protocol/local.h"
+#include "protocol/message_values.h"
+#include "protocol/prefetcher.h"
+#include "store/add.h"
+
+namespace adaps {
+
+namespace {
+
+std::size_t known_floats(const RequestMessage& message, std::size_t length) {
+  const std::optional<std::size_t> floats = payload_floats(message, length);
+  if (!floats)
+    throw ProtocolError("unknown kind of request " + std::to_string(static_cast<int>(message.kind)));
+  return *floats;
+}
+
+}  // namespace
+
+// --- operations of this node's workers ---
+
+void Requests::attempt(KeyRequest& request) {
+  {
+    LockedKey key = channel_.lock(request.key);
+    channel_.materialize(key);
+    if (!serve(key, request) && defer(key, request)) return;
+  }
+  complete(request);
+}
+
+// Parks or sends what the key's state does not allow now; false if there is nothing to wait for.
+bool Requests::defer(LockedKey& key, KeyRequest& request) {
+  const OperationKind kind = request.operation->kind;
+  const State state = key.state();
+  const bool reads = kind == OperationKind::kPull || kind == OperationKind::kLocalize;
+  // A pending key has been asked for already; a request would not bring its value sooner.
+  if (reads && (state == State::kDropping || state == State::kPending)) {
+    parked_.park(request);
+    return true;
+  }
+  if (kind == OperationKind::kLocalize) return false;
+  if (state == State::kReplica) {
+    ADAPS_INVARIANT(kind == OperationKind::kSet, "a replica refuses what is not a set");
+    // The set must come behind what this node pushed before; while a delta is in flight no other can be sent.
+    const Unapplied* changes = channel_.changes_of(key);
+    if (changes != nullptr && rules().is_to_be_flushed_before_set(*changes)) {
+      if (changes->in_flight) {
+        parked_.park(request);
+        return true;
+      }
+      replicas_.flush(key, true);
+    }
+  }
+  send(key, request);
+  return true;
+}
+
+bool Requests::serve(LockedKey& key, KeyRequest& request) {
+  Operation& operation = *request.operation;
+  const std::lock_guard guard(operation.arrays);
+  return operation.abandoned || try_local(channel_.node, channel_.partition, key, request);
+}
+
+std::uint32_t Requests::await(KeyRequest& request) {
+  if (free_numbers_.empty()) {
+    free_numbers_.push_back(static_cast<std::uint32_t>(awaiting_.size()));
+    awaiting_.push_back(nullptr);
+  }
+  const std::uint32_t number = free_numbers_.back();
+  free_numbers_.pop_back();
+  awaiting_[number] = &request;
+  return number;
+}
+
+void Requests::send(LockedKey& key, KeyRequest& request) {
+  const Operation& operation = *request.operation;
+  RequestMessage message;
+  message.origin = channel_.rank;
+  message.request = await(request);
+  message.key = request.key;
+  message.kind = static_cast<std::uint64_t>(operation.kind);
+  message.count = operation.kind == OperationKind::kPushGradients ? request.occurrences : 1;
+  const std::size_t length = key.length();
+  scratch_.clear();
+  const std::lock_guard guard(request.operation->arrays);
+  if (operation.kind == OperationKind::kPull) {
+    channel_.outbox.append(key.location(), message);
+    return;
+  }
+  if (operation.abandoned) {  // its values may be gone: a push of zeros takes the message's place
+    scratch_.assign(known_floats(message, length), 0.0F);
+    message.kind = static_cast<std::uint64_t>(OperationKind::kPush);
+    message.count = 1;
+    channel_.outbox.append(key.location(), message, {std::span<const float>(scratch_).first(length)});
+    return;
+  }
+  if (operation.kind == OperationKind::kPush) {
+    channel_.outbox.append(key.location(), message, {summed(request, length, scratch_)});
+  } else if (operation.kind == OperationKind::kSet) {
+    const float* last = operation.in + operation.occurrences[rules().occurrence_that_counts(request)].offset;
+    channel_.outbox.append(key.location(), message, {std::span<const float>(last, length)});
+  } else {
+    for (std::uint32_t i = request.first; i != Occurrence::kEnd; i = operation.occurrences[i].next) {
+      const float* gradient = operation.in + operation.occurrences[i].offset;
+      scratch_.insert(scratch_.end(), gradient, gradient + length);
+    }
+    channel_.outbox.append(key.location(), message, {std::span<const float>(scratch_)});
+  }
+}
+
+// The operation may be gone afterwards.
+void Requests::complete(KeyRequest& request) {
+  Operation& operation = *request.operation;
+  KeyRequest* next = nullptr;
+  if (request.next_part != KeyRequest::kNoPart) next = &operation.requests[request.next_part];
+  if (is_write(operation.kind)) channel_.node.epochs.remove(request.epoch);
+  operation.finish();
+  // Only now: sent earlier, the next part could take another route and overtake this one.
+  if (next != nullptr && rules().waits_for_part_before(*next)) next_parts_.push_back(next);
+}
+
+KeyRequest& Requests::take_awaiting(std::uint32_t number) {
+  if (number >= awaiting_.size() || awaiting_[number] == nullptr) {
+    throw ProtocolError("an answer to request " + std::to_string(number) + ", which is not open");
+  }
+  free_numbers_.push_back(number);
+  return *std::exchange(awaiting_[number], nullptr);
+}
+
+void Requests::on_answer(NodeId from, const AnswerMessage& message, Reader& reader) {
+  KeyRequest& request = take_awaiting(message.request);
+  Operation& operation = *request.operation;
+  {
+    LockedKey key = channel_.lock(request.key);
+    const State state = key.state();
+    const bool elsewhere = state == State::kNone || state == State::kPending || state == State::kDropping;
+    if (state == State::kReplica || state == State::kDropping) {
+      const bool is_newer = newer(message.version, key.header().version());
+      ADAPS_INVARIANT(!(is_newer && state == State::kReplica), "an answer is newer than a live replica");
+      if (rules().makes_unreadable(is_newer, state)) key.header().flags |= kUnreadable;
+    }
+    if (elsewhere && newer_entry(message.rc, key.location_count())) key.set_location(from, message.rc);
+    if (operation.kind == OperationKind::kPull) {
+      if (message.has_value == 0) throw ProtocolError("an answer to a pull has no value");
+      std::span<const float> value;
+      if (message.encoded != 0) {
+        scratch_.resize(key.length());
+        read_encoded(key.table(), reader, scratch_);
+        value = scratch_;
+      } else {
+        value = reader.floats(key.length());
+      }
+      const std::lock_guard guard(operation.arrays);
+      for (std::uint32_t i = request.first; !operation.abandoned && i != Occurrence::kEnd;
+           i = operation.occurrences[i].next) {
+        std::memcpy(operation.out + operation.occurrences[i].offset, value.data(), value.size_bytes());
+      }
+    }
+  }
+  complete(request);
+}
+
+void Requests::retry(Key key) {
+  for (KeyRequest* request : parked_.take(key)) attempt(*request);
+}
+
+// --- requests of any node ---
+
+void Requests::on_request(const RequestMessage& message, Reader& reader) {
+  channel_.check_key(message.key);
+  if (message.origin >= channel_.node.settings.nodes) {
+    throw ProtocolError("a request from rank " + std::to_string(message.origin));
+  }
+  KeyRequest* mine = nullptr;
+  {
+    LockedKey key = channel_.lock(message.key);
+    channel_.materialize(key);
+    const std::span<const float> payload = reader.floats(known_floats(message, key.length()));
+    if (key.state() != State::kOwner) {
+      channel_.forward(key, message, payload);
+      return;
+    }
+    if (message.origin == channel_.rank) {  // the key came here meanwhile
+      mine = &take_awaiting(message.request);
+      if (mine->key != message.key) throw ProtocolError("a request came back with another key");
+      serve(key, *mine);
+    } else {
+      apply(key, message, payload);
+    }
+  }
+  if (mine != nullptr) complete(*mine);
+}
+
+void Requests::apply(LockedKey& key, const RequestMessage& message, std::span<const float> payload) {
+  const auto kind = static_cast<OperationKind>(message.kind);
+  SlotHeader& header = key.header();
+  if (kind == OperationKind::kPush) {
+    add_to(key.value(), payload.data(), payload.size());
+    header.advance_version();
+  } else if (kind == OperationKind::kSet) {
+    std::memcpy(key.value(), payload.data(), payload.size_bytes());
+    header.advance_version();
+  } else if (kind == OperationKind::kPushGradients) {
+    for (std::size_t at = 0; at < payload.size(); at += key.length()) {
+      key.table().apply_gradient(key.value(), payload.data() + at, nullptr);
+      header.advance_version();
+    }
+  }
+  AnswerMessage answer;
+  answer.request = message.request;
+  answer.version = header.version();
+  answer.rc = header.rc;
+  answer.has_value = kind == OperationKind::kPull ? 1 : 0;
+  if (header.has_holders()) {
+    if (kind != OperationKind::kPull) channel_.partition.mark_dirty(key);
+    Holder* holder = channel_.holders_of(key).find(message.origin);
+    if (rules().is_refreshed_before_answer(holder)) refreshes_.send(key, *holder);
+  }
+  if (kind == OperationKind::kPull) {
+    std::span<const float> value(key.value(), key.length());
+    if (key.table().is_lossy() && encode(key.table(), value, scratch_)) {
+      answer.encoded = 1;
+      value = scratch_;
+    }
+    channel_.outbox.append_of(key.key(), message.origin, answer, {value});
+  } else {
+    channel_.outbox.append_of(key.key(), message.origin, answer, {});
+  }
+}
+
+}  // namespace adaps

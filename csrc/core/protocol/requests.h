@@ -1,0 +1,62 @@
+// Operations that a worker could not do itself, and requests on their way to a key's owner
+// (docs/design/protocol.md, section 5).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "common/types.h"
+#include "protocol/channel_context.h"
+#include "protocol/message.h"
+#include "protocol/operation.h"
+#include "protocol/parked_requests.h"
+#include "protocol/refreshes.h"
+#include "protocol/replicas.h"
+
+namespace adaps {
+
+class Requests {
+ public:
+  Requests(ChannelContext& channel, Refreshes& refreshes, Replicas& replicas, ParkedRequests& parked)
+      : channel_(channel), refreshes_(refreshes), replicas_(replicas), parked_(parked) {}
+
+  // --- of this node's workers ---
+
+  // Serves the request, sends it to the key's owner, or parks it.
+  void attempt(KeyRequest& request);
+  // Something happened to the key: attempts what is parked for it.
+  void retry(Key key);
+  // The next parts of requests that are complete.
+  bool has_next_parts() const { return !next_parts_.empty(); }
+  std::vector<KeyRequest*> take_next_parts() { return std::exchange(next_parts_, {}); }
+  // Requests whose answer is awaited, by the number that messages name them with.
+  const std::vector<KeyRequest*>& awaiting() const { return awaiting_; }
+
+  // --- of any node ---
+
+  void on_request(const RequestMessage& message, Reader& reader);
+  void on_answer(NodeId from, const AnswerMessage& message, Reader& reader);
+
+ private:
+  bool defer(LockedKey& key, KeyRequest& request);
+  void send(LockedKey& key, KeyRequest& request);
+  // Serves the request if the key's state allows it (or drops it if its worker gave up).
+  bool serve(LockedKey& key, KeyRequest& request);
+  void complete(KeyRequest& request);
+  std::uint32_t await(KeyRequest& request);
+  KeyRequest& take_awaiting(std::uint32_t number);
+  void apply(LockedKey& key, const RequestMessage& message, std::span<const float> payload);
+
+  ChannelContext& channel_;
+  Refreshes& refreshes_;
+  Replicas& replicas_;
+  ParkedRequests& parked_;
+  std::vector<KeyRequest*> awaiting_;
+  std::vector<std::uint32_t> free_numbers_;
+  std::vector<KeyRequest*> next_parts_;
+  std::vector<float> scratch_;
+};
+
+}  // namespace adaps

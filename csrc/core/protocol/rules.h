@@ -1,0 +1,227 @@
+// The rules that keep the protocol right, one function for each (docs/design/protocol.md, section 15). The
+// code that asks them says what happens; what decides it stands here.
+//
+// In the simulation build they are virtual: tests/simulation/mutants.cc breaks one of them at a time, which
+// proves that the simulator notices. Elsewhere they are plain inline functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "common/types.h"
+#include "protocol/dirty.h"
+#include "protocol/encoded.h"
+#include "protocol/message.h"
+#include "protocol/operation.h"
+#include "protocol/outbox.h"
+#include "store/add.h"
+#include "store/directory.h"
+#include "store/store.h"
+#include "store/table.h"
+
+#ifdef ADAPS_SIMULATION
+#define ADAPS_RULE virtual
+#else
+#define ADAPS_RULE
+#endif
+
+namespace adaps {
+
+class Flusher;
+class Refreshes;
+struct NodeContext;
+
+enum class Decision : std::uint8_t { kRelocate, kReplicate };
+
+// A wait_sync whose MARK is on its way.
+struct PendingSync {
+  Operation* operation;
+  std::uint32_t number;
+  int echoes_left;
+};
+
+struct Rules {
+#ifdef ADAPS_SIMULATION
+  virtual ~Rules() = default;
+#endif
+
+  // --- how a key is managed, and where it is at home ---
+
+  // The table whose technique manages a key: its own.
+  ADAPS_RULE const Table& managing(const Tables& tables, Key key) const { return tables.find(key); }
+  // Whether intent for a key has an effect: not if its rows stay where they are.
+  ADAPS_RULE bool uses_intent(const NodeContext& node, Key key) const;
+  // Whether a node keeps a copy of the key for good, without any signal of intent.
+  ADAPS_RULE bool keeps_for_good(const NodeContext& node, Key key) const;
+  // Under replication a key stays at home, even if just one other node is left that has it.
+  ADAPS_RULE bool may_give_to_last_holder(Technique technique) const {
+    return technique == Technique::kAdaptive;
+  }
+  // Where keys are at home: as their tables say, so at the same place for every node.
+  ADAPS_RULE Directory directory(const Settings& settings, const Tables& tables) const {
+    return {settings.nodes, settings.channels, tables};
+  }
+  // Who is told of a relocation: requests that have lost their way go by way of the home node.
+  ADAPS_RULE NodeId told_of_relocation(const Directory& directory, Key key) const {
+    return directory.home(key);
+  }
+
+  // --- who owns a key, and who has a copy ---
+
+  // What an owner does for a node that has intent. An owner that others hold replicas of stays where it is.
+  ADAPS_RULE Decision decide(Technique technique, bool own_intent, bool has_holders) const {
+    switch (technique) {
+      case Technique::kRelocation:
+        return Decision::kRelocate;
+      case Technique::kAdaptive:
+        return own_intent || has_holders ? Decision::kReplicate : Decision::kRelocate;
+      case Technique::kReplication:
+      case Technique::kFullReplication:
+      case Technique::kStatic:
+        break;
+    }
+    return Decision::kReplicate;
+  }
+  // A node asks for a key that it does not have: not while its last conversation about it goes on.
+  ADAPS_RULE bool may_ask(State state) const { return state == State::kNone; }
+  // The owner knows every holder.
+  ADAPS_RULE void add_holder(Holders holders, NodeId node, Version sent) const { holders.add(node, sent); }
+  // Only a holder that is up to date becomes owner without getting the value.
+  ADAPS_RULE bool has_value(const Holder& holder, Version version) const { return holder.sent == version; }
+  // Reading the value and giving up the key is one critical section.
+  ADAPS_RULE void give_up(LockedKey& key, NodeId to, RelocationCount rc) const { become_none(key, to, rc); }
+  // Under relocation a node may lose a key that it has intent for; the count must not be lost with it.
+  ADAPS_RULE void become_none(LockedKey& key, NodeId owner, RelocationCount rc) const {
+    key.give_up(owner, rc);
+  }
+  // Only a larger count replaces a location entry.
+  ADAPS_RULE bool is_newer_location(RelocationCount rc, RelocationCount known) const {
+    return newer_entry(rc, known);
+  }
+  // A replica whose intent ended while it was on its way is given up at once.
+  ADAPS_RULE bool is_unwanted(const SlotHeader& header) const { return header.intents == 0; }
+  // A replica stays until the owner has confirmed that it is no holder any more.
+  ADAPS_RULE bool stays_until_drop_ack() const { return true; }
+  // The last holder that is left may be the only node that is interested.
+  ADAPS_RULE bool reconsiders_after_drop(const SlotHeader& header) const { return header.has_holders(); }
+
+  // --- values and changes ---
+
+  ADAPS_RULE bool is_initial(Version version) const { return version == 0; }
+  // The initial value is not sent: who is told of it makes it.
+  ADAPS_RULE void make_initial(LockedKey& key) const { key.table().init(key.key(), key.value()); }
+  // Neither part is in the value that comes with TRANSFER: a delta that crosses it is discarded.
+  ADAPS_RULE void absorb(LockedKey& key, const Unapplied& changes) const { merge_both(key, changes); }
+  // What was absorbed makes another value, which needs another version.
+  ADAPS_RULE Version absorbed(Version version) const { return next_version(version); }
+  // Nor is either in the value that comes with REFRESH.
+  ADAPS_RULE void add_again(LockedKey& key, const Unapplied& changes) const { merge_both(key, changes); }
+  // What a lossy wire brings is decoded with the scale of the same row.
+  ADAPS_RULE void decode(const Table& table, std::span<const float> words, std::span<float> floats) const {
+    adaps::decode(table, words, floats);
+  }
+  // What a change was rounded by stays with its sender, once.
+  ADAPS_RULE float rest(float change, float sent) const { return change - sent; }
+  // It goes when a replica is given up, and before a checkpoint.
+  ADAPS_RULE bool goes_with_drop(const Delta& unsent) const { return static_cast<bool>(unsent); }
+  ADAPS_RULE bool takes_up_rests() const { return true; }
+  // A copy that came through a lossy wire is no owner's value.
+  ADAPS_RULE bool has_exact_copies(const Table& table) const { return !table.is_lossy(); }
+  // One change of a replica is on its way at a time.
+  ADAPS_RULE bool may_send_delta(LockedKey&, Unapplied& changes) const { return !changes.in_flight; }
+  ADAPS_RULE bool may_send_drop(LockedKey&, Unapplied& changes) const { return !changes.in_flight; }
+  // A change of an earlier tenure of the owner was absorbed by its sender.
+  ADAPS_RULE bool is_of_tenure(RelocationCount rc, RelocationCount tenure) const { return rc == tenure; }
+  ADAPS_RULE void discard(Outbox&, LockedKey&, const DeltaMessage&, std::span<const float>) const {}
+  // Owner and holder have the same row then, and the holder needs no refresh.
+  ADAPS_RULE bool is_exact(bool gave_same_row, bool was_up_to_date) const {
+    return gave_same_row && was_up_to_date;
+  }
+  ADAPS_RULE bool gives_same_row(Version applied_to, Version version, bool same_hyperparameters) const {
+    return applied_to == version && same_hyperparameters;
+  }
+  // What several pushes made goes as a change, not as the gradient of one of them.
+  ADAPS_RULE Change change_of_several(Change) const { return Change::kDelta; }
+  // A set goes to the owner, which orders it among those of other nodes.
+  ADAPS_RULE bool is_served_by_replica(OperationKind kind) const { return kind != OperationKind::kSet; }
+  // Applies a push or a gradient to a copy and to what its owner has not got.
+  ADAPS_RULE void apply_at_replica(OperationKind kind, LockedKey& key, const float* in, float* change,
+                                   const UpdateStep& step) const {
+    if (kind == OperationKind::kPush) {
+      add_to(key.value(), in, key.length());
+      add_to(change, in, key.length());
+    } else {
+      key.table().apply_gradient(key.value(), in, change, step);
+    }
+  }
+  // Holders are told what changes at their owner.
+  ADAPS_RULE bool is_to_be_refreshed(const SlotHeader& owner) const { return owner.has_holders(); }
+
+  // --- requests ---
+
+  // All occurrences of a key in a call go together, or a later one overtakes an earlier one.
+  ADAPS_RULE bool go_together(Key a, Key b) const { return a == b; }
+  // Parts of a push that is too long for one message go one after the other.
+  ADAPS_RULE bool waits_for_part_before(const KeyRequest& request) const { return request.follows; }
+  // Of duplicates in one set the last counts.
+  ADAPS_RULE std::uint32_t occurrence_that_counts(const KeyRequest& set) const { return set.last; }
+  // A set comes behind what its node pushed before.
+  ADAPS_RULE bool is_to_be_flushed_before_set(const Unapplied& changes) const {
+    return static_cast<bool>(changes.unsent);
+  }
+  // A later owner's answer may overtake the earlier owner's word that this replica is dropped.
+  ADAPS_RULE bool makes_unreadable(bool answer_is_newer, State state) const {
+    return answer_is_newer && state == State::kDropping;
+  }
+  // A holder must not be told that its operation is done while its replica still shows the older value.
+  ADAPS_RULE bool is_refreshed_before_answer(const Holder* holder) const { return holder != nullptr; }
+  ADAPS_RULE bool has_room(std::size_t queued_bytes, std::size_t limit) const { return queued_bytes < limit; }
+  // Bytes of a finished call that are not queued any more.
+  ADAPS_RULE std::size_t freed(std::size_t bytes) const { return bytes; }
+
+  // --- samples ---
+
+  // What takes no message for a sample can be read here now, as for a pull.
+  ADAPS_RULE std::uint32_t needed_for_sample() const { return word::kSlot | word::kReadable; }
+  // All rows of a sample are announced when it is prepared.
+  ADAPS_RULE std::size_t announced(std::size_t rows) const { return rows; }
+  // A pool hands out each of its rows as often as the others.
+  ADAPS_RULE std::size_t handed_out(std::size_t pool) const { return pool; }
+  // Without replacement a row that is in the sample does not come again.
+  ADAPS_RULE bool is_left_out(bool in_sample) const { return in_sample; }
+
+  // --- wait_sync ---
+
+  // A MARK that was sent before the call says nothing of what came in between.
+  ADAPS_RULE bool needs_own_mark(std::vector<PendingSync>&, Operation&) const { return true; }
+  // An ECHO goes behind all that was there when MARK came. Gives the end of it among what is flushed.
+  ADAPS_RULE std::uint64_t flush_before_echo(Flusher& flusher, Refreshes& refreshes, NodeId to) const;
+  // A refresh that is held back goes later.
+  ADAPS_RULE void hold_back(std::deque<HeldBack>& waiting, const HeldBack& refresh) const {
+    waiting.push_back(refresh);
+  }
+
+ protected:
+  static void merge(LockedKey& key, const Delta& delta) {
+    if (delta) key.table().merge(key.value(), delta.floats.get());
+  }
+  static void merge_both(LockedKey& key, const Unapplied& changes) {
+    merge(key, changes.in_flight);
+    merge(key, changes.unsent);
+  }
+};
+
+#ifdef ADAPS_SIMULATION
+inline const Rules kRules;
+inline const Rules* selected_rules = &kRules;
+inline const Rules& rules() { return *selected_rules; }
+#else
+constexpr Rules rules() { return {}; }
+#endif
+
+}  // namespace adaps
+
+#undef ADAPS_RULE

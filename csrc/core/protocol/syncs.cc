@@ -1,0 +1,68 @@
+#include "protocol/syncs.h"
+
+#include <string>
+
+namespace adaps {
+
+void Syncs::begin(Operation& operation) {
+  flusher_.flush(true);
+  after_flush({flusher_.end(), &operation, 0, 0});
+}
+
+void Syncs::on_mark(NodeId from, const SyncMessage& message) {
+  refreshes_.expect_echo(from);
+  after_flush({rules().flush_before_echo(flusher_, refreshes_, from), nullptr, from, message.number});
+}
+
+std::uint64_t Rules::flush_before_echo(Flusher& flusher, Refreshes& refreshes, NodeId to) const {
+  flusher.defer(refreshes.take_held_back(to));
+  flusher.flush(true);
+  return flusher.end();
+}
+
+void Syncs::after_flush(const AfterFlush& message) {
+  after_flush_.push_back(message);
+  send_flushed();
+}
+
+void Syncs::send_flushed() {
+  while (!after_flush_.empty() && after_flush_.front().end <= flusher_.flushed()) {
+    const AfterFlush message = after_flush_.front();
+    after_flush_.pop_front();
+    if (message.sync != nullptr) {
+      send_mark(*message.sync);
+    } else {
+      channel_.outbox.append(message.to, SyncMessage{.type = MessageType::kEcho, .number = message.number});
+      refreshes_.echo_sent(message.to);
+    }
+  }
+}
+
+void Syncs::send_mark(Operation& operation) {
+  const NodeId nodes = channel_.node.settings.nodes;
+  if (nodes == 1) {
+    operation.finish();
+    return;
+  }
+  if (!rules().needs_own_mark(syncs_, operation)) return;
+  const std::uint32_t number = next_mark_++;
+  syncs_.push_back({&operation, number, nodes - 1});
+  for (NodeId peer = 0; peer < nodes; ++peer) {
+    if (peer != channel_.rank)
+      channel_.outbox.append(peer, SyncMessage{.type = MessageType::kMark, .number = number});
+  }
+}
+
+void Syncs::on_echo(const SyncMessage& message) {
+  bool known = false;
+  std::erase_if(syncs_, [&](PendingSync& sync) {
+    if (sync.number != message.number) return false;
+    known = true;
+    if (--sync.echoes_left > 0) return false;
+    sync.operation->finish();
+    return true;
+  });
+  if (!known) throw ProtocolError("an echo of mark " + std::to_string(message.number) + ", never sent");
+}
+
+}  // namespace adaps

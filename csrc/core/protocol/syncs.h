@@ -1,0 +1,49 @@
+// What wait_sync waits for beyond this node's own writes: MARK and ECHO (docs/design/protocol.md, section
+// 7b).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "common/types.h"
+#include "protocol/channel_context.h"
+#include "protocol/flusher.h"
+#include "protocol/message.h"
+#include "protocol/operation.h"
+#include "protocol/refreshes.h"
+#include "protocol/rules.h"
+
+namespace adaps {
+
+class Syncs {
+ public:
+  Syncs(ChannelContext& channel, Refreshes& refreshes, Flusher& flusher)
+      : channel_(channel), refreshes_(refreshes), flusher_(flusher) {}
+
+  void begin(Operation& operation);
+  void on_mark(NodeId from, const SyncMessage& message);
+  void on_echo(const SyncMessage& message);
+  // Sends the MARKs and ECHOs whose changes are flushed.
+  void send_flushed();
+
+ private:
+  // A MARK or an ECHO, which goes out behind the changes that were there when it was asked for.
+  struct AfterFlush {
+    std::uint64_t end;  // of those changes
+    Operation* sync;    // whose MARK it is; else an ECHO
+    NodeId to;
+    std::uint32_t number;
+  };
+  void after_flush(const AfterFlush& message);
+  void send_mark(Operation& operation);
+
+  ChannelContext& channel_;
+  Refreshes& refreshes_;
+  Flusher& flusher_;
+  std::deque<AfterFlush> after_flush_;
+  std::vector<PendingSync> syncs_;
+  std::uint32_t next_mark_ = 0;
+};
+
+}  // namespace adaps

@@ -1,0 +1,73 @@
+// A pool of objects that keep their addresses and are named by 32-bit numbers.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <vector>
+
+namespace adaps {
+
+// allocate() and release() may be called from any thread. at() takes no lock: whoever passes a number to
+// another thread has to synchronise with it (here by the key's lock). Number 0 is never used.
+template <typename T>
+class StablePool {
+ public:
+  std::uint32_t allocate() {
+    const std::lock_guard guard(mutex_);
+    ++in_use_;
+    if (!free_.empty()) {
+      const std::uint32_t name = free_.back();
+      free_.pop_back();
+      return name;
+    }
+    const Place place = place_of(unused_);
+    if (place.chunk == kChunks)
+      throw std::length_error("more than 67 million keys are shared or dirty at once");
+    if (chunks_[place.chunk] == nullptr) chunks_[place.chunk] = std::make_unique<T[]>(kFirst << place.chunk);
+    return unused_++;
+  }
+
+  void release(std::uint32_t name) {
+    at(name) = T{};
+    const std::lock_guard guard(mutex_);
+    --in_use_;
+    free_.push_back(name);
+  }
+
+  T& at(std::uint32_t name) {
+    const Place place = place_of(name);
+    return chunks_[place.chunk][place.offset];
+  }
+
+  std::size_t in_use() const {
+    const std::lock_guard guard(mutex_);
+    return in_use_;
+  }
+
+ private:
+  // Chunk i holds 64 * 2^i objects, so that a pool costs little as long as it is small.
+  static constexpr std::size_t kFirst = 64;
+  static constexpr std::size_t kChunks = 20;
+  struct Place {
+    std::size_t chunk;
+    std::size_t offset;
+  };
+  static Place place_of(std::uint32_t name) {
+    const std::size_t position = name + kFirst;
+    const auto chunk = static_cast<std::size_t>(std::bit_width(position) - std::bit_width(kFirst));
+    return {chunk, position - (kFirst << chunk)};
+  }
+
+  mutable std::mutex mutex_;
+  std::vector<std::uint32_t> free_;
+  std::uint32_t unused_ = 1;
+  std::size_t in_use_ = 0;
+  std::array<std::unique_ptr<T[]>, kChunks> chunks_;
+};
+
+}  // namespace adaps

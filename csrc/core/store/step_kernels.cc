@@ -1,0 +1,86 @@
+#include "store/step_kernels.h"
+
+namespace adaps {
+
+namespace {
+
+// a * b + c, rounded once (fused) or twice. As this file is compiled without contraction of floating-point
+// operations, it is rounded just as written here.
+template <bool kOnce>
+[[gnu::always_inline]] inline float multiply_add(float a, float b, float c) {
+  if constexpr (kOnce) return __builtin_fmaf(a, b, c);
+  return a * b + c;
+}
+
+template <bool kOnce>
+[[gnu::always_inline]] inline void sgd(float* value, const float* gradient, std::size_t length, float* change,
+                                       float rate, float weight_decay) {
+  if (weight_decay == 0.0F) {
+    for (std::size_t i = 0; i < length; ++i) value[i] = multiply_add<kOnce>(-rate, gradient[i], value[i]);
+    if (change == nullptr) return;
+    for (std::size_t i = 0; i < length; ++i) change[i] = multiply_add<kOnce>(-rate, gradient[i], change[i]);
+    return;
+  }
+  for (std::size_t i = 0; i < length; ++i) {
+    const float g = multiply_add<kOnce>(weight_decay, value[i], gradient[i]);
+    value[i] = multiply_add<kOnce>(-rate, g, value[i]);
+    if (change != nullptr) change[i] = multiply_add<kOnce>(-rate, g, change[i]);
+  }
+}
+
+template <bool kOnce>
+[[gnu::always_inline]] inline void momentum(float* value, const float* gradient, std::size_t length,
+                                            const Hyperparameters& with, bool nesterov, bool again) {
+  const float rate = with.learning_rate;
+  const float kept = again ? 1.0F : with.momentum;
+  const bool shrinks = with.weight_decay != 0.0F && !again;
+  float* buffer = value + length;
+  for (std::size_t i = 0; i < length; ++i) {
+    const float g = shrinks ? multiply_add<kOnce>(with.weight_decay, value[i], gradient[i]) : gradient[i];
+    buffer[i] = kept * buffer[i] + g;
+    const float moved = again ? g : buffer[i];
+    const float by = nesterov ? multiply_add<kOnce>(with.momentum, moved, g) : moved;
+    value[i] = multiply_add<kOnce>(-rate, by, value[i]);
+  }
+}
+
+#if defined(__x86_64__)
+// The fused variants, for x86 processors with AVX2 and FMA (since 2013), where PyTorch fuses, too.
+[[gnu::target("avx2,fma")]] void sgd_once(float* value, const float* gradient, std::size_t length,
+                                          float* change, float rate, float weight_decay) {
+  sgd<true>(value, gradient, length, change, rate, weight_decay);
+}
+[[gnu::target("avx2,fma")]] void momentum_once(float* value, const float* gradient, std::size_t length,
+                                               const Hyperparameters& with, bool nesterov, bool again) {
+  momentum<true>(value, gradient, length, with, nesterov, again);
+}
+
+bool rounds_once() {
+  static const bool able = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+  return able;
+}
+#else
+#if defined(__FP_FAST_FMAF)
+constexpr bool kAble = true;
+#else
+constexpr bool kAble = false;
+#endif
+constexpr auto* sgd_once = sgd<kAble>;
+constexpr auto* momentum_once = momentum<kAble>;
+
+bool rounds_once() { return kAble; }
+#endif
+
+}  // namespace
+
+void step_sgd(float* value, const float* gradient, std::size_t length, float* change, float rate,
+              float weight_decay) {
+  (rounds_once() ? sgd_once : sgd<false>)(value, gradient, length, change, rate, weight_decay);
+}
+
+void step_momentum(float* value, const float* gradient, std::size_t length, const Hyperparameters& with,
+                   bool nesterov, bool again) {
+  (rounds_once() ? momentum_once : momentum<false>)(value, gradient, length, with, nesterov, again);
+}
+
+}  // namespace adaps

@@ -1,0 +1,258 @@
+// The store of a node: a key word for every key, slots for the keys that it holds.
+//
+// A key word is lock and header in one (docs/design/protocol.md, section 6). With a slot:
+//   lock:1 | slot:1 | readable:1 | push:1 | set:1 | tracked:1 | index:26
+// without one, a location entry:
+//   lock:1 | 0 | owner:12 | relocation count:18
+// The word 0 means "owned here and never touched" at the home node, and "ask the home node" elsewhere. So no
+// node needs any set-up work for a table, and keys that were never touched take no memory for values.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "common/assert.h"
+#include "common/types.h"
+#include "store/directory.h"
+#include "store/table.h"
+
+namespace adaps {
+
+namespace word {
+inline constexpr std::uint32_t kLock = 1U << 31;
+inline constexpr std::uint32_t kSlot = 1U << 30;
+inline constexpr std::uint32_t kReadable = 1U << 29;
+inline constexpr std::uint32_t kPush = 1U << 28;
+inline constexpr std::uint32_t kSet = 1U << 27;
+inline constexpr std::uint32_t kTracked = 1U << 26;
+inline constexpr std::uint32_t kIndexMask = kTracked - 1;
+inline constexpr int kOwnerShift = 18;
+}  // namespace word
+
+enum class State : std::uint8_t { kNone, kPending, kReplica, kDropping, kOwner };
+
+// What is known of a key with a slot. 20 bytes; with the key word a slot costs 24 bytes beyond value and
+// optimizer state. Two of the fields mean something else in each state, so they are behind accessors that say
+// in which state they may be asked.
+class SlotHeader {
+ public:
+  RelocationCount rc = 0;  // owner, replica: of the owner's tenure; otherwise: of the location entry
+
+  // Owner: of the value. Replica, dropping: of the owner's value that the copy is built on.
+  Version version() const {
+    ADAPS_ASSERT(has_value());
+    return version_;
+  }
+  void set_version(Version version) {
+    ADAPS_ASSERT(has_value());
+    version_ = version;
+  }
+  // The owner's value has changed.
+  void advance_version() {
+    ADAPS_ASSERT(state == State::kOwner);
+    version_ = next_version(version_);
+  }
+  // Pending: when INTENT was sent, in microseconds modulo 2^32; for statistics.
+  std::uint32_t asked_at() const {
+    ADAPS_ASSERT(state == State::kPending);
+    return version_;
+  }
+  void set_asked_at(std::uint32_t micros) {
+    ADAPS_ASSERT(state == State::kPending);
+    version_ = micros;
+  }
+
+  // Owner: whether others hold a replica, and the index of the first of them, 0 for none.
+  bool has_holders() const {
+    ADAPS_ASSERT(state == State::kOwner);
+    return entry_ != 0;
+  }
+  std::uint32_t& first_holder() {
+    ADAPS_ASSERT(state == State::kOwner);
+    return entry_;
+  }
+  // Replica, dropping: whether there are changes that its owner has not got, and their index, 0 for none.
+  bool has_changes() const {
+    ADAPS_ASSERT(is_copy());
+    return entry_ != 0;
+  }
+  std::uint32_t& changes() {
+    ADAPS_ASSERT(is_copy());
+    return entry_;
+  }
+
+  std::uint32_t intents = 0;  // signals that are acted on and have not ended
+  NodeId location = 0;        // replica, dropping: the owner; pending, none: location entry
+  State state = State::kNone;
+  std::uint8_t flags = 0;
+
+ private:
+  bool is_copy() const { return state == State::kReplica || state == State::kDropping; }
+  bool has_value() const { return state == State::kOwner || is_copy(); }
+
+  std::uint32_t version_ = 0;
+  std::uint32_t entry_ = 0;  // in a table of the key's partition
+};
+static_assert(sizeof(SlotHeader) == 20);
+inline constexpr std::uint8_t kOnDirtyList = 1;  // the key is on its channel's dirty list
+inline constexpr std::uint8_t kUnreadable = 2;   // dropping: a newer answer was seen
+
+// Slots of one width. Memory is reserved for every row but taken only for slots in use; freed slots are used
+// again.
+class Arena {
+ public:
+  Arena(std::size_t width, std::uint64_t rows);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  std::uint32_t allocate();
+  void release(std::uint32_t index);
+
+  SlotHeader& header(std::uint32_t index) { return headers_[index]; }
+  float* value(std::uint32_t index) { return values_ + static_cast<std::size_t>(index) * width_; }
+  std::size_t width() const { return width_; }
+  std::uint64_t in_use() const;
+  // Most slots that were ever in use at once: what is resident.
+  std::uint64_t high_water() const;
+
+ private:
+  const std::size_t width_;
+  const std::uint64_t capacity_;
+  SlotHeader* headers_ = nullptr;
+  float* values_ = nullptr;
+  mutable std::mutex mutex_;
+  std::uint32_t used_ = 0;
+  std::vector<std::uint32_t> free_;
+};
+
+class Store {
+ public:
+  Store(Tables& tables, const Directory& directory, NodeId rank);
+  ~Store();
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+
+  Tables& tables() const { return tables_; }
+  const Directory& directory() const { return directory_; }
+  NodeId rank() const { return rank_; }
+  Arena& arena(const Table& table) { return *arenas_[table.arena()]; }
+
+  std::uint32_t peek(Key key) const { return words_[key].load(std::memory_order_relaxed); }
+  void prefetch_word(Key key) const { __builtin_prefetch(&words_[key], 1); }
+
+  // Prefetches the first floats of the value in the slot that a word names, at most so many.
+  static void prefetch_value(Arena& slots, std::uint32_t seen, std::size_t floats) {
+    const auto* value = reinterpret_cast<const char*>(slots.value(seen & word::kIndexMask));
+    const std::size_t bytes = std::min(floats * sizeof(float), kPrefetchedBytes);
+    for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(value + at, 0);
+  }
+
+  // Header and value of the key's slot, if its word (asked for earlier) says that it has one.
+  void prefetch_slot(Key key, const Table*& hint) {
+    const std::uint32_t seen = peek(key);
+    if ((seen & word::kSlot) == 0) return;
+    Arena& slots = arena(tables_.find(key, hint));
+    __builtin_prefetch(&slots.header(seen & word::kIndexMask), 1);
+    prefetch_value(slots, seen, slots.width());
+  }
+
+  // Locks the key if its word has all bits of `needed`; returns the word, or 0 if it has not.
+  std::uint32_t lock_if(Key key, std::uint32_t needed) {
+    std::uint32_t seen = words_[key].load(std::memory_order_relaxed);
+    for (int spins = 0;;) {
+      if ((seen & needed) != needed) return 0;
+      if ((seen & word::kLock) == 0) {
+        if (words_[key].compare_exchange_weak(seen, seen | word::kLock, std::memory_order_acquire,
+                                              std::memory_order_relaxed)) {
+          return seen;
+        }
+      } else {
+        pause(spins++);
+        seen = words_[key].load(std::memory_order_relaxed);
+      }
+    }
+  }
+  std::uint32_t lock(Key key) { return lock_if(key, 0); }
+  void unlock(Key key, std::uint32_t word) { words_[key].store(word, std::memory_order_release); }
+
+  // Bytes that are resident for keys, headers, values and state.
+  std::uint64_t resident_bytes() const;
+  std::uint64_t slots_in_use() const;
+
+ private:
+  static constexpr std::size_t kLine = 64;
+  static constexpr std::size_t kPrefetchedBytes = 8 * kLine;
+
+  static void pause(int spins);
+
+  Tables& tables_;
+  const Directory& directory_;
+  const NodeId rank_;
+  std::atomic<std::uint32_t>* words_ = nullptr;
+  std::vector<std::unique_ptr<Arena>> arenas_;
+};
+
+// Holds the lock of one key and gives access to its state. The destructor unlocks it by writing a key word
+// whose bits follow from the state.
+class LockedKey {
+ public:
+  LockedKey(Store& store, Key key) : LockedKey(store, key, store.lock(key)) {}
+  // `hint`: as for Tables::find.
+  LockedKey(Store& store, Key key, const Table*& hint)
+      : LockedKey(store, key, store.tables().find(key, hint), store.lock(key)) {}
+  // Takes over a lock that is held; `word` is what taking it returned.
+  LockedKey(Store& store, Key key, std::uint32_t word)
+      : LockedKey(store, key, store.tables().find(key), word) {}
+  ~LockedKey() { store_.unlock(key_, final_word()); }
+  LockedKey(const LockedKey&) = delete;
+  LockedKey& operator=(const LockedKey&) = delete;
+
+  Key key() const { return key_; }
+  const Table& table() const { return table_; }
+  std::size_t length() const { return table_.length(); }
+  std::size_t width() const { return table_.width(); }
+
+  bool has_slot() const { return header_ != nullptr; }
+  State state() const { return header_ != nullptr ? header_->state : State::kNone; }
+  SlotHeader& header() { return *header_; }
+  float* value() { return value_; }
+
+  // The location entry of a key that is not held here.
+  NodeId location() const;
+  RelocationCount location_count() const;
+  void set_location(NodeId owner, RelocationCount rc);
+
+  // The key gets a slot in the given state, keeping its location entry; the value is not written.
+  void allocate(State state);
+  // The home node's first touch of a key: the initial value, owned. Does nothing with a key that was touched
+  // before, or whose home is another node.
+  void materialize();
+  bool untouched_here() const;
+  // Back to a location entry.
+  void release(NodeId owner, RelocationCount rc);
+  // The value goes; the slot stays for as long as intents are counted in it.
+  void give_up(NodeId owner, RelocationCount rc);
+
+  Store& store() const { return store_; }
+
+ private:
+  LockedKey(Store& store, Key key, const Table& table, std::uint32_t word);
+  void attach(std::uint32_t index);
+  std::uint32_t final_word() const;
+
+  Store& store_;
+  const Key key_;
+  const Table& table_;
+  std::uint32_t word_;
+  std::uint32_t index_ = 0;
+  SlotHeader* header_ = nullptr;
+  float* value_ = nullptr;
+};
+
+}  // namespace adaps

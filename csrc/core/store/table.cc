@@ -1,0 +1,189 @@
+#include "store/table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <stdexcept>
+#include <utility>
+
+#include "common/random.h"
+
+namespace adaps {
+
+namespace {
+
+// A number in (0, 1) from 24 random bits: never 0, so that its logarithm exists.
+float unit_float(std::uint64_t bits) { return (static_cast<float>(bits >> 40) + 0.5F) * 0x1p-24F; }
+
+std::uint64_t combine(std::uint64_t hash, std::uint64_t x) { return mix(hash ^ mix(x)); }
+
+std::uint64_t bits_of(float x) {
+  std::uint32_t bits;
+  static_assert(sizeof(bits) == sizeof(x));
+  __builtin_memcpy(&bits, &x, sizeof(bits));
+  return bits;
+}
+
+}  // namespace
+
+void Initializer::fill(std::uint64_t row, float* value, std::size_t length) const {
+  if (kind == InitKind::kConstant) {
+    std::fill_n(value, length, a);
+    return;
+  }
+  const std::uint64_t base = combine(seed, row);
+  if (kind == InitKind::kUniform) {
+    for (std::size_t i = 0; i < length; ++i) value[i] = a + (b - a) * unit_float(mix(base + i));
+    return;
+  }
+  // Box and Muller (1958); each pair of columns shares its two uniform numbers.
+  for (std::size_t i = 0; i < length; ++i) {
+    const std::uint64_t pair = base + (i & ~std::uint64_t{1});
+    const float radius = std::sqrt(-2.0F * std::log(unit_float(mix(pair))));
+    const float angle = 2.0F * std::numbers::pi_v<float> * unit_float(mix(pair + 1));
+    value[i] = a + b * radius * ((i & 1) == 0 ? std::cos(angle) : std::sin(angle));
+  }
+}
+
+Table::Table(TableSpec spec, Key first_key, std::size_t arena)
+    : spec_(std::move(spec)),
+      first_key_(first_key),
+      arena_(arena),
+      width_(spec_.length + spec_.rule.state_length(spec_.length)),
+      change_length_(spec_.rule.change_length(spec_.length)) {
+  set_hyperparameters(spec_.rule.hyperparameters());
+}
+
+Table::Table(Table&& other) noexcept
+    : spec_(std::move(other.spec_)),
+      first_key_(other.first_key_),
+      arena_(other.arena_),
+      width_(other.width_),
+      change_length_(other.change_length_),
+      step_(other.step_.load(std::memory_order_relaxed)),
+      history_(std::move(other.history_)),
+      history_in_use_(other.history_in_use_.load(std::memory_order_relaxed)) {
+  set_hyperparameters(other.hyperparameters());
+}
+
+void Table::set_hyperparameters(const Hyperparameters& with) {
+  learning_rate_.store(with.learning_rate, std::memory_order_relaxed);
+  momentum_.store(with.momentum, std::memory_order_relaxed);
+  beta2_.store(with.beta2, std::memory_order_relaxed);
+  weight_decay_.store(with.weight_decay, std::memory_order_relaxed);
+}
+
+void Table::set_step(std::uint64_t number, bool idle_rows) {
+  const bool counts = number != 0 && idle_rows && spec_.rule.moves_idle_rows();
+  if (counts) history_->note(number, hyperparameters());
+  history_in_use_.store(counts ? history_.get() : nullptr, std::memory_order_relaxed);
+  step_.store(number, std::memory_order_relaxed);
+}
+
+void Table::init(Key key, float* out) const {
+  spec_.init.fill(key - first_key_, out, spec_.length);
+  spec_.rule.init_state(out + spec_.length, spec_.length);
+}
+
+void validate(const TableSpec& spec) {
+  const std::string table = "table '" + spec.name + "' has ";
+  if (spec.rows == 0) throw std::invalid_argument(table + "0 rows; it needs at least 1");
+  if (spec.length == 0) throw std::invalid_argument(table + "length 0; it needs at least 1");
+  if (spec.rows > kMaxKeys)
+    throw std::invalid_argument(table + std::to_string(spec.rows) + " rows; at most " +
+                                std::to_string(kMaxKeys) + " are possible");
+  std::uint64_t before = 0;
+  for (const HomeRange& home : spec.homes) {
+    if (home.end <= before || home.end > spec.rows)
+      throw std::invalid_argument(table + "a home range up to row " + std::to_string(home.end) +
+                                  "; they must ascend to its " + std::to_string(spec.rows) + " rows");
+    before = home.end;
+  }
+  if (!spec.homes.empty() && before != spec.rows)
+    throw std::invalid_argument(table + "homes up to row " + std::to_string(before) + " of " +
+                                std::to_string(spec.rows) + "; every row needs one");
+  if (const auto& sampling = spec.sampling; sampling && sampling->distribution->rows() != spec.rows)
+    throw std::invalid_argument(table + std::to_string(spec.rows) + " rows and " +
+                                std::to_string(sampling->distribution->rows()) +
+                                " weights; every row needs one");
+  // The length first: of one that is too long the width might not be a number any more.
+  if (spec.length <= kMaxRowFloats) {
+    const std::size_t width = spec.length + spec.rule.state_length(spec.length);
+    if (width <= kMaxRowFloats) return;
+    throw std::invalid_argument(table + "rows of " + std::to_string(width) +
+                                " floats with their optimizer's state; a row must fit into one message, with "
+                                "at most " +
+                                std::to_string(kMaxRowFloats) + " floats: divide it into several");
+  }
+  throw std::invalid_argument(table + "length " + std::to_string(spec.length) +
+                              "; a row must fit into one message, with at most " +
+                              std::to_string(kMaxRowFloats) + " floats: divide it into several");
+}
+
+Tables::Tables(std::vector<TableSpec> specs) {
+  if (specs.empty()) throw std::invalid_argument("a node needs at least one table");
+  tables_.reserve(specs.size());
+  for (TableSpec& spec : specs) {
+    validate(spec);
+    for (const Table& other : tables_) {
+      if (other.spec().name == spec.name)
+        throw std::invalid_argument("two tables are called '" + spec.name + "'");
+    }
+    const std::size_t width = spec.length + spec.rule.state_length(spec.length);
+    const auto same =
+        std::find_if(arenas_.begin(), arenas_.end(), [&](const Arena& a) { return a.width == width; });
+    const auto arena = static_cast<std::size_t>(same - arenas_.begin());
+    if (same == arenas_.end()) arenas_.push_back({width, 0});
+    arenas_[arena].rows += spec.rows;
+    const Key first = num_keys_;
+    num_keys_ += spec.rows;
+    if (num_keys_ > kMaxKeys) {
+      throw std::invalid_argument("table '" + spec.name + "' makes " + std::to_string(num_keys_) +
+                                  " keys in all; at most " + std::to_string(kMaxKeys) + " are possible");
+    }
+    tables_.emplace_back(std::move(spec), first, arena);
+  }
+}
+
+std::uint64_t Tables::fingerprint() const {
+  std::uint64_t hash = 0;
+  for (const Table& table : tables_) {
+    const TableSpec& spec = table.spec();
+    for (const char c : spec.name) hash = combine(hash, static_cast<std::uint64_t>(c));
+    hash = combine(hash, spec.rows);
+    hash = combine(hash, spec.length);
+    if (const std::optional<Technique> technique = spec.technique) {
+      hash = combine(hash, 1 + static_cast<std::uint64_t>(*technique));
+    } else {
+      hash = combine(hash, 0);
+    }
+    if (table.is_lossy()) hash = combine(hash, static_cast<std::uint64_t>(spec.wire));
+    for (const HomeRange& home : spec.homes) hash = combine(combine(hash, home.end), home.node);
+    // All fields by name, so that this does not compile if one is added and forgotten here.
+    const auto& [kind, lr, momentum, eps, beta1, beta2, accumulator, decay, decoupled, nesterov, centered] =
+        spec.rule;
+    const auto& [init, a, b, seed] = spec.init;
+    hash = combine(hash, static_cast<std::uint64_t>(kind));
+    hash = combine(hash, static_cast<std::uint64_t>(init));
+    hash = combine(hash, seed);
+    for (const float x : {a, b, lr, momentum, eps, beta1, beta2, accumulator, decay})
+      hash = combine(hash, bits_of(x));
+    for (const bool flag : {decoupled, nesterov, centered}) hash = combine(hash, flag ? 1 : 0);
+    if (const std::optional<SamplingSpec>& sampling = spec.sampling) {
+      const auto& [distribution, scheme, replacement, draws, pool_size, reuse] = *sampling;
+      hash = combine(hash, distribution->fingerprint());
+      hash = combine(hash, static_cast<std::uint64_t>(scheme));
+      for (const std::uint64_t x : {std::uint64_t{replacement}, draws, pool_size, reuse})
+        hash = combine(hash, x);
+    }
+  }
+  return hash;
+}
+
+const Table& Tables::search(Key key) const {
+  const auto after = std::upper_bound(tables_.begin(), tables_.end(), key,
+                                      [](Key k, const Table& table) { return k < table.first_key(); });
+  return *(after - 1);
+}
+
+}  // namespace adaps

@@ -1,0 +1,71 @@
+// What a node believes of messages about who is in the cluster.
+#include "protocol/membership.h"
+
+#include <string>
+#include <vector>
+
+#include "check.h"
+
+using namespace adaps;
+
+namespace {
+
+constexpr NodeId kNodes = 3;
+
+std::vector<TableSpec> tables() {
+  TableSpec table;
+  table.name = "t";
+  table.rows = 1;
+  table.length = 1;
+  return {table};
+}
+
+Settings settings(NodeId rank) {
+  Settings settings;
+  settings.rank = rank;
+  settings.nodes = kNodes;
+  return settings;
+}
+
+struct OneNode {
+  explicit OneNode(NodeId rank) : node(tables(), settings(rank)), outbox(kNodes), membership(node, outbox) {
+    operation.left.store(1);
+    node.barrier.arrive(operation);
+  }
+  bool waits() const { return !operation.done.load(); }
+
+  NodeContext node;
+  Outbox outbox;
+  Membership membership;
+  Completion completion;
+  Operation operation{OperationKind::kBarrier, 0, completion};
+};
+
+ReleaseMessage failed_at(NodeId node) {
+  ReleaseMessage message;
+  message.failed = 1;
+  message.failed_node = node;
+  return message;
+}
+
+}  // namespace
+
+TEST(a_release_tells_workers_which_node_failed) {
+  OneNode one(1);
+  one.membership.on_release(0, failed_at(2));
+  CHECK(!one.waits());
+  CHECK_EQ(one.node.barrier.failed_node().value_or(kNodes), 2);
+}
+
+TEST(a_release_that_names_no_node_of_the_cluster_is_refused) {
+  OneNode one(1);
+  CHECK_THROWS(one.membership.on_release(0, failed_at(kNodes)), ProtocolError, "rank 3");
+  CHECK(one.waits());
+}
+
+TEST(only_the_node_that_counts_ends_a_barrier) {
+  OneNode one(1);
+  CHECK_THROWS(one.membership.on_release(2, ReleaseMessage{}), ProtocolError, "a release by rank 2");
+  CHECK(one.waits());
+  CHECK_THROWS(one.membership.on_barrier(2, BarrierMessage{}, 0), ProtocolError, "arrives at rank 1");
+}

@@ -1,0 +1,379 @@
+// Which rows the schemes draw, how often, and from where.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "check.h"
+#include "memory_cluster.h"
+
+using namespace adaps;
+using adaps::testing::MemoryCluster;
+
+namespace {
+
+constexpr std::uint64_t kRows = 1000;
+constexpr std::size_t kDraws = 1'000'000;
+constexpr std::size_t kSize = 1000;
+constexpr SamplingScheme kSchemes[] = {SamplingScheme::kNaive, SamplingScheme::kPreloc, SamplingScheme::kPool,
+                                       SamplingScheme::kLocal};
+constexpr std::uint64_t kSeeds[] = {1, 2, 3, 4, 5};
+
+using Shared = std::shared_ptr<const Distribution>;
+
+Shared shared(Distribution distribution) {
+  return std::make_shared<const Distribution>(std::move(distribution));
+}
+
+// Words by falling frequency, to the power of 0.75; some never occur.
+Shared weighted(std::uint64_t rows) {
+  std::vector<double> weights(rows);
+  for (std::uint64_t row = 0; row < rows; ++row)
+    weights[row] = row % 10 == 9 ? 0.0 : std::pow(1e6 / static_cast<double>(row + 1), 0.75);
+  return shared(Distribution::weighted(weights));
+}
+
+std::vector<std::pair<std::string, Shared>> distributions(std::uint64_t rows) {
+  return {{"uniform", shared(Distribution::uniform(rows))},
+          {"log-uniform", shared(Distribution::log_uniform(rows))},
+          {"weighted", weighted(rows)}};
+}
+
+std::vector<TableSpec> one_table(SamplingSpec sampling) {
+  TableSpec table;
+  table.name = "t";
+  table.rows = sampling.distribution->rows();
+  table.length = 1;
+  table.sampling = std::move(sampling);
+  return {table};
+}
+
+SamplingSpec sampling(Shared distribution, SamplingScheme scheme, std::uint64_t seed,
+                      bool replacement = true) {
+  SamplingSpec spec;
+  spec.distribution = std::move(distribution);
+  spec.scheme = scheme;
+  spec.replacement = replacement;
+  spec.seed = seed;
+  spec.pool_size = 5000;
+  spec.reuse = 4;
+  return spec;
+}
+
+Settings alone() { return {}; }
+
+std::vector<std::int64_t> sample(MemoryCluster& cluster, std::size_t rank, std::size_t size) {
+  Worker& worker = cluster.worker(rank, 0);
+  std::vector<std::int64_t> rows(size);
+  const Clock now = worker.current_clock();
+  worker.pull_sample(worker.prepare_sample(cluster.node(rank).tables[0], size, now, now + 1), rows, nullptr,
+                     0, false);
+  return rows;
+}
+
+std::vector<std::uint64_t> counts_of_draws(MemoryCluster& cluster, std::size_t rank, std::uint64_t rows) {
+  std::vector<std::uint64_t> counts(rows);
+  for (std::size_t drawn = 0; drawn < kDraws; drawn += kSize) {
+    for (const std::int64_t row : sample(cluster, rank, kSize)) ++counts[static_cast<std::size_t>(row)];
+  }
+  return counts;
+}
+
+// Of Pearson's statistic, by the cube root's normal approximation (Wilson and Hilferty 1931).
+double p_value(const std::vector<double>& counts, const std::vector<double>& expected) {
+  double statistic = 0.0;
+  double freedom = -1.0;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    if (expected[i] == 0.0) {
+      if (counts[i] != 0.0) return 0.0;
+      continue;
+    }
+    statistic += (counts[i] - expected[i]) * (counts[i] - expected[i]) / expected[i];
+    freedom += 1.0;
+  }
+  const double spread = 2.0 / (9.0 * freedom);
+  const double deviation = (std::cbrt(statistic / freedom) - (1.0 - spread)) / std::sqrt(spread);
+  return 0.5 * std::erfc(deviation / std::sqrt(2.0));
+}
+
+// `uses`: how often each draw counts.
+double p_value(const std::vector<std::uint64_t>& counts, std::uint64_t uses,
+               const std::function<double(std::uint64_t)>& probability) {
+  double sum = 0.0;
+  for (const std::uint64_t count : counts) sum += static_cast<double>(count / uses);
+  std::vector<double> observed;
+  std::vector<double> expected;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    observed.push_back(static_cast<double>(counts[i] / uses));
+    expected.push_back(sum * probability(i));
+  }
+  return p_value(observed, expected);
+}
+
+void check_p(double p, const std::string& what) {
+  if (!(p > 0.001)) check::fail(__FILE__, __LINE__, what + ": p = " + std::to_string(p));
+}
+
+std::string name(const std::string& distribution, SamplingScheme scheme, std::uint64_t seed) {
+  return distribution + ", scheme " + std::to_string(static_cast<int>(scheme)) + ", seed " +
+         std::to_string(seed);
+}
+
+// Two nodes, of which the second one owns rows from `first` on for good.
+MemoryCluster two_nodes(SamplingSpec spec, std::uint64_t first) {
+  std::vector<TableSpec> tables = one_table(std::move(spec));
+  if (first > 0) tables[0].homes.push_back({first, 0});
+  tables[0].homes.push_back({tables[0].rows, 1});
+  Settings settings;
+  settings.nodes = 2;
+  settings.technique = Technique::kStatic;
+  return {tables, settings};
+}
+
+std::uint64_t counted(const Counter& counter) { return counter.get(); }
+
+TableAccesses& accesses(MemoryCluster& cluster, std::size_t rank) {
+  return cluster.node(rank).workers[0]->accesses[0];
+}
+
+}  // namespace
+
+TEST(every_scheme_draws_rows_as_often_as_the_distribution_says) {
+  for (const auto& [called, distribution] : distributions(kRows)) {
+    for (const SamplingScheme scheme : kSchemes) {
+      for (const std::uint64_t seed : kSeeds) {
+        const SamplingSpec spec = sampling(distribution, scheme, seed);
+        MemoryCluster cluster(one_table(spec), alone());
+        const std::uint64_t uses = scheme == SamplingScheme::kPool ? spec.reuse : 1;
+        check_p(p_value(counts_of_draws(cluster, 0, kRows), uses,
+                        [&](std::uint64_t row) { return distribution->probability(row); }),
+                name(called, scheme, seed));
+      }
+    }
+  }
+}
+
+TEST(rows_drawn_without_replacement_follow_each_other_as_if_drawn_one_by_one) {
+  constexpr std::uint64_t kFew = 12;
+  for (const auto& [called, distribution] : distributions(kFew)) {
+    const auto in_turn = [&](std::uint64_t a, std::uint64_t b) {
+      const double first = distribution->probability(a);
+      return a == b ? 0.0 : first * distribution->probability(b) / (1.0 - first);
+    };
+    for (const SamplingScheme scheme : kSchemes) {
+      for (const std::uint64_t seed : kSeeds) {
+        SamplingSpec spec = sampling(distribution, scheme, seed, false);
+        spec.pool_size = 2;
+        spec.reuse = 1;
+        MemoryCluster cluster(one_table(spec), alone());
+        std::vector<std::uint64_t> counts(kFew * kFew);
+        for (std::size_t drawn = 0; drawn < kDraws; drawn += 2) {
+          const std::vector<std::int64_t> rows = sample(cluster, 0, 2);
+          ++counts[static_cast<std::size_t>(rows[0]) * kFew + static_cast<std::size_t>(rows[1])];
+        }
+        const bool shuffled = scheme == SamplingScheme::kPool;
+        check_p(p_value(counts, 1,
+                        [&](std::uint64_t i) {
+                          const std::uint64_t a = i / kFew;
+                          const std::uint64_t b = i % kFew;
+                          return shuffled ? (in_turn(a, b) + in_turn(b, a)) / 2 : in_turn(a, b);
+                        }),
+                name(called + " without replacement", scheme, seed));
+      }
+    }
+  }
+}
+
+TEST(rows_that_candidates_hardly_find_are_drawn_as_if_one_by_one) {
+  const double weights[] = {1.0, 1.0, 0.02, 0.02};
+  const Shared distribution = shared(Distribution::weighted(weights));
+  const auto p = [&](std::uint64_t row) { return distribution->probability(row); };
+  for (const std::uint64_t seed : kSeeds) {
+    MemoryCluster cluster(one_table(sampling(distribution, SamplingScheme::kNaive, seed, false)), alone());
+    std::vector<std::uint64_t> counts(64);
+    for (int i = 0; i < 200'000; ++i) {
+      const std::vector<std::int64_t> rows = sample(cluster, 0, 3);
+      ++counts[static_cast<std::size_t>(rows[0] * 16 + rows[1] * 4 + rows[2])];
+    }
+    check_p(p_value(counts, 1,
+                    [&](std::uint64_t i) {
+                      const std::uint64_t a = i / 16;
+                      const std::uint64_t b = i / 4 % 4;
+                      const std::uint64_t c = i % 4;
+                      if (a == b || a == c || b == c) return 0.0;
+                      return p(a) * p(b) / (1.0 - p(a)) * p(c) / (1.0 - p(a) - p(b));
+                    }),
+            "three of four, seed " + std::to_string(seed));
+  }
+}
+
+TEST(a_sample_of_everything_has_every_row_once) {
+  for (const SamplingScheme scheme : kSchemes) {
+    MemoryCluster cluster(one_table(sampling(weighted(kRows), scheme, 1, false)), alone());
+    const std::vector<std::int64_t> rows = sample(cluster, 0, 900);
+    CHECK_EQ(std::set<std::int64_t>(rows.begin(), rows.end()).size(), 900U);
+    CHECK(std::none_of(rows.begin(), rows.end(), [](std::int64_t row) { return row % 10 == 9; }));
+    CHECK_THROWS(sample(cluster, 0, 901), std::invalid_argument, "at most 900 are possible");
+  }
+}
+
+// Its bound: half of the sum of all differences, which is the most that the probability of any set of rows
+// can differ, is no more than the share that is elsewhere. Where nothing moves, it is just that.
+TEST(local_draws_what_is_here_by_its_share_of_that) {
+  constexpr std::uint64_t kHere = 300;
+  for (const auto& [called, distribution] : distributions(kRows)) {
+    double share = 0.0;
+    for (std::uint64_t row = 0; row < kHere; ++row) share += distribution->probability(row);
+    for (const std::uint64_t seed : kSeeds) {
+      MemoryCluster cluster = two_nodes(sampling(distribution, SamplingScheme::kLocal, seed), kHere);
+      const std::vector<std::uint64_t> counts = counts_of_draws(cluster, 0, kRows);
+      check_p(p_value(counts, 1,
+                      [&](std::uint64_t row) {
+                        return row < kHere ? distribution->probability(row) / share : 0.0;
+                      }),
+              name(called + " of what is here", SamplingScheme::kLocal, seed));
+      CHECK_EQ(counted(accesses(cluster, 0).sampled_fallback), 0U);
+      double deviation = 0.0;
+      for (std::size_t row = 0; row < kRows; ++row)
+        deviation += std::abs(static_cast<double>(counts[row]) / kDraws - distribution->probability(row)) / 2;
+      constexpr double kNoise = 0.01;
+      CHECK(std::abs(deviation - (1.0 - share)) < kNoise);
+      if (seed == 1)
+        std::cout << "  " << called << ": " << share << " of it is here, deviation " << deviation << "\n";
+    }
+  }
+}
+
+TEST(local_ends_where_nothing_is_here_and_draws_from_everywhere) {
+  for (const bool replacement : {true, false}) {
+    MemoryCluster cluster = two_nodes(sampling(weighted(kRows), SamplingScheme::kLocal, 1, replacement), 0);
+    Worker& worker = cluster.worker(0, 0);
+    std::vector<std::int64_t> rows(kSize / 2);
+    std::vector<float> values(rows.size(), 1.0F);
+    worker.pull_sample(worker.prepare_sample(cluster.node(0).tables[0], rows.size(), 0, 1), rows,
+                       values.data(), values.size(), false);
+    CHECK(std::all_of(values.begin(), values.end(), [](float x) { return x == 0.0F; }));
+    const TableAccesses& counters = accesses(cluster, 0);
+    CHECK_EQ(counted(counters.sampled_fallback), rows.size());
+    CHECK_EQ(counted(counters.sampled.remote), rows.size());
+    CHECK_EQ(counted(counters.sampled.local), 0U);
+    const std::set<std::int64_t> distinct(rows.begin(), rows.end());
+    CHECK(replacement || distinct.size() == rows.size());
+  }
+}
+
+TEST(local_reads_the_few_rows_that_are_here) {
+  MemoryCluster cluster = two_nodes(sampling(weighted(kRows), SamplingScheme::kLocal, 1, false), 2);
+  std::vector<std::int64_t> rows = sample(cluster, 0, 5);
+  CHECK((std::set<std::int64_t>(rows.begin(), rows.begin() + 2) == std::set<std::int64_t>{0, 1}));
+  CHECK_EQ(counted(accesses(cluster, 0).sampled_fallback), 3U);
+}
+
+TEST(naive_and_preloc_draw_the_same_rows_and_each_worker_others) {
+  const auto drawn = [](SamplingScheme scheme, std::uint64_t seed, std::size_t worker) {
+    Settings settings;
+    settings.workers = 2;
+    MemoryCluster cluster(one_table(sampling(weighted(kRows), scheme, seed)), settings);
+    Worker& of = cluster.worker(0, worker);
+    const Table& table = cluster.node(0).tables[0];
+    const Ticket first = of.prepare_sample(table, 50, 0, 1);
+    const Ticket second = of.prepare_sample(table, 50, 1, 2);
+    std::vector<std::int64_t> rows(100);
+    // In the other order: a sample's rows are those of its number.
+    of.pull_sample(second, std::span(rows).last(50), nullptr, 0, false);
+    of.pull_sample(first, std::span(rows).first(50), nullptr, 0, false);
+    CHECK(!std::equal(rows.begin(), rows.begin() + 50, rows.begin() + 50));
+    return rows;
+  };
+  const std::vector<std::int64_t> naive = drawn(SamplingScheme::kNaive, 1, 0);
+  CHECK(naive == drawn(SamplingScheme::kPreloc, 1, 0));
+  CHECK(drawn(SamplingScheme::kPool, 1, 0) == drawn(SamplingScheme::kPool, 1, 0));
+  CHECK(naive != drawn(SamplingScheme::kNaive, 1, 1));
+  CHECK(naive != drawn(SamplingScheme::kNaive, 2, 0));
+}
+
+TEST(a_pool_is_used_up_before_there_is_another) {
+  for (const bool replacement : {true, false}) {
+    SamplingSpec spec = sampling(shared(Distribution::uniform(kRows)), SamplingScheme::kPool, 1, replacement);
+    spec.pool_size = 100;
+    spec.reuse = 3;
+    MemoryCluster cluster(one_table(spec), alone());
+    for (int pools = 0; pools < 20; ++pools) {
+      std::map<std::int64_t, std::uint64_t> uses;
+      for (int i = 0; i < 10; ++i) {
+        const std::vector<std::int64_t> rows = sample(cluster, 0, 30);
+        for (const std::int64_t row : rows) ++uses[row];
+        CHECK(replacement || std::set<std::int64_t>(rows.begin(), rows.end()).size() == rows.size());
+      }
+      for (const auto& [row, times] : uses) CHECK(replacement ? times % 3 == 0 : times == 3);
+    }
+  }
+}
+
+TEST(what_is_announced_is_read_without_a_message) {
+  for (const SamplingScheme scheme : {SamplingScheme::kPreloc, SamplingScheme::kPool}) {
+    std::vector<TableSpec> tables = one_table(sampling(weighted(kRows), scheme, 1));
+    tables[0].homes.push_back({kRows, 1});
+    Settings settings;
+    settings.nodes = 2;
+    MemoryCluster cluster(tables, settings);
+    Worker& worker = cluster.worker(0, 0);
+    std::vector<std::int64_t> rows(100);
+    std::vector<float> values(rows.size());
+    const Ticket first = worker.prepare_sample(cluster.node(0).tables[0], rows.size(), 0, 1);
+    // The same rows by another worker, whose draws are known beforehand.
+    MemoryCluster twin(one_table(sampling(weighted(kRows), scheme, 1)), alone());
+    std::vector<Key> keys;
+    for (const std::int64_t row : sample(twin, 0, rows.size())) keys.push_back(static_cast<Key>(row));
+    worker.wait_intent(keys);
+    worker.pull_sample(first, rows, values.data(), values.size(), false);
+    CHECK(std::equal(keys.begin(), keys.end(), rows.begin(), rows.end(),
+                     [](Key key, std::int64_t row) { return key == static_cast<Key>(row); }));
+    CHECK_EQ(counted(accesses(cluster, 0).sampled.remote), 0U);
+    CHECK_EQ(counted(accesses(cluster, 0).sampled.local), rows.size());
+  }
+}
+
+TEST(a_sample_is_read_once_into_arrays_of_its_size) {
+  MemoryCluster cluster(one_table(sampling(weighted(kRows), SamplingScheme::kLocal, 1)), alone());
+  Worker& worker = cluster.worker(0, 0);
+  const Table& table = cluster.node(0).tables[0];
+  const Ticket ticket = worker.prepare_sample(table, 10, 0, 1);
+  std::vector<std::int64_t> rows(10);
+  std::vector<float> values(10);
+  CHECK_THROWS(worker.pull_sample(7, rows, values.data(), 10, false), std::invalid_argument,
+               "never prepared");
+  CHECK_THROWS(worker.pull_sample(ticket, std::span(rows).first(9), values.data(), 9, false),
+               std::invalid_argument, "room for 9 rows, but the sample has 10");
+  CHECK_THROWS(worker.pull_sample(ticket, rows, values.data(), 9, false), std::invalid_argument,
+               "holds 9 values, but 10 rows need 10");
+  CHECK_EQ(worker.pull_sample(ticket, rows, values.data(), 10, true), kDone);
+  CHECK_THROWS(worker.pull_sample(ticket, rows, values.data(), 10, false), std::invalid_argument,
+               "read already");
+  CHECK_THROWS(worker.prepare_sample(table, 0, 0, 1), std::invalid_argument, "at least 1");
+  CHECK_THROWS(worker.prepare_sample(table, 1, 1, 1), std::invalid_argument, "end must be greater");
+}
+
+TEST(weights_that_are_none_are_refused) {
+  CHECK_THROWS(Distribution::weighted(std::vector<double>{1.0, -1.0}), std::invalid_argument, "row 1 is -1");
+  CHECK_THROWS(Distribution::weighted(std::vector<double>{NAN}), std::invalid_argument, "row 0 is nan");
+  CHECK_THROWS(Distribution::weighted(std::vector<double>{0.0, 0.0}), std::invalid_argument, "no row");
+  std::vector<TableSpec> tables = one_table(sampling(weighted(3), SamplingScheme::kLocal, 1));
+  tables[0].rows = 4;
+  CHECK_THROWS(Tables(tables), std::invalid_argument, "4 rows and 3 weights");
+}
+
+TEST(tables_that_draw_otherwise_are_other_tables) {
+  const auto fingerprint = [](const SamplingSpec& spec) { return Tables(one_table(spec)).fingerprint(); };
+  const SamplingSpec spec = sampling(weighted(kRows), SamplingScheme::kPool, 1);
+  CHECK_EQ(fingerprint(spec), fingerprint(sampling(weighted(kRows), SamplingScheme::kPool, 1)));
+  CHECK(fingerprint(spec) != fingerprint(sampling(weighted(kRows), SamplingScheme::kPool, 2)));
+  CHECK(fingerprint(spec) != fingerprint(sampling(weighted(kRows), SamplingScheme::kLocal, 1)));
+  CHECK(fingerprint(spec) !=
+        fingerprint(sampling(shared(Distribution::uniform(kRows)), SamplingScheme::kPool, 1)));
+}

@@ -1,0 +1,318 @@
+#include "simulation/mutants.h"
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "protocol/flusher.h"
+#include "protocol/refreshes.h"
+#include "protocol/rules.h"
+
+namespace adaps {
+
+namespace {
+
+std::map<const Store*, NodeContext*> nodes;
+
+struct Torn {
+  Store* store;
+  Key key;
+  NodeId to;
+  RelocationCount rc;
+};
+std::vector<Torn> torn;
+
+Epochs& epochs_of(LockedKey& key) { return nodes.at(&key.store())->epochs; }
+
+void forget(LockedKey& key, Delta& delta) {
+  if (!delta) return;
+  epochs_of(key).remove(delta.epoch);
+  delta.floats.reset();
+}
+
+// One for each mutant, and called like it.
+namespace broken {
+
+struct none : Rules {};
+
+struct drop_at_once : Rules {
+  bool stays_until_drop_ack() const override { return false; }
+};
+struct zombie_stays_readable : Rules {
+  bool makes_unreadable(bool, State) const override { return false; }
+};
+struct no_refresh_before_answer : Rules {
+  bool is_refreshed_before_answer(const Holder*) const override { return false; }
+};
+struct no_rc_check : Rules {
+  bool is_of_tenure(RelocationCount, RelocationCount) const override { return true; }
+};
+struct forward_crossed : Rules {
+  void discard(Outbox& outbox, LockedKey& key, const DeltaMessage& message,
+               std::span<const float> change) const override {
+    outbox.append(key.location(), message, {change});
+  }
+};
+struct upgrade_forgets_inflight : Rules {
+  void absorb(LockedKey& key, const Unapplied& changes) const override { merge(key, changes.unsent); }
+};
+struct upgrade_forgets_unsent : Rules {
+  void absorb(LockedKey& key, const Unapplied& changes) const override { merge(key, changes.in_flight); }
+};
+struct refresh_forgets_inflight : Rules {
+  void add_again(LockedKey& key, const Unapplied& changes) const override { merge(key, changes.unsent); }
+};
+struct refresh_forgets_unsent : Rules {
+  void add_again(LockedKey& key, const Unapplied& changes) const override { merge(key, changes.in_flight); }
+};
+struct echo_without_refresh : Rules {
+  std::uint64_t flush_before_echo(Flusher& flusher, Refreshes& refreshes, NodeId to) const override {
+    flusher.defer(refreshes.take_held_back(to));
+    return flusher.end();
+  }
+};
+struct echo_first : Rules {
+  std::uint64_t flush_before_echo(Flusher& flusher, Refreshes&, NodeId) const override {
+    flusher.request();
+    return flusher.flushed();
+  }
+};
+struct echo_in_between : Rules {
+  std::uint64_t flush_before_echo(Flusher& flusher, Refreshes& refreshes, NodeId to) const override {
+    Rules::flush_before_echo(flusher, refreshes, to);
+    return flusher.flushed();
+  }
+};
+struct echo_ahead_of_held_back : Rules {
+  std::uint64_t flush_before_echo(Flusher& flusher, Refreshes&, NodeId) const override {
+    flusher.flush(true);
+    return flusher.end();
+  }
+};
+struct sync_ignores_inflight : Rules {
+  bool may_send_delta(LockedKey& key, Unapplied& changes) const override {
+    if (changes.in_flight) return false;
+    Epochs& epochs = epochs_of(key);
+    epochs.remove(std::exchange(changes.unsent.epoch, epochs.add()));
+    return true;
+  }
+};
+struct mark_shared : Rules {
+  bool needs_own_mark(std::vector<PendingSync>& syncs, Operation& operation) const override {
+    if (syncs.empty()) return true;
+    syncs.push_back({&operation, syncs.back().number, syncs.back().echoes_left});
+    return false;
+  }
+};
+struct not_pinned : Rules {
+  Decision decide(Technique technique, bool own_intent, bool) const override {
+    return Rules::decide(technique, own_intent, false);
+  }
+};
+struct set_without_flush : Rules {
+  bool is_to_be_flushed_before_set(const Unapplied&) const override { return false; }
+};
+struct ack_always_exact : Rules {
+  bool is_exact(bool, bool) const override { return true; }
+};
+struct two_in_flight : Rules {
+  bool may_send_delta(LockedKey& key, Unapplied& changes) const override {
+    forget(key, changes.in_flight);
+    return true;
+  }
+};
+struct drop_with_two : Rules {
+  bool may_send_drop(LockedKey& key, Unapplied& changes) const override {
+    forget(key, changes.in_flight);
+    return true;
+  }
+};
+struct intent_while_dropping : Rules {
+  bool may_ask(State state) const override { return state == State::kNone || state == State::kDropping; }
+};
+struct setup_not_registered : Rules {
+  void add_holder(Holders, NodeId, Version) const override {}
+};
+struct owner_push_not_dirty : Rules {
+  bool is_to_be_refreshed(const SlotHeader&) const override { return false; }
+};
+struct light_always : Rules {
+  bool has_value(const Holder&, Version) const override { return true; }
+};
+struct setup_ignores_end : Rules {
+  bool is_unwanted(const SlotHeader&) const override { return false; }
+};
+struct no_move_after_drop : Rules {
+  bool reconsiders_after_drop(const SlotHeader&) const override { return false; }
+};
+struct first_duplicate_wins : Rules {
+  std::uint32_t occurrence_that_counts(const KeyRequest& set) const override { return set.first; }
+};
+struct news_unordered : Rules {
+  bool is_newer_location(RelocationCount, RelocationCount) const override { return true; }
+};
+struct absorb_no_bump : Rules {
+  Version absorbed(Version version) const override { return version; }
+};
+struct duplicates_torn : Rules {
+  bool go_together(Key, Key) const override { return false; }
+};
+struct intents_lost : Rules {
+  void become_none(LockedKey& key, NodeId owner, RelocationCount rc) const override {
+    key.release(owner, rc);
+  }
+};
+struct initial_always : Rules {
+  bool is_initial(Version) const override { return true; }
+};
+struct initial_not_made : Rules {
+  void make_initial(LockedKey&) const override {}
+};
+struct gradient_of_many : Rules {
+  Change change_of_several(Change first) const override { return first; }
+};
+struct gradient_always_exact : Rules {
+  bool gives_same_row(Version, Version, bool) const override { return true; }
+};
+struct set_as_delta : Rules {
+  bool is_served_by_replica(OperationKind) const override { return true; }
+  void apply_at_replica(OperationKind kind, LockedKey& key, const float* in, float* change,
+                        const UpdateStep& step) const override {
+    if (kind != OperationKind::kSet) {
+      Rules::apply_at_replica(kind, key, in, change, step);
+      return;
+    }
+    for (std::size_t i = 0; i < key.length(); ++i) {
+      change[i] += in[i] - key.value()[i];
+      key.value()[i] = in[i];
+    }
+  }
+};
+struct torn_transfer : Rules {
+  void give_up(LockedKey& key, NodeId to, RelocationCount rc) const override {
+    torn.push_back({&key.store(), key.key(), to, rc});
+  }
+};
+struct parts_at_once : Rules {
+  bool waits_for_part_before(const KeyRequest&) const override { return false; }
+};
+struct queue_without_limit : Rules {
+  bool has_room(std::size_t, std::size_t) const override { return true; }
+};
+struct queue_never_emptied : Rules {
+  std::size_t freed(std::size_t) const override { return 0; }
+};
+struct held_back_forgotten : Rules {
+  void hold_back(std::deque<HeldBack>&, const HeldBack&) const override {}
+};
+struct technique_of_neighbour : Rules {
+  const Table& managing(const Tables& tables, Key key) const override {
+    return tables[(tables.number_of(tables.find(key)) + 1) % tables.size()];
+  }
+};
+struct intent_as_first_table : Rules {
+  bool uses_intent(const NodeContext& node, Key) const override { return Rules::uses_intent(node, 0); }
+};
+struct kept_as_first_table : Rules {
+  bool keeps_for_good(const NodeContext& node, Key) const override { return Rules::keeps_for_good(node, 0); }
+};
+struct gives_away_replicated : Rules {
+  bool may_give_to_last_holder(Technique technique) const override {
+    return technique == Technique::kAdaptive || technique == Technique::kReplication;
+  }
+};
+struct home_by_hash : Rules {
+  Directory directory(const Settings& settings, const Tables& tables) const override {
+    if (settings.rank != 1) return Rules::directory(settings, tables);
+    return {settings.nodes, settings.channels};
+  }
+};
+struct news_by_hash : Rules {
+  NodeId told_of_relocation(const Directory& directory, Key key) const override {
+    return directory.home_by_hash(key);
+  }
+};
+struct sample_of_absent : Rules {
+  std::uint32_t needed_for_sample() const override { return word::kSlot; }
+};
+struct sample_not_announced : Rules {
+  std::size_t announced(std::size_t rows) const override { return rows - 1; }
+};
+struct sample_repeats : Rules {
+  bool is_left_out(bool) const override { return false; }
+};
+struct pool_forgets_one : Rules {
+  std::size_t handed_out(std::size_t pool) const override { return pool > 1 ? pool - 1 : pool; }
+};
+
+struct rest_forgotten : Rules {
+  float rest(float, float) const override { return 0.0F; }
+};
+struct rest_sent_twice : Rules {
+  float rest(float change, float sent) const override { return 2.0F * (change - sent); }
+};
+struct rest_lost_at_relocation : Rules {
+  void absorb(LockedKey& key, const Unapplied& changes) const override {
+    merge(key, changes.in_flight);
+    if (!changes.unsent.is_rest()) merge(key, changes.unsent);
+  }
+};
+struct rest_lost_at_drop : Rules {
+  bool goes_with_drop(const Delta& unsent) const override { return unsent && !unsent.is_rest(); }
+};
+struct rest_lost_at_checkpoint : Rules {
+  bool takes_up_rests() const override { return false; }
+};
+struct scale_of_neighbour : Rules {
+  void decode(const Table& table, std::span<const float> words, std::span<float> floats) const override {
+    static float scale_before = 1.0F;
+    std::vector<float> own(words.begin(), words.end());
+    if (table.wire() == Wire::kInt8) std::swap(own.front(), scale_before);
+    Rules::decode(table, own, floats);
+  }
+};
+struct owns_a_rounded_copy : Rules {
+  bool has_exact_copies(const Table&) const override { return true; }
+};
+
+}  // namespace broken
+
+template <typename Broken>
+const Rules& one() {
+  static const Broken rules;
+  return rules;
+}
+
+}  // namespace
+
+void select_mutant(Mutant mutant) {
+  switch (mutant) {
+    case Mutant::none:
+      selected_rules = &one<broken::none>();
+      return;
+#define ADAPS_SELECT(name, text)           \
+  case Mutant::name:                       \
+    selected_rules = &one<broken::name>(); \
+    return;
+      ADAPS_MUTANTS(ADAPS_SELECT)
+#undef ADAPS_SELECT
+  }
+}
+
+void know_node(NodeContext& node) { nodes[&node.store] = &node; }
+
+void forget_node(NodeContext& node) {
+  nodes.erase(&node.store);
+  std::erase_if(torn, [&](const Torn& transfer) { return transfer.store == &node.store; });
+}
+
+void finish_torn_transfers(NodeContext& node, int channel) {
+  std::erase_if(torn, [&](const Torn& transfer) {
+    if (transfer.store != &node.store || node.directory.channel(transfer.key) != channel) return false;
+    LockedKey key(node.store, transfer.key);
+    if (key.state() == State::kOwner) key.give_up(transfer.to, transfer.rc);
+    return true;
+  });
+}
+
+}  // namespace adaps
