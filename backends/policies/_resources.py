@@ -1,0 +1,208 @@
+"""A cluster as builders see it: its nodes, and the links between them, in a TOML file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from adaps.policy.fields import toml_string
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["Link", "LinkBetween", "Node", "Resources", "ResourcesError"]
+
+FORMAT = 1
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class ResourcesError(ValueError):
+    """A file of resources that is wrong: one sentence that names file and field."""
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A node of the cluster.
+
+    Attributes
+    ----------
+    address : str
+        Where the others reach it.
+    cores : int
+        That it may use.
+    speed : float
+        Fixed computations per second with one thread; only ratios count.
+    memory : int
+        Bytes; 0 if it is not known.
+    accelerators : tuple of str
+        Their names.
+    """
+
+    address: str = "127.0.0.1"
+    cores: Annotated[int, msgspec.Meta(ge=1)] = 1
+    speed: Positive = 1.0
+    memory: Annotated[int, msgspec.Meta(ge=0)] = 0
+    accelerators: tuple[str, ...] = ()
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What TCP finds between two nodes.
+
+    Attributes
+    ----------
+    latency_ms : float
+        Of one way: half of a round trip of one byte, in milliseconds.
+    gbit_per_second : float
+        What one connection transfers.
+    """
+
+    latency_ms: Annotated[float, msgspec.Meta(ge=0)] = 0.05
+    gbit_per_second: Positive = 10.0
+
+
+class LinkBetween(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A link that is not like the others.
+
+    Attributes
+    ----------
+    between : tuple of int
+        The two nodes' numbers.
+    latency_ms, gbit_per_second : float
+        As of `Link`.
+    """
+
+    between: tuple[Annotated[int, msgspec.Meta(ge=0)], Annotated[int, msgspec.Meta(ge=0)]]
+    latency_ms: Annotated[float, msgspec.Meta(ge=0)]
+    gbit_per_second: Positive
+
+
+class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Nodes and links of a cluster.
+
+    Attributes
+    ----------
+    node : tuple of Node
+        In the order of their ranks.
+    links : Link
+        Between any two nodes for which `link` says nothing else.
+    link : tuple of LinkBetween
+        The exceptions.
+    format : int
+        Of the file: 1.
+    """
+
+    node: Annotated[tuple[Node, ...], msgspec.Meta(min_length=1)]
+    links: Link = Link()
+    link: tuple[LinkBetween, ...] = ()
+    format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        if self.format != FORMAT:
+            raise ValueError(f"format is {self.format}; this version reads format {FORMAT}")
+        seen = set()
+        for number, one in enumerate(self.link, 1):
+            a, b = sorted(one.between)
+            if b >= len(self.node):
+                raise ValueError(f"link {number} names node {b}; there are {len(self.node)}, from 0 on")
+            if a == b:
+                raise ValueError(f"link {number} is between node {a} and itself; name two nodes")
+            if (a, b) in seen:
+                raise ValueError(f"link {number} is the second between nodes {a} and {b}; give one")
+            seen.add((a, b))
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes there are."""
+        return len(self.node)
+
+    @property
+    def shares(self) -> list[float]:
+        """Each node's part of the speed of all; they add up to 1."""
+        total = sum(node.speed for node in self.node)
+        return [node.speed / total for node in self.node]
+
+    @classmethod
+    def alike(cls, nodes: int) -> Resources:
+        """A cluster of equal nodes and links, where nothing was measured.
+
+        Parameters
+        ----------
+        nodes : int
+            At least 1.
+        """
+        return cls(node=(Node(),) * nodes)
+
+    def between(self, one: int, other: int) -> Link:
+        """The link between two nodes.
+
+        Parameters
+        ----------
+        one, other : int
+            Their numbers.
+        """
+        for link in self.link:
+            if sorted(link.between) == sorted((one, other)):
+                return Link(latency_ms=link.latency_ms, gbit_per_second=link.gbit_per_second)
+        return self.links
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Resources:
+        """Read a file.
+
+        Parameters
+        ----------
+        path : path
+            As `text` writes it.
+
+        Raises
+        ------
+        ResourcesError
+            Naming the file and what is wrong in it.
+        """
+        file = Path(path)
+        try:
+            document = tomllib.loads(file.read_text(encoding="utf-8"))
+            return _from(document)
+        except OSError as error:
+            raise ResourcesError(f"{file}: {(error.strerror or str(error)).lower()}") from error
+        except UnicodeDecodeError as error:
+            raise ResourcesError(f"{file}: it is not UTF-8") from error
+        except tomllib.TOMLDecodeError as error:
+            raise ResourcesError(f"{file}: it is no TOML: {error}") from error
+        except (msgspec.ValidationError, ValueError) as error:
+            said = str(error)
+            raise ResourcesError(f"{file}: {said[:1].lower()}{said[1:]}") from error
+
+    def text(self) -> str:
+        """As TOML, which `read` makes these resources of again."""
+        parts = [f"format = {self.format}"]
+        for node in self.node:
+            accelerators = ", ".join(map(toml_string, node.accelerators))
+            parts.append(
+                f"[[node]]\naddress = {toml_string(node.address)}\ncores = {node.cores}\n"
+                f"speed = {float(node.speed)!r}\nmemory = {node.memory}\naccelerators = [{accelerators}]"
+            )
+        parts.append(f"[links]\n{_link_text(self.links)}")
+        parts += [
+            f"[[link]]\nbetween = [{one.between[0]}, {one.between[1]}]\n{_link_text(one)}"
+            for one in self.link
+        ]
+        return "\n\n".join(parts) + "\n"
+
+
+def _from(document: Mapping[str, Any]) -> Resources:
+    if "format" not in document:
+        raise ValueError(f"format is missing; this version reads format = {FORMAT}")
+    # integers where TOML has them and a float is meant
+    return msgspec.convert(document, Resources)
+
+
+def _link_text(link: Link | LinkBetween) -> str:
+    return f"latency_ms = {float(link.latency_ms)!r}\ngbit_per_second = {float(link.gbit_per_second)!r}"

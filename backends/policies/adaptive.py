@@ -1,0 +1,24 @@
+"""Intent decides for each row and moment: it moves to one node that wants it, and is copied to several.
+
+A. Renz-Wieland et al., *Good Intentions: Adaptive Parameter Management via Intent Signaling*,
+arXiv:2206.00470.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from adabench.backends.policies._building import policy_for
+from adabench.backends.policies.protocol import BuilderOptions, Catalogue, Policy, Resources
+from adaps.policy import Rule
+
+
+class Adaptive:
+    name: ClassVar[str] = "adaptive"
+    Options: ClassVar[type[BuilderOptions]] = BuilderOptions
+
+    def build(self, catalogue: Catalogue, resources: Resources, options: BuilderOptions) -> Policy:
+        return policy_for(self.name, [Rule("*", technique="adaptive")], catalogue, resources)
+
+
+BUILDER = Adaptive

@@ -1,0 +1,58 @@
+"""Any technique and home for each parameter, by a seed: for tests, and as a search's first guess.
+
+Dense parameters have one technique, as they lie together in blocks.
+"""
+
+from __future__ import annotations
+
+from random import Random as Generator
+from typing import ClassVar
+
+from adabench.backends.policies._building import policy_for
+from adabench.backends.policies.protocol import BuilderOptions, Catalogue, Policy, Resources
+from adaps.policy import Home, Rule
+
+TECHNIQUES = ("adaptive", "relocation", "replication", "static", "full_replication")
+
+
+class RandomOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options of `random`.
+
+    Attributes
+    ----------
+    seed : int
+        Equal seeds give equal policies.
+    """
+
+    seed: int = 0
+
+
+class Random:
+    name: ClassVar[str] = "random"
+    Options: ClassVar[type[BuilderOptions]] = RandomOptions
+
+    def build(self, catalogue: Catalogue, resources: Resources, options: RandomOptions) -> Policy:
+        generator = Generator(options.seed)
+        dense = generator.choice(TECHNIQUES)
+        rules = [
+            Rule(
+                one.name,
+                technique=dense if one.kind == "dense" else generator.choice(TECHNIQUES),
+                home=_home(generator, resources.nodes),
+            )
+            for one in catalogue.parameters
+        ]
+        return policy_for(self.name, [*rules, Rule("*")], catalogue, resources)
+
+
+def _home(generator: Generator, nodes: int) -> Home:
+    scheme = generator.choice(("hash", "blocks", "node", "shares"))
+    if scheme == "node":
+        return Home("node", node=generator.randrange(nodes))
+    if scheme == "shares":
+        weights = [generator.random() + 0.1 for _ in range(nodes)]
+        return Home("shares", shares=tuple(weight / sum(weights) for weight in weights))
+    return Home("hash" if scheme == "hash" else "blocks")
+
+
+BUILDER = Random

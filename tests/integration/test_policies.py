@@ -1,0 +1,153 @@
+"""What a policy declares is executed: counters of each table show it, and training is what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import autoada
+from adaps.policy import Home, Policy, PolicyError, RowSelection, Rule
+
+from .autoada_ranks.task import RATE, clicks, train_share
+
+Launch = Callable[..., list[dict[str, Any]]]
+
+STEPS = 20
+MANAGED = "tests.integration.autoada_ranks.managed"
+TECHNIQUES = ("static", "relocation", "replication", "full_replication", "adaptive")
+
+
+def trained(launch: Launch, policy: Policy) -> list[dict[str, Any]]:
+    return launch(MANAGED, 2, shares=2, steps=STEPS, policy=policy.text())
+
+
+def sent(result: dict[str, Any], table: str, kind: str) -> float:
+    return float(result["tables"][table][f"messages_sent_{kind}"])
+
+
+def expect(results: list[dict[str, Any]], table: str, technique: str, home: int | None = None) -> None:
+    """Counters of a table are those of its technique and no other."""
+    kinds = ("intent", "setup", "transfer", "delta", "refresh", "drop")
+    messages = {kind: sum(sent(result, table, kind) for result in results) for kind in kinds}
+    if technique == "static":
+        assert set(messages.values()) == {0}, messages
+    else:
+        assert messages["intent"] > 0, messages
+    if technique == "relocation":
+        assert messages["transfer"] > 0, messages
+        assert messages["setup"] == messages["delta"] == messages["refresh"] == 0, messages
+    if technique in ("replication", "full_replication"):
+        assert messages["setup"] > 0, messages
+        assert messages["transfer"] == 0, messages
+    if technique == "full_replication":
+        assert messages["drop"] == 0, messages
+    if technique == "static" and home is not None:
+        for rank, result in enumerate(results):
+            counted = result["tables"][table]
+            here, elsewhere = counted["pulled_local"], counted["pulled_remote"]
+            assert (here > 0, elsewhere > 0) == (rank == home, rank != home), counted
+            assert counted["pulled_replica"] == 0
+
+
+@pytest.mark.parametrize(
+    ("wide", "deep", "dense"),
+    [
+        ("static", "relocation", "replication"),
+        ("replication", "static", "full_replication"),
+        ("full_replication", "adaptive", "static"),
+    ],
+)
+def test_tables_are_managed_as_declared_and_losses_are_those_of_one_process(
+    launch: Launch, wide: str, deep: str, dense: str
+) -> None:
+    policy = Policy(
+        "mixed",
+        [
+            Rule("wide.weight", technique=wide, home=Home("node", node=1)),
+            Rule("deep.weight", technique=deep, home=Home("node", node=0)),
+            Rule("mlp.0.*", technique=dense, home=Home("node", node=1)),
+            Rule("*", technique=dense, home=Home("node", node=1)),
+        ],
+    )
+    results = trained(launch, policy)
+    expect(results, "wide.weight", wide, home=1)
+    expect(results, "deep.weight", deep, home=0)
+    expect(results, "dense.0", dense, home=1)
+    expected = one_process()
+    for result in results:
+        for name, values in expected.items():
+            assert result["state"][name] == pytest.approx(values, abs=1e-5), name
+        for kind in ("pulled_local", "pulled_replica", "pulled_remote", "pushed_local", "bytes_sent_intent"):
+            assert sum(table[kind] for table in result["tables"].values()) == result["total"][kind]
+
+
+def one_process() -> dict[str, Any]:
+    plain = clicks()
+    optimizer = torch.optim.SGD(plain.parameters(), lr=RATE / 2)
+    from .autoada_ranks.task import as_lists, batches, loss_of
+
+    for batch in batches(STEPS, 2):
+        optimizer.zero_grad()
+        (2 * loss_of(plain, batch)).backward()
+        optimizer.step()
+    return as_lists(plain.state_dict())
+
+
+def test_rows_are_at_home_where_the_policy_puts_them(launch: Launch) -> None:
+    rules = [
+        Rule("wide.weight", RowSelection(ranges=((0, 60),)), "static", Home("shares", shares=(1.0, 0.0))),
+        Rule("deep.weight", None, "static", Home("shares", shares=(0.0, 1.0))),
+        Rule("mlp.0.weight", None, "static", Home("node", node=0)),
+        Rule("mlp.0.bias", None, "static", Home("blocks")),
+        Rule("*", None, "static"),
+    ]
+    results = trained(launch, Policy("placed", rules))
+    expect(results, "wide.weight", "static", home=0)
+    expect(results, "deep.weight", "static", home=1)
+    for result in results:
+        counted = result["tables"]["dense.0"]
+        assert min(counted["pulled_local"], counted["pulled_remote"]) > 0
+
+
+def test_what_is_not_executed_is_refused_by_the_model() -> None:
+    def refused(policy: Policy, said: str) -> None:
+        with pytest.raises(PolicyError, match=said):
+            autoada.AdaModel(clicks(), policy=policy)
+
+    refused(
+        Policy("a", [Rule("dense", technique="allreduce"), Rule("*")]), "'allreduce' of mlp.0.weight is not"
+    )
+    refused(
+        Policy("a", [Rule("mlp.0.weight", wire="int8"), Rule("*")]),
+        "mlp.0.weight is sent as int8 and mlp.0.bias as float32, but dense parameters of one",
+    )
+    refused(Policy("a", [Rule("deep.weights"), Rule("*")]), "unknown parameter 'deep.weights'")
+    refused(
+        Policy("a", [Rule("mlp.0.weight", technique="static"), Rule("*")]),
+        "mlp.0.weight is managed by static and mlp.0.bias by adaptive, but dense parameters of one",
+    )
+    rows = RowSelection(ranges=((0, 2),))
+    refused(
+        Policy("a", [Rule("mlp.0.weight", rows, home=Home("node", node=0)), Rule("*")]),
+        "rules 1 and 2 give rows of mlp.0.weight different homes",
+    )
+    refused(Policy("a", [Rule("*", home=Home("node", node=1))]), "home node is 1; there are 1 nodes")
+    with pytest.raises(TypeError, match=r"policy is 'static'; it must be an adaps\.Policy"):
+        autoada.AdaModel(clicks(), policy="static")  # type: ignore[arg-type]
+    with (
+        autoada.create_node(clicks()) as node,
+        pytest.raises(ValueError, match="policy is given beside a node"),
+    ):
+        autoada.AdaModel(clicks(), node=node, policy=Policy.uniform("static"))
+
+
+def test_a_single_node_trains_with_any_technique() -> None:
+    for technique in TECHNIQUES:
+        model = clicks()
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        with autoada.create_node(model, optimizer, policy=Policy.uniform(technique)) as node:
+            assert node.policy is not None
+            train_share(node, 0, 3)

@@ -1,0 +1,150 @@
+"""What a policy leaves to who trains: steps of all workers together, and how far ahead is announced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from adabench.backends.policies.protocol import Catalogue, Resources
+from adabench.harness.planning.catalogue import count_accesses
+from adabench.harness.planning.policies import policy_from
+from adabench.harness.plugins.registry import load_usecase, names
+from adaps.policy import DataSharing, Policy, Rule, Synchronization
+
+Launch = Callable[..., list[dict[str, Any]]]
+
+SESSIONS = "tests.integration.autoada_ranks.sessions"
+PARAMS: dict[str, dict[str, Any]] = {
+    "ctr": {"rows": 2000, "vocabulary": 60, "dim": 4, "hidden": [8], "batch": 64},
+    "gcn": {"dim": 4, "hidden": 8, "batch": 64, "fanout": 4},
+}
+STEPS = 6
+RATE = 0.1
+REFUSED = {"allreduce", "parallax"}
+"""Builders of which something is not executed."""
+
+
+@pytest.mark.parametrize("usecase", ["ctr", "gcn"])
+def test_steps_together_are_those_of_one_process_under_every_builder(launch: Launch, usecase: str) -> None:
+    catalogue = count_accesses(made(usecase), 2, epochs=1)
+    cases = [
+        case(usecase, backend, in_lockstep(name, catalogue))
+        for name in sorted(set(names("policy")) - REFUSED)
+        for backend in ("autoada-automatic", "manual")
+    ]
+    results = launch(SESSIONS, 2, cases=cases)
+    for rank, losses in enumerate(one_process(usecase)):
+        for ran, trained in zip(cases, results[rank]["runs"], strict=True):
+            assert trained["losses"] == pytest.approx(losses, abs=1e-5), (rank, ran)
+    for number, ran in enumerate(cases):
+        tables = [result["runs"][number]["tables"] for result in results]
+        check_counters(Policy.parse(ran["policy"]), catalogue, tables)
+
+
+def check_counters(policy: Policy, catalogue: Catalogue, tables: list[dict[str, dict[str, float]]]) -> None:
+    """What was sent for each table is what its technique sends, and rows were found where they belong."""
+    for managed in policy.managed(catalogue):
+        name = managed.parameter.name
+        if managed.parameter.kind == "dense":
+            continue
+        (rule,) = {policy.rules[part.rule - 1] for part in managed.parts}
+        kinds = ("intent", "setup", "transfer", "delta", "refresh", "drop")
+        sent = {kind: sum(one[name][f"messages_sent_{kind}"] for one in tables) for kind in kinds}
+        told = (policy.name, name, sent)
+        # A table that is copied everywhere has been copied before the first step.
+        assert (sent["intent"] > 0) == (rule.technique not in ("static", "full_replication")), told
+        if rule.technique == "static":
+            assert set(sent.values()) == {0}, told
+            for node, counted in enumerate(one[name] for one in tables):
+                here, elsewhere = counted["pulled_local"], counted["pulled_remote"]
+                assert counted["pulled_replica"] == 0, told
+                if rule.home.node is None:
+                    assert min(here, elsewhere) > 0, told
+                else:
+                    assert (here > 0, elsewhere > 0) == (node == rule.home.node, node != rule.home.node), told
+        elif rule.technique == "relocation":
+            assert sent["transfer"] > 0, told
+            assert sent["setup"] == sent["delta"] == sent["refresh"] == 0, told
+        elif rule.technique == "full_replication":
+            assert sent["delta"] > 0, told
+            assert sent["transfer"] == sent["drop"] == 0, told
+
+
+def test_tables_are_announced_as_far_ahead_as_the_policy_says(launch: Launch) -> None:
+    policy = Policy(
+        "ahead",
+        [
+            Rule("wide.weight", lookahead=0),
+            Rule("deep.weight", lookahead=3),
+            Rule("dense", lookahead=0),
+            Rule("*"),
+        ],
+    )
+    backends = ("manual", "prefetch", "autoada-manual", "autoada-automatic")
+    for given in (1, 5):
+        cases = [case("ctr", backend, policy, lookahead=given) for backend in backends]
+        for result in launch(SESSIONS, 2, cases=cases):
+            for backend, run in zip(backends, result["runs"], strict=True):
+                assert set(run["distances"]) == {"deep.weight"}, backend
+                assert max(run["distances"]["deep.weight"]) == 3, (backend, run["distances"])
+                assert run["tables"]["wide.weight"]["messages_sent_intent"] == 0
+    (own,) = launch(SESSIONS, 2, cases=[case("ctr", "manual", Policy.uniform("adaptive"), lookahead=2)])[:1]
+    assert max(own["runs"][0]["distances"]["wide.weight"]) == 2
+
+
+def test_all_updates_are_visible_to_all_after_so_many_steps(launch: Launch) -> None:
+    policy = replace(Policy.uniform("full_replication"), synchronization=Synchronization(STEPS // 2))
+    results = launch(
+        SESSIONS, 2, cases=[case("ctr", name, policy) for name in ("manual", "autoada-automatic")]
+    )
+    for one, other in zip(*(result["runs"] for result in results), strict=True):
+        for name, values in one["state"].items():
+            assert other["state"][name] == pytest.approx(values, abs=1e-6), name
+        # Before that, nobody waits for anybody: the first steps are not those of one process.
+        assert one["losses"] != pytest.approx(one_process("ctr")[0], abs=1e-5)
+
+
+def case(usecase: str, backend: str, policy: Policy, lookahead: int = 3) -> dict[str, Any]:
+    return {
+        "usecase": usecase,
+        "params": PARAMS[usecase],
+        "backend": backend,
+        "policy": policy.text(),
+        "steps": STEPS,
+        "rate": RATE,
+        "lookahead": lookahead,
+    }
+
+
+def in_lockstep(name: str, catalogue: Catalogue) -> Policy:
+    # So few accesses to so few rows that no row is hot by the usual threshold.
+    policy = policy_from(name, catalogue, Resources.alike(2))
+    return replace(policy, synchronization=Synchronization(1), data=DataSharing())
+
+
+def made(name: str) -> Any:
+    kind = load_usecase(name)
+    return kind(msgspec.convert(PARAMS[name], kind.Params), None, 1)
+
+
+def one_process(name: str) -> list[list[float]]:
+    """The losses of each worker's batches in one process that trains on both together."""
+    usecase = made(name)
+    model = usecase.model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    losses: list[list[float]] = [[], []]
+    loaders = [usecase.loaders(worker, 2).train for worker in range(2)]
+    for batches in islice(zip(*loaders, strict=True), STEPS):
+        found = [usecase.loss(model, batch) for batch in batches]
+        optimizer.zero_grad()
+        torch.stack(found).mean().backward()
+        optimizer.step()
+        for worker, loss in enumerate(found):
+            losses[worker].append(loss.item())
+    return losses

@@ -1,0 +1,73 @@
+"""Random policies and models, for tests."""
+
+from __future__ import annotations
+
+import random
+
+from adaps.policy import Catalogue, DataSharing, Home, MadeFor, Policy, RowSelection, Rule, Synchronization
+from adaps.policy.fields import TECHNIQUES, WIRES
+
+CATALOGUE = Catalogue.of_shapes(
+    [("wide.weight", (100, 1)), ("deep.weight", (100, 16)), ("mlp.0.weight", (8, 16)), ("mlp.0.bias", (8,))],
+    ["wide.weight", "deep.weight"],
+)
+"""Two tables and two dense parameters."""
+
+# What a document has to carry: quotes, escapes, control characters, letters beyond one byte.
+LETTERS = "abcXYZ019._-* ?\"'\\\n\t\r\x00\x1f\x7f#[]{}=äß€𝄞\u2028"
+
+
+def random_policy(random_: random.Random) -> Policy:
+    """Any document that can be written."""
+    rules = [random_rule(random_, random_text(random_)) for _ in range(random_.randrange(5))]
+    last = random_rule(random_, "*")
+    rules.append(Rule("*", None, last.technique, last.home, last.lookahead, last.exchange, last.wire))
+    made_for = None
+    if random_.random() < 0.5:
+        digits = f"sha256:{random_.getrandbits(256):064x}" if random_.random() < 0.7 else None
+        made_for = MadeFor(digits, random_.randrange(1, 4097) if random_.random() < 0.7 else None)
+    return Policy(
+        random_text(random_),
+        rules,
+        made_for,
+        Synchronization(random_.choice([0, 1, 10, 2**63 - 1])),
+        DataSharing(random_.choice(["equal", "speed"])),
+    )
+
+
+def random_rule(random_: random.Random, parameters: str) -> Rule:
+    return Rule(
+        parameters,
+        random_.choice([None, random_rows(random_)]),
+        random_.choice(TECHNIQUES),
+        random_home(random_),
+        random_.choice([None, 0, 20, random_.randrange(2**40)]),
+        "auto" if random_.random() < 0.3 else random_.choice([1, random_.randrange(1, 2**40)]),
+        random_.choice(WIRES),
+    )
+
+
+def random_rows(random_: random.Random) -> RowSelection:
+    form = random_.randrange(3)
+    if form == 0:
+        ends = sorted(random_.sample(range(2 ** random_.randrange(6, 62)), 2 * random_.randrange(1, 5)))
+        return RowSelection(ranges=tuple(zip(ends[::2], ends[1::2], strict=True)))
+    if form == 1:
+        return RowSelection(file=random_text(random_))
+    return RowSelection(hottest=random_.choice([1.0, 0.001, 1 - random_.random(), 5e-324]))
+
+
+def random_home(random_: random.Random) -> Home:
+    scheme = random_.choice(["hash", "blocks", "node", "shares", "with"])
+    if scheme == "node":
+        return Home("node", node=random_.randrange(4096))
+    if scheme == "with":
+        return Home("with", table=random_text(random_))
+    if scheme == "shares":
+        weights = [random_.random() for _ in range(random_.randrange(1, 9))]
+        return Home("shares", shares=tuple(weight / sum(weights) for weight in weights))
+    return Home("hash" if scheme == "hash" else "blocks")
+
+
+def random_text(random_: random.Random) -> str:
+    return "".join(random_.choice(LETTERS) for _ in range(random_.randrange(1, 12)))

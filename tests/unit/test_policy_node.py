@@ -1,0 +1,92 @@
+"""A node that is given a policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import adaps
+from adaps.policy import Home, Policy, PolicyError, RowSelection, Rule, Synchronization
+from adaps.policy.executed import management_of
+from tests.unit.policies import CATALOGUE
+
+TABLES = [adaps.Table("a", 10, 2), adaps.Table("b", 20, 3)]
+
+
+def test_accesses_are_counted_by_table() -> None:
+    with adaps.Node(TABLES, policy=Policy.uniform("static")) as node:
+        worker = node.worker(0)
+        out = np.empty(2 * 2 + 3 * 3 + 2, dtype=np.float32)
+        worker.pull([0, 1, 10, 11, 12, 2], out)
+        worker.push([10], np.ones(3, np.float32))
+        worker.set([1], np.ones(2, np.float32))
+        a, b = (table.stats() for table in node.tables)
+        total = node.stats()
+    assert (a["pulled_local"], a["pushed_local"], a["set_local"]) == (3, 0, 1)
+    assert (b["pulled_local"], b["pushed_local"], b["set_local"]) == (3, 1, 0)
+    for name, value in a.items():
+        if name in total:
+            assert value + b[name] == total[name], name
+    assert node.table("a").stats() == a
+
+
+def test_homes_are_ranges_of_rows() -> None:
+    policy = Policy(
+        "a",
+        [
+            Rule("wide.weight", RowSelection(ranges=((0, 10), (90, 100))), home=Home("node", node=1)),
+            Rule("wide.weight", home=Home("blocks")),
+            Rule("deep.weight", technique="relocation", home=Home("shares", shares=(0.2, 0.8)), wire="int8"),
+            Rule("*", technique="static"),
+        ],
+    )
+    wide, deep, weight, bias = management_of(policy, CATALOGUE, 2)
+    assert wide.technique == "adaptive"
+    assert list(wide.homes) == [(10, 1), (50, 0), (90, 1), (100, 1)]
+    assert (deep.technique, list(deep.homes)) == ("relocation", [(20, 0), (100, 1)])
+    assert weight == bias
+    assert (wide.wire, deep.wire, weight.wire) == ("float32", "int8", "float32")
+    assert (weight.technique, weight.homes) == ("static", ())
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "said"),
+    [
+        (
+            Policy("p", [Rule("c"), Rule("*")]),
+            {},
+            "the policy: rule 1: unknown parameter 'c'; there are a, b",
+        ),
+        (
+            Policy("p", [Rule("a", home=Home("node", node=1)), Rule("*")]),
+            {},
+            "home node is 1; there are 1 nodes",
+        ),
+        (Policy("p", [Rule("*", exchange=3)]), {}, "rule 1: exchange = 3 is not executed yet"),
+        (Policy("p", [Rule("*", lookahead=3)]), {}, "rule 1: lookahead is for the code that signals intent"),
+        (
+            Policy("p", [Rule("*")], synchronization=Synchronization(2)),
+            {},
+            "every = 2 is for the code that trains, which a node does not; give the policy to autoada",
+        ),
+        (
+            Policy("p", [Rule("a", RowSelection(ranges=((0, 1),)), "static"), Rule("*")]),
+            {},
+            "rules 1 and 2 manage rows of a by different techniques",
+        ),
+        (Policy("p", [Rule("a", home=Home("with", table="a")), Rule("*")]), {}, "follows a, which follows a"),
+        (Policy.uniform("allreduce"), {}, "'allreduce' is for dense parameters; a is a table of rows"),
+        (Policy.uniform("static"), {"techniques": "static"}, "techniques is 'static' beside a policy"),
+    ],
+)
+def test_what_a_node_cannot_execute_is_refused(policy: Policy, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        adaps.Node(TABLES, policy=policy, **options)
+
+
+def test_a_policy_is_a_policy() -> None:
+    with pytest.raises(TypeError, match=r"policy is 'static'; it must be an adaps\.Policy"):
+        adaps.Node(TABLES, policy="static")  # type: ignore[arg-type]
+    assert issubclass(PolicyError, ValueError)
