@@ -6,11 +6,13 @@ import importlib.util
 import warnings
 from collections.abc import Callable
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from adabench.backends.protocol import Cluster, Unavailable
+from adabench.usecases.protocol import UseCase
 
 
 def require_package(package: str) -> None:
@@ -49,12 +51,24 @@ class ProcessGroup:
 def data_parallel(model: nn.Module) -> nn.Module:
     """The model with gradients that are averaged over all processes.
 
-    Buffers stay each process's own: only one process evaluates, and must not wait for the others.
+    Buffers stay each process's own: only one process evaluates, and must not wait for the others. A model of
+    which nothing is left beside its tables is given back as it is.
     """
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        return model
     with warnings.catch_warnings():
         # Releases that warn of a new name for the option still take the one that older releases know.
         warnings.filterwarnings("ignore", "`broadcast_buffers`", FutureWarning)
         return DistributedDataParallel(model, broadcast_buffers=False)
+
+
+def dense_optimizer(usecase: UseCase, model: nn.Module) -> torch.optim.Optimizer:
+    """The use case's optimizer of what is left of a model without its tables.
+
+    Optimizers refuse to be made of nothing; where nothing is left, it has a number that no gradient reaches.
+    """
+    left = list(model.parameters()) or [nn.Parameter(torch.zeros(1))]
+    return usecase.optimizer(nn.ParameterList(left))
 
 
 def replace_tables(model: nn.Module, make: Callable[[str, nn.Embedding], nn.Module]) -> None:

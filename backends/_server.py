@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,9 +14,21 @@ import autoada
 from adabench.backends._measure import server_calls
 from adabench.backends.protocol import Cluster, ServerOptions, Timed
 from adabench.usecases.protocol import Placed, UseCase
+from autoada.management import check_policy
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+class OnServer:
+    """What all backends on the parameter server have in common, but their names and sessions."""
+
+    Options: ClassVar[type[ServerOptions]] = ServerOptions
+    distributed: ClassVar[bool] = True
+
+    def check_policy(self, usecase: UseCase, policy: adaps.Policy, nodes: int) -> None:
+        model = usecase.model()
+        check_policy(model, usecase.optimizer(model), policy, nodes)
 
 
 class ServerSession:
@@ -32,7 +44,7 @@ class ServerSession:
                 optimizer,
                 workers=cluster.workers,
                 channels=options.channels,
-                techniques=options.techniques,
+                policy=cluster.policy,
                 timing=options.timing,
                 listen=cluster.host,
             )
@@ -41,6 +53,10 @@ class ServerSession:
         self.options = options
         self.model = autoada.AdaModel(model, optimizer, node=cluster.share(make), worker=cluster.worker)
         self.server = self.model.worker
+        own = self.model.lookaheads
+        self.lookahead = max([options.lookahead, *own.values()])
+        """Batches to fetch ahead of their use."""
+        self._later: list[tuple[str, Tensor, int]] = []
         self._optimizer = optimizer
         if isinstance(usecase, Placed):
             self._place(usecase.home_rows(cluster.index, cluster.world_size * cluster.workers))
@@ -54,9 +70,32 @@ class ServerSession:
         self._optimizer.step()
 
     def announce(self, batch: Any, clock: int) -> None:
-        """Signal that `batch` will be used at `clock`, by the use case's hand-written keys."""
+        """Signal that `batch` will be used at `clock`, by the use case's hand-written keys.
+
+        Of tables for which the policy has a lookahead of its own, not before so many steps.
+        """
         for table, ids in self.usecase.keys(batch).items():
-            self.server.intent(self.model.node.table(table).keys(ids), clock)
+            keys = self.model.node.table(table).keys(ids)
+            if table in self.model.lookaheads:
+                self._later.append((table, keys, clock))
+            else:
+                self.server.intent(keys, clock)
+        self._announce_due()
+
+    def advance(self) -> None:
+        """The worker's next clock begins."""
+        self.server.advance_clock()
+        self._announce_due()
+
+    def _announce_due(self) -> None:
+        now, waiting = self.server.current_clock, []
+        for table, keys, clock in self._later:
+            ahead = self.model.lookaheads[table]
+            if clock - now > ahead > 0:
+                waiting.append((table, keys, clock))
+            elif ahead > 0:
+                self.server.intent(keys, clock)
+        self._later = waiting
 
     def from_first_rows(self, batches: Iterable[Any]) -> Iterator[Any]:
         """The batches, the first only once its rows are here: nobody could announce it earlier."""
@@ -81,6 +120,9 @@ class ServerSession:
 
     def counters(self) -> dict[str, float]:
         return self.model.node.stats()
+
+    def table_counters(self) -> dict[str, dict[str, float]]:
+        return {table.name: table.stats() for table in self.model.node.tables}
 
     def trace(self, rows: Mapping[str, Tensor]) -> None:
         node = self.model.node

@@ -6,15 +6,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import autoada
-from adabench.backends._server import ServerSession
+from adabench.backends._server import OnServer, ServerSession
 from adabench.backends.protocol import Cluster, ServerOptions
 from adabench.usecases.protocol import UseCase
 
 
-class AutoAdaAutomatic:
+class AutoAdaAutomatic(OnServer):
     name: ClassVar[str] = "autoada-automatic"
-    Options: ClassVar[type[ServerOptions]] = ServerOptions
-    distributed: ClassVar[bool] = True
 
     def open(self, usecase: UseCase, cluster: Cluster, options: ServerOptions) -> AutoAdaAutomaticSession:
         return AutoAdaAutomaticSession(usecase, cluster, options)

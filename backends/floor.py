@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from adabench.backends._peer import replace_tables
+from adabench.backends._peer import dense_optimizer, replace_tables
 from adabench.backends.protocol import Cluster
 from adabench.backends.protocol import Options as BackendOptions
 from adabench.usecases.protocol import UseCase
@@ -61,7 +61,7 @@ class FloorSession:
             return self._tables[-1]
 
         replace_tables(self.model, make)
-        self._optimizer = usecase.optimizer(self.model)
+        self._optimizer = dense_optimizer(usecase, self.model)
         self._lr = float(self._optimizer.defaults["lr"])
         self._ready = list(usecase.loaders(cluster.index, cluster.world_size * cluster.workers).train)
 

@@ -8,15 +8,13 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from adabench.backends._server import ServerSession
+from adabench.backends._server import OnServer, ServerSession
 from adabench.backends.protocol import Cluster, ServerOptions
 from adabench.usecases.protocol import UseCase
 
 
-class Manual:
+class Manual(OnServer):
     name: ClassVar[str] = "manual"
-    Options: ClassVar[type[ServerOptions]] = ServerOptions
-    distributed: ClassVar[bool] = True
 
     def open(self, usecase: UseCase, cluster: Cluster, options: ServerOptions) -> ManualSession:
         return ManualSession(usecase, cluster, options)
@@ -31,14 +29,14 @@ class ManualSession(ServerSession):
         for batch in loader:
             self.announce(batch, self.server.current_clock + len(ahead))
             ahead.append(batch)
-            if len(ahead) > self.options.lookahead:
+            if len(ahead) > self.lookahead:
                 yield ahead.popleft()
         while ahead:
             yield ahead.popleft()
 
     def step(self, loss: Tensor) -> None:
         super().step(loss)
-        self.server.advance_clock()
+        self.advance()
 
 
 BACKEND = Manual

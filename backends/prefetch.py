@@ -8,15 +8,13 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from adabench.backends._server import ServerSession
+from adabench.backends._server import OnServer, ServerSession
 from adabench.backends.protocol import Cluster, ServerOptions
 from adabench.usecases.protocol import UseCase
 
 
-class Prefetch:
+class Prefetch(OnServer):
     name: ClassVar[str] = "prefetch"
-    Options: ClassVar[type[ServerOptions]] = ServerOptions
-    distributed: ClassVar[bool] = True
 
     def open(self, usecase: UseCase, cluster: Cluster, options: ServerOptions) -> PrefetchSession:
         return PrefetchSession(usecase, cluster, options)
@@ -48,11 +46,11 @@ class PrefetchSession(ServerSession):
         def signal(batch: Any, steps: int) -> None:
             self.announce(batch, self.server.current_clock + steps)
 
-        return self.from_first_rows(PrefetchIterator(loader, self.options.lookahead, signal))
+        return self.from_first_rows(PrefetchIterator(loader, self.lookahead, signal))
 
     def step(self, loss: Tensor) -> None:
         super().step(loss)
-        self.server.advance_clock()
+        self.advance()
 
 
 BACKEND = Prefetch

@@ -11,18 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 from torch import Tensor, nn
 
 from adabench.usecases.protocol import UseCase
+from adaps.policy import Policy
 
 if TYPE_CHECKING:
     import pandas as pd
 
 T = TypeVar("T")
-Technique = Literal["adaptive", "replication", "relocation", "static", "full_replication"]
 
 
 class Unavailable(RuntimeError):
@@ -45,8 +45,9 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ----------
     lookahead : int
         Batches announced ahead of their use; 0 announces none.
-    techniques : str
-        How rows become local. Adaptive chooses for each row.
+    policy : str
+        How each parameter is managed: a policy's file, or a builder such as nups or nups[times=50]; see
+        `adabench list policies`.
     timing : bool
         Whether intent is acted on as late as it can be.
     channels : int
@@ -54,7 +55,7 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
 
     lookahead: int = 20
-    techniques: Technique = "adaptive"
+    policy: str = "adaptive"
     timing: bool = True
     channels: int = 1
 
@@ -78,6 +79,9 @@ class Cluster:
         owner of the cluster closes it (``close()``) after every session of the process is closed.
     host : str, optional
         Where this node listens for the others if they do not share one loopback device.
+    policy : adaps.Policy, optional
+        How each parameter is managed, if the backend's options have a `policy`: built for the use case and
+        the number of nodes before the processes start, and the same in all of them.
     """
 
     rank: int
@@ -88,6 +92,7 @@ class Cluster:
     network: str
     share: Callable[[Callable[[], Any]], Any]
     host: str | None = None
+    policy: Policy | None = None
 
     @property
     def index(self) -> int:
@@ -137,6 +142,15 @@ class Traceable(Protocol):
         ...
 
 
+@runtime_checkable
+class TableCounting(Protocol):
+    """A session that counts for each table of the parameter server, too."""
+
+    def table_counters(self) -> dict[str, dict[str, float]]:
+        """For each table what the node has counted so far, of all its workers."""
+        ...
+
+
 class Timed(Protocol):
     """Makes a function out of another one that does the same and counts its time as one part of a step."""
 
@@ -182,5 +196,29 @@ class Backend(Protocol):
             Where this worker stands.
         options : Options
             Of this backend's own `Options`.
+        """
+        ...
+
+
+@runtime_checkable
+class TakesPolicy(Protocol):
+    """A backend whose options have a `policy`, which `Cluster.policy` is built of."""
+
+    def check_policy(self, usecase: UseCase, policy: Policy, nodes: int) -> None:
+        """Before any process starts: refuse a policy that it cannot execute.
+
+        Parameters
+        ----------
+        usecase : UseCase
+            What is to be trained.
+        policy : adaps.Policy
+            Built for it.
+        nodes : int
+            Of the cluster.
+
+        Raises
+        ------
+        adaps.policy.PolicyError
+            In one sentence, what does not fit or is not executed.
         """
         ...

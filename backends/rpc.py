@@ -17,7 +17,13 @@ from torch import Tensor, nn
 from torch.distributed import rpc
 from torch.nn.functional import embedding
 
-from adabench.backends._peer import ProcessGroup, data_parallel, replace_tables, require_plain_cluster
+from adabench.backends._peer import (
+    ProcessGroup,
+    data_parallel,
+    dense_optimizer,
+    replace_tables,
+    require_plain_cluster,
+)
 from adabench.backends.protocol import Cluster
 from adabench.backends.protocol import Options as BackendOptions
 from adabench.usecases.protocol import UseCase
@@ -79,7 +85,7 @@ class Servers:
         self._rpc = cluster.world_size > 1
         Blocks.serving = blocks
         if self._rpc:
-            # Sockets: the default between processes of one host, shared memory, is polled without a pause.
+            # Sockets, since shared memory, the default on one host, is polled without a pause.
             options = rpc.TensorPipeRpcBackendOptions(_transports=["uv"], _channels=["basic"])
             rpc.init_rpc(
                 _name(cluster.rank),
@@ -167,7 +173,7 @@ class RpcSession:
         replace_tables(model, make)
         cluster.share(lambda: Servers(cluster, Blocks(usecase, blocks)))
         self.model = data_parallel(model)
-        self._optimizer = usecase.optimizer(model)
+        self._optimizer = dense_optimizer(usecase, model)
         self._sent: list[torch.futures.Future[None]] = []
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:

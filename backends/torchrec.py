@@ -16,7 +16,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from adabench.backends._peer import ProcessGroup, replace_tables, require_package, require_plain_cluster
+from adabench.backends._peer import (
+    ProcessGroup,
+    dense_optimizer,
+    replace_tables,
+    require_package,
+    require_plain_cluster,
+)
 from adabench.backends.protocol import Cluster, Unavailable
 from adabench.backends.protocol import Options as BackendOptions
 from adabench.usecases.protocol import Featured, UseCase
@@ -159,7 +165,7 @@ class TorchRecSession:
         replace_tables(model, make)
         in_tables = {id(parameter) for table in self._tables for parameter in table.parameters()}
         dense = [parameter for parameter in model.parameters() if id(parameter) not in in_tables]
-        self._optimizer = usecase.optimizer(nn.ParameterList(dense))
+        self._optimizer = dense_optimizer(usecase, nn.ParameterList(dense))
         sharder = EmbeddingBagCollectionSharder()
         plan = {}
         for path, module in model.named_modules():
@@ -196,9 +202,9 @@ class TorchRecSession:
     def synchronize(self) -> None:
         """Collective; meanwhile the other processes send process 0 their tables if it asks for them."""
         if self._rank == 0:
-            self._tell(DONE)
+            self._broadcast(DONE)
         else:
-            while self._told() == GATHER:
+            while self._received() == GATHER:
                 self._gather()
 
     def counters(self) -> dict[str, float]:
@@ -210,7 +216,7 @@ class TorchRecSession:
     def _before_forward(self, module: nn.Module, inputs: object) -> None:
         """Evaluation of what has been trained since the last one begins with the whole tables."""
         if not module.training and not self._gathered:
-            self._tell(GATHER)
+            self._broadcast(GATHER)
             self._gather()
 
     def _gather(self) -> None:
@@ -218,10 +224,10 @@ class TorchRecSession:
             table.gather()
         self._gathered = True
 
-    def _tell(self, command: int) -> None:
+    def _broadcast(self, command: int) -> None:
         dist.broadcast(self._command.fill_(command), src=0)
 
-    def _told(self) -> int:
+    def _received(self) -> int:
         dist.broadcast(self._command, src=0)
         return int(self._command)
 

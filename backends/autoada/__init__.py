@@ -20,8 +20,18 @@ if __name__ != "autoada":
 
 from autoada.access import Access, IntentPredictor, Prediction
 from autoada.dataloader import AdaDataLoader
-from autoada.layout import create_node
+from autoada.management import create_node
 from autoada.model import AdaModel
+from autoada.negatives import NegativeSampler
 from autoada.unwrap import unwrap
 
-__all__ = ["Access", "AdaDataLoader", "AdaModel", "IntentPredictor", "Prediction", "create_node", "unwrap"]
+__all__ = [
+    "Access",
+    "AdaDataLoader",
+    "AdaModel",
+    "IntentPredictor",
+    "NegativeSampler",
+    "Prediction",
+    "create_node",
+    "unwrap",
+]

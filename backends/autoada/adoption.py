@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -55,22 +56,33 @@ def optimizers_of(model: nn.Module, given: Optimizers | Rule | None) -> Optimize
     return find_optimizers(model) or None
 
 
-def tell(model: nn.Module, optimizer: Optimizers | Rule | None) -> None:
-    """Say, once each, what differs from what one may expect of the model without the parameter server."""
+def tell_differences(
+    model: nn.Module, optimizer: Optimizers | Rule | None, keep_idle_moments: Iterable[str]
+) -> None:
+    """Say, once each, what differs from what one may expect of the model without the parameter server.
+
+    `keep_idle_moments` names the optimizers whose moments change with gradients alone.
+    """
     if optimizer is None:
-        _tell(
+        _warn_once(
             "AdaModel found no optimizer of the model's parameters: every backward pass ends with a step of "
             f"Adagrad with learning rate {DEFAULT.lr:g}. Make an optimizer first and hand it over, "
             f"AdaModel(model, optimizer), or say AdaModel(model, adaps.Adagrad(lr={DEFAULT.lr:g}))."
         )
+    for name in sorted(set(keep_idle_moments)):
+        _warn_once(
+            f"rows of tables train with {name} as with torch.optim.SparseAdam: their moments change and move "
+            f"them in the steps in which they have a gradient, where torch.optim.{name} moves every row in "
+            "every step; with SGD, Adagrad and RMSprop rows are those of plain PyTorch on one node."
+        )
     for dtype in sorted({str(parameter.dtype) for parameter in model.parameters()} - {"torch.float32"}):
-        _tell(
+        _warn_once(
             f"parameters of the model are {dtype}: the parameter server keeps them and their optimizer's "
             f"state as float32; what the model reads is {dtype}."
         )
 
 
-def _tell(sentence: str) -> None:
+def _warn_once(sentence: str) -> None:
     if sentence not in _told:
         _told.add(sentence)
         _log.warning(sentence)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +16,8 @@ import torch
 from torch import nn
 
 from autoada.access.binding import Recording
-from autoada.step import NO_REPLAY, Step
-from autoada.table import Read, RemoteTable
+from autoada.parts import Parts
+from autoada.steps import NO_REPLAY, CallListener, Steps
 
 
 class Calls:
@@ -27,24 +28,19 @@ class Calls:
 
     Parameters
     ----------
-    step : Step
+    steps : Steps
         Which counts them, and knows who listens.
-    tables : iterable of RemoteTable
+    parts : Parts
         What they read.
-    reads : list of Read
-        Where the tables write down what they read.
-    refresh : callable
-        Brings dense parameters up to date.
     """
 
-    def __init__(
-        self, step: Step, tables: Iterable[RemoteTable], reads: list[Read], refresh: Callable[[], None]
-    ) -> None:
-        self._step = step
-        self._tables = list(tables)
-        self._reads = reads
-        self._refresh = refresh
+    def __init__(self, steps: Steps, parts: Parts) -> None:
+        self._steps = steps
+        self._parts = parts
+        self._tables = list(parts.tables.values())
+        self._reads = steps.reads
         self._present: Present | None = None
+        steps.end_calls = self.next_batch
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # rows come from outside of any graph
     def run(
@@ -80,25 +76,28 @@ class Calls:
             if not outer.hooked or (hooked and outer.target != target):
                 return None
             self.fail(outer)
-        step = self._step
-        others = self._pause_others()
+        step = self._steps
+        if training:
+            step.join_loops()
+        listener = step.listener
+        others = self._pause_others(listener)
         if not training:
             for table in self._tables:
                 table.training = False
                 table.forget_rows()
-            self._refresh()
+            self._parts.refresh()
             self._present = Present(target, hooked, others=others)
             return self._present
-        if step.listener is not None:
-            step.listener.called(target, args, kwargs)
+        if listener is not None:
+            listener.called(target, args, kwargs)
         step.calls += 1
         expected = step.calls <= step.expected_calls
         for table in self._tables:
             table.training = table.noting = True
             if step.calls == 1 or not expected:  # the rows of all expected calls were pulled by the first
                 table.forget_rows()
-        if step.stale:
-            self._refresh()
+        if self._parts.stale:
+            self._parts.refresh()
         replay = step.replay if expected else NO_REPLAY
         replay.__enter__()
         self._present = present = Present(target, hooked, replay, len(self._reads), expected, others)
@@ -113,7 +112,7 @@ class Calls:
         present.others = []
         if not left:
             return
-        step = self._step
+        step = self._steps
         counts = not present.target or len(self._reads) > present.read_before
         if not present.expected:
             del self._reads[present.read_before :]
@@ -121,8 +120,8 @@ class Calls:
             step.calls -= 1
         elif step.calls == 1:
             step.first_target = present.target
-        if step.listener is not None:
-            step.listener.left(output, counts)
+        if (listener := step.listener) is not None:
+            listener.left(output, counts)
 
     def fail(self, present: Present) -> None:
         """The call has ended otherwise: what it would have read is not known."""
@@ -130,7 +129,7 @@ class Calls:
             other.start()
         present.others = []
         if self._leave(present):
-            self._step.calls -= 1
+            self._steps.calls -= 1
 
     def stepping(self) -> None:
         """A step is made: if that is inside of a call, such as that of a method that trains, it ends it."""
@@ -139,21 +138,20 @@ class Calls:
 
     def next_batch(self) -> None:
         """A batch is handed out: what asked for it, such as a method that trains, is no call of the model."""
-        if self._present is not None:
+        if self._present is not None and self._present.thread == threading.get_ident():
             self.fail(self._present)
 
-    def _pause_others(self) -> list[Recording]:
+    @staticmethod
+    def _pause_others(listener: CallListener | None) -> list[Recording]:
         """What listens to the loop for other models must not take this call for a part of the loop."""
         if torch._C._len_torch_function_stack() == 0:
             return []
+        own = None if listener is None else listener.recording
         modes = torch.overrides._get_current_function_mode_stack()
-        others = [mode for mode in modes if isinstance(mode, Recording) and mode is not self._own_recording()]
+        others = [mode for mode in modes if isinstance(mode, Recording) and mode is not own]
         for other in others:
             other.stop()
         return others
-
-    def _own_recording(self) -> Recording | None:
-        return None if self._step.listener is None else self._step.listener.recording
 
     def _leave(self, present: Present) -> bool:
         """The call is over; whether it was one in training mode that is not over already."""
@@ -186,6 +184,8 @@ class Present:
         Whether the batch was expected to need it.
     others : list of Recording
         What follows the loop for other models, and goes on when it is over.
+    thread : int
+        The thread that calls.
     """
 
     target: str
@@ -194,6 +194,7 @@ class Present:
     read_before: int = 0
     expected: bool = False
     others: list[Recording] = field(default_factory=list)
+    thread: int = field(default_factory=threading.get_ident)
 
 
 def method(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from autoada.optimizers import RuleGroup
+from autoada.position import Positioned
 from autoada.random_state import random_state, set_random_state
 from autoada.schedules import Schedules
 from autoada.shared import SharedParameters
@@ -18,7 +19,6 @@ from autoada.table import RemoteTable
 
 if TYPE_CHECKING:
     from adaps.checkpoint import Restored
-    from autoada.dataloader import AdaDataLoader
     from autoada.transfer import Transfer
 
 _PLAIN = {
@@ -65,7 +65,7 @@ class WorkerState:
         self._shared = list(shared)
         self._device = transfer.device
 
-    def take(self, loader: AdaDataLoader | None, extra: Mapping[str, Any] | None) -> dict[str, Any]:
+    def take(self, loader: Positioned | None, extra: Mapping[str, Any] | None) -> dict[str, Any]:
         """All of it, with what the user adds, as `adaps.Node.checkpoint` takes it."""
         parts: dict[str, Mapping[str, Any]] = {
             "buffer": {name: _array(buffer) for name, buffer in self._module.named_buffers()},
@@ -79,7 +79,7 @@ class WorkerState:
         parts["shared"] = {name: kept for each in self._shared for name, kept in each.state().items()}
         return {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
 
-    def put(self, restored: Restored, loader: AdaDataLoader | None, shares: int) -> dict[str, Any]:
+    def put(self, restored: Restored, loader: Positioned | None, shares: int) -> dict[str, Any]:
         """Take over what a checkpoint has; `shares` is the number of workers now. Gives the user's part."""
         parts: dict[str, dict[str, Any]] = {}
         for name, value in restored.extra.items():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Container, Mapping
 
 import torch
 from torch import Tensor, nn
 
+import adaps
 from autoada.layout import DenseLayout
 from autoada.transfer import Transfer
 
@@ -29,34 +29,51 @@ class DenseParameters:
         To the parameters' device.
     shared : bool
         Whether other workers change them, too.
+    at_steps : bool
+        Whether they change in steps of an optimizer only, which show their effect at once. Where nobody else
+        changes them, the server's rows then follow the parameters, and not the other way round.
     """
 
     def __init__(
         self,
         layout: DenseLayout,
         parameters: Mapping[str, nn.Parameter],
-        worker: Any,
-        table: Any,
+        worker: adaps.Worker,
+        table: adaps.NodeTable,
         transfer: Transfer,
         shared: bool,
+        at_steps: bool,
     ) -> None:
         self._worker = worker
+        self._table = table
         self._transfer = transfer
         self._pushed: tuple[Tensor, Tensor] | None = None
         self._parameters = [parameters[name] for name in layout.names]
         self._spans = list(zip(layout.first_blocks, layout.blocks, strict=True))
         self._values = torch.zeros(layout.rows, layout.length, device=transfer.device, dtype=layout.dtype)
-        self._gradients = torch.zeros_like(self._values, dtype=torch.float32)
         self.keys: Tensor = table.keys(torch.arange(layout.rows))
-        self._gradient_views = [self._view(self._gradients, i) for i in range(len(self._parameters))]
-        self._names = layout.names
+        self.names = layout.names
         self._shared = shared
         self._views = [self._view(self._values, i) for i in range(len(self._parameters))]
         for view, parameter in zip(self._views, self._parameters, strict=True):
             view.copy_(parameter.detach())
             parameter.data = view
-        self._pulled = self._values.clone()
+        self._addresses = [view.data_ptr() for view in self._views]
+        self._leads = at_steps and not shared and transfer.direct and layout.dtype is torch.float32
+        self._steps: list[tuple[int, Tensor]] = []
+        kept = torch.empty(0, layout.length, dtype=torch.float32) if self._leads else self._values
+        self._pulled = kept.clone()
+        self._gradients = torch.zeros_like(kept, dtype=torch.float32)
+        self._gradient_views = (
+            [] if self._leads else [self._view(self._gradients, i) for i in range(len(self._parameters))]
+        )
         self._behind = False
+
+    def keys_of(self, names: Container[str]) -> Tensor:
+        """The server's keys of some of the parameters, given by their names."""
+        spans = [span for name, span in zip(self.names, self._spans, strict=True) if name in names]
+        chosen = [torch.arange(first, first + count) for first, count in spans]
+        return self.keys[torch.cat(chosen)] if chosen else self.keys[:0]
 
     def initialise(self) -> None:
         """Make the present values those of the server."""
@@ -72,23 +89,40 @@ class DenseParameters:
             host = self._transfer.host_array(*self._values.shape)
             self._worker.pull(self.keys, host)
             self._values.copy_(self._transfer.to_device(host))
-        self._pulled.copy_(self._values)
+        if not self._leads:
+            self._pulled.copy_(self._values)
         self._behind = False
+
+    def refresh(self) -> None:
+        """Bring parameters up to date, and hand over what was written into them by hand."""
+        self.keep_changes()
+        if not self._leads:
+            self.pull()
+
+    def settle(self) -> None:
+        """Have the server know the present values."""
+        self.keep_changes()
+        if self._leads:
+            self._worker.set(self.keys, self._values)
 
     def keep_changes(self) -> None:
         """Hand over what was written into the parameters since the last pull, other than by an optimizer.
 
         With several workers, and where a step was made since then, the change is added to what the server
-        has, as gradients are.
+        has, as gradients are. Where the server's rows follow the parameters, they do so anyway.
 
         Raises
         ------
         RuntimeError
             If a parameter was given other memory, of another shape, dtype or device.
         """
-        for i, (parameter, view) in enumerate(zip(self._parameters, self._views, strict=True)):
-            if parameter.data_ptr() != view.data_ptr():
-                self._take_over(i)
+        addresses = [parameter.data_ptr() for parameter in self._parameters]
+        if addresses != self._addresses:
+            for i, address in enumerate(addresses):
+                if address != self._addresses[i]:
+                    self._take_over(i)
+        if self._leads:
+            return
         if torch.equal(self._values, self._pulled):
             return
         differs = (self._values != self._pulled) & ~(self._values.isnan() & self._pulled.isnan())
@@ -102,14 +136,23 @@ class DenseParameters:
         (self._worker.push if add else self._worker.set)(self.keys[chosen.cpu()], host)
         self._pulled[chosen] = self._values[chosen]
 
-    def collect(self) -> None:
+    def collect(self, scale: float) -> None:
         """Drop the gradients from the parameters, to be pushed; parameters without one are left out."""
         self.keep_changes()
+        if self._leads:
+            self._steps = []
+            for parameter, (first, _) in zip(self._parameters, self._spans, strict=True):
+                if parameter.grad is not None:
+                    self._steps.append((first, gradient_of(parameter).contiguous()))
+                    parameter.grad = None
+            return
         present = [i for i, parameter in enumerate(self._parameters) if parameter.grad is not None]
         if not present:
             return
         views = [self._gradient_views[i] for i in present]
         torch._foreach_copy_(views, [gradient_of(self._parameters[i]) for i in present])
+        if scale != 1:
+            torch._foreach_mul_(views, scale)
         if len(present) == len(self._parameters):
             keys, gradients = self.keys, self._gradients
         else:
@@ -123,6 +166,10 @@ class DenseParameters:
 
     def push(self) -> None:
         """Hand over what was collected and has arrived in host memory."""
+        if self._steps:
+            steps, self._steps = self._steps, []
+            self._worker.step_rows(self._table, self._values, steps)
+            torch.autograd.graph.increment_version(self._parameters)
         if self._pushed is not None:
             self._worker.push_gradients(*self._pushed)
             self._pushed = None
@@ -140,13 +187,13 @@ class DenseParameters:
         new = parameter.data
         if (new.shape, new.dtype, new.device) != (view.shape, view.dtype, view.device):
             raise RuntimeError(
-                f"the parameter {self._names[i]!r} was given {new.dtype} of shape {tuple(new.shape)} on "
+                f"the parameter {self.names[i]!r} was given {new.dtype} of shape {tuple(new.shape)} on "
                 f"{new.device}; in a wrapped model it stays {view.dtype} of shape {tuple(view.shape)} on "
                 f"{view.device}: change it before AdaModel wraps the model"
             )
         if new.untyped_storage().data_ptr() == self._values.untyped_storage().data_ptr():
             raise RuntimeError(
-                f"the parameter {self._names[i]!r} was given the memory of another one: tie parameters "
+                f"the parameter {self.names[i]!r} was given the memory of another one: tie parameters "
                 "before AdaModel wraps the model, or copy values with copy_()"
             )
         view.copy_(new)

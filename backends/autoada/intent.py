@@ -14,8 +14,8 @@ from autoada.access.binding import Prepare
 from autoada.access.operations import name_of
 from autoada.access.predictor import STRIKES, IntentPredictor
 from autoada.loop import Call, LoopRecorder, Way, call_all
-from autoada.model import AdaModel
 from autoada.rows import Expected, rows_of_reads
+from autoada.steps import Steps, ThreadLoops
 
 KeyFunction = Callable[[Any], Any]
 Keys = KeyFunction | Mapping[Any, KeyFunction]
@@ -53,15 +53,18 @@ class KeySource(Protocol):
         """What the forward pass of `batch` will read; None while that is not known yet."""
         ...
 
-    def hand_out(self, batch: Any, found: Callable[[], None]) -> None:
-        """The batch goes to the training loop; `found` is called if all batches have to be asked about again.
+    def hand_out(self, batch: Any, loops: ThreadLoops, found: Callable[[], None]) -> None:
+        """The batch goes to one of `loops`; `found` is called if all batches have to be asked about again.
 
         That may be while the model is called with the batch.
         """
         ...
 
-    def returned(self, expected: Expected | None) -> bool:
-        """The loop is done with a batch; whether batches in the queue have to be asked about again."""
+    def returned(self, expected: Expected | None, calls: int) -> bool:
+        """The loop is done with a batch, with which it called the model so many times.
+
+        Gives whether batches in the queue have to be asked about again.
+        """
         ...
 
     def abandon(self) -> None:
@@ -73,21 +76,34 @@ class KeySource(Protocol):
         ...
 
 
-class HandWrittenKeys:
+class _FromTheBatchAlone:
+    """A source for which it does not matter what the loop does with a batch."""
+
+    def hand_out(self, batch: Any, loops: ThreadLoops, found: Callable[[], None]) -> None:
+        pass
+
+    def returned(self, expected: Expected | None, calls: int) -> bool:
+        return False
+
+    def abandon(self) -> None:
+        pass
+
+
+class HandWrittenKeys(_FromTheBatchAlone):
     """Rows by the user's functions.
 
     Parameters
     ----------
-    model : AdaModel
-        Whose tables are meant.
+    steps : Steps
+        Of the model whose tables are meant.
     keys : callable or mapping
         ``keys(batch)`` -> ``{table: ids}``, or a mapping of tables to functions ``f(batch)`` -> ids. A
         table is given as the parameter's qualified name, the qualified name of the module that owns it, or
         the module.
     """
 
-    def __init__(self, model: AdaModel, keys: Keys) -> None:
-        self._model = model
+    def __init__(self, steps: Steps, keys: Keys) -> None:
+        self._steps = steps
         self._function = keys if callable(keys) else _combined(keys)
 
     def expected(self, batch: Any) -> Expected:
@@ -98,21 +114,22 @@ class HandWrittenKeys:
             )
         return Expected(
             rows_of_reads(
-                ((table_name(self._model, table), rows) for table, rows in ids.items()), self._model.keys_of
+                ((table_name(self._steps, table), rows) for table, rows in ids.items()), self._steps.keys_of
             )
         )
 
-    def hand_out(self, batch: Any, found: Callable[[], None]) -> None:
-        pass
-
-    def returned(self, expected: Expected | None) -> bool:
-        return False
-
-    def abandon(self) -> None:
-        pass
-
     def describe(self) -> str:
         return "keys by hand"
+
+
+class NoIntent(_FromTheBatchAlone):
+    """No rows: among the workers of a single node every row is where it is read."""
+
+    def expected(self, batch: Any) -> None:
+        return None
+
+    def describe(self) -> str:
+        return "no intent, which a single node does not need"
 
 
 class SecondCall:
@@ -150,57 +167,61 @@ class PredictedKeys:
 
     Parameters
     ----------
-    model : AdaModel
-        The model whose forward is simulated.
+    steps : Steps
+        Of the model whose forward is simulated.
     prepare : callable, optional
         ``prepare(batch)`` -> ``(args, kwargs)`` of the model's call, where that cannot be recorded.
     """
 
-    def __init__(self, model: AdaModel, prepare: Prepare | None = None) -> None:
-        self._model = model
+    def __init__(self, steps: Steps, prepare: Prepare | None = None) -> None:
+        self._steps = steps
         self._given: Way | None = None if prepare is None else (Call("", prepare),)
-        self._loop = LoopRecorder(model, self._changed)
+        self._loop = LoopRecorder(self._changed)
         self._found: Callable[[], None] = _nothing
         self._told: set[str] = set()
         self._on_demand: list[str] = []
         self._second_call = SecondCall()
+        self._loops: ThreadLoops | None = None
         self.predictor = self._make_predictor()
 
     def expected(self, batch: Any) -> Expected | None:
         way = self._way
         if way is None:
             return None
-        prediction = self.predictor.predict(self._in_reach(batch))
+        prediction = self.predictor.predict(self._on_host(batch))
         self._report(prediction)
         reads = [(access.table, access.ids) for access in prediction.accesses if access.ids is not None]
         whole = frozenset(access.table for access in prediction.accesses if self._may_read_all(access))
         rows = rows_of_reads(reads, self._keys_of)
         return Expected(rows, prediction, len(way), whole, self.predictor.around(prediction))
 
-    def hand_out(self, batch: Any, found: Callable[[], None]) -> None:
+    def hand_out(self, batch: Any, loops: ThreadLoops, found: Callable[[], None]) -> None:
         if self._given is None:
             self._found = found
-            self._loop.hand_out(batch)
+            self._loop.hand_out(batch, loops)
         elif not self._second_call.place:
             self._second_call.begin()
-            self._model.listen(self._second_call)
+            loops.listen(self._second_call)
+            self._loops = loops
 
-    def returned(self, expected: Expected | None) -> bool:
-        calls = self._model.calls
+    def returned(self, expected: Expected | None, calls: int) -> bool:
         if self._given is not None:
-            self._model.listen(None)
+            if self._loops is not None:
+                self._loops.stop_listening(self._second_call)
             if calls > 1:
-                self._tell(_SEVERAL.format("first call's", "prepare= gives one", self._second_call.place))
-            if calls > 0 and self._model.first_target != self._given[0].target:
-                self._given = (Call(self._model.first_target, self._given[0].prepare),)
+                self._warn_once(
+                    _SEVERAL.format("first call's", "prepare= gives one", self._second_call.place)
+                )
+            if calls > 0 and self._steps.first_target != self._given[0].target:
+                self._given = (Call(self._steps.first_target, self._given[0].prepare),)
                 self.predictor = self._make_predictor()
                 return True
-            return self._was_wrong(expected)
+            return self._was_wrong(expected, calls)
         if self._loop.returned(calls):
             self.predictor = self._make_predictor()  # what was learned belongs to the other way
             return True
-        self._tell_obstacle(calls)
-        return self._was_wrong(expected)
+        self._warn_of_obstacle(calls)
+        return self._was_wrong(expected, calls)
 
     def abandon(self) -> None:
         self._loop.abandon()
@@ -217,7 +238,7 @@ class PredictedKeys:
         if self._way is None:
             reason = self._loop.obstacle or "the way from batch to model is recorded in the first steps"
             return f"nothing is predicted: {reason}"
-        return "\n  ".join([self.predictor.explain(self._in_reach(batch)), *sorted(self._told)])
+        return "\n  ".join([self.predictor.explain(self._on_host(batch)), *sorted(self._told)])
 
     @property
     def _way(self) -> Way | None:
@@ -225,12 +246,12 @@ class PredictedKeys:
 
     def _keys_of(self, table: str, ids: Tensor) -> Tensor | None:
         try:
-            return self._model.keys_of(table, ids)
+            return self._steps.keys_of(table, ids)
         except IndexError:
             return None  # it is for the forward pass to say which row does not exist, if it does read it
 
     def _make_predictor(self) -> IntentPredictor:
-        return IntentPredictor(self._model.module, list(self._model.tables), self._call)
+        return IntentPredictor(self._steps.module, list(self._steps.tables), self._call)
 
     def _call(self, model: nn.Module, batch: Any) -> Any:
         assert self._way is not None
@@ -240,39 +261,39 @@ class PredictedKeys:
         self.predictor = self._make_predictor()
         self._found()
 
-    def _was_wrong(self, expected: Expected | None) -> bool:
+    def _was_wrong(self, expected: Expected | None, calls: int) -> bool:
         """Whether the batch read something else than was known for certain."""
-        if expected is None or expected.prediction is None or self._model.calls < expected.calls:
+        if expected is None or expected.prediction is None or calls < expected.calls:
             return False
-        exact = self.predictor.observe(expected.prediction, self._model.reads)
+        exact = self.predictor.observe(expected.prediction, self._steps.reads)
         if self._loop.numbers_vary and self.predictor.strikes == STRIKES:
             self._loop.give_up(
                 "rows depend on a number that is not in the batch and differs from call to call"
             )
-            self._tell_obstacle(self._model.calls)
+            self._warn_of_obstacle(calls)
         wrong = not exact and expected.prediction.stopped is None
         return self.predictor.learned() or wrong
 
-    def _in_reach(self, batch: Any) -> Any:
-        return on_host(batch) if not self._model.transfer.direct else batch
+    def _on_host(self, batch: Any) -> Any:
+        return on_host(batch) if not self._steps.transfer.direct else batch
 
-    def _tell_obstacle(self, calls: int) -> None:
+    def _warn_of_obstacle(self, calls: int) -> None:
         way = self._loop.way
         if not self._loop.settled:
             return
         if way is None:
-            self._tell(
+            self._warn_once(
                 f"how a batch becomes the model's arguments, at {self._call_place}, cannot be recorded "
-                f"({self._loop.obstacle}); {_PREPARE if self._model.loaders < 2 else _TOGETHER}"
+                f"({self._loop.obstacle}); {_PREPARE if self._loop.takes_one_loader else _TOGETHER}"
             )
         elif calls > len(way) and self._loop.obstacle is not None:
             known = "first call's" if len(way) == 1 else f"first {len(way)} calls'"
-            self._tell(_SEVERAL.format(known, self._loop.obstacle, self._call_place))
+            self._warn_once(_SEVERAL.format(known, self._loop.obstacle, self._call_place))
 
     def _may_read_all(self, access: Access) -> bool:
         """Whether all rows of the table are wanted: it is read in full, or small and any row may be meant."""
         return access.kind == "full" or (
-            access.kind == "unpredictable" and self._model.tables[access.table].shape[0] <= SMALL_TABLE
+            access.kind == "unpredictable" and self._steps.tables[access.table].shape[0] <= SMALL_TABLE
         )
 
     def _report(self, prediction: Prediction) -> None:
@@ -281,28 +302,28 @@ class PredictedKeys:
                 continue
             where = f"{access.where}{source_line(access.where)}"
             if access.kind == "full":
-                self._tell(
+                self._warn_once(
                     f"{access.table!r} is read in full, at {where}: all of its rows are announced for such "
                     "batches; look up the rows that a batch needs where those will do"
                 )
             elif self._may_read_all(access):
-                self._tell(
+                self._warn_once(
                     f"rows of {access.table!r} depend on parameters{self._unknown()}, at {where}: "
                     "all are announced"
                 )
             else:
-                self._tell(
+                self._warn_once(
                     f"rows of {access.table!r} depend on parameters{self._unknown()}, at {where}: pulled on "
                     "demand; if you know which rows may be meant, give AdaDataLoader `keys=`",
                     f"{access.table!r} depends on parameters, at {where}",
                 )
         for name, where in prediction.dense_reads:
-            self._tell(
+            self._warn_once(
                 f"all of {name!r} travels in every step, as it is no table, but only rows of it are read, at "
                 f"{where}{source_line(where)}: give AdaModel `tables=[{name!r}]`"
             )
         if prediction.stopped is not None and not prediction.waits:
-            self._tell(
+            self._warn_once(
                 f"prediction could not go on, later rows are pulled on demand: {prediction.stopped}; have "
                 "the batch alone decide what forward reads, or give AdaDataLoader `keys=`",
                 prediction.stopped,
@@ -324,7 +345,7 @@ class PredictedKeys:
             else ""
         )
 
-    def _tell(self, message: str, on_demand: str | None = None) -> None:
+    def _warn_once(self, message: str, on_demand: str | None = None) -> None:
         if message not in self._told:
             self._told.add(message)
             _log.warning(message)
@@ -336,17 +357,17 @@ def _nothing() -> None:
     pass
 
 
-def table_name(model: AdaModel, table: Any) -> str:
+def table_name(steps: Steps, table: Any) -> str:
     """The qualified parameter name of a table given by that name, by its module's name, or as a module."""
     if isinstance(table, nn.Module):
-        found = next((name for name, module in model.module.named_modules() if module is table), None)
+        found = next((name for name, module in steps.module.named_modules() if module is table), None)
         if found is None:
             raise ValueError(f"the module {name_of(type(table))} is not part of the model")
         table = found
     for name in (table, f"{table}.weight" if table else "weight"):
-        if name in model.tables:
+        if name in steps.tables:
             return str(name)
-    raise ValueError(f"the model has no table {table!r}; it has {', '.join(model.tables)}")
+    raise ValueError(f"the model has no table {table!r}; it has {', '.join(steps.tables)}")
 
 
 def _combined(functions: Mapping[Any, KeyFunction]) -> KeyFunction:

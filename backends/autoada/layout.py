@@ -13,7 +13,7 @@ from torch import nn
 import adaps
 from adaps.optimizers import Optimizer as Rule
 from autoada.access.tables import find_tables
-from autoada.adoption import optimizers_of
+from autoada.negatives import sampling_of
 from autoada.optimizers import Optimizers, RuleGroup, rule_groups
 from autoada.parameter import TableParameter
 
@@ -89,6 +89,16 @@ class Layout:
     rules: dict[str, int]
     device: torch.device
 
+    def group_of(self, table: str) -> RuleGroup:
+        """The rule of a server table."""
+        return self.groups[self.rules[table]]
+
+    def optimizer_of(self, table: str) -> torch.optim.Optimizer:
+        """The user's own optimizer, which changes the parameters of a table of shared ones."""
+        optimizer = self.group_of(table).optimizer
+        assert optimizer is not None
+        return optimizer
+
     def server_tables(self) -> list[adaps.Table]:
         """What the server has to be made with."""
         result = []
@@ -100,10 +110,11 @@ class Layout:
                 if parameter.is_meta
                 else adaps.Constant(0.0)
             )
-            rule = self.groups[self.rules[name]].rule_of(name)
-            result.append(adaps.Table(name, rows=shape[0], length=prod(shape[1:]), optimizer=rule, init=init))
+            rule = self.group_of(name).rule_of(name)
+            sampling = sampling_of(parameter)
+            result.append(adaps.Table(name, shape[0], prod(shape[1:]), rule, init, sampling=sampling))
         for dense in self.dense:
-            rule = self.groups[self.rules[dense.table]].rule_of(dense.table)
+            rule = self.group_of(dense.table).rule_of(dense.table)
             result.append(adaps.Table(dense.table, rows=dense.rows, length=dense.length, optimizer=rule))
         return result + [
             adaps.Table(shared.table, rows=TURNS * shared.shared_rows, length=shared.length)
@@ -158,25 +169,6 @@ def layout_of(
         (shared if own else dense).append(_dense_layout(table, parameters, dtype))
         rules[table] = number
     return Layout(sparse, tuple(dense), tuple(shared), groups, rules, device)
-
-
-def create_node(
-    model: nn.Module,
-    optimizer: Optimizers | Rule | None = None,
-    *,
-    tables: Iterable[str] | None = None,
-    **options: Any,
-) -> adaps.Node:
-    """The node for `AdaModel`s of `model`, shared by this process's worker threads.
-
-    Parameters
-    ----------
-    model, optimizer, tables
-        As for `AdaModel`. Only shapes and rules are taken; the model is not changed.
-    **options
-        Further arguments of `adaps.Node`, such as ``workers``.
-    """
-    return adaps.Node(layout_of(model, optimizers_of(model, optimizer), tables).server_tables(), **options)
 
 
 def _device_of(model: nn.Module, tables: Container[str]) -> torch.device:

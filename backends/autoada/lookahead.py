@@ -37,11 +37,13 @@ class Lookahead:
     ----------
     batches : int
         How many batches to fetch ahead now.
+    adapts : bool
+        Whether it follows how late rows come.
     """
 
     def __init__(self, given: int | Literal["auto"]) -> None:
         self.batches = FIRST if given == "auto" else given
-        self._adapts = given == "auto"
+        self.adapts = given == "auto"
         self._tried: dict[int, float] = {}
         self._settling = self.batches + 1
         self._steps = 0
@@ -55,7 +57,7 @@ class Lookahead:
 
         Afterwards `announced` says whether its rows were announced before: others cannot be local.
         """
-        if not self._adapts or node.world_size == 1:  # then every row is local
+        if not self.adapts or node.world_size == 1:  # then every row is local
             yield
             return
         before = node.stats()

@@ -12,7 +12,7 @@ from torch import nn
 from autoada.access.accesses import user_location
 from autoada.access.binding import Binding, Prepare, Recording
 from autoada.access.program import NotRecorded
-from autoada.model import AdaModel
+from autoada.steps import ThreadLoops
 
 RECORDED_BATCHES = 3
 """Batches whose way to the model is recorded; two of them have to agree."""
@@ -60,7 +60,7 @@ def call_all(way: Way, model: nn.Module, batch: Any) -> None:
 
 
 class LoopRecorder:
-    """Listens to the model's calls in the first batches.
+    """Listens to a model's calls in the first batches.
 
     The first call of the first batch gives a way that is used at once; a second batch has to confirm it. If a
     batch turns out to have several calls, all calls of the batches that follow are recorded. A method that
@@ -68,8 +68,6 @@ class LoopRecorder:
 
     Parameters
     ----------
-    model : AdaModel
-        Whose calls are followed.
     changed : callable
         Called when a call of the model has made `way` another one, before the forward begins.
 
@@ -87,8 +85,7 @@ class LoopRecorder:
         ``file:line`` of the last call that was recorded.
     """
 
-    def __init__(self, model: AdaModel, changed: Callable[[], None]) -> None:
-        self._model = model
+    def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
         self.way: tuple[RecordedCall, ...] | None = None
         self.obstacle: str | None = None
@@ -98,8 +95,9 @@ class LoopRecorder:
         self._all_calls = False
         self._seen: list[tuple[RecordedCall, ...]] = []
         self._recording: Recording | None = None
+        self._loops: ThreadLoops | None = None
         self._calls: list[RecordedCall] = []
-        self._present: _Present | None = None
+        self._in_progress: _CallInProgress | None = None
         self._helpers: set[str] = set()
         self._late = False
         self._uncalled = 0
@@ -109,8 +107,14 @@ class LoopRecorder:
         """What follows the loop between calls."""
         return self._recording
 
-    def hand_out(self, batch: Any) -> None:
-        """The loop gets `batch`."""
+    @property
+    def takes_one_loader(self) -> bool:
+        """Whether the batches that a step uses come from one loader."""
+        return self._loops is None or len(self._loops.loaders) < 2
+
+    def hand_out(self, batch: Any, loops: ThreadLoops) -> None:
+        """The loop, which is one of `loops`, gets `batch`."""
+        self._loops = loops
         if self.settled:
             return
         self._uncalled += 1
@@ -118,7 +122,7 @@ class LoopRecorder:
             return  # the model may be one that this loop does not use
         self._calls = []
         self._recording = Recording(batch)
-        self._model.listen(self)
+        loops.listen(self)
         self._recording.start()
 
     def called(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -128,7 +132,8 @@ class LoopRecorder:
         assert recording is not None
         recording.stop()
         self.where = user_location()
-        present = self._present = _Present(target, (self.way, self.settled, self.numbers_vary, self.obstacle))
+        known = (self.way, self.settled, self.numbers_vary, self.obstacle)
+        present = self._in_progress = _CallInProgress(target, known)
         try:
             present.call = RecordedCall(target, recording.arguments(args, kwargs))
         except NotRecorded as reason:
@@ -140,7 +145,7 @@ class LoopRecorder:
 
     def left(self, output: Any, counts: bool) -> None:
         """The call has given `output`; does it count as one of the model?"""
-        present, self._present = self._present, None
+        present, self._in_progress = self._in_progress, None
         assert present is not None
         if counts:
             self._helpers.discard(present.target)
@@ -175,7 +180,7 @@ class LoopRecorder:
         """The loop has ended, maybe in the middle of a batch."""
         self._end_recording()
 
-    def _take(self, present: _Present) -> bool:
+    def _take(self, present: _CallInProgress) -> bool:
         """The call is one of the model; whether `way` has changed."""
         if present.call is None:
             self.obstacle = present.reason
@@ -184,7 +189,7 @@ class LoopRecorder:
             self._calls.append(present.call)
         return not self._all_calls and self._learn()
 
-    def _take_back(self, present: _Present) -> bool:
+    def _take_back(self, present: _CallInProgress) -> bool:
         """The call was none of the model after all; whether `way` has changed."""
         before = self.way
         if present.call is not None:
@@ -213,7 +218,7 @@ class LoopRecorder:
             self.way = None
         if len(self._seen) == RECORDED_BATCHES and not self.settled:
             self.settled = True
-            merged = _merged(*self._seen[-2:]) if self._model.loaders < 2 else None
+            merged = _merged(*self._seen[-2:]) if self.takes_one_loader else None
             if merged is not None:
                 self.way, self.numbers_vary = merged, _numbers(merged) != _numbers(self._seen[-2])
             else:
@@ -229,11 +234,12 @@ class LoopRecorder:
         if self._recording is not None:
             self._recording.stop()
             self._recording = None
-            self._model.listen(None)
+            if self._loops is not None:
+                self._loops.stop_listening(self)
 
 
 @dataclass
-class _Present:
+class _CallInProgress:
     """The call that is going on, and what was known before it."""
 
     target: str

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,32 +14,25 @@ from torch import Tensor, nn
 import adaps
 from adaps.optimizers import Optimizer as Rule
 from autoada.access.tables import hidden_tables
-from autoada.adoption import optimizers_of, register, release, tell
+from autoada.adoption import optimizers_of, register, release, tell_differences
 from autoada.calls import Calls, DirectCalls, is_method, method
 from autoada.checkpoint import WorkerState
-from autoada.dense import DenseParameters
-from autoada.freshness import STALENESS, Freshness
+from autoada.freshness import STALENESS, Freshness, Together
 from autoada.guard import ONE_PROCESS, PARALLEL, refuse_new_parameters
 from autoada.layout import layout_of
+from autoada.management import node_of, training_of
 from autoada.optimizers import Optimizers, listed
 from autoada.parameter import TableParameter, check_replaceable, replace_parameters
-from autoada.rows import Expected
-from autoada.schedules import Schedules
-from autoada.shared import SharedParameters
+from autoada.parts import Parts
+from autoada.position import Positioned
 from autoada.state import load_all_but_tables, state_of
-from autoada.step import NO_REPLAY, CallListener, Step, push_at_step
+from autoada.steps import Member, Steps, push_at_step
 from autoada.table import Read, RemoteTable
 from autoada.transfer import Transfer
 
-if TYPE_CHECKING:
-    from autoada.dataloader import AdaDataLoader
-
-FOREVER = 2**40
-"""A clock that no training reaches."""
-
 _log = logging.getLogger("autoada")
-_made = threading.local()
-_everywhere: weakref.WeakSet[AdaModel] = weakref.WeakSet()
+_made: list[weakref.ref[AdaModel]] = []
+"""All models of this process that still exist, in the order in which they were wrapped."""
 
 
 class AdaModel(nn.Module):
@@ -82,6 +74,8 @@ class AdaModel(nn.Module):
         In steps, 1 or more. What any worker pushed and the server had so many steps of this worker ago is in
         what this worker reads, and what this worker pushed then is at the server. A small limit costs waiting
         and a large one freshness: momentum in particular oscillates where gradients come late.
+    policy : adaps.Policy, optional
+        How each parameter is managed, as for `create_node`, if the model makes its own node.
 
     Raises
     ------
@@ -94,8 +88,8 @@ class AdaModel(nn.Module):
     -----
     What torch's dense optimizers do to rows in steps in which they have no gradient (by momentum, by weight
     decay, by averages that forget), a single worker does when they are next read; only the moments of Adam
-    without weight decay, and of AdamW, change with gradients alone, as with `torch.optim.SparseAdam`. Among
-    several workers a row changes only with a gradient.
+    without weight decay, and of AdamW, change with gradients alone, as with `torch.optim.SparseAdam`, which
+    is said once. Among several workers a row changes only with a gradient.
 
     Making one is collective: every worker of every node has to do it.
     """
@@ -109,10 +103,13 @@ class AdaModel(nn.Module):
         worker: int = 0,
         tables: Iterable[str] | None = None,
         staleness: int = STALENESS,
+        policy: adaps.Policy | None = None,
     ) -> None:
         super().__init__()
         optimizer = optimizers_of(model, optimizer)
         layout = layout_of(model, optimizer, tables)
+        if policy is not None and node is not None:
+            raise ValueError("policy is given beside a node, which has one already: give it to create_node")
         for name, module in model.named_modules():
             if isinstance(module, PARALLEL):
                 raise ValueError(
@@ -125,38 +122,33 @@ class AdaModel(nn.Module):
                 )
         check_replaceable(layout.tables)
         self._owns_node = node is None
-        self.node = adaps.Node(layout.server_tables()) if node is None else node
+        self.node = node_of(model, layout, policy) if node is None else node
         self.worker = self.node.worker(worker)
+        member = Member(self.node, self.worker, worker)
+        self._member = member
         self._freshness = Freshness(self.worker, staleness, alone=self.node.world_size == 1)
-        self._number = worker
-        self._leads = self.node.rank == 0 and worker == 0
+        training = training_of(self.node)
+        self._together = Together(self.worker, training.every, member.shares)
         self._layout = layout
-        self.transfer = Transfer(layout.device)
+        self._transfer = Transfer(layout.device)
         self._immediate = not listed(optimizer)
-        if self._leads:
-            tell(model, optimizer)
+        if member.leads:
+            groups = [layout.group_of(name) for name in layout.tables]
+            keep = {type(each.optimizer).__name__ for each in groups if each.keeps_idle_moments}
+            tell_differences(model, optimizer, keep)
             for name, remedy in hidden_tables(model, layout.tables).items():
                 _log.warning("all of %r travels in every step, as it is no table; %s", name, remedy)
-        self.closed = False
-        self._step = Step()
-        self._schedules = Schedules(
-            layout.groups, layout.rules, {name: self.node.table(name) for name in layout.rules}
-        )
-        self.reads: list[Read] = []
-        """What the expected forward passes read since `expect`, in order."""
-        self._tables = self._make_tables()
-        self._dense = self._make_dense(model)
-        self._shared = self._make_shared(model)
-        parts: dict[str, RemoteTable | DenseParameters | SharedParameters] = {
-            **self._tables,
-            **self._dense,
-            **self._shared,
-        }
-        self._parts = [(layout.groups[layout.rules[name]].optimizer, part) for name, part in parts.items()]
-        self._initialise()
-        replace_parameters(layout.tables, self._tables)
+        reads: list[Read] = []
+        on_gradient = self._gradient_arrived if self._immediate else None
+        self._parts = Parts(model, layout, member, self._transfer, reads, on_gradient, training)
+        self._parts.initialise()
+        replace_parameters(layout.tables, self._parts.tables)
         refuse_new_parameters(model, self)
-        self._calls = Calls(self._step, self._tables.values(), self.reads, self._refresh)
+        # On one node every row is where it is read.
+        self.lookaheads = {} if self.node.world_size == 1 else dict(training.lookaheads)
+        """Batches that are announced ahead, by the names of parameters for which the policy says it."""
+        self._steps = Steps(model, member, self._parts.tables, reads, self._transfer, self.lookaheads)
+        self._calls = Calls(self._steps, self._parts)
         self._followed = {"": DirectCalls(self._calls, "", model)}
         self.module = model
         if self._immediate:
@@ -166,7 +158,7 @@ class AdaModel(nn.Module):
         for each in listed(optimizer):
             push_at_step(each, lambda parameter: id(parameter) in own, self.push)
         register(model, listed(optimizer))
-        _remember(self)
+        _made[:] = [*(reference for reference in _made if reference() is not None), weakref.ref(self)]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The wrapped model's forward."""
@@ -217,80 +209,17 @@ class AdaModel(nn.Module):
             self._push(optimizer)
 
     def _push(self, optimizer: torch.optim.Optimizer | None) -> None:
-        self._step.push_queued = False
+        self._parts.push_queued = False
         self._calls.stepping()
-        self._schedules.follow()
-        parts = [part for owner, part in self._parts if optimizer is None or owner is optimizer]
-        for part in parts:
-            part.collect()
-        self.transfer.finish()
-        for part in parts:
-            part.push()
-        if optimizer is not None:
-            for part in parts:
-                if isinstance(part, DenseParameters):
-                    part.follow_step()
-        self._step.stale = self.shares > 1 or optimizer is None
+        self._together.before_push()
+        self._parts.push(optimizer)
+        self._together.after_push()
         self._freshness.step()
 
     @property
-    def calls(self) -> int:
-        """Calls in training mode since `expect` that came to their end."""
-        return self._step.calls
-
-    @property
-    def first_target(self) -> str:
-        """What the first of these calls called: a method or module by its dotted name, or the model."""
-        return self._step.first_target
-
-    def listen(self, listener: CallListener | None) -> None:
-        """Have `listener` told about the calls in training mode that follow."""
-        self._step.listener = listener
-
-    def turn(self, loader: object, end: Callable[[object], None] | None) -> None:
-        """Another batch of `loader` is about to be used, if `end` is given, which ends its use.
-
-        The one before is done. Loaders that alternate end each other's batches: `end` is given the loader
-        whose turn comes.
-        """
-        step = self._step
-        before, step.end_turn = step.end_turn, None
-        if before is not None:
-            before(loader)
-        step.end_turn = end
-        if end is not None:
-            step.loaders.add(loader)
-
-    def end_clock(self, calls: int, loader: object) -> None:
-        """The batch in use, with which the model was called `calls` times, is done; the turn is `loader`'s.
-
-        What several loaders give before the model is called is used together, at one clock.
-        """
-        step = self._step
-        if calls > 0 or loader in step.loaders:
-            step.loaders.clear()
-            self.worker.advance_clock()
-
-    def end_loop(self) -> None:
-        """The loop has ended in the middle of a batch."""
-        self._step.end_turn = None
-        self._step.loaders.clear()
-
-    @property
-    def loaders(self) -> int:
-        """How many loaders gave batches that are used at this clock."""
-        return len(self._step.loaders)
-
-    def expect(self, expected: Expected | None) -> None:
-        """Say what the forward passes in training mode that follow will read: `expected`."""
-        self._calls.next_batch()
-        step = self._step
-        step.calls = 0
-        step.expected_calls = 1 if expected is None else expected.calls
-        step.replay = NO_REPLAY if expected is None else expected.around
-        self.reads.clear()
-        for name, table in self._tables.items():
-            table.expect(None if expected is None else expected.rows.get(name))
+    def closed(self) -> bool:
+        """Whether this model, or the node under it, is closed."""
+        return self._steps.closed or self.node.closed
 
     def keys_of(self, table: str, ids: Tensor) -> Tensor:
         """The server's keys of rows of a table: int64, of the shape of `ids`.
@@ -302,19 +231,19 @@ class AdaModel(nn.Module):
         ids : Tensor
             Row ids, int64, on the CPU; duplicates stay.
         """
-        return self._tables[table].keys(ids)
+        return self._steps.keys_of(table, ids)
 
     @property
     def tables(self) -> dict[str, RemoteTable]:
         """The tables by the parameters' qualified names."""
-        return self._tables
+        return self._parts.tables
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """The wrapped model's own state; it loads into the plain model.
 
         Tables are gathered from all nodes, into host memory.
         """
-        self._refresh()
+        self._parts.refresh()
         return state_of(self.module, *args, **kwargs)
 
     def load_state_dict(
@@ -323,22 +252,13 @@ class AdaModel(nn.Module):
         """Load the state of a plain or a wrapped model. Collective; the state of rank 0 counts."""
         del assign  # the parameters' memory is the server's
         loaded, tables = load_all_but_tables(self.module, state_dict, strict)
-        self.worker.begin_setup()
-        if self._leads:
-            for table, values in tables:
-                table.write(values)
-            for dense in self._dense.values():
-                dense.initialise()
-        self.worker.end_setup()
-        for shared in self._shared.values():
-            shared.begin()
-        self._pull()
+        self._parts.load(tables)
         return loaded
 
     def checkpoint(
         self,
         directory: str | os.PathLike[str],
-        loader: AdaDataLoader | None = None,
+        loader: Positioned | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
         """Collective: write to files all that `restore` needs to go on with the training.
@@ -361,16 +281,11 @@ class AdaModel(nn.Module):
         adaps.CheckpointError
             On every worker, if anything could not be written.
         """
-        for table in self._tables.values():
-            table.catch_up()
-        for dense in self._dense.values():
-            dense.keep_changes()
+        self._parts.settle()
         kept = self._own_state().take(loader, extra)
-        self.node.checkpoint(directory, worker=self._number, extra=kept)
+        self.node.checkpoint(directory, worker=self._member.number, extra=kept)
 
-    def restore(
-        self, directory: str | os.PathLike[str], loader: AdaDataLoader | None = None
-    ) -> dict[str, Any]:
+    def restore(self, directory: str | os.PathLike[str], loader: Positioned | None = None) -> dict[str, Any]:
         """Collective: go on from a checkpoint of this model; gives the `extra` of this worker.
 
         The number of nodes and workers may be another one. Then buffers and `extra` are those of the first
@@ -392,42 +307,29 @@ class AdaModel(nn.Module):
         adaps.CheckpointError
             On every worker, if there is no complete checkpoint or it does not fit; nothing is changed then.
         """
-        restored = self.node.restore(directory, worker=self._number)
+        restored = self.node.restore(directory, worker=self._member.number)
         extra = self._own_state().put(restored, loader, self.shares)
-        self._schedules.restored()
-        for table in self._tables.values():
-            table.resume(restored.same_workers)
-        self._pull()
+        self._parts.resume(restored.same_workers)
         return extra
-
-    def begins_data(self) -> bool:
-        """Whether other workers train, too, and this one has not used any batch before; once."""
-        began, self._step.data_began = self._step.data_began, True
-        return not began and self.shares > 1
-
-    def count_shared(self) -> int:
-        """The number of another loader whose data all workers share."""
-        self._step.loaders_shared += 1
-        return self._step.loaders_shared
 
     @property
     def share(self) -> int:
         """The number of this worker among all that train together."""
-        return self.node.rank * self.node.workers + self._number
+        return self._member.share
 
     @property
     def shares(self) -> int:
         """How many workers train together."""
-        return self.node.world_size * self.node.workers
+        return self._member.shares
 
     def _own_state(self) -> WorkerState:
         return WorkerState(
-            self.module, self._layout.groups, self._tables.values(), self._shared.values(), self.transfer
+            self.module, self._layout.groups, self.tables.values(), self._parts.shared, self._transfer
         )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AdaModel:
         """What ``to()``, ``cuda()``, ``double()`` and their like do."""
-        here = torch.empty(0, device=self.transfer.device)
+        here = torch.empty(0, device=self._transfer.device)
         there = fn(here)
         if (there.device, there.dtype) != (here.device, here.dtype):
             raise RuntimeError(
@@ -437,7 +339,7 @@ class AdaModel(nn.Module):
 
     def close(self) -> None:
         """Collective: end this worker's part, and the node if the model made it."""
-        self.closed = True
+        self._steps.closed = True
         release(self.module)
         self.worker.finalize()
         if self._owns_node:
@@ -464,77 +366,6 @@ class AdaModel(nn.Module):
         elif name not in self._followed:
             self._followed[name] = DirectCalls(self._calls, name, module)
 
-    def _make_tables(self) -> dict[str, RemoteTable]:
-        return {
-            name: RemoteTable(
-                name,
-                parameter.shape,
-                self.worker,
-                self.node.table(name),
-                self.transfer,
-                self.reads,
-                self._gradient_arrived,
-                self.shares == 1 and self._rule_of(name).moves_idle_rows,
-                parameter.dtype,
-            )
-            for name, parameter in self._layout.tables.items()
-        }
-
-    def _make_dense(self, model: nn.Module) -> dict[str, DenseParameters]:
-        parameters = dict(model.named_parameters())
-        return {
-            dense.table: DenseParameters(
-                dense, parameters, self.worker, self.node.table(dense.table), self.transfer, self.shares > 1
-            )
-            for dense in self._layout.dense
-        }
-
-    def _make_shared(self, model: nn.Module) -> dict[str, SharedParameters]:
-        parameters = dict(model.named_parameters())
-        result = {}
-        for shared in self._layout.shared:
-            optimizer = self._layout.groups[self._layout.rules[shared.table]].optimizer
-            assert optimizer is not None
-            result[shared.table] = SharedParameters(
-                shared,
-                parameters,
-                self.worker,
-                self.node.table(shared.table),
-                self.transfer,
-                optimizer,
-                self._leads,
-            )
-        return result
-
-    def _rule_of(self, table: str) -> Any:
-        return self._layout.groups[self._layout.rules[table]].rule_of(table).rule()
-
-    def _initialise(self) -> None:
-        """Rank 0's weights become the server's."""
-        self.worker.begin_setup()
-        if self._leads:
-            for name, parameter in self._layout.tables.items():
-                if not parameter.is_meta:
-                    self._tables[name].write(parameter)
-            for dense in self._dense.values():
-                dense.initialise()
-        self.worker.end_setup()
-        for shared in self._shared.values():
-            shared.begin()
-        for dense in self._dense.values():  # every worker needs them in every step
-            self.worker.intent(dense.keys, self.worker.current_clock, FOREVER)
-        self._pull()
-
-    def _refresh(self) -> None:
-        for dense in self._dense.values():
-            dense.keep_changes()
-        self._pull()
-
-    def _pull(self) -> None:
-        for dense in self._dense.values():
-            dense.pull()
-        self._step.stale = False
-
     def _push_after_backward(self, model: nn.Module) -> None:
         def arrived(parameter: Tensor) -> None:
             if self.training:
@@ -547,42 +378,26 @@ class AdaModel(nn.Module):
                 parameter.register_post_accumulate_grad_hook(arrived)
 
     def _gradient_arrived(self) -> None:
-        if self._immediate and not self._step.push_queued:
-            self._step.push_queued = True
+        if self._immediate and not self._parts.push_queued:
+            self._parts.push_queued = True
             # runs when the whole backward pass is over: a row's gradients have to be complete
             torch.autograd.Variable._execution_engine.queue_callback(self.push)
 
 
-def _remember(model: AdaModel) -> None:
-    _everywhere.add(model)
-    _made.models = [*(reference for reference in _of_thread() if reference() is not None), weakref.ref(model)]
+def steps_of(model: AdaModel) -> Steps:
+    """What loaders have to know of a wrapped model."""
+    return model._steps
 
 
-def _of_thread() -> list[weakref.ref[AdaModel]]:
-    made: list[weakref.ref[AdaModel]] = getattr(_made, "models", [])
-    return made
-
-
-def current_models() -> list[AdaModel]:
-    """The `AdaModel`s that this thread made and that are not closed, the last one first.
-
-    For a thread that made none it is the one that others made.
+def open_models() -> list[AdaModel]:
+    """The `AdaModel`s of this process that are not closed, the last one first; if all are, the last one.
 
     Raises
     ------
     RuntimeError
-        If there is none, or others made several.
+        If there is none.
     """
-    here = [model for model in (reference() for reference in _of_thread()) if model is not None]
-    own = [model for model in reversed(here) if not (model.closed or model.node.closed)]
-    others = [model for model in list(_everywhere) if not (model.closed or model.node.closed)]
-    if own or len(others) == 1:
-        return own or others
-    if others:
-        raise RuntimeError(
-            f"this thread made no AdaModel, and others made {len(others)}: say which one reads, as in "
-            "AdaDataLoader(loader, model=model)"
-        )
-    if here:
-        return here[-1:]
-    raise RuntimeError("there is no AdaModel to announce rows for: make AdaModel(model) before iterating")
+    models = [model for model in (reference() for reference in reversed(_made)) if model is not None]
+    if not models:
+        raise RuntimeError("there is no AdaModel to announce rows for: make AdaModel(model) before iterating")
+    return [model for model in models if not model.closed] or models[:1]

@@ -61,6 +61,13 @@ class RuleGroup:
             )
         return self.rule
 
+    @property
+    def keeps_idle_moments(self) -> bool:
+        """Whether moments of rows without a gradient stay, where those of the user's optimizer decay."""
+        if not isinstance(self.optimizer, torch.optim.Adam | torch.optim.AdamW) or self.rule is None:
+            return False
+        return isinstance(self.rule, adaps.AdamW) or not self.rule.rule().moves_idle_rows
+
     def present_rule(self) -> Rule:
         """The rule with the options that the optimizer has now.
 

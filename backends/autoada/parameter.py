@@ -71,8 +71,10 @@ class TableParameter(nn.Parameter):
         cls, func: TorchFunction, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        kind = kind_of(func)
         with torch._C.DisableTorchFunctionSubclass():
+            if func is F.embedding:  # nearly every read, and costs as much as the read itself
+                return _embedding(func, args, kwargs)
+            kind = kind_of(func)
             if kind is Kind.METADATA:
                 return func(*args, **kwargs)
             handler: Handler = _HANDLERS.get(kind, _with_whole_tables)
@@ -96,24 +98,30 @@ def replace_parameters(parameters: Mapping[str, nn.Parameter], tables: Mapping[s
 
 
 def _embedding(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    ids, weight = lookups.embedding_arguments(func, args, kwargs)
+    given = kwargs
+    if func is F.embedding and len(args) == 2:  # as modules call it
+        ids, weight = args
+    else:
+        ids, weight = lookups.embedding_arguments(func, args, kwargs)
+        names = lookups.EMBEDDING_NAMES if func is F.embedding else lookups.KERNEL_EMBEDDING_NAMES
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
     if not isinstance(weight, TableParameter):
         return _with_whole_tables(func, args, kwargs)
-    names = lookups.EMBEDDING_NAMES if func is F.embedding else lookups.KERNEL_EMBEDDING_NAMES
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    padding = given.get("padding_idx")
+    if padding is not None and func is not F.embedding and padding < 0:
+        padding = None  # as the kernel has it
+    plainly = given.get("max_norm") is None and not given.get("scale_grad_by_freq")
+    if plainly and not torch._C._functorch.is_batchedtensor(ids):
+        read = weight.table.read_as_asked(ids, weight.requires_grad, padding)
+        if read is not None:
+            return read
     rows = _read(weight, ids)
     if given.get("max_norm") is not None:
         weight.table.shrink_norms(rows, given["max_norm"], given.get("norm_type", 2.0))
-    padding = given.get("padding_idx")
-    if padding is not None and (func is F.embedding or padding >= 0):
+    if padding is not None:
         padding = weight.table.position(rows, padding)
-    else:
-        padding = None
-    return F.embedding(
-        rows.inverse,
-        rows.values,
-        padding_idx=padding,
-        scale_grad_by_freq=given.get("scale_grad_by_freq", False),
+    return torch.embedding(
+        rows.values, rows.inverse, -1 if padding is None else padding, given.get("scale_grad_by_freq", False)
     )
 
 

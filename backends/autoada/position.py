@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 from autoada.random_state import RandomState, random_state, set_random_state
+
+
+class Positioned(Protocol):
+    """A loader that knows where it is; `AdaDataLoader` is one."""
+
+    position: Position
 
 
 class Position:

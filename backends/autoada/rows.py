@@ -79,17 +79,17 @@ def rows_of_reads(
 def unique_rows(ids: Sequence[Tensor]) -> tuple[Tensor, tuple[Lookup, ...]]:
     """Distinct row ids of several reads of one table, and the reads with positions among them."""
     if len(ids) == 1:
-        unique, inverse = adaps.deduplicate(_plain(ids[0]))
+        unique, inverse = adaps.deduplicate(host_ids(ids[0]))
         return unique, (Lookup(ids[0], inverse.view(ids[0].shape)),)
-    unique, inverse = adaps.deduplicate(torch.cat([_plain(part).reshape(-1) for part in ids]))
+    unique, inverse = adaps.deduplicate(torch.cat([host_ids(part).reshape(-1) for part in ids]))
     parts = inverse.split([part.numel() for part in ids])
     return unique, tuple(
         Lookup(given, part.view(given.shape)) for given, part in zip(ids, parts, strict=True)
     )
 
 
-def _plain(ids: Tensor) -> Tensor:
-    """int64, contiguous, on the CPU."""
+def host_ids(ids: Tensor) -> Tensor:
+    """Ids as the server takes them: int64, contiguous, on the CPU."""
     if ids.dtype is torch.int64 and ids.is_cpu and ids.is_contiguous() and not ids.requires_grad:
         return ids
     return ids.detach().to(device="cpu", dtype=torch.int64).contiguous()

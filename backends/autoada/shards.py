@@ -6,7 +6,7 @@ import copy
 import hashlib
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,9 +20,7 @@ from torch.utils.data import (
 )
 
 from autoada.access.batches import leaves
-
-if TYPE_CHECKING:
-    from autoada.model import AdaModel
+from autoada.steps import Member
 
 DIGESTED_BYTES = 1 << 20
 """Of each tensor of a batch at most so many count."""
@@ -33,7 +31,7 @@ _log = logging.getLogger("autoada")
 
 def check_shardable(loader: Any) -> None:
     """Raise TypeError or ValueError unless `sharded` knows how to share the batches of `loader`."""
-    by_hand = "give each node its part of the data yourself, by model.node.rank and model.node.world_size"
+    by_hand = "give each node its part of the data yourself, by member.node.rank and member.node.world_size"
     if not isinstance(loader, DataLoader):
         raise TypeError(f"shard=True takes a torch.utils.data.DataLoader, not a {_name(loader)}: {by_hand}")
     if isinstance(loader.dataset, IterableDataset):
@@ -50,17 +48,17 @@ def check_shardable(loader: Any) -> None:
         raise ValueError(f"shard=True cannot share what {_name(sampler)} gives, a sampler: {by_hand}")
 
 
-def sharded(loader: DataLoader[Any], model: AdaModel, number: int) -> DataLoader[Any]:
+def sharded(loader: DataLoader[Any], member: Member, number: int) -> DataLoader[Any]:
     """Collective: `loader` with this worker's part of its data set.
 
     A shuffled one is shuffled anew in each pass, by a seed that all workers get from the first: that of the
     loader's generator, or of PyTorch's own, plus `number`, that of this loader among all that are shared.
     """
-    if model.shares == 1:
+    if member.shares == 1:
         return loader
     shuffle = isinstance(loader.sampler, RandomSampler)
     sampler: DistributedSampler[Any] = DistributedSampler(
-        loader.dataset, model.shares, model.share, shuffle=shuffle, seed=_seed(loader, model, number)
+        loader.dataset, member.shares, member.share, shuffle=shuffle, seed=_seed(loader, member, number)
     )
     own = copy.copy(loader)
     # a DataLoader refuses assignments to these, because it would keep what it has made of them
@@ -70,15 +68,15 @@ def sharded(loader: DataLoader[Any], model: AdaModel, number: int) -> DataLoader
     return own
 
 
-def tell_same_data(model: AdaModel, batch: Any) -> None:
+def tell_same_data(member: Member, batch: Any) -> None:
     """Warn if another worker has begun with an equal batch: nobody has given them different data."""
     own = _digest(batch)
     if own is None:
         return
     try:
-        model.node.post(f"first batch of {model.share}", own)
-        others = [other for other in range(model.shares) if other != model.share]
-        same = [other for other in others if model.node.posted(f"first batch of {other}") == own]
+        member.node.post(f"first batch of {member.share}", own)
+        others = [other for other in range(member.shares) if other != member.share]
+        same = [other for other in others if member.node.posted(f"first batch of {other}") == own]
     except RuntimeError as error:  # the store has ended, with a node that has nothing left to train on
         _log.debug("first batches cannot be compared: %s", error)
         return
@@ -86,18 +84,18 @@ def tell_same_data(model: AdaModel, batch: Any) -> None:
         _log.warning(
             "workers %d and %d begin with equal batches, so both train on the same data: "
             "AdaDataLoader(loader, shard=True) gives each of them its part",
-            *sorted((same[0], model.share)),
+            *sorted((same[0], member.share)),
         )
 
 
-def _seed(loader: DataLoader[Any], model: AdaModel, number: int) -> int:
+def _seed(loader: DataLoader[Any], member: Member, number: int) -> int:
     name = f"seed of loader {number}"
-    if model.share == 0:
+    if member.share == 0:
         generator = loader.generator
         seed = torch.initial_seed() if generator is None else generator.initial_seed()
-        model.node.post(name, str((seed + number) % 2**62))
-    while (text := model.node.posted(name)) is None:
-        model.node.check()
+        member.node.post(name, str((seed + number) % 2**62))
+    while (text := member.node.posted(name)) is None:
+        member.node.check()
         time.sleep(_PATIENCE)
     return int(text)
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+import adaps
 from autoada.dense import gradient_of
 from autoada.layout import TURNS, DenseLayout
 from autoada.transfer import Transfer
@@ -45,8 +46,8 @@ class SharedParameters:
         self,
         layout: DenseLayout,
         parameters: Mapping[str, nn.Parameter],
-        worker: Any,
-        table: Any,
+        worker: adaps.Worker,
+        table: adaps.NodeTable,
         transfer: Transfer,
         optimizer: torch.optim.Optimizer,
         leads: bool,
@@ -82,13 +83,13 @@ class SharedParameters:
                 self._worker.set(keys, self._empty())
         self._worker.end_setup()
 
-    def collect(self) -> None:
+    def collect(self, scale: float) -> None:
         """Take the gradients of this worker."""
         given = torch.zeros(self._layout.shared_rows, self._layout.length, device=self._transfer.device)
         counts = given[self._layout.rows :].view(-1)
         for i, parameter in enumerate(self._parameters):
             if parameter.grad is not None:
-                self._span(given, i).copy_(gradient_of(parameter))
+                self._span(given, i).copy_(scale * gradient_of(parameter))
                 counts[i] = 1.0
         self._pushed = self._transfer.start_to_host(given)
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 import adaps
-from autoada.rows import Lookup, TableRows, unique_rows
+from autoada.rows import Lookup, TableRows, host_ids
 from autoada.transfer import Transfer
 
+_unsafe_view = torch.ops.aten._unsafe_view.default
 Read = tuple[str, Tensor | None]
 """Table and ids of one read; None stands for the whole table."""
 CHUNK_FLOATS = 1 << 22
+AWAITED = 16
+"""Pulls between two searches for those to which no backward pass leads any more."""
 
 
 class Rows(NamedTuple):
@@ -28,6 +31,36 @@ class Rows(NamedTuple):
     values: Tensor
     keys: Tensor
     inverse: Tensor
+
+
+class PulledRows(NamedTuple):
+    """Rows that were pulled, and their keys.
+
+    Attributes
+    ----------
+    values : Tensor
+        One for each key.
+    keys : Tensor
+        In host memory.
+    distinct : bool
+        Whether each key is there once.
+    ignored : int or None
+        A key whose rows get no gradient.
+    """
+
+    values: Tensor
+    keys: Tensor
+    distinct: bool = True
+    ignored: int | None = None
+
+
+class Pushed(NamedTuple):
+    """Gradients on their way, as `PulledRows` has the rows; in host memory once they have arrived there."""
+
+    keys: Tensor
+    gradients: Tensor
+    distinct: bool = True
+    ignored: int | None = None
 
 
 class RemoteTable:
@@ -47,44 +80,51 @@ class RemoteTable:
         To the device where rows are wanted.
     reads : list
         Where reads in training mode are noted, as long as `noting` is true.
-    on_gradient : callable
-        Called during the backward pass when a gradient of some rows has arrived.
+    on_gradient : callable or None
+        Called during the backward pass when a gradient of some rows has arrived, if anybody wants to know.
     catches_up : bool
         Whether rows that are used make up for the steps in which they had no gradient. Of several workers
         each would do it; there, such rows stay as they are.
     dtype : torch.dtype
         Of what the model reads, and of its gradients; the server has float32.
+    alone : bool
+        Whether there is no other node, so that a row is at hand as often as it is read.
     """
 
     def __init__(
         self,
         name: str,
         shape: torch.Size,
-        worker: Any,
-        table: Any,
+        worker: adaps.Worker,
+        table: adaps.NodeTable,
         transfer: Transfer,
         reads: list[Read],
-        on_gradient: Callable[[], None],
+        on_gradient: Callable[[], None] | None,
         catches_up: bool,
         dtype: torch.dtype = torch.float32,
+        alone: bool = False,
     ) -> None:
         self.name = name
         self.shape = shape
+        self._row_shape = shape[1:]
+        self._reads_as_asked = alone and transfer.direct and dtype is torch.float32
         self.training = True
         self._reads = reads
         self._worker = worker
         self._table = table
         self._transfer = transfer
-        self._pushed: list[tuple[Tensor, Tensor]] = []
+        self._collected: list[Pushed] = []
         self._on_gradient = on_gradient
         self._catches_up = catches_up
         self.dtype = dtype
         self._expected: TableRows | None = None
         self._position = 0
-        self._leaf: Tensor | None = None
+        self._leaf: PulledRows | None = None
         self._whole: Tensor | None = None
         self._whole_noted = False
         self.noting = True
+        self._awaited: list[PulledRows] = []  # rows that a backward pass may still give a gradient
+        self._most_awaited = AWAITED
         self._gradients: list[tuple[Tensor, Tensor]] = []
         self.steps = 0
         """Pushes with a gradient so far, of this worker."""
@@ -104,6 +144,16 @@ class RemoteTable:
         """Those of all rows."""
         return self.keys(torch.arange(self.shape[0]))
 
+    def prepare_sample(self, n: int, steps: int) -> int:
+        """Have the server prepare a sample of `n` rows for the step after so many."""
+        return self._worker.prepare_sample(self._table, n, self._worker.current_clock + steps)
+
+    def drawn_rows(self, sample: int, n: int) -> Tensor:
+        """The ids of the `n` rows of a sample."""
+        rows = torch.empty(n, dtype=torch.int64)
+        self._worker.pull_sample(sample, rows)
+        return rows
+
     # One step
 
     def expect(self, rows: TableRows | None) -> None:
@@ -117,30 +167,53 @@ class RemoteTable:
         """Pull rows anew when they are read again."""
         self._leaf = self._whole = None
 
+    def read_as_asked(self, ids: Tensor, requires_grad: bool, padding: int | None = None) -> Tensor | None:
+        """The row of each id, shape ``(*ids.shape, ...)``, as embeddings give it; None if `lookup` has to.
+
+        Where all rows are at hand and nobody foresaw them, one pass over the server's memory makes what a
+        model reads, and rows that are read twice are added up only where their gradients are applied. The row
+        `padding` gets no gradient.
+        """
+        if not self._reads_as_asked or self._expected is not None or self._whole is not None:
+            return None
+        if self.noting and self.training:
+            self._reads.append((self.name, ids))
+        keys = self._table.keys(host_ids(ids))
+        if self._catches_up:
+            self._table.catch_up(keys)
+        rows = torch.empty((*ids.shape, *self._row_shape))
+        self._worker.pull(keys, rows)
+        if not (requires_grad and self.training and torch.is_grad_enabled()):
+            return rows
+        ignored = None if padding is None else self._table.first_key + padding % self.shape[0]
+        self._track(PulledRows(rows, keys, False, ignored))
+        read: Tensor = _unsafe_view(rows, rows.shape)  # models may change it in place, which a leaf refuses
+        return read
+
     def lookup(self, ids: Tensor, requires_grad: bool) -> Rows:
         """The rows of `ids`; IndexError for one that does not exist."""
         track = requires_grad and self.training and torch.is_grad_enabled()
-        known = self._next_expected(ids)
+        expected = self._expected  # once: another thread may hand out the next batch
+        known = self._next_expected(expected, ids)
         if self.noting and self.training:
             self._reads.append((self.name, ids if known is None else known.ids))
-        if (
-            self._whole is not None and self._whole.requires_grad == track
-        ):  # nothing more to pull in this step
+        if self._whole is not None and self._whole.requires_grad == track:  # nothing more to pull
             if known is None and ids.numel() > 0:
                 self._table.keys(torch.stack(ids.aminmax()).to("cpu", torch.int64))
             return Rows(self._whole, self.all_keys, self._on_device(ids.long()))
         if known is not None:
-            assert self._expected is not None
-            keys = self._expected.keys
-            if self._leaf is None or self._leaf.requires_grad != track:
-                self._leaf = self._pull(keys, track)
+            assert expected is not None
+            keys = expected.keys
+            leaf = self._leaf
+            if leaf is None or leaf.keys is not keys or leaf.values.requires_grad != track:
+                leaf = self._leaf = PulledRows(self._pull(keys, track), keys)
             inverse = known.inverse
             if inverse.shape != ids.shape:
                 inverse = inverse.view(ids.shape)
-            return Rows(self._leaf, keys, self._on_device(inverse))
-        unique, (lookup,) = unique_rows([ids])
+            return Rows(leaf.values, keys, self._on_device(inverse))
+        unique, inverse = adaps.deduplicate(host_ids(ids))
         keys = self._table.keys(unique)
-        return Rows(self._pull(keys, track), keys, self._on_device(lookup.inverse))
+        return Rows(self._pull(keys, track), keys, self._on_device(inverse))
 
     def whole(self, requires_grad: bool) -> Tensor:
         """All rows, with the table's own shape."""
@@ -160,30 +233,35 @@ class RemoteTable:
     def drop_gradient(self) -> None:
         """Forget what has not been pushed."""
         self._gradients.clear()
+        self._forget_gradients()
 
-    def collect(self) -> None:
+    def collect(self, scale: float) -> None:
         """Take the gradients, to be pushed: each row once, as coalesced sparse gradients have it."""
-        self._merge()
-        self._pushed = [
-            (
-                keys,
-                self._transfer.start_to_host(
-                    gradient if gradient.dim() == 2 else gradient.reshape(keys.shape[0], -1)
-                ),
-            )
-            for keys, gradient in self._gradients
+        arrived = self._arrived()
+        if len(arrived) != 1 or self._gradients or scale != 1:
+            self._merge()
+            arrived = [
+                Pushed(keys, gradient if scale == 1 else scale * gradient)
+                for keys, gradient in self._gradients
+            ]
+            self._gradients.clear()
+        else:
+            self._forget_gradients()
+        self._collected = [
+            each._replace(gradients=self._transfer.start_to_host(each.gradients.contiguous()))
+            for each in arrived
         ]
-        self._gradients.clear()
 
-    def push(self) -> None:
-        """Hand over what was collected and has arrived in host memory."""
-        if self._pushed:
+    def take(self) -> list[Pushed]:
+        """What was collected and has arrived in host memory: the gradients of a step, which now is made."""
+        taken, self._collected = self._collected, []
+        if taken:
             self.steps += 1  # as torch.optim counts: a step without a gradient for the parameter is none
             self._table.set_step(self.steps, idle_rows=self._catches_up)
-        for keys, gradient in self._pushed:
-            self._worker.push_gradients(keys, gradient)
-        self._pushed.clear()
         self.forget_rows()
+        if self._awaited:
+            self._forget_unreachable()
+        return taken
 
     # Whole tables
 
@@ -241,10 +319,10 @@ class RemoteTable:
 
     # Helpers
 
-    def _next_expected(self, ids: Tensor) -> Lookup | None:
-        if not self.training or self._expected is None or self._position >= len(self._expected.lookups):
+    def _next_expected(self, expected: TableRows | None, ids: Tensor) -> Lookup | None:
+        if not self.training or expected is None or self._position >= len(expected.lookups):
             return None
-        lookup = self._expected.lookups[self._position]
+        lookup = expected.lookups[self._position]
         same_kind = lookup.ids.dtype is ids.dtype and lookup.ids.numel() == ids.numel()
         if lookup.ids is not ids and not (same_kind and _same_numbers(lookup.ids, ids)):
             return None  # something unforeseen; what was foreseen may still come
@@ -255,32 +333,55 @@ class RemoteTable:
         return positions if self._transfer.direct else positions.to(self.device, non_blocking=True)
 
     def _pull(self, keys: Tensor, track: bool) -> Tensor:
-        self.catch_up(keys)
+        if self._catches_up:
+            self._table.catch_up(keys)
         count = keys.shape[0]
-        host = self._transfer.host_array(count, *self.shape[1:])
-        self._worker.pull(keys, host if host.dim() == 2 else host.view(count, -1))
-        rows = self._transfer.to_device(host)
+        rows = host = self._transfer.host_array(count, *self._row_shape)
+        self._worker.pull(keys, host if len(self._row_shape) == 1 else host.view(count, -1))
+        if not self._transfer.direct:
+            rows = self._transfer.to_device(host)
         if self.dtype is not torch.float32:
             rows = rows.to(self.dtype)
-        return self._tracked(rows, keys) if track else rows
-
-    def _tracked(self, rows: Tensor, keys: Tensor) -> Tensor:
-        def arrived(leaf: Tensor) -> None:
-            assert leaf.grad is not None
-            self._gradients.append((keys, leaf.grad))
-            leaf.grad = None
-            self._on_gradient()
-
-        rows.requires_grad_()
-        rows.register_post_accumulate_grad_hook(arrived)
+        if track:
+            self._track(PulledRows(rows, keys))
         return rows
+
+    def _track(self, rows: PulledRows) -> None:
+        """Follow which gradient these rows get."""
+        rows.values.requires_grad_()
+        if (arrived := self._on_gradient) is not None:
+            rows.values.register_post_accumulate_grad_hook(lambda rows: arrived())
+        if len(self._awaited) >= self._most_awaited:
+            self._forget_unreachable()
+            self._most_awaited = max(AWAITED, 2 * len(self._awaited))
+        self._awaited.append(rows)
+
+    def _forget_unreachable(self) -> None:
+        """Forget rows to which no backward pass leads any more, as nobody else has them."""
+        self._awaited = [rows for rows in self._awaited if _is_reachable(rows.values)]
 
     def _whole_table(self, track: bool) -> Tensor:
         if self._whole is None or self._whole.requires_grad != track:
             self._whole = self._pull(self.all_keys, track)
         return self._whole
 
+    def _arrived(self) -> list[Pushed]:
+        """The gradients that a backward pass has given to rows."""
+        return [
+            Pushed(rows.keys, gradient, rows.distinct, rows.ignored)
+            for rows in self._awaited
+            if (gradient := rows.values.grad) is not None
+        ]
+
+    def _forget_gradients(self) -> None:
+        for rows in self._awaited:
+            rows.values.grad = None
+
     def _merge(self) -> None:
+        """Add up what has arrived, so that each row has one gradient."""
+        if arrived := self._arrived():
+            self._gradients += map(self._each_row_once, arrived)
+            self._forget_gradients()
         if len(self._gradients) < 2:
             return
         keys = torch.cat([keys for keys, _ in self._gradients])
@@ -289,6 +390,18 @@ class RemoteTable:
         merged = gradients.new_zeros(len(unique), *gradients.shape[1:])
         merged.index_add_(0, self._on_device(inverse), gradients)
         self._gradients = [(unique, merged)]
+
+    def _each_row_once(self, given: Pushed) -> tuple[Tensor, Tensor]:
+        if given.distinct:
+            return given.keys, given.gradients
+        keys, sums = adaps.sum_by_key(given.keys, given.gradients.contiguous(), given.ignored)
+        return keys, sums.view(len(keys), *self._row_shape)
+
+
+def _is_reachable(leaf: Tensor) -> bool:
+    """Whether a backward pass may still lead to `leaf`, or has."""
+    uses: int = cast("Any", leaf)._use_count()
+    return uses > 1 or leaf.grad is not None
 
 
 def _same_numbers(a: Tensor, b: Tensor) -> bool:

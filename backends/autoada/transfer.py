@@ -30,7 +30,9 @@ class Transfer:
 
     def host_array(self, *shape: int) -> Tensor:
         """Host memory for float32, not initialised."""
-        return torch.empty(shape, dtype=torch.float32, pin_memory=not self.direct)
+        if self.direct:
+            return torch.empty(shape, dtype=torch.float32)
+        return torch.empty(shape, dtype=torch.float32, pin_memory=True)
 
     def to_device(self, host: Tensor) -> Tensor:
         """The array on the device, in the order of the device's stream; `host` may not be used any more."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import autoada
 
 ROWS = 30
-STEPS = 200
+STEPS = 80
 
 Optimizers = Sequence[torch.optim.Optimizer]
 Make = Callable[[nn.Module], Optimizers]

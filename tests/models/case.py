@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Generator, Tensor, nn
+from torch.utils._pytree import tree_map
 
 Batches = Callable[[int, int], Sequence[Any]]
 """``batches(count, seed)``: the same for the same seed."""
@@ -79,6 +81,23 @@ class Case:
     sensitive: bool = False
     draws: bool = False
     dear: str = ""
+
+    def on(self, device: torch.device) -> Case:
+        """This case, trained on `device`: its loop moves there what its batches hold."""
+        if device.type == "cpu":
+            return self
+
+        def loss(model: Any, batch: Any) -> Tensor:
+            return self.loss(model, moved(batch, device))
+
+        return replace(self, build=lambda: self.build().to(device), loss=loss)
+
+
+def moved(batch: Any, device: torch.device) -> Any:
+    """The batch with its tensors on `device`."""
+    if hasattr(batch, "to"):
+        return batch.to(device)
+    return tree_map(lambda leaf: leaf.to(device) if hasattr(leaf, "to") else leaf, batch)
 
 
 def drawn(batch: Callable[[Generator], Any]) -> Batches:

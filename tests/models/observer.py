@@ -71,7 +71,7 @@ class Observer:
 
         def seen_pull(worker: Any, keys: Any, *arguments: Any, **options: Any) -> Any:
             self._calls += 1
-            self._read[int(worker.current_clock)].append((keys.numpy().copy(), self._calls))
+            self._read[int(worker.current_clock)].append((keys.numpy().flatten(), self._calls))
             return pull(worker, keys, *arguments, **options)
 
         adaps.Worker.intent, adaps.Worker.pull = seen_intent, seen_pull  # type: ignore[method-assign,assignment]

@@ -1,7 +1,7 @@
 """Trains models of one library plainly, wrapped, and as one of two nodes, and reports what was seen.
 
-As a rank: ``python -m tests.models.trial '{"library": "torchfm", "cases": ["…"]}'``. Both ranks train all
-cases together; then each trains half of them alone.
+As a rank: ``python -m tests.models.trial '{"library": "torchfm", "cases": ["…"], "device": "cpu"}'``. Both
+ranks train all cases together; then each trains half of them alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import random
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -35,11 +35,10 @@ CLUSTER = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 def alone(case: Case) -> dict[str, Any]:
     """Losses of the plain and the wrapped model, and whether the latter read the former's rows."""
-    torch.manual_seed(7)
-    tables = find_tables(case.build(), case.tables)
-    plain, rows, full = _plainly(case, tables)
+    plain, rows, full = _plainly(case)
     with _single():
-        observer, model, losses, told = _wrapped(case, seed=1)
+        observer, model, losses, told = _wrapped(case, seed=1, lookahead=2)  # predicts on one node, too
+        _, _, unpredicted, _ = _wrapped(case, seed=1)
     superfluous = {}
     for name, clocks in _clocks(observer, model).items():
         wrong = [clock for clock in range(len(rows)) if clocks.rows[clock] != rows[clock][name]]
@@ -48,6 +47,7 @@ def alone(case: Case) -> dict[str, Any]:
     return {
         "plain": plain,
         "wrapped": losses,
+        "unpredicted": unpredicted,
         "nearby": _nearby(case) if case.sensitive else plain,
         "told": told,
         "other_rows": superfluous,
@@ -70,9 +70,10 @@ def together(case: Case, rank: int) -> dict[str, Any]:
     }
 
 
-def _plainly(case: Case, tables: Any) -> tuple[list[float], list[dict[str, set[int]]], set[str]]:
+def _plainly(case: Case) -> tuple[list[float], list[dict[str, set[int]]], set[str]]:
     """Losses of the plain model, the rows that its kernels read in each step, and tables read as a whole."""
     model = build(case)
+    tables = find_tables(model, case.tables)
     found = dict(model.named_parameters())
     rows: list[dict[str, set[int]]] = []
     full: set[str] = set()
@@ -109,14 +110,16 @@ def _nearby(case: Case) -> list[float]:
     return _train(case, model, optimizer, case.batches(STEPS, 1))
 
 
-def _wrapped(case: Case, seed: int) -> tuple[Observer, autoada.AdaModel, list[float], list[str]]:
+def _wrapped(
+    case: Case, seed: int, lookahead: int | Literal["auto"] = "auto"
+) -> tuple[Observer, autoada.AdaModel, list[float], list[str]]:
     plain = build(case)
     optimizer = torch.optim.SGD(plain.parameters(), lr=case.rate)
     observer = Observer()
     with _listening() as told, observer.watching():
         model = autoada.AdaModel(plain, optimizer, tables=case.tables)
         try:
-            loader: Any = autoada.AdaDataLoader(case.batches(STEPS, seed))
+            loader: Any = autoada.AdaDataLoader(case.batches(STEPS, seed), lookahead)
             losses = _train(case, model, optimizer, loader)
         except BaseException as error:
             model.node.__exit__(type(error), error, error.__traceback__)
@@ -206,7 +209,11 @@ def main() -> None:
     given = json.loads(sys.argv[1])
     rank = int(os.environ["RANK"])
     torch.set_num_threads(1)
-    cases = [case for case in LIBRARIES[given["library"]].cases() if case.name in given["cases"]]
+    cases = [
+        case.on(torch.device(given["device"]))
+        for case in LIBRARIES[given["library"]].cases()
+        if case.name in given["cases"]
+    ]
     with contextlib.redirect_stdout(sys.stderr):  # libraries print
         pairs = {case.name: _attempt(together, case, rank) for case in cases}
         singles = {case.name: _attempt(alone, case) for case in cases[rank::2]}

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import autoada
+from autoada.model import steps_of
 from tests.warm import children
 
 ROWS = 50
@@ -111,10 +112,10 @@ def test_what_the_data_set_raises_reaches_the_loop(
             intent(given, start)
 
     worker = model.worker
-    model.worker = cast("Any", Noting())
+    steps_of(model).worker = cast("Any", Noting())
     with pytest.raises(DamagedItem, match="item 37 is damaged") as raised:
         train(model, autoada.AdaDataLoader(plain, 2, keys=keys))
-    model.worker = worker
+    steps_of(model).worker = worker
     if processes:
         assert "Original Traceback (most recent call last):" in str(raised.value)
         assert "in __getitem__" in str(raised.value)

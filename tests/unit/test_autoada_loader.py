@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import autoada
+from autoada.access.guesses import LARGEST
+from autoada.model import steps_of
 
 ROWS = 50
 
@@ -35,7 +37,7 @@ class Announcements:
     def __init__(self, model: autoada.AdaModel) -> None:
         self.calls: list[tuple[int, list[int], int]] = []
         self._worker = model.worker
-        model.worker = cast("Any", self)
+        steps_of(model).worker = cast("Any", self)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._worker, name)
@@ -291,7 +293,7 @@ def test_the_way_from_batch_to_model_is_recorded(model: autoada.AdaModel) -> Non
 def test_recording_leaves_the_modes_of_the_loop_alone(model: autoada.AdaModel) -> None:
     announced = Announcements(model)
     modes = torch._C._len_torch_function_stack()
-    for users, items, label in autoada.AdaDataLoader(batches(8), 2):
+    for users, items, label in autoada.AdaDataLoader(batches(8), 2, model=model):
         with torch.device("cpu"):
             loss = nn.functional.mse_loss(model(users, items), label)
             assert torch._C._len_torch_function_stack() == modes + 1
@@ -643,6 +645,63 @@ def test_a_compiled_model_is_predicted_like_the_one_that_was_compiled(
     wrapped.close()
 
 
+class Halting(nn.Module):
+    """Decides by more numbers than are remembered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Embedding(ROWS, 2)
+        self.second = nn.Embedding(ROWS, 2)
+
+    def forward(self, users: Tensor, items: Tensor) -> Any:
+        seen = self.first(users)
+        everything = seen.detach().expand(LARGEST, *seen.shape).numpy()
+        return seen * self.second(items if everything.max() < 100 else users)
+
+
+def test_where_prediction_cannot_go_on_what_was_found_is_announced_and_the_place_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def train(wrap: bool) -> list[float]:
+        torch.manual_seed(0)
+        model: Any = Halting()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader: Any = given
+        if wrap:
+            model = autoada.AdaModel(model, optimizer)
+            announced.append(Announcements(model))
+            loader = autoada.AdaDataLoader(given, 2)
+        losses = []
+        for users, items, _ in loader:
+            loss = model(users, items).square().sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        if wrap:
+            assert "pulled on demand: `numpy` reads the value" in loader.summary()
+            assert "first.weight: 6 rows at" in loader.explain(given[0])
+            wanted = [sorted(model.keys_of("first.weight", users.unique()).tolist()) for users, _, _ in given]
+            assert [call[1:] for call in announced[0].calls[-10:]] == [
+                (keys, clock) for clock, keys in enumerate(wanted)
+            ][-10:]
+            model.close()
+        return losses
+
+    given = batches(24)
+    announced: list[Announcements] = []
+    with caplog.at_level(logging.WARNING, "autoada"):
+        losses = train(True)
+    assert losses == pytest.approx(train(False), abs=1e-5)
+    (told,) = caplog.messages
+    assert told.startswith(
+        "prediction could not go on, later rows are pulled on demand: `numpy` reads the value"
+    )
+    assert "test_autoada_loader.py:" in told
+    assert "`everything = seen.detach().expand(LARGEST, *seen.shape).numpy()`" in told
+    assert "have the batch alone decide what forward reads, or give AdaDataLoader `keys=`" in told
+
+
 def test_rows_of_a_large_table_that_depend_on_parameters_are_named_in_the_summary(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -693,18 +752,7 @@ def test_mistakes_are_told_in_one_sentence(model: autoada.AdaModel) -> None:
         train(model, autoada.AdaDataLoader(batches(1), 1, keys=lambda b: {"users": b[0] * 0 + 50}))
 
 
-def test_a_loader_without_a_model_says_so() -> None:
-    import threading
-
-    errors: list[str] = []
-
-    def other_thread() -> None:
-        try:
-            list(autoada.AdaDataLoader([1]))
-        except RuntimeError as error:
-            errors.append(str(error))
-
-    thread = threading.Thread(target=other_thread)
-    thread.start()
-    thread.join()
-    assert errors == ["there is no AdaModel to announce rows for: make AdaModel(model) before iterating"]
+def test_a_loader_without_a_model_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autoada.model._made", [])  # models of other tests that they did not close
+    with pytest.raises(RuntimeError, match="there is no AdaModel to announce rows for: make AdaModel"):
+        list(autoada.AdaDataLoader([1]))

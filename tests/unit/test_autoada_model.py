@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import autoada
 from autoada.parameter import TableParameter
+from autoada.table import AWAITED
 
 
 class Net(nn.Module):
@@ -309,3 +310,76 @@ def test_rows_of_a_meta_table_are_drawn_by_the_server() -> None:
 def train(model: autoada.AdaModel) -> None:
     for _ in range(3):
         model(torch.randint(0, 20, (8,))).square().mean().backward()
+
+
+def test_a_gradient_that_comes_after_a_step_is_part_of_the_next_one() -> None:
+    def train(wrap: bool) -> Tensor:
+        torch.manual_seed(0)
+        model: Any = nn.Embedding(6, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        wrapped = autoada.AdaModel(model, optimizer) if wrap else None
+        rows = (wrapped or model)(torch.tensor([1, 1, 4]))
+        first, second = rows.sum(), (2 * rows).sum()
+        first.backward(retain_graph=True)
+        optimizer.step()
+        optimizer.zero_grad()
+        second.backward()
+        optimizer.step()
+        state: Tensor = (wrapped or model).state_dict()["weight"]
+        if wrapped is not None:
+            wrapped.close()
+        return state
+
+    assert torch.allclose(train(True), train(False))
+
+
+class Twice(nn.Module):
+    """Reads a table twice, and changes in place what it has read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = nn.Embedding(20, 3, padding_idx=4)
+        self.place = nn.Parameter(torch.ones(3))
+
+    def forward(self, ids: Tensor) -> Any:
+        read = self.items(ids)
+        read *= self.place
+        read += self.items(ids.flip(0)).relu_()
+        return read.tanh().sum()
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adagrad])
+def test_what_was_read_may_be_changed_in_place(make: Any) -> None:
+    torch.manual_seed(0)
+    plain = Twice()
+    wrapped = copy.deepcopy(plain)
+    plain_optimizer, optimizer = make(plain.parameters(), lr=0.1), make(wrapped.parameters(), lr=0.1)
+    model = autoada.AdaModel(wrapped, optimizer)
+    for step in range(8):
+        ids = torch.randint(0, 20, (6, 5), generator=torch.Generator().manual_seed(step))
+        for each, by in ((plain, plain_optimizer), (model, optimizer)):
+            by.zero_grad()
+            each(ids).backward()
+            if step == 3:
+                nn.utils.clip_grad_norm_(each.parameters(), 0.5)
+            by.step()
+            if step == 5:
+                with torch.no_grad():
+                    each.place.clamp_(0.9, 1.1)
+        rounding = 0 if make is torch.optim.SGD else 1e-6  # roots and quotients in the server's own order
+        for name, value in model.state_dict().items():
+            torch.testing.assert_close(value, plain.state_dict()[name], rtol=rounding, atol=rounding)
+    model.close()
+
+
+def test_rows_of_calls_without_a_backward_pass_are_not_kept() -> None:
+    plain = nn.Embedding(6, 3)
+    model = autoada.AdaModel(plain, torch.optim.SGD(plain.parameters(), lr=0.1))
+    for _ in range(100):
+        model(torch.tensor([1, 2]))
+    assert len(model.tables["weight"]._awaited) <= AWAITED
+    kept = [model(torch.tensor([1, 2])) for _ in range(3 * AWAITED)]
+    torch.cat(kept).sum().backward()
+    gradient = cast("Any", model.module).weight.grad
+    assert torch.equal(gradient, torch.full((2, 3), 3.0 * AWAITED))
+    model.close()

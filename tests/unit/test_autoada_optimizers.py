@@ -187,6 +187,35 @@ def test_that_nobody_says_what_to_train_with_is_said_once(
     assert "Adagrad with learning rate 0.01" in record.getMessage()
 
 
+@pytest.mark.parametrize("name", ["Adam", "AdamW"])
+def test_that_moments_of_idle_rows_stay_is_said_once(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(adoption, "_told", set())
+    for _ in range(2):
+        plain = Net()
+        autoada.AdaModel(plain, getattr(torch.optim, name)(plain.parameters(), lr=0.01)).close()
+    (told,) = caplog.messages
+    assert f"rows of tables train with {name} as with torch.optim.SparseAdam" in told
+    assert "with SGD, Adagrad and RMSprop rows are those of plain PyTorch on one node" in told
+
+
+def test_where_rows_are_those_of_plain_pytorch_nothing_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(adoption, "_told", set())
+    for make in (
+        lambda given: torch.optim.Adam(given, lr=0.01, weight_decay=0.1),
+        lambda given: torch.optim.SGD(given, lr=0.01, momentum=0.9),
+    ):
+        plain = Net()
+        autoada.AdaModel(plain, make(plain.parameters())).close()
+    plain = Net()
+    dense = torch.optim.AdamW(plain.out.parameters(), lr=0.01)
+    autoada.AdaModel(plain, [dense, torch.optim.SGD(plain.items.parameters(), lr=0.01)]).close()
+    assert caplog.messages == []
+
+
 class Lion(torch.optim.Optimizer):
     """The sign of a momentum (Chen et al. 2023): an optimizer that nobody else knows."""
 

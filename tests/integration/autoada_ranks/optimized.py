@@ -6,6 +6,7 @@ sees fit, within the limit of staleness.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -74,6 +75,7 @@ def plainly(name: str) -> float:
 def main() -> None:
     from tests.integration.guarantees.common import RANK, arguments, report
 
+    logging.getLogger("autoada.optimizers").setLevel(logging.ERROR)  # it says how AdamW treats idle rows
     result = {}
     for name in arguments()["names"]:
         plain = clicks(seed=RANK)

@@ -1,0 +1,213 @@
+"""All parameters of a wrapped model, in the server or shared by way of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+
+from autoada.dense import DenseParameters
+from autoada.layout import Layout
+from autoada.management import Training
+from autoada.schedules import Schedules
+from autoada.shared import SharedParameters
+from autoada.steps import Member
+from autoada.table import Read, RemoteTable
+from autoada.transfer import Transfer
+
+Part = RemoteTable | DenseParameters | SharedParameters
+FOREVER = 2**40
+"""A clock that no training reaches."""
+
+
+class Parts:
+    """Tables, dense parameters and those that the user's own optimizer changes, moved together.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Whose parameters they are; dense ones become views of a flat buffer.
+    layout : Layout
+        Where each lies.
+    member : Member
+        Who trains it.
+    transfer : Transfer
+        To the model's device.
+    reads : list of Read
+        Where tables note what they read.
+    on_gradient : callable or None
+        Called during the backward pass when a table's gradient has arrived, if anybody wants to know.
+    training : Training
+        What the policy leaves to who trains.
+
+    Attributes
+    ----------
+    tables : dict of str to RemoteTable
+        By the parameters' qualified names.
+    dense : list of DenseParameters
+        All others that the server's rules change.
+    shared : list of SharedParameters
+        Those that the user's own optimizer changes.
+    stale : bool
+        Whether dense parameters have to be pulled before the next call.
+    push_queued : bool
+        Whether the end of the backward pass will push.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layout: Layout,
+        member: Member,
+        transfer: Transfer,
+        reads: list[Read],
+        on_gradient: Callable[[], None] | None,
+        training: Training,
+    ) -> None:
+        node, worker = member.node, member.worker
+        parameters = dict(model.named_parameters())
+        self._layout = layout
+        self._member = member
+        self._transfer = transfer
+        self._schedules = Schedules(
+            layout.groups, layout.rules, {name: node.table(name) for name in layout.rules}
+        )
+        alone = member.shares == 1
+        self.tables = {
+            name: RemoteTable(
+                name,
+                parameter.shape,
+                worker,
+                node.table(name),
+                transfer,
+                reads,
+                on_gradient,
+                alone and layout.group_of(name).rule_of(name).rule().moves_idle_rows,
+                parameter.dtype,
+                alone=node.world_size == 1,
+            )
+            for name, parameter in layout.tables.items()
+        }
+        self.dense = [
+            DenseParameters(
+                each,
+                parameters,
+                worker,
+                node.table(each.table),
+                transfer,
+                shared=not alone,
+                at_steps=layout.group_of(each.table).optimizer is not None,
+            )
+            for each in layout.dense
+        ]
+        self.shared = [
+            SharedParameters(
+                each,
+                parameters,
+                worker,
+                node.table(each.table),
+                transfer,
+                layout.optimizer_of(each.table),
+                member.leads,
+            )
+            for each in layout.shared
+        ]
+        of_layout = (*layout.tables, *(each.table for each in (*layout.dense, *layout.shared)))
+        parts: tuple[Part, ...] = (*self.tables.values(), *self.dense, *self.shared)
+        self._owned: dict[torch.optim.Optimizer | None, list[Part]] = {None: list(parts)}
+        for name, part in zip(of_layout, parts, strict=True):
+            if (owner := layout.group_of(name).optimizer) is not None:
+                self._owned.setdefault(owner, []).append(part)
+        # One step of all workers together is one with the mean of their gradients.
+        self._scale = 1 / member.shares if training.every == 1 else 1.0
+        self._announced = [each.keys_of(_wanted(each, training)) for each in self.dense]
+        self.stale = False
+        self.push_queued = False
+
+    def initialise(self) -> None:
+        """Collective: the weights of the worker that leads become the server's."""
+        worker = self._member.worker
+        self._set_up(
+            (self.tables[name], parameter)
+            for name, parameter in self._layout.tables.items()
+            if not parameter.is_meta
+        )
+        for keys in self._announced:  # every worker needs them in every step
+            if len(keys) > 0:
+                worker.intent(keys, worker.current_clock, FOREVER)
+        self.pull()
+
+    def load(self, tables: Iterable[tuple[RemoteTable, Tensor]]) -> None:
+        """Collective: these values of tables, and those that dense parameters have, become the server's."""
+        self._set_up(tables)
+        self.pull()
+
+    def refresh(self) -> None:
+        """Bring dense parameters up to date, and hand over what was written into them by hand."""
+        for dense in self.dense:
+            dense.refresh()
+        self.stale = False
+
+    def pull(self) -> None:
+        """Bring dense parameters up to date."""
+        for dense in self.dense:
+            dense.pull()
+        self.stale = False
+
+    def push(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """Hand gradients over: all, or those of `optimizer`, whose ``step()`` shows its effect at once."""
+        self._schedules.follow()
+        parts = self._owned.get(optimizer, [])
+        for part in parts:
+            part.collect(self._scale)
+        self._transfer.finish()
+        worker = self._member.worker
+        sums = []
+        for part in parts:
+            if not isinstance(part, RemoteTable):
+                part.push()
+                continue
+            for each in part.take():
+                if each.distinct:
+                    worker.push_gradients(each.keys, each.gradients)
+                else:
+                    sums.append((each.keys, each.gradients, each.ignored))
+        if sums:
+            worker.push_sums(sums)
+        if optimizer is not None:
+            for part in parts:
+                if isinstance(part, DenseParameters):
+                    part.follow_step()
+        self.stale = self._member.shares > 1 or optimizer is None
+
+    def settle(self) -> None:
+        """Have the server know all that a checkpoint is to keep."""
+        for table in self.tables.values():
+            table.catch_up()
+        for dense in self.dense:
+            dense.settle()
+
+    def resume(self, same_workers: bool) -> None:
+        """Go on from a checkpoint, of this number of workers or of another."""
+        self._schedules.restored()
+        for table in self.tables.values():
+            table.resume(same_workers)
+        self.pull()
+
+    def _set_up(self, tables: Iterable[tuple[RemoteTable, Tensor]]) -> None:
+        worker = self._member.worker
+        worker.begin_setup()
+        if self._member.leads:
+            for table, values in tables:
+                table.write(values)
+            for dense in self.dense:
+                dense.initialise()
+        worker.end_setup()
+        for shared in self.shared:
+            shared.begin()
+
+
+def _wanted(dense: DenseParameters, training: Training) -> list[str]:
+    """Those that are announced: a lookahead of no batch is no intent."""
+    return [name for name in dense.names if training.lookaheads.get(name) != 0]

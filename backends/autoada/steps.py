@@ -1,0 +1,344 @@
+"""The steps of a wrapped model: what its calls and the loops that call it have to agree about.
+
+The model and its calls tell when a call begins and ends, loaders when a batch is handed out and done. Neither
+knows the other; both know the `Steps` of the model.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+import adaps
+from autoada.access.binding import Recording
+from autoada.rows import Expected
+from autoada.table import Read, RemoteTable
+from autoada.transfer import Transfer
+
+NO_REPLAY: AbstractContextManager[None] = nullcontext()
+
+
+class CallListener(Protocol):
+    """Follows the calls of a model in training mode."""
+
+    @property
+    def recording(self) -> Recording | None:
+        """What follows the loop between calls."""
+        ...
+
+    def called(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The method or module `target`, a dotted name, or the model itself is about to run."""
+        ...
+
+    def left(self, output: Any, counts: bool) -> None:
+        """It is over; was it a call of the model, which reads rows, or a mere helper?"""
+        ...
+
+
+@dataclass(frozen=True)
+class Member:
+    """One worker thread among all that train together.
+
+    Attributes
+    ----------
+    node : adaps.Node
+        Its node.
+    worker : adaps.Worker
+        Its calls.
+    number : int
+        Which of its node's workers it is.
+    """
+
+    node: adaps.Node
+    worker: adaps.Worker
+    number: int
+
+    @property
+    def share(self) -> int:
+        """Its number among all."""
+        return self.node.rank * self.node.workers + self.number
+
+    @property
+    def shares(self) -> int:
+        """How many there are."""
+        return self.node.world_size * self.node.workers
+
+    @property
+    def leads(self) -> bool:
+        """Whether its values are those that all begin with."""
+        return self.share == 0
+
+
+class Steps:
+    """Where each step of one wrapped model begins and ends, and whose batches its calls use.
+
+    Loops of several threads may run over loaders while several models are open. A model's steps are those of
+    the thread whose loop calls it, from the first call on until that thread's loops are over; to all other
+    loops it does not matter.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The wrapped model.
+    member : Member
+        Who trains it.
+    tables : mapping of str to RemoteTable
+        Its tables, by the parameters' qualified names.
+    reads : list of Read
+        Where the tables write down what they read.
+    transfer : Transfer
+        To the model's device.
+    lookaheads : mapping of str to int
+        Batches that are announced ahead, of tables that have a lookahead of their own.
+
+    Attributes
+    ----------
+    worker : adaps.Worker
+        Whose clock counts the steps.
+    calls, expected_calls : int
+        Calls in training mode for the batch in use that have come to their end or go on, and how many it was
+        expected to need.
+    first_target : str
+        What the first of them called: a dotted name, empty for the model itself.
+    replay : context manager
+        Lets the expected calls draw the random numbers that the prediction drew.
+    closed : bool
+        Whether the model is closed.
+    end_calls : callable
+        Called when this thread gets a batch: whatever asked for it is no call of the model.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        member: Member,
+        tables: Mapping[str, RemoteTable],
+        reads: list[Read],
+        transfer: Transfer,
+        lookaheads: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        self.lookaheads = {name: lookaheads[name] for name in tables if name in lookaheads}
+        self.module = module
+        self.member = member
+        self.worker = member.worker
+        self.tables = tables
+        self.reads = reads
+        self.transfer = transfer
+        self.calls = 0
+        self.expected_calls = 1
+        self.first_target = ""
+        self.replay: AbstractContextManager[Any] = NO_REPLAY
+        self.closed = False
+        self.end_calls: Callable[[], None] = _nothing
+        self._loops: dict[int, ThreadLoops] = {}
+        self._owner: ThreadLoops | None = None
+        self._compared_data = False
+        self._loaders_shared = 0
+
+    # Of calls
+
+    @property
+    def listener(self) -> CallListener | None:
+        """Who follows a call that the present thread makes."""
+        loops = self._present_loops()
+        return None if loops is None else loops.listener
+
+    def join_loops(self) -> None:
+        """A call in training mode begins: the model's steps are those of the loops that run here."""
+        loops = self._present_loops()
+        if loops is not None and loops is not self._owner:
+            loops.join()
+
+    # Of loaders
+
+    def loops_here(self) -> ThreadLoops:
+        """The loops of this thread; a loop that has begun here enters them."""
+        number = threading.get_ident()
+        return self._loops.setdefault(number, ThreadLoops(self, number))
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no loop of another thread calls the model."""
+        return self._owner is None or self._owner.thread == threading.get_ident()
+
+    def expect(self, expected: Expected | None) -> None:
+        """Say what the forward passes in training mode that follow will read: `expected`."""
+        self.end_calls()
+        self.calls = 0
+        self.expected_calls = 1 if expected is None else expected.calls
+        self.replay = NO_REPLAY if expected is None else expected.around
+        self.reads.clear()
+        for name, table in self.tables.items():
+            table.expect(None if expected is None else expected.rows.get(name))
+
+    def keys_of(self, table: str, ids: Tensor) -> Tensor:
+        """The server's keys of rows of a table, given by the parameter's qualified name."""
+        return self.tables[table].keys(ids)
+
+    def begins_data(self) -> bool:
+        """Whether other workers train, too, and this one has not used any batch before; once."""
+        compared, self._compared_data = self._compared_data, True
+        return not compared and self.member.shares > 1
+
+    def count_shared(self) -> int:
+        """The number of another loader whose data all workers share."""
+        self._loaders_shared += 1
+        return self._loaders_shared
+
+    def _present_loops(self) -> ThreadLoops | None:
+        """The loops that a call by this thread belongs to.
+
+        If none runs here, batches come from a thread of their own.
+        """
+        if not self._loops:
+            return None
+        loops = self._loops.get(threading.get_ident()) or self._owner
+        if loops is None and len(self._loops) == 1:
+            (loops,) = self._loops.values()
+        return loops
+
+
+@dataclass(eq=False)
+class ThreadLoops:
+    """The loops of one thread whose batches one model may be called with.
+
+    Attributes
+    ----------
+    steps : Steps
+        The model's.
+    thread : int
+        The thread's number.
+    listener : CallListener or None
+        Who is told about calls.
+    loaders : set of object
+        Whose batches are used at this clock.
+    """
+
+    steps: Steps
+    thread: int
+    listener: CallListener | None = None
+    loaders: set[object] = field(default_factory=set)
+    _running: dict[object, Callable[[], None]] = field(default_factory=dict)
+    _end_use: Callable[[object], None] | None = None
+
+    @property
+    def joined(self) -> bool:
+        """Whether the model's steps are those of these loops."""
+        return self.steps._owner is self
+
+    def enter(self, loader: object, joined: Callable[[], None]) -> None:
+        """A loop over `loader` begins; `joined` is called when the model turns out to be called by it."""
+        self._running[loader] = joined
+
+    def join(self) -> None:
+        """These loops call the model.
+
+        Raises
+        ------
+        RuntimeError
+            If loops of another thread do so at the same time.
+        """
+        if self.joined:
+            return
+        if self.steps._owner is not None:
+            raise RuntimeError(
+                "loops of two threads call the same model: wrap one for each thread, with a worker of its "
+                "own, as in AdaModel(model, node=node, worker=1) with node = create_node(model, workers=2)"
+            )
+        self.steps._owner = self
+        self.steps.expect(None)
+        for joined in list(self._running.values()):
+            joined()
+
+    def leave(self, loader: object) -> None:
+        """The loop over `loader` is over."""
+        self._running.pop(loader, None)
+        steps = self.steps
+        if not self._running and steps._loops.get(self.thread) is self:
+            del steps._loops[self.thread]
+            if self.joined:
+                steps._owner = None
+
+    def listen(self, listener: CallListener) -> None:
+        """Have `listener` told about the calls in training mode that follow."""
+        self.listener = listener
+
+    def stop_listening(self, listener: CallListener) -> None:
+        """Tell `listener` no more."""
+        if self.listener is listener:
+            self.listener = None
+
+    def end_use(self, loader: object) -> None:
+        """The loop comes for a batch of `loader`: it is done with the one that it got before."""
+        end, self._end_use = self._end_use, None
+        if end is not None:
+            end(loader)
+
+    def begin_use(self, loader: object, expected: Expected | None, end: Callable[[object], None]) -> None:
+        """A batch of `loader` is about to be used; ``end(loader)`` will end its use.
+
+        Loaders that alternate end each other's batches: `end` is given the loader whose turn comes.
+        """
+        self.end_use(loader)
+        self._end_use = end
+        self.loaders.add(loader)
+        if self.joined:
+            self.steps.expect(expected)
+        else:
+            self.steps.end_calls()
+
+    def used(self, calls: int, loader: object) -> None:
+        """The batch in use, with which the model was called `calls` times, is done; `loader` gives the next.
+
+        What several loaders give before the model is called is used together, at one clock.
+        """
+        self._expect(None)
+        if calls > 0 or loader in self.loaders:
+            self.loaders.clear()
+            if self.joined:
+                self.steps.worker.advance_clock()
+
+    def abandon_use(self) -> None:
+        """The loop has ended, maybe in the middle of a batch."""
+        self._end_use = None
+        self.loaders.clear()
+        self._expect(None)
+
+    def _expect(self, expected: Expected | None) -> None:
+        if self.joined:
+            self.steps.expect(expected)
+
+
+def push_at_step(
+    optimizer: torch.optim.Optimizer,
+    steps_itself: Callable[[nn.Parameter], bool],
+    push: Callable[[torch.optim.Optimizer], None],
+) -> None:
+    """Let ``optimizer.step()`` push; torch's own step then finds no gradient and does nothing.
+
+    Parameters for which ``steps_itself(parameter)`` holds are still the optimizer's own.
+    """
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if not steps_itself(parameter):
+                optimizer.state.pop(parameter, None)  # the state is the server's now
+
+    def before_step(_: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if len(args) > 1 or kwargs.get("closure") is not None:  # the first one is the optimizer
+            raise ValueError(
+                "optimizer.step() takes no closure on the parameter server: call it after loss.backward()"
+            )
+        push(optimizer)
+
+    optimizer.register_step_pre_hook(before_step)
+
+
+def _nothing() -> None:
+    pass

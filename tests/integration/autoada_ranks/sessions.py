@@ -1,0 +1,71 @@
+"""Sessions of backends, one after the other, each under a policy: losses, announcements, counters."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from itertools import islice
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import torch
+
+import adaps
+from adabench.backends.protocol import Cluster
+from adabench.harness.plugins.registry import load_backend, load_usecase
+from tests.integration.guarantees.common import RANK, arguments, report
+
+NODES = int(os.environ["WORLD_SIZE"])
+
+
+def trained(case: dict[str, Any]) -> dict[str, Any]:
+    kind, backend = load_usecase(case["usecase"]), load_backend(case["backend"])()
+    usecase = kind(msgspec.convert(case["params"], kind.Params), None, 1)
+    usecase.optimizer = lambda model: torch.optim.SGD(model.parameters(), lr=case["rate"])  # type: ignore[method-assign]
+    made: list[Any] = []
+
+    def share(make: Any) -> Any:
+        made.append(make())
+        return made[0]
+
+    policy = adaps.Policy.parse(case["policy"])
+    cluster = Cluster(RANK, NODES, 0, 1, 1, "loopback", share, policy=policy)
+    loader = usecase.loaders(RANK, NODES).train
+    distances: dict[str, set[int]] = defaultdict(set)
+    announce = adaps.Worker.intent
+
+    def intent(worker: Any, keys: Any, start: int, end: int | None = None) -> None:
+        for table in made[0].tables:
+            if ((keys >= table.first_key) & (keys < table.first_key + table.rows)).any():
+                distances[table.name].add(start - worker.current_clock)
+        announce(worker, keys, start, *([] if end is None else [end]))
+
+    with patch.object(adaps.Worker, "intent", intent):
+        session = backend.open(usecase, cluster, backend.Options(lookahead=case["lookahead"]))
+        session.synchronize()
+        before = session.table_counters()  # type: ignore[attr-defined]
+        losses = []
+        for batch in islice(session.batches(loader), case["steps"]):
+            loss = usecase.loss(session.model, batch)
+            losses.append(loss.item())
+            session.step(loss)
+    state = session.model.state_dict()
+    after = session.table_counters()  # type: ignore[attr-defined]
+    session.synchronize()
+    session.close()
+    made[0].close()
+    return {
+        "losses": losses,
+        "state": {name: value.flatten().tolist() for name, value in state.items()},
+        "distances": {table: sorted(found) for table, found in distances.items()},
+        "tables": {
+            table: {name: value - before[table][name] for name, value in counted.items()}
+            for table, counted in after.items()
+        },
+    }
+
+
+given = arguments()
+torch.set_num_threads(1)
+report(runs=[trained(case) for case in given["cases"]])

@@ -1,0 +1,178 @@
+"""A model on a CUDA device trains as plain PyTorch does there, on one node and on two that share it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import autoada
+
+from ..conftest import Launch
+
+if not torch.cuda.is_available():
+    pytest.skip("there is no CUDA device", allow_module_level=True)
+
+ROWS, WIDTH = 500, 16
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.05),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
+    "Adagrad": lambda parameters: torch.optim.Adagrad(parameters, lr=0.05),
+    "RMSprop": lambda parameters: torch.optim.RMSprop(parameters, lr=0.001),
+}
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = nn.Embedding(ROWS, WIDTH)
+        self.bags = nn.EmbeddingBag(ROWS, WIDTH)
+        self.norm = nn.BatchNorm1d(WIDTH)
+        self.out = nn.Sequential(nn.Linear(WIDTH, 8), nn.ReLU(), nn.Linear(8, 1))
+
+    def forward(self, ids: Tensor) -> Any:
+        return self.out(self.norm(self.items(ids).sum(1) + self.bags(ids)))
+
+
+def data() -> TensorDataset:
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(0, ROWS, (1920, 3), generator=generator)
+    return TensorDataset(ids, torch.rand(1920, 1, generator=generator))
+
+
+@pytest.fixture(autouse=True)
+def same_numbers_each_time() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def make() -> nn.Module:
+    torch.manual_seed(0)
+    return Net().cuda()
+
+
+def train(
+    model: Any,
+    optimizer: torch.optim.Optimizer,
+    loader: Any,
+    scaler: torch.amp.GradScaler | None = None,
+    dtype: torch.dtype | None = None,
+) -> list[float]:
+    losses = []
+    for ids, label in loader:
+        with torch.autocast("cuda", dtype) if dtype else nullcontext():
+            loss = F.mse_loss(model(ids.cuda(non_blocking=True)), label.cuda(non_blocking=True))
+        optimizer.zero_grad()
+        if scaler is None:
+            loss.backward()
+            optimizer.step()
+        else:
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("lookahead", [3, "auto"])
+def test_losses_and_parameters_are_those_of_plain_pytorch(name: str, lookahead: Any) -> None:
+    loader = DataLoader(data(), batch_size=64, pin_memory=True)
+    expected = make()
+    plain = train(expected, OPTIMIZERS[name](expected.parameters()), loader)
+    net = make()
+    optimizer = OPTIMIZERS[name](net.parameters())
+    model = autoada.AdaModel(net, optimizer)
+    assert train(model, optimizer, autoada.AdaDataLoader(loader, lookahead)) == pytest.approx(plain, abs=1e-5)
+    for key, values in model.state_dict().items():
+        torch.testing.assert_close(values.cuda(), expected.state_dict()[key], rtol=1e-4, atol=1e-5)
+    batch = data()[:8][0].cuda()
+    torch.testing.assert_close(model.eval()(batch), expected.eval()(batch), rtol=1e-4, atol=1e-5)
+    assert model(batch).device.type == "cuda"
+    model.close()
+
+
+def test_workers_of_the_loader_and_half_precision_by_autocast() -> None:
+    loader = DataLoader(data(), batch_size=64, pin_memory=True, num_workers=2)
+    expected = make()
+    plain = train(expected, OPTIMIZERS["SGD"](expected.parameters()), loader, dtype=torch.bfloat16)
+    net = make()
+    optimizer = OPTIMIZERS["SGD"](net.parameters())
+    model = autoada.AdaModel(net, optimizer)
+    losses = train(model, optimizer, autoada.AdaDataLoader(loader, 3), dtype=torch.bfloat16)
+    assert losses == pytest.approx(plain, rel=1e-2)
+    model.close()
+
+
+def test_scaled_losses_train_or_are_refused_in_a_sentence() -> None:
+    loader = DataLoader(data(), batch_size=64)
+    expected = make()
+    plain = train(
+        expected,
+        OPTIMIZERS["SGD"](expected.parameters()),
+        loader,
+        torch.amp.GradScaler("cuda"),
+        torch.float16,
+    )
+    net = make()
+    optimizer = OPTIMIZERS["SGD"](net.parameters())
+    model = autoada.AdaModel(net, optimizer)
+    scaler = torch.amp.GradScaler("cuda")
+    losses = train(model, optimizer, autoada.AdaDataLoader(loader, 3), scaler, torch.float16)
+    assert losses == pytest.approx(plain, rel=1e-2)
+    model.close()
+
+
+def test_a_checkpoint_of_a_model_on_the_device_is_restored_there(tmp_path: Path) -> None:
+    loader = DataLoader(data(), batch_size=64)
+    net = make()
+    optimizer = OPTIMIZERS["Adagrad"](net.parameters())
+    model = autoada.AdaModel(net, optimizer)
+    ahead = autoada.AdaDataLoader(loader, 3)
+    train(model, optimizer, ahead)
+    before = copy.deepcopy(model.state_dict())
+    model.checkpoint(tmp_path / "kept", ahead)
+    train(model, optimizer, ahead)
+    model.restore(tmp_path / "kept", ahead)
+    for name, values in model.state_dict().items():
+        torch.testing.assert_close(values, before[name], rtol=0, atol=0)
+    model.close()
+
+
+def test_moving_a_wrapped_model_says_what_to_do() -> None:
+    net = Net()
+    model = autoada.AdaModel(net, OPTIMIZERS["SGD"](net.parameters()))
+    with pytest.raises(RuntimeError, match="move it before AdaModel wraps it"):
+        model.cuda()
+    model.close()
+
+
+def test_a_compiled_model_trains_as_the_plain_one() -> None:
+    loader = DataLoader(data(), batch_size=64)
+    expected = make()
+    plain = train(expected, OPTIMIZERS["SGD"](expected.parameters()), loader)
+    net = make()
+    optimizer = OPTIMIZERS["SGD"](net.parameters())
+    model = autoada.AdaModel(net, optimizer)
+    losses = train(torch.compile(model), optimizer, autoada.AdaDataLoader(loader, 3))
+    assert losses == pytest.approx(plain, abs=1e-4)
+    model.close()
+
+
+def test_two_nodes_that_share_a_device_have_one_model(launch: Launch) -> None:
+    reports = launch("tests.integration.autoada_ranks.cuda", 2)
+    first, second = reports
+    assert first["final"] == pytest.approx(second["final"], abs=1e-5)
+    for report in reports:
+        assert report["losses"][-1] < 0.7 * report["losses"][0]
+        assert report["local"] > 0.95
+        assert report["intents"] > 0
