@@ -10,6 +10,12 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+EVALUATION_BATCH = 1024
+"""Samples of a batch of the validation and test splits, or more if training's batches are larger.
+
+It changes no result, and with small ones evaluation takes a good part of a run.
+"""
+
 
 class Loaders(NamedTuple):
     """The data of one worker.

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import gzip
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from adabench.harness.launch.fork_server import ForkServer
+from adabench.usecases.batches import Draw
+from adabench.usecases.cache import cache_root
 from adabench.usecases.ctr import cache
-from adabench.usecases.ctr.cache import cache_root, cached
+from adabench.usecases.ctr.cache import cached
 from adabench.usecases.ctr.data import load
 from adabench.usecases.ctr.read_raw import read_raw
 from adabench.usecases.ctr.sizes import Sizes
 from adabench.usecases.ctr.table import row_ids, standardise
 from adabench.usecases.protocol import DataError
+from tests.warm import WarmProcess
 
 
 @pytest.fixture(autouse=True)
@@ -76,10 +78,12 @@ def test_files_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     second = load(path, 0)
     assert second.fingerprint == first.fingerprint
     rows = torch.arange(len(first.train))
+    everything = Draw(rows, 0)
     assert all(
-        torch.equal(one, other) for one, other in zip(first.train[rows], second.train[rows], strict=True)
+        torch.equal(one, other)
+        for one, other in zip(first.train[everything], second.train[everything], strict=True)
     )
-    batch = second.train[rows[:3]]
+    batch = second.train[Draw(rows[:3], 0)]
     assert [column.dtype for column in batch] == [torch.float32, torch.int64, torch.float32]
 
 
@@ -131,15 +135,15 @@ def test_a_cache_without_room_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
         cached([path], "rows")
 
 
-def test_processes_share_one_cache(tmp_path: Path, empty_cache: Path) -> None:
+def test_processes_share_one_cache(tmp_path: Path, empty_cache: Path, warm: ForkServer) -> None:
     path = tmp_path / "rows.tsv"
     path.write_text(raw_text(700))
     program = (
         "import sys; from pathlib import Path; from adabench.usecases.ctr.cache import cached; "
         "print(cached([Path(sys.argv[1])], 'rows').fingerprint)"
     )
-    command = [sys.executable, "-c", program, str(path)]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    command = ["-c", program, str(path)]
+    processes = [WarmProcess(warm, command, os.environ, tmp_path) for _ in range(3)]
     said = {process.communicate()[0] for process in processes}
     assert {process.returncode for process in processes} == {0}
     assert said == {cached([path], "rows").fingerprint + "\n"}

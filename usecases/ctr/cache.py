@@ -1,21 +1,15 @@
 """Raw Criteo files, read once into columns on disk that all nodes of all runs map into memory.
 
-The cache is a folder for each set of files, below ``$ADABENCH_CACHE``, else ``$XDG_CACHE_HOME/adabench``,
-else ``~/.cache/adabench``. It holds what training needs, row by row: ``dense.bin`` (float32, 13 per row,
+A folder of the cache holds what training needs, row by row: ``dense.bin`` (float32, 13 per row,
 standardised), ``ids.bin`` (int32, 26 per row: rows of the embedding table), ``labels.bin`` (uint8), and
-``columns.json``. A file that has another size or time of change than when it was read is read anew.
+``columns.json``.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import math
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,14 +17,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from adabench.usecases.cache import map_arrays, read_once
 from adabench.usecases.ctr.parse_raw import raw_blocks
 from adabench.usecases.ctr.sizes import Sizes
 from adabench.usecases.ctr.table import DENSE_FIELDS, SPARSE_FIELDS, require_both_classes
-from adabench.usecases.protocol import DataError
 
-__all__ = ["CACHE_VARIABLE", "Columns", "cache_root", "cached"]
+__all__ = ["Columns", "cached"]
 
-CACHE_VARIABLE = "ADABENCH_CACHE"
 FORMAT = 1
 _BLOCK = 1 << 18  # rows that are worked on at a time
 
@@ -70,14 +63,6 @@ class _Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     fingerprint: str
 
 
-def cache_root() -> Path:
-    """The folder of all caches."""
-    chosen = os.environ.get(CACHE_VARIABLE)
-    if chosen:
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "adabench"
-
-
 def cached(files: Sequence[Path], what: str) -> Columns:
     """The columns of raw files, from the cache if they are there; blocks while another process reads them.
 
@@ -93,26 +78,7 @@ def cached(files: Sequence[Path], what: str) -> Columns:
     DataError
         If a file cannot be read or used, or the cache cannot be written.
     """
-    stats = [file.stat() for file in files]
-    name = _hash([str(file.resolve()) for file in files])
-    state = _hash([[one.st_size, one.st_mtime_ns] for one in stats])
-    home = cache_root() / f"criteo-{name}"
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        with _locked(home / "lock"):
-            found = _open(home / state)
-            if found is None:
-                _build(files, home / state, what)
-                found = _open(home / state)
-            _forget_others(home, state)
-    except OSError as error:
-        raise DataError(
-            f"the cache {home} cannot be used ({error.strerror or error}): say with the environment variable "
-            f"{CACHE_VARIABLE} where there is room for it"
-        ) from error
-    if found is None:
-        raise DataError(f"the cache {home} is damaged right after it was written: the disk may be faulty")
-    return found
+    return read_once("criteo", files, partial(_build, files, what), _open)
 
 
 def _open(folder: Path) -> Columns | None:
@@ -129,12 +95,9 @@ def _open(folder: Path) -> Columns | None:
         "ids": ("<i4", (count, SPARSE_FIELDS)),
         "labels": ("u1", (count,)),
     }
-    columns: dict[str, Any] = {}
-    for name, (dtype, shape) in shapes.items():
-        file = folder / f"{name}.bin"
-        if not file.is_file() or file.stat().st_size != math.prod(shape) * np.dtype(dtype).itemsize:
-            return None
-        columns[name] = np.memmap(file, dtype=dtype, mode="c", shape=shape)
+    columns = map_arrays(folder, shapes)
+    if columns is None:
+        return None
     return Columns(
         **columns,
         sizes=meta.sizes,
@@ -144,34 +107,26 @@ def _open(folder: Path) -> Columns | None:
     )
 
 
-def _build(files: Sequence[Path], target: Path, what: str) -> None:
-    """Read the files into a new folder, which takes its name when it is complete."""
-    folder = Path(tempfile.mkdtemp(prefix="new-", dir=target.parent))
-    try:
-        sizes = _read(files, folder, what)
-        labels = np.fromfile(folder / "labels.bin", dtype=np.uint8)
-        for name, part in sizes.slices().items():
-            require_both_classes(labels[part], f"the {name} split of {what}")
-        fingerprint = _fingerprint(folder, sizes)
-        _standardise(folder, sizes)
-        distinct = [np.unique(np.fromfile(_field(folder, field), dtype=np.int64)) for field in _FIELDS]
-        _number(folder, sum(sizes), distinct)
-        ends = np.cumsum([len(values) for values in distinct])
-        meta = _Meta(
-            format=FORMAT,
-            sizes=sizes,
-            rows=int(ends[-1]),
-            first_rows=[0, *(int(end) for end in ends[:-1])],
-            fingerprint=fingerprint,
-        )
-        (folder / "columns.json").write_bytes(msgspec.json.encode(meta))
-        for field in _FIELDS:
-            _field(folder, field).unlink()
-        shutil.rmtree(target, ignore_errors=True)  # a damaged one
-        folder.rename(target)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+def _build(files: Sequence[Path], what: str, folder: Path) -> None:
+    sizes = _read(files, folder, what)
+    labels = np.fromfile(folder / "labels.bin", dtype=np.uint8)
+    for name, part in sizes.slices().items():
+        require_both_classes(labels[part], f"the {name} split of {what}")
+    fingerprint = _fingerprint(folder, sizes)
+    _standardise(folder, sizes)
+    distinct = [np.unique(np.fromfile(_field(folder, field), dtype=np.int64)) for field in _FIELDS]
+    _number(folder, sum(sizes), distinct)
+    ends = np.cumsum([len(values) for values in distinct])
+    meta = _Meta(
+        format=FORMAT,
+        sizes=sizes,
+        rows=int(ends[-1]),
+        first_rows=[0, *(int(end) for end in ends[:-1])],
+        fingerprint=fingerprint,
+    )
+    (folder / "columns.json").write_bytes(msgspec.json.encode(meta))
+    for field in _FIELDS:
+        _field(folder, field).unlink()
 
 
 _FIELDS = range(SPARSE_FIELDS)
@@ -235,24 +190,3 @@ def _field(folder: Path, field: int) -> Path:
 
 def _blocks(count: int) -> Iterator[tuple[int, int]]:
     return ((start, min(start + _BLOCK, count)) for start in range(0, count, _BLOCK))
-
-
-def _forget_others(home: Path, state: str) -> None:
-    """Remove what was read of the files as they were before, and what a killed process left."""
-    for folder in home.iterdir():
-        if folder.is_dir() and folder.name != state:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _hash(value: Any) -> str:
-    return hashlib.sha256(msgspec.json.encode(value)).hexdigest()[:16]
-
-
-@contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from adabench.usecases.ranks import mean_ranks
+
 
 def auc(labels: NDArray[np.generic], scores: NDArray[np.float64]) -> float:
     """The probability that a random click scores above a random non-click, where a tie counts one half.
@@ -34,11 +36,7 @@ def auc(labels: NDArray[np.generic], scores: NDArray[np.float64]) -> float:
         raise ValueError(f"there are {clicks} labels 1 and {others} labels 0: the AUC needs both")
     if np.isnan(scores).any():
         return float("nan")
-    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    mean_rank = (
-        np.cumsum(counts) - (counts - 1) / 2
-    )  # ranks from 1; tied scores share the mean of their ranks
-    u = mean_rank[inverse][positive].sum() - clicks * (clicks + 1) / 2
+    u = mean_ranks(scores)[positive].sum() - clicks * (clicks + 1) / 2
     return float(u / (clicks * others))
 
 

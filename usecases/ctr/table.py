@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from adabench.usecases.protocol import DataError
@@ -59,7 +60,8 @@ def row_ids(table: Table) -> tuple[NDArray[np.int64], int]:
     remapped = np.empty_like(table.ids)
     rows = 0
     for field in range(SPARSE_FIELDS):
-        distinct, inverse = np.unique(table.ids[:, field], return_inverse=True)
+        # As numpy.unique with return_inverse, by hashing: it sorts distinct ids only.
+        inverse, distinct = pd.factorize(table.ids[:, field], sort=True)
         remapped[:, field] = inverse + rows
         rows += len(distinct)
     return remapped, rows

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from adabench.usecases.batches import OrderedBatches, ShuffledBatches, batch_loader, strided_share
+from adabench.usecases.checked import require_choice, require_positive, require_sizes
 from adabench.usecases.ctr.data import load
-from adabench.usecases.ctr.loader import Batch, OrderedBatches, ShuffledBatches, Split, batch_loader
+from adabench.usecases.ctr.loader import Batch, Split
 from adabench.usecases.ctr.metrics import auc, logloss
 from adabench.usecases.ctr.model import WideAndDeep
-from adabench.usecases.protocol import DataError, Loaders, Params
+from adabench.usecases.optimizers import OPTIMIZERS, OptimizerName, make_optimizer
+from adabench.usecases.protocol import EVALUATION_BATCH, Loaders, Params
 
 
 class CtrParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,26 +43,19 @@ class CtrParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     epochs: int = 3
     lr: float = 0.002  # with 0.003 the generated data are overfitted from the third epoch on
-    optimizer: Literal["adagrad", "sgd"] = "adagrad"
+    optimizer: OptimizerName = "adagrad"
     hidden: tuple[int, ...] = (128, 64)
     wide: bool = True
     rows: int = 65_536
     vocabulary: int | None = None
 
     def __post_init__(self) -> None:
-        sizes = {"epochs": self.epochs, "batch": self.batch, "dim": self.dim, "rows": self.rows}
-        if self.vocabulary is not None:
-            sizes["vocabulary"] = self.vocabulary
         if not self.hidden:
             raise ValueError("hidden is empty: it must hold the width of at least one layer")
-        sizes |= {f"hidden[{index}]": width for index, width in enumerate(self.hidden)}
-        for name, size in sizes.items():
-            if size < 1:
-                raise ValueError(f"{name} is {size}: it must be 1 or more")
-        if not 0 < self.lr < float("inf"):
-            raise ValueError(f"lr is {self.lr}: it must be a positive number")
-        if self.optimizer not in ("adagrad", "sgd"):
-            raise ValueError(f"optimizer is {self.optimizer!r}: it must be 'adagrad' or 'sgd'")
+        optional = ("vocabulary",) if self.vocabulary is not None else ()
+        require_sizes(self, ("epochs", "batch", "dim", "rows", "hidden", *optional))
+        require_positive(self, ("lr",))
+        require_choice(self, {"optimizer": OPTIMIZERS})
 
 
 class CtrUseCase:
@@ -92,23 +89,12 @@ class CtrUseCase:
         return WideAndDeep(self._data.rows, params.dim, params.hidden, params.wide, generator)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        # Torch's default, but chosen: without a choice it warns when a sparse gradient reaches the optimizer.
-        torch.sparse.check_sparse_tensor_invariants.disable()
-        if self._params.optimizer == "adagrad":
-            return torch.optim.Adagrad(model.parameters(), lr=self._params.lr)
-        return torch.optim.SGD(model.parameters(), lr=self._params.lr)
+        return make_optimizer(model, self._params.lr, self._params.optimizer)
 
     def loaders(self, rank: int, world: int) -> Loaders:
-        if not 0 <= rank < world:
-            raise ValueError(f"worker {rank} of {world}: the worker's number must be from 0 to {world - 1}")
         data, batch = self._data, self._params.batch
-        share = len(data.train) // world
-        if share < batch:
-            raise DataError(
-                f"the training split has {len(data.train)} rows: {world} workers with batches of {batch} "
-                f"need at least {world * batch}"
-            )
-        shuffled = ShuffledBatches(len(data.train), batch, self._seed, rank, world)
+        share = strided_share(len(data.train), rank, world, batch, "rows")
+        shuffled = ShuffledBatches(share, batch, self._seed, rank)
         return Loaders(
             batch_loader(data.train, shuffled), self._in_order(data.valid), self._in_order(data.test)
         )
@@ -142,4 +128,5 @@ class CtrUseCase:
         return ("wide.weight", "deep.weight") if self._params.wide else ("deep.weight",)
 
     def _in_order(self, split: Split) -> Iterable[Batch]:
-        return batch_loader(split, OrderedBatches(len(split), self._params.batch))
+        rows, batch = np.arange(len(split)), max(self._params.batch, EVALUATION_BATCH)
+        return batch_loader(split, OrderedBatches(rows, batch))

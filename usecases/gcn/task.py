@@ -13,12 +13,15 @@ from torch_geometric.data import Data
 from torch_geometric.loader import NodeLoader
 from torch_geometric.sampler import BaseSampler
 
+from adabench.usecases.batches import require_worker
+from adabench.usecases.checked import require_choice, require_positive, require_sizes
 from adabench.usecases.gcn.graph import random_split
 from adabench.usecases.gcn.load import load
 from adabench.usecases.gcn.model import Gcn
 from adabench.usecases.gcn.partition import METHODS, Method, Partition, partition
 from adabench.usecases.gcn.sampling import UniformSampler, pyg_sampler
-from adabench.usecases.protocol import Loaders, Params
+from adabench.usecases.optimizers import make_optimizer
+from adabench.usecases.protocol import EVALUATION_BATCH, Loaders, Params
 
 __all__ = ["GcnParams", "GcnUseCase"]
 
@@ -44,10 +47,10 @@ class GcnParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
         How training nodes are shared among workers.
     """
 
-    epochs: int = 3
+    epochs: int = 8
     batch: int = 128
     dim: int = 64
-    lr: float = 0.05
+    lr: float = 0.02
     graph: str = "generated"
     hidden: int = 64
     fanout: int = 16
@@ -55,17 +58,11 @@ class GcnParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
     partition: Method = "metis"
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "dim", "hidden"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be 1 or more")
+        require_sizes(self, ("epochs", "batch", "dim", "hidden"))
         if self.fanout < 1 and self.fanout != -1:
             raise ValueError(f"fanout is {self.fanout}: it must be 1 or more, or -1 for all neighbours")
-        if not 0 < self.lr < float("inf"):
-            raise ValueError(f"lr is {self.lr}: it must be a positive number")
-        choices = {"sampler": ("native", "pyg"), "partition": METHODS}
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} is {getattr(self, name)!r}: it must be one of {', '.join(known)}")
+        require_positive(self, ("lr",))
+        require_choice(self, {"sampler": ("native", "pyg"), "partition": METHODS})
 
 
 class GcnUseCase:
@@ -107,17 +104,15 @@ class GcnUseCase:
         return Gcn(*sizes, generator)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        # Torch's default, but chosen: without a choice it warns when a sparse gradient reaches the optimizer.
-        torch.sparse.check_sparse_tensor_invariants.disable()
-        return torch.optim.Adagrad(model.parameters(), lr=self._params.lr)
+        return make_optimizer(model, self._params.lr)
 
     def loaders(self, rank: int, world: int) -> Loaders:
         training = torch.from_numpy(self._partition(rank, world).training[rank])
-        shuffle = torch.Generator().manual_seed(self._seed * world + rank)
+        shuffle, batch = torch.Generator().manual_seed(self._seed * world + rank), self._params.batch
         return Loaders(
-            self._loader(training, shuffle=True, generator=shuffle),
-            self._loader(torch.from_numpy(self._split.valid)),
-            self._loader(torch.from_numpy(self._split.test)),
+            self._loader(training, batch, shuffle=True, generator=shuffle),
+            self._loader(torch.from_numpy(self._split.valid), max(batch, EVALUATION_BATCH)),
+            self._loader(torch.from_numpy(self._split.test), max(batch, EVALUATION_BATCH)),
         )
 
     def loss(self, model: nn.Module, batch: Data) -> Tensor:
@@ -158,18 +153,15 @@ class GcnUseCase:
         return {"embedding.weight": (part == rank).nonzero().flatten()}
 
     def _partition(self, rank: int, world: int) -> Partition:
-        if not 0 <= rank < world:
-            raise ValueError(f"worker {rank} of {world}: the worker's number must be from 0 to {world - 1}")
+        require_worker(rank, world)
         if world not in self._partitions:
             self._partitions[world] = partition(
                 self._graph, self._split.train, world, self._params.partition, self._seed
             )
         return self._partitions[world]
 
-    def _loader(self, nodes: Tensor, **order: Any) -> NodeLoader:
-        return NodeLoader(
-            self._data, self._sampler(), input_nodes=nodes, batch_size=self._params.batch, **order
-        )
+    def _loader(self, nodes: Tensor, batch: int, **order: Any) -> NodeLoader:
+        return NodeLoader(self._data, self._sampler(), input_nodes=nodes, batch_size=batch, **order)
 
     def _sampler(self) -> BaseSampler:
         fanouts = [self._params.fanout] * HOPS

@@ -1,0 +1,41 @@
+"""Sentences about parameters that cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+__all__ = ["require_choice", "require_positive", "require_sizes", "require_weight"]
+
+
+def require_sizes(params: msgspec.Struct, names: Iterable[str]) -> None:
+    """Raise `ValueError` unless these fields, or all elements of those that are tuples, are 1 or more."""
+    for name in names:
+        value = getattr(params, name)
+        several = isinstance(value, tuple)
+        sizes = {f"{name}[{index}]": size for index, size in enumerate(value)} if several else {name: value}
+        for where, size in sizes.items():
+            if size < 1:
+                raise ValueError(f"{where} is {size}: it must be 1 or more")
+
+
+def require_positive(params: msgspec.Struct, names: Iterable[str]) -> None:
+    """Raise `ValueError` unless these fields are positive and finite."""
+    for name in names:
+        if not 0 < (number := getattr(params, name)) < float("inf"):
+            raise ValueError(f"{name} is {number}: it must be a positive number")
+
+
+def require_weight(params: msgspec.Struct, names: Iterable[str]) -> None:
+    """Raise `ValueError` unless these fields are finite and not negative."""
+    for name in names:
+        if not 0 <= (number := getattr(params, name)) < float("inf"):
+            raise ValueError(f"{name} is {number}: it must be 0 or a positive number")
+
+
+def require_choice(params: msgspec.Struct, choices: Mapping[str, Iterable[str]]) -> None:
+    """Raise `ValueError` unless each of these fields has one of its values."""
+    for name, known in choices.items():
+        if (value := getattr(params, name)) not in known:
+            raise ValueError(f"{name} is {value!r}: it must be one of {', '.join(known)}")

@@ -1,0 +1,119 @@
+"""The triples of a run: read or generated, and split."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from adabench.usecases.batches import scattered
+from adabench.usecases.cache import digest_of, map_arrays, read_once
+from adabench.usecases.kge.generate import generate
+from adabench.usecases.kge.read import Files, Sizes, find, triple_blocks
+from adabench.usecases.protocol import DataError
+
+__all__ = ["Graph", "load"]
+
+FORMAT = 1
+HELD_OUT_ONE_IN = 20
+"""Of triples that come without a split: so many validate, and so many test."""
+SPLITS = ("train", "valid", "test")
+
+
+class Graph(NamedTuple):
+    """Triples of head, relation and tail, int32 (n, 3) for each split, perhaps mapped from files.
+
+    Entities and relations that only validation or test triples have are counted, too: they keep their initial
+    rows.
+    """
+
+    train: NDArray[np.int32]
+    valid: NDArray[np.int32]
+    test: NDArray[np.int32]
+    sizes: Sizes
+    fingerprint: str
+
+
+class _Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    format: int
+    counts: list[int]
+    sizes: Sizes
+    fingerprint: str
+
+
+def load(path: Path | None, generated: int) -> Graph:
+    """Read the triples at `path`, or generate about `generated` if it is None.
+
+    Raises
+    ------
+    DataError
+        If the data cannot be read or used.
+    """
+    if path is None:
+        triples, sizes = generate(generated)
+        train, valid, test = (triples[rows] for rows in _by_hash(0, len(triples)))
+        fingerprint = digest_of(repr(sizes), (train, valid, test))
+        graph = Graph(train, valid, test, sizes, fingerprint)
+        return _whole(graph, f"generated data of {generated} triples")
+    try:
+        files = find(path)
+        graph = read_once("triples", [*files.triples, *files.counts], partial(_build, files), _open)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error}): data must be a readable folder or file") from error
+    return _whole(graph, str(path))
+
+
+def _whole(graph: Graph, what: str) -> Graph:
+    for name in SPLITS:
+        if len(getattr(graph, name)) == 0:
+            total = sum(len(getattr(graph, split)) for split in SPLITS)
+            raise DataError(f"{what}: the {name} split has none of its {total} triples: more are needed")
+    return graph
+
+
+def _by_hash(start: int, count: int) -> tuple[NDArray[np.bool_], ...]:
+    """Which of the `count` triples from number `start` on are in each split."""
+    buckets = scattered(start, count) % np.uint64(HELD_OUT_ONE_IN)
+    return buckets > 1, buckets == 0, buckets == 1
+
+
+def _build(files: Files, folder: Path) -> None:
+    counts, sizes, seen = [0, 0, 0], list[Sizes](), 0
+    outputs = [(folder / f"{name}.bin").open("wb") for name in SPLITS]
+    try:
+        for index, block in triple_blocks(files, sizes):
+            if len(files.triples) == 1:
+                parts = {split: block[rows] for split, rows in enumerate(_by_hash(seen, len(block)))}
+            else:
+                parts = {index: block}
+            for split, part in parts.items():
+                part.tofile(outputs[split])
+                counts[split] += len(part)
+            seen += len(block)
+    finally:
+        for output in outputs:
+            output.close()
+    splits = map_arrays(folder, _shapes(counts))
+    assert splits is not None
+    fingerprint = digest_of(repr(sizes[0]), splits.values())
+    meta = _Meta(format=FORMAT, counts=counts, sizes=sizes[0], fingerprint=fingerprint)
+    (folder / "triples.json").write_bytes(msgspec.json.encode(meta))
+
+
+def _open(folder: Path) -> Graph | None:
+    try:
+        meta = msgspec.json.decode((folder / "triples.json").read_bytes(), type=_Meta)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+    splits: dict[str, Any] | None = map_arrays(folder, _shapes(meta.counts))
+    if meta.format != FORMAT or splits is None:
+        return None
+    return Graph(**splits, sizes=meta.sizes, fingerprint=meta.fingerprint)
+
+
+def _shapes(counts: list[int]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    return {name: ("<i4", (count, 3)) for name, count in zip(SPLITS, counts, strict=True)}

@@ -1,0 +1,67 @@
+"""Generates a graph with skewed degrees whose relations join kinds of entities, so that it can be learned."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adabench.usecases.kge.read import Block, Sizes
+from adabench.usecases.protocol import DataError
+
+__all__ = ["generate"]
+
+SEED = 20_150_726
+"""Fixed: equal numbers of triples are equal data, whatever the seed of a run."""
+
+RELATIONS = 24
+KINDS = 150
+TRIPLES_PER_ENTITY = 20
+SKEW = 1.0
+"""An entity's probability among those of its kind falls with its rank to this power."""
+NOISE = 0.05
+"""Share of tails that are drawn among all entities."""
+BYTES_PER_TRIPLE = 200
+"""While they are generated."""
+
+
+def generate(count: int) -> tuple[Block, Sizes]:
+    """Draw `count` triples, of which those that repeat others are dropped; the same ones for the same number.
+
+    Every entity is of a kind. A relation leads from each kind of heads to one kind of tails, within
+    which popular entities are drawn more often.
+
+    Raises
+    ------
+    DataError
+        If so many cannot be generated in this machine's memory.
+    """
+    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // BYTES_PER_TRIPLE
+    if count > most:
+        raise DataError(f"triples is {count}: no more than {most} can be generated in this machine's memory")
+    rng = np.random.default_rng(SEED)
+    entities = max(2 * KINDS, count // TRIPLES_PER_ENTITY)
+    kinds = rng.permutation(np.arange(entities) % KINDS)
+    members = [np.flatnonzero(kinds == kind) for kind in range(KINDS)]
+    relations = np.minimum(rng.zipf(1.5, count) - 1, RELATIONS - 1)
+    head_kinds = rng.integers(KINDS, size=count)
+    leads = np.stack([rng.permutation(KINDS) for _ in range(RELATIONS)])
+    tail_kinds = leads[relations, head_kinds]
+    heads, tails = (_members(rng, members, wanted) for wanted in (head_kinds, tail_kinds))
+    stray = np.flatnonzero(rng.random(count) < NOISE)
+    tails[stray] = rng.integers(entities, size=len(stray))
+    triples = np.unique(np.stack([heads, relations, tails], axis=1), axis=0)
+    return rng.permutation(triples).astype(np.int32), Sizes(entities, RELATIONS)
+
+
+def _members(
+    rng: np.random.Generator, members: list[NDArray[np.int64]], kinds: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """An entity of each of these kinds."""
+    drawn = np.empty(len(kinds), dtype=np.int64)
+    for kind, own in enumerate(members):
+        wanted = np.flatnonzero(kinds == kind)
+        weights = np.arange(1, len(own) + 1) ** -SKEW
+        drawn[wanted] = own[rng.choice(len(own), size=len(wanted), p=weights / weights.sum())]
+    return drawn

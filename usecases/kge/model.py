@@ -1,0 +1,132 @@
+"""The models: plain PyTorch. Each scores triples by a query, made of two parts, against rows of the third."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["MODELS", "Knowledge", "ModelName", "Scores"]
+
+ModelName = Literal["complex", "distmult", "rotate", "transe"]
+MODELS: tuple[ModelName, ...] = ("complex", "distmult", "rotate", "transe")
+
+PAIRS_AT_ONCE = 1 << 22
+"""Numbers of intermediate results where a model has to compare each query with each row by itself."""
+
+
+class Scores(NamedTuple):
+    """What the model says of some triples; more is likelier.
+
+    Attributes
+    ----------
+    own : Tensor
+        Of the triples as they are, float32 (n,).
+    tails, heads : Tensor
+        With each candidate in the place of the tail, or of the head, float32 (n, candidates).
+    norm : Tensor
+        Mean over the triples of the cubes of all numbers in their rows, float32 scalar: what regularization
+        weighs.
+    """
+
+    own: Tensor
+    tails: Tensor
+    heads: Tensor
+    norm: Tensor
+
+
+class Knowledge(nn.Module):
+    """Embeddings of entities and relations, and one of four ways to score triples with them.
+
+    ComplEx (Trouillon et al., ICML 2016), DistMult (Yang et al., ICLR 2015), RotatE (Sun et al., ICLR 2019)
+    without its margin, and TransE (Bordes et al., NIPS 2013) with the distance of L1.
+
+    Parameters
+    ----------
+    name : str
+        One of `MODELS`.
+    entities, relations, dim : int
+        Rows of the two tables, and numbers in a row; even for ComplEx and RotatE, whose rows hold the real
+        parts first and then the imaginary ones. RotatE's relations are `dim` / 2 angles.
+    scale : float
+        Deviation of the initial weights.
+    generator : torch.Generator
+        Where the initial weights come from.
+    """
+
+    def __init__(
+        self,
+        name: ModelName,
+        entities: int,
+        relations: int,
+        dim: int,
+        scale: float,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        rows = torch.empty(entities, dim).normal_(std=scale, generator=generator)
+        if name == "rotate":
+            links = torch.empty(relations, dim // 2).uniform_(-torch.pi, torch.pi, generator=generator)
+        else:
+            links = torch.empty(relations, dim).normal_(std=scale, generator=generator)
+        self.entities, self.relations = (
+            nn.Embedding.from_pretrained(weight, freeze=False, sparse=True) for weight in (rows, links)
+        )
+        self._name = name
+
+    def forward(self, triples: Tensor, candidates: Tensor) -> Scores:
+        """Score triples (n, 3) of head, relation, tail, and their corruptions by candidates (c,), int64."""
+        count = len(triples)
+        # One look-up, so that a row that is several things in a batch is still read and updated once.
+        ids = torch.cat([triples[:, 0], triples[:, 2], candidates])
+        heads, tails, others = self.entities(ids).tensor_split((count, 2 * count))
+        links = self.relations(triples[:, 1])
+        for_tails, for_heads = self._queries(heads, links, tails)
+        cubes = heads.abs().pow(3).sum() + tails.abs().pow(3).sum()
+        if self._name != "rotate":  # whose relations are angles
+            cubes = cubes + links.abs().pow(3).sum()
+        return Scores(
+            self._one_by_one(for_tails, tails),
+            self._each_with_each(for_tails, others),
+            self._each_with_each(for_heads, others),
+            cubes / count,
+        )
+
+    def _queries(self, heads: Tensor, links: Tensor, tails: Tensor) -> tuple[Tensor, Tensor]:
+        """What a tail and what a head is compared with."""
+        if self._name == "distmult":
+            return heads * links, tails * links
+        if self._name == "transe":
+            return heads + links, tails - links
+        if self._name == "rotate":
+            links = torch.cat([links.cos(), links.sin()], dim=1)
+        real, imaginary = links.chunk(2, dim=1)
+        return _times(heads, real, imaginary), _times(tails, real, -imaginary)
+
+    def _one_by_one(self, queries: Tensor, rows: Tensor) -> Tensor:
+        if self._name in ("complex", "distmult"):
+            return (queries * rows).sum(1)
+        return -self._length(queries - rows)
+
+    def _each_with_each(self, queries: Tensor, rows: Tensor) -> Tensor:
+        if self._name in ("complex", "distmult"):
+            return queries @ rows.T
+        if self._name == "transe":
+            return -torch.cdist(queries, rows, p=1)
+        some = max(1, PAIRS_AT_ONCE // max(1, rows.numel()))
+        parts = [-self._length(part[:, None] - rows) for part in queries.split(some)]
+        return torch.cat(parts) if len(parts) != 1 else parts[0]
+
+    def _length(self, difference: Tensor) -> Tensor:
+        if self._name == "transe":
+            return difference.abs().sum(-1)
+        real, imaginary = difference.chunk(2, dim=-1)
+        # The gradient of a root at 0 is infinite.
+        return (real.square() + imaginary.square() + 1e-12).sqrt().sum(-1)
+
+
+def _times(rows: Tensor, real: Tensor, imaginary: Tensor) -> Tensor:
+    """Product of complex numbers, whose real parts stand before the imaginary ones."""
+    first, second = rows.chunk(2, dim=1)
+    return torch.cat([first * real - second * imaginary, first * imaginary + second * real], dim=1)

@@ -1,0 +1,169 @@
+"""Reads triples: OpenKE's numbers, or names that are separated by tabs.
+
+A folder of OpenKE's has ``train2id.txt``, ``valid2id.txt`` and ``test2id.txt``: the number of triples, then
+lines of head, tail and relation, all numbers from 0; ``entity2id.txt`` and ``relation2id.txt`` begin with how
+many of each there are. Another folder has ``train``, ``valid`` (or ``dev``) and ``test``, each ending in
+``.txt``, ``.tsv`` or ``.del`` and packed ones in ``.gz``, too: lines of head, relation and tail. One file of
+such lines is split by a hash of the line's number.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adabench.usecases.protocol import DataError
+from adabench.usecases.text_columns import first_line, numbered, text_blocks
+
+__all__ = ["Block", "Files", "Sizes", "find", "triple_blocks"]
+
+FORMATS = "lines of head, relation and tail, separated by tabs"
+OPENKE_FORMAT = "a count, then lines of head, tail and relation, all numbers"
+OPENKE = ("train2id.txt", "valid2id.txt", "test2id.txt")
+COUNTS = ("entity2id.txt", "relation2id.txt")
+NAMES = (("train",), ("valid", "dev"), ("test",))
+ENDINGS = tuple(f"{ending}{packed}" for ending in (".txt", ".tsv", ".del") for packed in ("", ".gz"))
+
+
+class Files(NamedTuple):
+    """What is read: training, validation and test triples, or one file of all; and OpenKE's two counts."""
+
+    triples: tuple[Path, ...]
+    counts: tuple[Path, ...]
+    openke: bool
+
+
+class Sizes(NamedTuple):
+    """How many there are of each."""
+
+    entities: int
+    relations: int
+
+
+Block = NDArray[np.int32]
+"""Triples (n, 3) of head, relation and tail."""
+
+
+def find(path: Path) -> Files:
+    """The files at `path`.
+
+    Raises
+    ------
+    DataError
+        If it is neither a file nor a folder with the files of one format.
+    """
+    if not path.exists():
+        raise DataError(f"{path} does not exist: data must be a folder of triples, or a file with {FORMATS}")
+    if not path.is_dir():
+        return Files((path,), (), False)
+    openke = [path / name for name in OPENKE]
+    if any(file.is_file() for file in openke):
+        missing = [file.name for file in openke if not file.is_file()]
+        if missing:
+            raise DataError(f"{path} has no {missing[0]}: it must have {', '.join(OPENKE)}")
+        return Files(tuple(openke), tuple(path / name for name in COUNTS if (path / name).is_file()), True)
+    found = []
+    for names in NAMES:
+        possible = [path / f"{name}{ending}" for name in names for ending in ENDINGS]
+        files = [file for file in possible if file.is_file()]
+        if len(files) != 1:
+            has = " and ".join(file.name for file in files) or f"no {names[0]}.txt or {names[0]}.tsv"
+            raise DataError(f"{path} has {has}: it must have one file each for train, valid and test")
+        found.append(files[0])
+    return Files(tuple(found), (), False)
+
+
+def triple_blocks(files: Files, sizes: list[Sizes]) -> Iterator[tuple[int, Block]]:
+    """Triples of the files in their order, in blocks, each with the number of its file.
+
+    When all have been given, `sizes` has got one element.
+
+    Raises
+    ------
+    DataError
+        If a file cannot be read, or a line is not what it must be.
+    """
+    entities: dict[str, int] = {}
+    relations: dict[str, int] = {}
+    most = [0, 0]
+    for index, path in enumerate(files.triples):
+        empty, wanted = True, OPENKE_FORMAT if files.openke else FORMATS
+        try:
+            blocks = _numbers(path) if files.openke else _named(path, entities, relations)
+            for block in blocks:
+                empty = False
+                occurring = int(block[:, [0, 2]].max()) + 1, int(block[:, 1].max()) + 1
+                most = [max(pair) for pair in zip(most, occurring, strict=True)]
+                yield index, block
+        except (OSError, EOFError, zlib.error, ValueError) as error:
+            if isinstance(error, DataError):
+                raise
+            reason = " ".join(str(error).split())[:300]
+            raise DataError(f"{path} cannot be read ({reason}): it must have {wanted}") from error
+        if empty:
+            raise DataError(f"{path} has no triples: it must have {wanted}")
+    for file in files.counts:
+        kind = COUNTS.index(file.name)
+        count = _count(file)
+        if count < most[kind]:
+            raise DataError(f"{file} counts {count}, but number {most[kind] - 1} occurs in the triples")
+        most[kind] = count
+    sizes.append(Sizes(*most))
+
+
+def _named(path: Path, entities: dict[str, int], relations: dict[str, int]) -> Iterator[Block]:
+    first = first_line(path)
+    width = first.count("\t") + 1
+    if width < 3:
+        raise DataError(
+            f"{path}: the first line, {first[:60]!r}, has {width} columns: it must have {FORMATS}"
+        )
+    for _, (heads, names, tails) in text_blocks(path, "\t", width, (0, 1, 2), skipped=0):
+        columns = numbered(heads, entities), numbered(names, relations), numbered(tails, entities)
+        yield np.stack(columns, axis=1)
+
+
+def _numbers(path: Path) -> Iterator[Block]:
+    count = _count(path)
+    with path.open("rb") as file:
+        file.readline()
+        second = file.readline(1 << 16).decode("utf-8-sig")
+    separator = "\t" if "\t" in second else " "
+    found = 0
+    for line, texts in text_blocks(path, separator, 3, (0, 2, 1), skipped=1):
+        yield np.stack([_integers(column, path, line) for column in texts], axis=1)
+        found += len(texts[0])
+    if found != count:
+        raise DataError(f"{path} counts {count} triples in its first line, and has {found}")
+
+
+def _integers(column: Any, path: Path, line: int) -> NDArray[np.int32]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        values: NDArray[np.int64] = pc.cast(column, pa.int64()).to_numpy(zero_copy_only=False)
+        wrong = np.flatnonzero((values < 0) | (values >= 1 << 30))
+    except pa.ArrowInvalid:
+        wrong = np.flatnonzero([not text.isdecimal() or int(text) >= 1 << 30 for text in column.to_pylist()])
+    if len(wrong):
+        row = int(wrong[0])
+        value = column[row].as_py()
+        raise DataError(f"{path}, line {line + row}: {value[:30]!r} must be a number from 0 to 2^30 - 1")
+    return values.astype(np.int32)
+
+
+def _count(path: Path) -> int:
+    try:
+        first = first_line(path).strip()
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise DataError(f"{path} cannot be read ({reason}): its first line must be a number") from error
+    if not first.isdecimal() or len(first) > 9:
+        raise DataError(f"{path}: the first line, {first[:60]!r}, must be how many lines follow")
+    return int(first)

@@ -1,0 +1,225 @@
+"""The use case `kge`: embeddings of a knowledge graph, judged by the filtered mean reciprocal rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import Dataset
+
+from adabench.usecases.batches import (
+    Draw,
+    OrderedBatches,
+    ShuffledBatches,
+    batch_loader,
+    generator_of,
+    strided_share,
+)
+from adabench.usecases.checked import require_choice, require_positive, require_sizes, require_weight
+from adabench.usecases.kge.data import load
+from adabench.usecases.kge.model import MODELS, Knowledge, ModelName, Scores
+from adabench.usecases.kge.ranking import Answers, ranks, summary
+from adabench.usecases.negatives import Uniform
+from adabench.usecases.optimizers import make_optimizer
+from adabench.usecases.protocol import Loaders, Params
+
+__all__ = ["KgeParams", "KgeUseCase"]
+
+SCORES_AT_ONCE = 1 << 24
+"""Scores that evaluation has in memory for one side."""
+CANDIDATES_AT_ONCE = 1 << 16
+
+
+class KgeParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of `kge`.
+
+    Attributes
+    ----------
+    epochs, batch, dim, lr
+        As for every use case; `batch` counts triples, `dim` the numbers in an entity's row.
+    model : "complex", "distmult", "rotate" or "transe"
+        How triples are scored.
+    negatives : int
+        Entities drawn for each batch; all its triples share them, in the place of the head and of the tail.
+    regularization : float
+        Weight of the cubes of the rows that a triple reads.
+    scale : float
+        Deviation of the initial weights.
+    triples : int
+        How many to generate where no data are given.
+    """
+
+    epochs: int = 5
+    batch: int = 256
+    dim: int = 64
+    lr: float = 0.1
+    model: ModelName = "complex"
+    negatives: int = 256
+    regularization: float = 0.05
+    scale: float = 0.05
+    triples: int = 60_000
+
+    def __post_init__(self) -> None:
+        require_sizes(self, ("epochs", "batch", "dim", "negatives", "triples"))
+        require_positive(self, ("lr", "scale"))
+        require_weight(self, ("regularization",))
+        require_choice(self, {"model": MODELS})
+        if self.model in ("complex", "rotate") and self.dim % 2:
+            raise ValueError(f"dim is {self.dim}: the rows of {self.model} have an even number of numbers")
+
+
+class Batch(NamedTuple):
+    """Triples of head, relation and tail (batch, 3), and the entities drawn for all (negatives,), int64."""
+
+    triples: Tensor
+    negatives: Tensor
+
+
+class Queries(NamedTuple):
+    """Triples to rank.
+
+    Attributes
+    ----------
+    triples : Tensor
+        int64 (n, 3).
+    tails, heads : Tensor
+        Pairs of a place in `triples` and an entity that is as right there, int64 (2, pairs).
+    """
+
+    triples: Tensor
+    tails: Tensor
+    heads: Tensor
+
+
+class KgeUseCase:
+    """Learns to score true triples above corrupted ones. See `adabench.usecases.kge.read` for `data`.
+
+    The loss is the cross-entropy of finding a triple's tail among it and the entities drawn, and its head
+    likewise. The seed decides the initial weights, the order of the data and the entities drawn, not the data
+    themselves or their splits.
+    """
+
+    name: ClassVar[str] = "kge"
+    Params: ClassVar[type[Params]] = KgeParams
+    metric: ClassVar[str] = "mrr"
+    maximize: ClassVar[bool] = True
+    tolerance: ClassVar[float] = 0.02
+
+    def __init__(self, params: KgeParams, data: Path | None, seed: int) -> None:
+        self._params = params
+        self._seed = seed
+        self._graph = load(data, params.triples)
+        self._answers: tuple[Answers, Answers] | None = None
+
+    @property
+    def params(self) -> KgeParams:
+        return self._params
+
+    @property
+    def fingerprint(self) -> str:
+        return self._graph.fingerprint
+
+    def model(self) -> nn.Module:
+        generator = torch.Generator().manual_seed(self._seed)
+        params, sizes = self._params, self._graph.sizes
+        return Knowledge(params.model, *sizes, params.dim, params.scale, generator)
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return make_optimizer(model, self._params.lr)
+
+    def loaders(self, rank: int, world: int) -> Loaders:
+        graph, params = self._graph, self._params
+        share = strided_share(len(graph.train), rank, world, params.batch, "triples")
+        train = CorruptedTriples(graph.train, graph.sizes.entities, params.negatives)
+        shuffled = ShuffledBatches(share, params.batch, self._seed, rank)
+        return Loaders(batch_loader(train, shuffled), self._in_order(graph.valid), self._in_order(graph.test))
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Cross-entropies of tails and heads, and the regularization of the rows that a triple reads."""
+        scores: Scores = model(batch.triples, batch.negatives)
+        first = torch.zeros(len(batch.triples), dtype=torch.int64)
+        loss = self._params.regularization * scores.norm
+        for against, column in ((scores.tails, 2), (scores.heads, 0)):
+            # What is drawn and right is no negative.
+            right = batch.triples[:, column, None] == batch.negatives
+            logits = torch.cat([scores.own[:, None], against.masked_fill(right, -torch.inf)], dim=1)
+            loss = loss + cross_entropy(logits, first)
+        return loss
+
+    def evaluate(self, model: nn.Module, loader: Iterable[Queries]) -> dict[str, float]:
+        """Mean reciprocal rank and Hits@1, 3, 10 of heads and tails among all entities.
+
+        What any split knows to be right is filtered; of entities with equal scores, half count as better.
+        """
+        blocks = torch.arange(self._graph.sizes.entities).split(CANDIDATES_AT_ONCE)
+        found: list[Tensor] = []
+        model.eval()
+        try:
+            with torch.no_grad():
+                for batch in loader:
+                    scored = [model(batch.triples, block) for block in blocks]
+                    for side, column, filtered in (("tails", 2, batch.tails), ("heads", 0, batch.heads)):
+                        parts = [getattr(scores, side) for scores in scored]
+                        scores = torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+                        found.append(ranks(scores, batch.triples[:, column], filtered))
+        finally:
+            model.train()
+        if not found:
+            raise ValueError("the loader to evaluate over is empty: it must hold at least one triple")
+        return summary(torch.cat(found))
+
+    def keys(self, batch: Batch) -> dict[str, Tensor]:
+        triples = batch.triples
+        return {
+            "entities.weight": torch.cat([triples[:, 0], triples[:, 2], batch.negatives]),
+            "relations.weight": triples[:, 1].contiguous(),
+        }
+
+    def samples(self, batch: Batch) -> int:
+        return len(batch.triples)
+
+    def _in_order(self, triples: NDArray[np.int32]) -> Iterable[Queries]:
+        at_once = min(512, max(1, SCORES_AT_ONCE // self._graph.sizes.entities))
+        batches = OrderedBatches(np.arange(len(triples)), at_once)
+        return batch_loader(FilteredTriples(triples, *self._all_answers()), batches)
+
+    def _all_answers(self) -> tuple[Answers, Answers]:
+        if self._answers is None:
+            graph = self._graph
+            asked = np.concatenate([graph.valid, graph.test])
+            known = [graph.train, graph.valid, graph.test]
+            tails, heads = (
+                Answers(asked, known, given, 2 - given, graph.sizes.relations) for given in (0, 2)
+            )
+            self._answers = tails, heads
+        return self._answers
+
+
+class CorruptedTriples(Dataset[Batch]):
+    """Training triples by their numbers, with entities that are drawn uniformly."""
+
+    def __init__(self, triples: NDArray[np.int32], entities: int, negatives: int) -> None:
+        self._triples = torch.from_numpy(triples)
+        self._drawn, self._negatives = Uniform(entities), negatives
+
+    def __getitem__(self, draw: Draw) -> Batch:
+        drawn = self._drawn((self._negatives,), generator_of(draw))
+        return Batch(self._triples.index_select(0, draw.rows).long(), drawn)
+
+
+class FilteredTriples(Dataset[Queries]):
+    """Triples by their numbers, with what else is right."""
+
+    def __init__(self, triples: NDArray[np.int32], tails: Answers, heads: Answers) -> None:
+        self._triples = torch.from_numpy(triples)
+        self._tails, self._heads = tails, heads
+
+    def __getitem__(self, draw: Draw) -> Queries:
+        triples = self._triples.index_select(0, draw.rows).long()
+        return Queries(triples, self._tails.pairs(triples.numpy()), self._heads.pairs(triples.numpy()))

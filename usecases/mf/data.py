@@ -1,0 +1,129 @@
+"""The ratings of a run: read or generated, and split.
+
+A rating's place in the file decides its split, by a hash: of the ratings that are not of the chosen fold, one
+in twenty validates. So runs with different seeds have the same splits, the five folds together test every
+rating once, and nothing has to be kept in memory for it but the numbers of the rows.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from adabench.usecases.batches import scattered
+from adabench.usecases.cache import digest_of, map_arrays, read_once
+from adabench.usecases.mf.generate import generate
+from adabench.usecases.mf.read import Block, rating_blocks, rating_file
+from adabench.usecases.protocol import DataError
+
+__all__ = ["FOLDS", "Ratings", "Splits", "load", "split"]
+
+FOLDS = 5
+VALID_ONE_IN = 20
+FORMAT = 1
+
+
+class Ratings(NamedTuple):
+    """All ratings, in the order of the file.
+
+    Attributes
+    ----------
+    block : Block
+        Users, items and ratings, int32 and float32 (n,), perhaps mapped from files.
+    users, items : int
+        How many there are of each.
+    fingerprint : str
+    """
+
+    block: Block
+    users: int
+    items: int
+    fingerprint: str
+
+
+class Splits(NamedTuple):
+    """Ascending numbers of ratings, int64 and disjoint."""
+
+    train: NDArray[np.int64]
+    valid: NDArray[np.int64]
+    test: NDArray[np.int64]
+
+
+class _Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    format: int
+    count: int
+    users: int
+    items: int
+    fingerprint: str
+
+
+def load(path: Path | None, generated: int) -> Ratings:
+    """Read the ratings at `path`, or generate about `generated` if it is None.
+
+    Raises
+    ------
+    DataError
+        If the data cannot be read or used.
+    """
+    if path is None:
+        block = generate(generated)
+        sizes = int(block.users.max()) + 1, int(block.items.max()) + 1
+        return Ratings(block, *sizes, digest_of("ratings", block))
+    try:
+        file = rating_file(path)
+        return read_once("ratings", [file], partial(_build, file), _open)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error}): data must be a readable folder or file") from error
+
+
+def split(count: int, fold: int) -> Splits:
+    """The splits of `count` ratings of which `fold`, below `FOLDS`, tests."""
+    buckets = scattered(0, count) % np.uint64(FOLDS * VALID_ONE_IN)
+    tested = buckets % FOLDS == fold
+    validated = ~tested & (buckets // FOLDS == 0)
+    return Splits(*(np.flatnonzero(rows) for rows in (~tested & ~validated, validated, tested)))
+
+
+def _build(file: Path, folder: Path) -> None:
+    count = users = items = 0
+    outputs = [(folder / f"{name}.bin").open("wb") for name in Block._fields]
+    try:
+        for block in rating_blocks(file):
+            for column, output in zip(block, outputs, strict=True):
+                column.tofile(output)
+            count += len(block.ratings)
+            users = max(users, int(block.users.max()) + 1)
+            items = max(items, int(block.items.max()) + 1)
+    finally:
+        for output in outputs:
+            output.close()
+    columns = map_arrays(folder, _shapes(count))
+    assert columns is not None
+    meta = _Meta(
+        format=FORMAT,
+        count=count,
+        users=users,
+        items=items,
+        fingerprint=digest_of("ratings", columns.values()),
+    )
+    (folder / "ratings.json").write_bytes(msgspec.json.encode(meta))
+
+
+def _open(folder: Path) -> Ratings | None:
+    try:
+        meta = msgspec.json.decode((folder / "ratings.json").read_bytes(), type=_Meta)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+    columns: dict[str, Any] | None = map_arrays(folder, _shapes(meta.count))
+    if meta.format != FORMAT or columns is None:
+        return None
+    return Ratings(Block(**columns), meta.users, meta.items, meta.fingerprint)
+
+
+def _shapes(count: int) -> dict[str, tuple[str, tuple[int, ...]]]:
+    return {"users": ("<i4", (count,)), "items": ("<i4", (count,)), "ratings": ("<f4", (count,))}

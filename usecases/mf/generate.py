@@ -1,0 +1,78 @@
+"""Generates ratings as skewed as those of films: few items and users have most of them."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from adabench.usecases.mf.read import Block
+from adabench.usecases.protocol import DataError
+
+__all__ = ["generate"]
+
+SEED = 19_980_422
+"""Fixed: equal numbers of ratings are equal data, whatever the seed of a run."""
+
+RANK = 6
+RATINGS_PER_USER = 60
+ITEMS_PER_USER = 0.6
+EXPONENT, OFFSET = 1.1, 12.0
+"""An item's probability falls with its rank as (rank + offset)^-exponent."""
+ACTIVITY_STD = 1.0
+"""Of the logarithm of a user's activity."""
+USER_STD, ITEM_STD, TASTE_STD, NOISE_STD = 0.4, 0.4, 0.9, 0.7
+MEAN, LOWEST, HIGHEST = 3.2, 1.0, 5.0
+BYTES_PER_RATING = 900
+"""While they are generated."""
+
+
+def generate(count: int) -> Block:
+    """Draw `count` ratings from 1 to 5 in steps of one half; the same ones for the same number.
+
+    A rating is the mean, a bias of the user and one of the item, the product of two vectors of tastes and
+    noise, rounded. What users choose to rate are popular items, and rather those that fit their tastes. There
+    may come out fewer ratings, for nobody rates an item twice.
+
+    Raises
+    ------
+    DataError
+        If so many cannot be generated in this machine's memory.
+    """
+    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // BYTES_PER_RATING
+    if count > most:
+        raise DataError(f"ratings is {count}: no more than {most} can be generated in this machine's memory")
+    rng = np.random.default_rng(SEED)
+    users = max(2, count // RATINGS_PER_USER)
+    items = max(2, round(users * ITEMS_PER_USER))
+    activity = rng.lognormal(0, ACTIVITY_STD, users)
+    # Popularity says nothing about an item's number.
+    popularity = rng.permutation((np.arange(1, items + 1) + OFFSET) ** -EXPONENT)
+    pairs = np.unique(_draw(rng, activity, 5 * count) * items + _draw(rng, popularity, 5 * count))
+    tastes, traits = (rng.normal(size=(rows, RANK)) for rows in (users, items))
+    user, item = np.divmod(rng.permutation(pairs), items)
+    fit = np.einsum("ij,ij->i", tastes[user], traits[item]) / np.sqrt(RANK)
+    chosen = np.flatnonzero(rng.random(len(fit)) < expit(2 * fit - 1))[:count]
+    user, item, fit = user[chosen], item[chosen], fit[chosen]
+    values = (
+        MEAN
+        + rng.normal(0, USER_STD, users)[user]
+        + rng.normal(0, ITEM_STD, items)[item]
+        + TASTE_STD * fit
+        + rng.normal(0, NOISE_STD, len(user))
+    )
+    ratings = np.clip(np.rint(2 * values) / 2, LOWEST, HIGHEST)
+    return Block(_renumbered(user), _renumbered(item), ratings.astype(np.float32))
+
+
+def _draw(rng: np.random.Generator, weights: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    return rng.choice(len(weights), size=count, p=weights / weights.sum())
+
+
+def _renumbered(ids: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Without the numbers of those that have no rating."""
+    _, numbers = np.unique(ids, return_inverse=True)
+    renumbered: NDArray[np.int32] = numbers.astype(np.int32)
+    return renumbered

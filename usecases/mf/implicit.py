@@ -1,0 +1,210 @@
+"""The use case `mf-implicit`: which items a user likes, learned from what was liked, judged by NDCG@10."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+from torch.utils.data import Dataset
+
+from adabench.usecases.batches import Draw, OrderedBatches, ShuffledBatches, batch_loader, generator_of
+from adabench.usecases.checked import require_sizes
+from adabench.usecases.mf.data import load, split
+from adabench.usecases.mf.model import Estimates, MatrixFactorization
+from adabench.usecases.mf.ranking import ItemsOf, ndcg
+from adabench.usecases.mf.shares import Shares
+from adabench.usecases.mf.task import FactorParams
+from adabench.usecases.negatives import Uniform
+from adabench.usecases.optimizers import make_optimizer
+from adabench.usecases.protocol import DataError, Loaders, Params
+
+__all__ = ["MfImplicitParams", "MfImplicitUseCase"]
+
+CUTOFF = 10
+USERS_AT_ONCE = 256
+"""Of evaluation; each is scored against all items."""
+
+
+class MfImplicitParams(FactorParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of `mf-implicit`: those of `FactorParams`, and two more.
+
+    Attributes
+    ----------
+    threshold : float
+        An item is liked by whoever rated it so or higher; lower ratings are not used.
+    negatives : int
+        Items drawn at random for each liked one.
+    """
+
+    epochs: int = 6
+    batch: int = 256
+    dim: int = 16
+    lr: float = 0.1
+    regularization: float = 0.01
+    threshold: float = 4.0
+    negatives: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_sizes(self, ("negatives",))
+        if not abs(self.threshold) < float("inf"):
+            raise ValueError(f"threshold is {self.threshold}: it must be a number")
+
+
+class Batch(NamedTuple):
+    """Some users with what they like and what was drawn: users int64 (batch,), items int64 (batch, 1 + k).
+
+    A row of items begins with the liked one.
+    """
+
+    users: Tensor
+    items: Tensor
+
+
+class RankedUsers(NamedTuple):
+    """Some users to rank all items for.
+
+    Attributes
+    ----------
+    users : Tensor
+        int64 (n,).
+    known, wanted : Tensor
+        Pairs of a place in `users` and an item, int64 (2, pairs): what training knew, and what is held out.
+    """
+
+    users: Tensor
+    known: Tensor
+    wanted: Tensor
+
+
+class MfImplicitUseCase:
+    """Learns to rank what a user likes above what was drawn at random (BPR, Rendle et al., UAI 2009).
+
+    The seed decides the initial weights, the order of the data and the items drawn, not the data themselves
+    or their splits.
+    """
+
+    name: ClassVar[str] = "mf-implicit"
+    Params: ClassVar[type[Params]] = MfImplicitParams
+    metric: ClassVar[str] = "ndcg@10"
+    maximize: ClassVar[bool] = True
+    tolerance: ClassVar[float] = 0.005
+
+    def __init__(self, params: MfImplicitParams, data: Path | None, seed: int) -> None:
+        self._params = params
+        self._seed = seed
+        self._ratings = load(data, params.ratings)
+        block = self._ratings.block
+        liked = np.flatnonzero(block.ratings >= params.threshold)
+        what = "the generated data" if data is None else str(data)
+        if len(liked) == 0:
+            raise DataError(
+                f"{what} have no rating above {block.ratings.max():g}: threshold must be lower than "
+                f"{params.threshold:g}"
+            )
+        parts = [liked[rows] for rows in split(len(liked), params.fold)]
+        for name, rows in zip(("train", "valid", "test"), parts, strict=True):
+            if len(rows) == 0:
+                raise DataError(
+                    f"{what} have {len(liked)} ratings of {params.threshold:g} or more, none of them in the "
+                    f"{name} split: more are needed"
+                )
+        self._train = parts[0]
+        self._shares = Shares(self._train, block.users[self._train], params.batch)
+        self._items = [ItemsOf(block.users[rows], block.items[rows], self._ratings.users) for rows in parts]
+
+    @property
+    def params(self) -> MfImplicitParams:
+        return self._params
+
+    @property
+    def fingerprint(self) -> str:
+        return self._ratings.fingerprint
+
+    def model(self) -> nn.Module:
+        generator = torch.Generator().manual_seed(self._seed)
+        ratings = self._ratings
+        return MatrixFactorization(ratings.users, ratings.items, self._params.dim, 0.0, generator)
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return make_optimizer(model, self._params.lr, self._params.optimizer)
+
+    def loaders(self, rank: int, world: int) -> Loaders:
+        block, params = self._ratings.block, self._params
+        share = ShuffledBatches(self._shares.of(rank, world), params.batch, self._seed, rank)
+        liked = LikedRows(block.users, block.items, self._ratings.items, params.negatives)
+        train, valid, test = self._items
+        ranked = [HeldOut([train], valid), HeldOut([train, valid], test)]
+        return Loaders(batch_loader(liked, share), *(self._in_order(users) for users in ranked))
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean of -log sigmoid(liked - drawn), and the regularization of the rows that are read."""
+        estimates: Estimates = model(batch.users, batch.items)
+        liked, drawn = estimates.scores[:, :1], estimates.scores[:, 1:]
+        penalty = estimates.norm / len(batch.users)
+        return softplus(drawn - liked).mean() + self._params.regularization * penalty
+
+    def evaluate(self, model: nn.Module, loader: Iterable[RankedUsers]) -> dict[str, float]:
+        """Mean of the users' NDCG@10 over all items but those that training knew of the user."""
+        items = torch.arange(self._ratings.items)
+        gains: list[Tensor] = []
+        model.eval()
+        try:
+            with torch.no_grad():
+                for batch in loader:
+                    scores = model(batch.users, items, every=True).scores
+                    scores[batch.known[0], batch.known[1]] = -torch.inf
+                    gains.append(ndcg(scores, batch.wanted, CUTOFF))
+        finally:
+            model.train()
+        if not gains:
+            raise ValueError("the loader to evaluate over is empty: it must hold at least one user")
+        return {self.metric: float(torch.cat(gains).mean())}
+
+    def keys(self, batch: Batch) -> dict[str, Tensor]:
+        return {"users.weight": batch.users, "items.weight": batch.items.flatten()}
+
+    def samples(self, batch: Batch) -> int:
+        return len(batch.users)
+
+    def home_rows(self, rank: int, world: int) -> dict[str, Tensor]:
+        """The rows of users whose ratings worker `rank` trains on: nobody else needs them in training."""
+        return {"users.weight": self._shares.home_users(rank, world)}
+
+    def _in_order(self, users: HeldOut) -> Iterable[RankedUsers]:
+        return batch_loader(users, OrderedBatches(users.numbers, USERS_AT_ONCE))
+
+
+class LikedRows(Dataset[Batch]):
+    """Ratings by their numbers, with items that are drawn uniformly for each."""
+
+    def __init__(
+        self, users: NDArray[np.int32], items: NDArray[np.int32], count: int, negatives: int
+    ) -> None:
+        self._users, self._items = torch.from_numpy(users), torch.from_numpy(items)
+        self._drawn, self._negatives = Uniform(count), negatives
+
+    def __getitem__(self, draw: Draw) -> Batch:
+        users, liked = (column.index_select(0, draw.rows).long() for column in (self._users, self._items))
+        shape = (len(users), self._negatives)
+        drawn = self._drawn(shape, generator_of(draw))
+        return Batch(users, torch.cat([liked[:, None], drawn], dim=1))
+
+
+class HeldOut(Dataset[RankedUsers]):
+    """Users who like something that is held out; `numbers` are theirs, ascending."""
+
+    def __init__(self, known: list[ItemsOf], wanted: ItemsOf) -> None:
+        self._known, self._wanted = known, wanted
+        self.numbers = wanted.users()
+
+    def __getitem__(self, draw: Draw) -> RankedUsers:
+        users = draw.rows.numpy()
+        known = torch.cat([part.pairs(users) for part in self._known], dim=1)
+        return RankedUsers(draw.rows, known, self._wanted.pairs(users))

@@ -1,0 +1,79 @@
+"""The model: plain PyTorch."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Estimates", "MatrixFactorization"]
+
+FACTOR_STD = 0.1
+
+
+class Estimates(NamedTuple):
+    """What the model says of some pairs.
+
+    Attributes
+    ----------
+    scores : Tensor
+        float32, in the shape of the pairs.
+    norm : Tensor
+        Sum of the squares of all rows that were read, float32 scalar: what regularization weighs.
+    """
+
+    scores: Tensor
+    norm: Tensor
+
+
+class MatrixFactorization(nn.Module):
+    """Mean + biases of user and item + product of their factors (Koren et al., Computer 42, 2009).
+
+    Parameters
+    ----------
+    users, items, dim : int
+        Rows of the two tables, and how many factors a row has; its first number is the bias.
+    mean : float
+        The mean rating of the training split.
+    generator : torch.Generator
+        Where the initial weights come from.
+    """
+
+    def __init__(self, users: int, items: int, dim: int, mean: float, generator: torch.Generator) -> None:
+        super().__init__()
+        self.users, self.items = (
+            nn.Embedding.from_pretrained(_initial(rows, dim, generator), freeze=False, sparse=True)
+            for rows in (users, items)
+        )
+        self.mean = mean
+
+    def forward(self, users: Tensor, items: Tensor, every: bool = False) -> Estimates:
+        """Score pairs.
+
+        Parameters
+        ----------
+        users : Tensor
+            int64 (n,).
+        items : Tensor
+            int64 (n,): one for each user; (n, k): k for each user; or, with `every`, (k,): the same for each.
+        every : bool
+            Whether each user is paired with each item; scores are (n, k) then.
+        """
+        user, item = self.users(users), self.items(items)
+        user_bias, user_factors = user[:, 0], user[:, 1:]
+        item_bias, item_factors = item[..., 0], item[..., 1:]
+        if every:
+            scores = user_factors @ item_factors.T + user_bias[:, None] + item_bias
+        elif items.dim() == 1:
+            scores = (user_factors * item_factors).sum(1) + user_bias + item_bias
+        else:
+            products = torch.einsum("nd,nkd->nk", user_factors, item_factors)
+            scores = products + user_bias[:, None] + item_bias
+        return Estimates(scores + self.mean, user.square().sum() + item.square().sum())
+
+
+def _initial(rows: int, dim: int, generator: torch.Generator) -> Tensor:
+    weight = torch.empty(rows, 1 + dim).normal_(std=FACTOR_STD, generator=generator)
+    weight[:, 0] = 0
+    return weight

@@ -1,0 +1,87 @@
+"""Quality of ranked items: normalized discounted cumulative gain."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = ["ItemsOf", "ndcg"]
+
+
+class ItemsOf:
+    """The items of each user, found without a look at those of others.
+
+    Parameters
+    ----------
+    users, items : array
+        Pairs, int32 (n,) each.
+    count : int
+        How many users there are.
+    """
+
+    def __init__(self, users: NDArray[np.int32], items: NDArray[np.int32], count: int) -> None:
+        self._items = items[np.argsort(users, kind="stable")]
+        self._starts = np.concatenate([[0], np.cumsum(np.bincount(users, minlength=count))])
+
+    def users(self) -> NDArray[np.int64]:
+        """Ascending users with at least one item."""
+        return np.flatnonzero(np.diff(self._starts))
+
+    def pairs(self, users: NDArray[np.int64]) -> Tensor:
+        """A place in `users` and an item, for each item of each of these users: int64 (2, pairs)."""
+        starts, counts = self._starts[users], self._starts[users + 1] - self._starts[users]
+        places = np.repeat(np.arange(len(users)), counts)
+        within = np.arange(len(places)) - np.repeat(np.cumsum(counts) - counts, counts)
+        items = self._items[np.repeat(starts, counts) + within].astype(np.int64)
+        return torch.from_numpy(np.stack([places, items]))
+
+
+def ndcg(scores: Tensor, wanted: Tensor, cutoff: int) -> Tensor:
+    """Normalized discounted cumulative gain of each row of scores, where a wanted item's gain is 1.
+
+    Items with equal scores share the gain of their places equally, so that a model that scores all items
+    alike gets what a random order would get.
+
+    Parameters
+    ----------
+    scores : Tensor
+        float32 (users, items); what is not to be ranked has -inf.
+    wanted : Tensor
+        Pairs of a row and an item, int64 (2, pairs), at least one for each row.
+    cutoff : int
+        How many places count, 1 or more.
+
+    Returns
+    -------
+    Tensor
+        float64 (users,), each from 0 to 1.
+    """
+    rows, items = wanted
+    discounts = 1 / torch.log2(torch.arange(2, cutoff + 2, dtype=torch.float64))
+    summed = torch.cat([torch.zeros(1, dtype=torch.float64), discounts.cumsum(0)])
+    own = scores[rows, items][:, None]
+    chunk = max(1, (1 << 24) // scores.shape[1])  # pairs whose comparison with all items is made at once
+    higher, equal = (
+        torch.cat(
+            [
+                counted(scores[part], mine)
+                for part, mine in zip(rows.split(chunk), own.split(chunk), strict=True)
+            ]
+        )
+        for counted in (_higher, _equal)
+    )
+    first, last = higher.clamp(max=cutoff), (higher + equal).clamp(max=cutoff)
+    gained = (summed[last] - summed[first]) / equal
+    total = torch.zeros(len(scores), dtype=torch.float64).index_add_(0, rows, gained)
+    best = summed[torch.bincount(rows, minlength=len(scores)).clamp(max=cutoff)]
+    return total / best
+
+
+def _higher(scores: Tensor, own: Tensor) -> Tensor:
+    return (scores > own).sum(1)
+
+
+def _equal(scores: Tensor, own: Tensor) -> Tensor:
+    return (scores == own).sum(1)

@@ -1,0 +1,168 @@
+"""The use case `mf`: matrix factorization predicts ratings, judged by root mean square error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+from torch.utils.data import Dataset
+
+from adabench.usecases.batches import Draw, OrderedBatches, ShuffledBatches, batch_loader
+from adabench.usecases.checked import require_choice, require_positive, require_sizes, require_weight
+from adabench.usecases.mf.data import FOLDS, load, split
+from adabench.usecases.mf.model import Estimates, MatrixFactorization
+from adabench.usecases.mf.read import Block
+from adabench.usecases.mf.shares import Shares
+from adabench.usecases.optimizers import OPTIMIZERS, OptimizerName, make_optimizer
+from adabench.usecases.protocol import EVALUATION_BATCH, DataError, Loaders, Params
+
+__all__ = ["FactorParams", "MfParams", "MfUseCase"]
+
+
+class FactorParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What `mf` and `mf-implicit` have in common.
+
+    Attributes
+    ----------
+    epochs, batch, dim, lr
+        As for every use case; `dim` counts the factors of a user or an item, beside its bias.
+    optimizer : "adagrad" or "sgd"
+        What updates all parameters.
+    regularization : float
+        Weight of the squares of the rows that a rating reads.
+    ratings : int
+        How many to generate where no data are given.
+    fold : int
+        Which fifth of the ratings is the test split, from 0 to 4.
+    """
+
+    optimizer: OptimizerName = "adagrad"
+    regularization: float = 0.0
+    ratings: int = 200_000
+    fold: int = 0
+
+    def __post_init__(self) -> None:
+        require_sizes(self, ("epochs", "batch", "dim", "ratings"))
+        require_positive(self, ("lr",))
+        require_weight(self, ("regularization",))
+        require_choice(self, {"optimizer": OPTIMIZERS})
+        if not 0 <= self.fold < FOLDS:
+            raise ValueError(f"fold is {self.fold}: it must be from 0 to {FOLDS - 1}")
+
+
+class MfParams(FactorParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of `mf`: those of `FactorParams`."""
+
+    epochs: int = 5
+    batch: int = 256
+    dim: int = 16
+    lr: float = 0.1
+    regularization: float = 0.1
+
+
+class Batch(NamedTuple):
+    """Some ratings: users int64 (batch,), items int64 (batch,), ratings float32 (batch,)."""
+
+    users: Tensor
+    items: Tensor
+    ratings: Tensor
+
+
+class RatingRows(Dataset[Batch]):
+    """Ratings by their numbers; reads no other part of the files that they are mapped from."""
+
+    def __init__(self, block: Block) -> None:
+        self._columns = [torch.from_numpy(column) for column in block]
+
+    def __getitem__(self, draw: Draw) -> Batch:
+        users, items, ratings = (column.index_select(0, draw.rows) for column in self._columns)
+        return Batch(users.long(), items.long(), ratings)
+
+
+class MfUseCase:
+    """Predicts what a user would rate an item. See `adabench.usecases.mf.read` for what `data` may be.
+
+    The seed decides the initial weights and the order of the data, not the data themselves or their splits.
+    """
+
+    name: ClassVar[str] = "mf"
+    Params: ClassVar[type[Params]] = MfParams
+    metric: ClassVar[str] = "rmse"
+    maximize: ClassVar[bool] = False
+    tolerance: ClassVar[float] = 0.005
+
+    def __init__(self, params: MfParams, data: Path | None, seed: int) -> None:
+        self._params = params
+        self._seed = seed
+        self._ratings = load(data, params.ratings)
+        block = self._ratings.block
+        self._split = split(len(block.ratings), params.fold)
+        for name, rows in self._split._asdict().items():
+            if len(rows) == 0:
+                what = "the generated data" if data is None else str(data)
+                raise DataError(
+                    f"{what} have {len(block.ratings)} ratings, none of which is in the {name} split"
+                )
+        known = block.ratings[self._split.train]
+        self._mean = float(known.mean(dtype=np.float64))
+        self._range = float(known.min()), float(known.max())
+        self._shares = Shares(self._split.train, block.users[self._split.train], params.batch)
+
+    @property
+    def params(self) -> MfParams:
+        return self._params
+
+    @property
+    def fingerprint(self) -> str:
+        return self._ratings.fingerprint
+
+    def model(self) -> nn.Module:
+        generator = torch.Generator().manual_seed(self._seed)
+        ratings = self._ratings
+        return MatrixFactorization(ratings.users, ratings.items, self._params.dim, self._mean, generator)
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return make_optimizer(model, self._params.lr, self._params.optimizer)
+
+    def loaders(self, rank: int, world: int) -> Loaders:
+        rows, batch = RatingRows(self._ratings.block), self._params.batch
+        train = ShuffledBatches(self._shares.of(rank, world), batch, self._seed, rank)
+        valid, test = (OrderedBatches(part, max(batch, EVALUATION_BATCH)) for part in self._split[1:])
+        return Loaders(*(batch_loader(rows, batches) for batches in (train, valid, test)))
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean square error, and the regularization of the rows that a rating reads."""
+        estimates: Estimates = model(batch.users, batch.items)
+        penalty = estimates.norm / len(batch.users)
+        return mse_loss(estimates.scores, batch.ratings) + self._params.regularization * penalty
+
+    def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
+        """Root mean square error of predictions, which are kept between the lowest and the highest rating."""
+        count, squares = 0, 0.0
+        model.eval()
+        try:
+            with torch.no_grad():
+                for batch in loader:
+                    scores = model(batch.users, batch.items).scores.clamp(*self._range)
+                    squares += float((scores - batch.ratings).square().sum(dtype=torch.float64))
+                    count += len(batch.ratings)
+        finally:
+            model.train()
+        if count == 0:
+            raise ValueError("the loader to evaluate over is empty: it must hold at least one rating")
+        return {"rmse": (squares / count) ** 0.5}
+
+    def keys(self, batch: Batch) -> dict[str, Tensor]:
+        return {"users.weight": batch.users, "items.weight": batch.items}
+
+    def samples(self, batch: Batch) -> int:
+        return len(batch.ratings)
+
+    def home_rows(self, rank: int, world: int) -> dict[str, Tensor]:
+        """The rows of users whose ratings worker `rank` trains on: nobody else needs them in training."""
+        return {"users.weight": self._shares.home_users(rank, world)}

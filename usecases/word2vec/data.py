@@ -1,0 +1,253 @@
+"""The text of a run: read or generated, and split.
+
+A hash of a sentence's number decides its split, whatever the seed of a run. Words that training has seldom
+are left out of all splits before anything else, and so are sentences of which fewer than two words remain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from adabench.usecases.batches import scattered
+from adabench.usecases.cache import digest_of, map_arrays, read_once
+from adabench.usecases.protocol import DataError
+from adabench.usecases.word2vec.generate import LENGTH, generate
+from adabench.usecases.word2vec.pairs import Pairs, read_pairs
+from adabench.usecases.word2vec.read import find, sentences
+
+__all__ = ["Sentences", "Text", "load"]
+
+FORMAT = 1
+HELD_OUT_ONE_IN = 20
+"""Of sentences: so many validate, and so many test."""
+SPLITS = ("train", "valid", "test")
+GENERATED_PAIRS = "topics"
+_BLOCK = 1 << 14  # sentences that are looked at together
+
+
+class Sentences(NamedTuple):
+    """Some sentences, one after the other.
+
+    Attributes
+    ----------
+    words : array
+        int32, of all of them.
+    starts : array
+        Where each begins, and where the last one ends, int64 (sentences + 1,).
+    """
+
+    words: NDArray[np.int32]
+    starts: NDArray[np.int64]
+
+    @property
+    def size(self) -> int:
+        """How many sentences there are."""
+        return len(self.starts) - 1
+
+
+class Text(NamedTuple):
+    """A text in numbers.
+
+    Attributes
+    ----------
+    train, valid, test : Sentences
+        Perhaps mapped from files.
+    counts : array
+        How often training has each word, int64 (words,).
+    pairs : dict of str to Pairs
+        Name -> which words are similar.
+    fingerprint : str
+    """
+
+    train: Sentences
+    valid: Sentences
+    test: Sentences
+    counts: NDArray[np.int64]
+    pairs: dict[str, Pairs]
+    fingerprint: str
+
+
+class _Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    format: int
+    words: list[int]  # of each split
+    sentences: list[int]
+    names: int
+    fingerprint: str
+
+
+class _Read(NamedTuple):
+    splits: dict[str, Sentences]
+    counts: NDArray[np.int64]
+    names: list[str]
+    fingerprint: str
+
+
+def load(path: Path | None, generated: int, least: int) -> Text:
+    """Read the text at `path`, or generate about `generated` words if it is None.
+
+    Words that training has less than `least` times are left out of what is read.
+
+    Raises
+    ------
+    DataError
+        If the data cannot be read or used.
+    """
+    if path is None:
+        return _generated(generated)
+    try:
+        files = find(path)
+        read = read_once("text", [files.text], partial(_build, files.text, least), _open, settings=least)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error}): data must be a readable folder or file") from error
+    numbers = {name: number for number, name in enumerate(read.names)} if files.pairs else {}
+    pairs = {file.stem: read_pairs(file, numbers) for file in files.pairs}
+    if "loss" in pairs:
+        raise DataError(f"{path} has loss.tsv, but another metric has this name: it must have another one")
+    fingerprint = read.fingerprint
+    if pairs:
+        compared = [array for one in pairs.values() for array in one]
+        fingerprint = digest_of(repr([fingerprint, *pairs]), compared)
+    text = Text(**read.splits, counts=read.counts, pairs=pairs, fingerprint=fingerprint)
+    return _whole(text, str(path))
+
+
+def _generated(count: int) -> Text:
+    drawn, pairs, alike, words = generate(count)
+    train, valid, test = (
+        Sentences(drawn[chosen].reshape(-1), np.arange(0, chosen.sum() * LENGTH + 1, LENGTH))
+        for chosen in _by_hash(0, len(drawn))
+    )
+    counts = np.bincount(train.words, minlength=words)
+    fingerprint = digest_of("text", [train.words, valid.words, test.words, pairs, alike])
+    text = Text(train, valid, test, counts, {GENERATED_PAIRS: Pairs(pairs, alike)}, fingerprint)
+    return _whole(text, f"generated data of {count} words")
+
+
+def _whole(text: Text, what: str) -> Text:
+    counts = {name: getattr(text, name).size for name in SPLITS}
+    for name, count in counts.items():
+        if count == 0:
+            raise DataError(
+                f"{what}: the {name} split has none of its {sum(counts.values())} sentences: more are needed"
+            )
+    return text
+
+
+def _by_hash(start: int, count: int) -> tuple[NDArray[np.bool_], ...]:
+    """Which of the `count` sentences from number `start` on are in each split."""
+    buckets = scattered(start, count) % np.uint64(HELD_OUT_ONE_IN)
+    return buckets > 1, buckets == 0, buckets == 1
+
+
+def _build(path: Path, least: int, folder: Path) -> None:
+    """All words get numbers first; those that are left out are known when all have been counted."""
+    names, counts, lengths = _number(path, folder / "all.bin", folder / "lengths.bin")
+    kept = np.flatnonzero(counts >= least)
+    if len(kept) == 0:
+        raise DataError(
+            f"{path} has no word {least} times in its training split: min_count must be lower, or the text "
+            "longer"
+        )
+    kept = kept[np.argsort(-counts[kept], kind="stable")]
+    renumbered = np.full(len(counts), -1, dtype=np.int32)
+    renumbered[kept] = np.arange(len(kept), dtype=np.int32)
+    (folder / "names.txt").write_text("\n".join(names[number] for number in kept.tolist()), "utf-8")
+    words, found, trained = [0, 0, 0], [0, 0, 0], np.zeros(len(kept), dtype=np.int64)
+    outputs = [
+        [(folder / f"{split}_{what}.bin").open("wb") for what in Sentences._fields] for split in SPLITS
+    ]
+    try:
+        for _, starts in outputs:
+            starts.write(np.zeros(1, dtype=np.int64).tobytes())
+        for split, block in _blocks(folder / "all.bin", folder / "lengths.bin", lengths, renumbered):
+            texts, starts = outputs[split]
+            block.words.tofile(texts)
+            (block.starts[1:] + words[split]).tofile(starts)
+            words[split] += len(block.words)
+            found[split] += block.size
+            if SPLITS[split] == "train":
+                trained += np.bincount(block.words, minlength=len(kept))
+    finally:
+        for pair in outputs:
+            for output in pair:
+                output.close()
+    (folder / "counts.bin").write_bytes(trained.tobytes())
+    (folder / "all.bin").unlink()
+    (folder / "lengths.bin").unlink()
+    arrays = map_arrays(folder, _shapes(words, found, len(kept)))
+    assert arrays is not None
+    fingerprint = digest_of("text", arrays.values())
+    meta = _Meta(format=FORMAT, words=words, sentences=found, names=len(kept), fingerprint=fingerprint)
+    (folder / "text.json").write_bytes(msgspec.json.encode(meta))
+
+
+def _number(path: Path, words: Path, lengths: Path) -> tuple[list[str], NDArray[np.int64], int]:
+    """Write the numbers of all words, and the lengths of sentences; names, counts in training, sentences."""
+    numbers: dict[str, int] = {}
+    counts, seen = np.zeros(0, dtype=np.int64), 0
+    text = sentences(path)
+    with words.open("wb") as all_words, lengths.open("wb") as all_lengths:
+        while block := list(islice(text, _BLOCK)):
+            found = np.array(
+                [numbers.setdefault(word, len(numbers)) for one in block for word in one], np.int32
+            )
+            length = np.array([len(one) for one in block], np.int64)
+            found.tofile(all_words)
+            length.tofile(all_lengths)
+            trained = np.repeat(_by_hash(seen, len(block))[0], length)
+            more = np.bincount(found[trained], minlength=len(numbers))
+            more[: len(counts)] += counts
+            counts = more
+            seen += len(block)
+    if seen == 0:
+        raise DataError(f"{path} has no words: it must be a text")
+    return list(numbers), counts, seen
+
+
+def _blocks(
+    words: Path, lengths: Path, count: int, renumbered: NDArray[np.int32]
+) -> Iterator[tuple[int, Sentences]]:
+    """The sentences in each split, block by block, with the words that are kept."""
+    all_lengths = np.memmap(lengths, np.int64, "r", shape=(count,))
+    all_words = np.memmap(words, np.int32, "r")
+    done = 0
+    for first in range(0, count, _BLOCK):
+        length = all_lengths[first : first + _BLOCK]
+        block = renumbered[all_words[done : done + int(length.sum())]]
+        done += len(block)
+        sentence = np.repeat(np.arange(len(length)), length)
+        left = np.bincount(sentence[block >= 0], minlength=len(length))
+        for split, chosen in enumerate(_by_hash(first, len(length))):
+            chosen &= left > 1
+            starts = np.concatenate([[0], np.cumsum(left[chosen])])
+            yield split, Sentences(block[chosen[sentence] & (block >= 0)], starts)
+
+
+def _open(folder: Path) -> _Read | None:
+    try:
+        meta = msgspec.json.decode((folder / "text.json").read_bytes(), type=_Meta)
+        names = (folder / "names.txt").read_text("utf-8").split("\n")
+    except (FileNotFoundError, ValueError):
+        return None
+    arrays = map_arrays(folder, _shapes(meta.words, meta.sentences, meta.names))
+    if meta.format != FORMAT or arrays is None or len(names) != meta.names:
+        return None
+    splits = {
+        split: Sentences(*(arrays[f"{split}_{what}"] for what in Sentences._fields)) for split in SPLITS
+    }
+    return _Read(splits, arrays["counts"], names, meta.fingerprint)
+
+
+def _shapes(words: list[int], sentences: list[int], names: int) -> dict[str, tuple[str, tuple[int, ...]]]:
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {"counts": ("<i8", (names,))}
+    for split, count, found in zip(SPLITS, words, sentences, strict=True):
+        shapes |= {f"{split}_words": ("<i4", (count,)), f"{split}_starts": ("<i8", (found + 1,))}
+    return shapes

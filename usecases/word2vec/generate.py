@@ -1,0 +1,81 @@
+"""Generates a text whose sentences have topics, so that words of a topic are to be found similar."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adabench.usecases.protocol import DataError
+
+__all__ = ["LENGTH", "generate"]
+
+SEED = 20_131_016
+"""Fixed: equal numbers of words are equal data, whatever the seed of a run."""
+
+LENGTH = 20
+"""Words of a sentence."""
+TOPICS = 40
+COMMON = 60
+"""Words that are of no topic and stand anywhere."""
+COMMON_SHARE = 0.4
+WORDS_PER_NAME = 60
+"""Of the text, for each different one."""
+SKEW = 0.8
+"""A word's probability within its topic falls with its rank to this power."""
+PAIRS = 1000
+BYTES_PER_WORD = 100
+"""While they are generated."""
+
+
+def generate(count: int) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64], int]:
+    """Draw sentences of about `count` words in all; the same ones for the same number.
+
+    Returns
+    -------
+    sentences : array
+        Words, int32 (sentences, LENGTH).
+    pairs : array
+        Words of topics, int64 (2, pairs), of which half are of the same one.
+    alike : array
+        Whether a pair's words are of the same topic, 1 or 0, float64 (pairs,).
+    words : int
+        How many different ones there may be.
+
+    Raises
+    ------
+    DataError
+        If so many cannot be generated in this machine's memory.
+    """
+    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // BYTES_PER_WORD
+    if count > most:
+        raise DataError(f"words is {count}: no more than {most} can be generated in this machine's memory")
+    rng = np.random.default_rng(SEED)
+    shape = max(1, count // LENGTH), LENGTH
+    own = max(2, count // WORDS_PER_NAME // TOPICS)  # words of a topic
+    topics = rng.integers(TOPICS, size=shape[0])
+    drawn = COMMON + topics[:, None] * own + _skewed(rng, own, shape)
+    anywhere = rng.random(shape) < COMMON_SHARE
+    drawn[anywhere] = _skewed(rng, COMMON, (int(anywhere.sum()),))
+    first = rng.integers(TOPICS, size=PAIRS)
+    second = np.where(
+        np.arange(PAIRS) % 2 == 0, first, (first + rng.integers(1, TOPICS, size=PAIRS)) % TOPICS
+    )
+    pairs = np.stack([COMMON + topic * own + _skewed(rng, own, (PAIRS,)) for topic in (first, second)])
+    pairs = pairs[:, pairs[0] != pairs[1]]
+    alike = (pairs - COMMON) // own
+    words = COMMON + TOPICS * own
+    numbers = rng.permutation(words)  # so that a word's number says nothing of its topic
+    return (
+        numbers[drawn].astype(np.int32),
+        numbers[pairs],
+        (alike[0] == alike[1]).astype(np.float64),
+        words,
+    )
+
+
+def _skewed(rng: np.random.Generator, words: int, shape: tuple[int, ...]) -> NDArray[np.int64]:
+    weights = np.arange(1, words + 1) ** -SKEW
+    drawn: NDArray[np.int64] = rng.choice(words, size=shape, p=weights / weights.sum())
+    return drawn

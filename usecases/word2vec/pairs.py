@@ -1,0 +1,96 @@
+"""Word pairs with scores of how similar they are, such as WordSim-353."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from adabench.usecases.protocol import DataError
+from adabench.usecases.ranks import mean_ranks
+
+__all__ = ["FEWEST", "Pairs", "correlation", "read_pairs"]
+
+FORMAT = "lines of two words and a number, separated by tabs"
+FEWEST = 3
+"""Fewer pairs have no rank correlation worth the name."""
+
+
+class Pairs(NamedTuple):
+    """Pairs of which both words are known.
+
+    Attributes
+    ----------
+    words : array
+        int64 (2, n).
+    scores : array
+        float64 (n,): more is more similar.
+    """
+
+    words: NDArray[np.int64]
+    scores: NDArray[np.float64]
+
+
+def read_pairs(path: Path, numbers: Mapping[str, int]) -> Pairs:
+    """The pairs of a file whose words have numbers; lines that begin with ``#`` are comments.
+
+    Raises
+    ------
+    DataError
+        If it cannot be read, or fewer than `FEWEST` pairs have numbers.
+    """
+    try:
+        lines = path.read_text("utf-8-sig").splitlines()
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise DataError(f"{path} cannot be read ({reason}): it must have {FORMAT}") from error
+    found, scores, count = list[tuple[int, int]](), list[float](), 0
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        count += 1
+        cells = line.split("\t")
+        try:
+            one, other, score = cells[0].strip().lower(), cells[1].strip().lower(), float(cells[2])
+        except (IndexError, ValueError) as error:
+            raise DataError(f"{path}, line {number}: {line[:60]!r} must be one of {FORMAT}") from error
+        if not np.isfinite(score):
+            raise DataError(f"{path}, line {number}: {line[:60]!r} must have a finite number")
+        if one in numbers and other in numbers:
+            found.append((numbers[one], numbers[other]))
+            scores.append(score)
+    if len(found) < FEWEST:
+        raise DataError(
+            f"{path}: the text has both words of {len(found)} of {count} pairs often enough: it must have "
+            f"those of at least {FEWEST}"
+        )
+    return Pairs(np.array(found, dtype=np.int64).T, np.array(scores))
+
+
+def correlation(pairs: Pairs, vectors: Tensor) -> float:
+    """Spearman's rank correlation of the scores and the cosines.
+
+    Parameters
+    ----------
+    pairs : Pairs
+    vectors : Tensor
+        Of all words of the pairs, those of the first ones before those of the second ones, (2 n, dim).
+
+    Returns
+    -------
+    float
+        In [-1, 1]; 0 if all cosines or all scores are equal, NaN if a cosine is.
+    """
+    one, other = vectors.chunk(2)
+    cosines = torch.cosine_similarity(one.double(), other.double()).numpy()
+    if np.isnan(cosines).any():
+        return float("nan")
+    ranks = [mean_ranks(values) for values in (cosines, pairs.scores)]
+    centred = [values - values.mean() for values in ranks]
+    scale = np.sqrt(np.prod([values @ values for values in centred]))
+    return float(centred[0] @ centred[1] / scale) if scale > 0 else 0.0

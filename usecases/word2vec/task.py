@@ -1,0 +1,163 @@
+"""The use case `word2vec`: vectors of words by skip-gram with negative sampling, judged by held-out loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from adabench.usecases.batches import OrderedBatches, ShuffledBatches, batch_loader, strided_share
+from adabench.usecases.checked import require_positive, require_sizes, require_weight
+from adabench.usecases.negatives import Weighted
+from adabench.usecases.optimizers import make_optimizer
+from adabench.usecases.protocol import Loaders, Params
+from adabench.usecases.word2vec.data import Sentences, load
+from adabench.usecases.word2vec.model import SkipGram
+from adabench.usecases.word2vec.pairs import correlation
+from adabench.usecases.word2vec.windows import Batch, Windows
+
+__all__ = ["Word2VecParams", "Word2VecUseCase"]
+
+FLATTENED = 0.75
+"""Words are drawn by their counts to this power."""
+
+
+class Word2VecParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of `word2vec`.
+
+    Attributes
+    ----------
+    epochs, batch, dim, lr
+        As for every use case; `batch` counts sentences, `dim` the numbers in a word's vector.
+    window : int
+        Words to each side of a word, at most, that it is trained with.
+    negatives : int
+        Words drawn for each pair.
+    sample : float
+        Words whose share of the text is larger than about this are left out at random; 0 leaves out none.
+    min_count : int
+        Words that the training split of the data has less often are left out; of generated words none is.
+    words : int
+        How many to generate where no data are given.
+    """
+
+    epochs: int = 4
+    batch: int = 32
+    dim: int = 32
+    lr: float = 0.1
+    window: int = 5
+    negatives: int = 5
+    sample: float = 1e-3
+    min_count: int = 5
+    words: int = 200_000
+
+    def __post_init__(self) -> None:
+        require_sizes(self, ("epochs", "batch", "dim", "window", "negatives", "min_count", "words"))
+        require_positive(self, ("lr",))
+        require_weight(self, ("sample",))
+
+
+class Word2VecUseCase:
+    """Learns which words stand near each other (Mikolov et al., NIPS 2013).
+
+    See `adabench.usecases.word2vec.read` for what `data` may be. The seed decides the initial vectors, the
+    order of the data and what is drawn, not the data themselves or their splits.
+    """
+
+    name: ClassVar[str] = "word2vec"
+    Params: ClassVar[type[Params]] = Word2VecParams
+    metric: ClassVar[str] = "loss"
+    maximize: ClassVar[bool] = False
+    tolerance: ClassVar[float] = 0.02
+
+    def __init__(self, params: Word2VecParams, data: Path | None, seed: int) -> None:
+        self._params = params
+        self._seed = seed
+        self._text = load(data, params.words, params.min_count)
+        self._kept = _kept(self._text.counts, params.sample)
+        self._drawn = Weighted(self._text.counts**FLATTENED)
+
+    @property
+    def params(self) -> Word2VecParams:
+        return self._params
+
+    @property
+    def fingerprint(self) -> str:
+        return self._text.fingerprint
+
+    def model(self) -> nn.Module:
+        generator = torch.Generator().manual_seed(self._seed)
+        return SkipGram(len(self._text.counts), self._params.dim, generator)
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return make_optimizer(model, self._params.lr)
+
+    def loaders(self, rank: int, world: int) -> Loaders:
+        text, batch = self._text, self._params.batch
+        share = strided_share(text.train.size, rank, world, batch, "sentences")
+        shuffled = ShuffledBatches(share, batch, self._seed, rank)
+        in_order = (
+            batch_loader(self._windows(split), OrderedBatches(np.arange(split.size), batch))
+            for split in (text.valid, text.test)
+        )
+        return Loaders(batch_loader(self._windows(text.train), shuffled), *in_order)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean over the pairs of -log sigmoid of what is near, and of minus what is drawn."""
+        # A step may have no pairs, for words are left out at random.
+        return self._losses(model, batch).sum() / max(1, len(batch.words))
+
+    def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
+        """The mean loss of held-out pairs, drawn alike in every epoch, and rank correlations of word pairs.
+
+        Each file of word pairs, or the topics of generated words, has a metric of its own: Spearman's
+        correlation of its scores and the cosines of vectors, over the pairs that the text has words of.
+        """
+        count, total = 0, 0.0
+        model.eval()
+        try:
+            with torch.no_grad():
+                for batch in loader:
+                    total += float(self._losses(model, batch).sum(dtype=torch.float64))
+                    count += len(batch.words)
+                found = {
+                    name: correlation(pairs, model(torch.from_numpy(pairs.words.reshape(-1))))
+                    for name, pairs in self._text.pairs.items()
+                }
+        finally:
+            model.train()
+        if count == 0:
+            raise ValueError("the loader to evaluate over is empty: it must hold at least one pair of words")
+        return {"loss": total / count, **found}
+
+    def keys(self, batch: Batch) -> dict[str, Tensor]:
+        return {"inputs.weight": batch.words, "outputs.weight": batch.contexts.flatten()}
+
+    def samples(self, batch: Batch) -> int:
+        return len(batch.words)
+
+    def _losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Of each pair."""
+        logits: Tensor = model(batch.words, batch.contexts)
+        near, drawn = batch.contexts[:, :1], batch.contexts[:, 1:]
+        # What is drawn and near is no negative.
+        against = softplus(logits[:, 1:]).masked_fill(drawn == near, 0)
+        return softplus(-logits[:, 0]) + against.sum(1)
+
+    def _windows(self, sentences: Sentences) -> Windows:
+        params = self._params
+        return Windows(sentences, self._kept, params.window, params.negatives, self._drawn)
+
+
+def _kept(counts: NDArray[np.int64], sample: float) -> Tensor:
+    """Probability of each word to be kept, by word2vec.c's formula, which is not quite the published one."""
+    if sample == 0:
+        return torch.ones(len(counts))
+    ratio = sample * counts.sum() / np.maximum(counts, 1)
+    return torch.from_numpy(np.minimum(1, np.sqrt(ratio) + ratio)).float()

@@ -1,0 +1,90 @@
+"""Words with what stands around them, and words that are drawn to stand against that."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from adabench.usecases.batches import Draw, generator_of
+from adabench.usecases.negatives import Weighted
+from adabench.usecases.word2vec.data import Sentences
+
+__all__ = ["Batch", "Windows"]
+
+
+class Batch(NamedTuple):
+    """Pairs of words that stand near each other, and what is drawn for each.
+
+    Attributes
+    ----------
+    words : Tensor
+        int64 (pairs,).
+    contexts : Tensor
+        int64 (pairs, 1 + k); a row begins with the word that is near.
+    """
+
+    words: Tensor
+    contexts: Tensor
+
+
+class Windows(Dataset[Batch]):
+    """Sentences by their numbers, as pairs of words.
+
+    Frequent words are left out at random, before windows are laid; each word's window has a width of its own,
+    from 1 to `window`, to both sides.
+
+    Parameters
+    ----------
+    sentences : Sentences
+    kept : Tensor
+        Probability of each word to be kept, float32 (words,).
+    window, negatives : int
+        Words to each side, at most, and words that are drawn for each pair.
+    drawn : Weighted
+        Where they are drawn from.
+    """
+
+    def __init__(
+        self, sentences: Sentences, kept: Tensor, window: int, negatives: int, drawn: Weighted
+    ) -> None:
+        self._sentences = sentences
+        self._text = torch.from_numpy(sentences.words)
+        self._kept, self._window = kept, window
+        self._negatives, self._drawn = negatives, drawn
+
+    def __getitem__(self, draw: Draw) -> Batch:
+        generator = generator_of(draw)
+        words, sentence = self._some(draw.rows.numpy())
+        stays = torch.rand(len(words), generator=generator) < self._kept[words]
+        words, sentence = words[stays], sentence[stays]
+        pairs = _near(sentence, self._window, generator)
+        shape = (pairs.shape[1], self._negatives)
+        drawn = self._drawn(shape, generator)
+        return Batch(words[pairs[0]], torch.cat([words[pairs[1]][:, None], drawn], dim=1))
+
+    def _some(self, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Words of some sentences, and which of these sentences each is of."""
+        starts, ends = self._sentences.starts[rows], self._sentences.starts[rows + 1]
+        lengths = ends - starts
+        sentence = np.repeat(np.arange(len(rows)), lengths)
+        within = np.arange(len(sentence)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        places = torch.from_numpy(np.repeat(starts, lengths) + within)
+        return self._text[places].long(), torch.from_numpy(sentence)
+
+
+def _near(sentence: Tensor, window: int, generator: torch.Generator) -> Tensor:
+    """Places of words, and places of others in their windows: int64 (2, pairs)."""
+    count = len(sentence)
+    widths = torch.randint(1, window + 1, (count,), generator=generator)
+    steps = torch.cat([torch.arange(-window, 0), torch.arange(1, window + 1)])
+    places = torch.arange(count)
+    others = places[:, None] + steps
+    inside = (others >= 0) & (others < count) & (steps.abs() <= widths[:, None])
+    inside &= sentence[others.clamp(0, max(0, count - 1))] == sentence[:, None]
+    of, step = inside.nonzero(as_tuple=True)
+    return torch.stack([of, others[of, step]])
