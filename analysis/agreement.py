@@ -27,7 +27,7 @@ def different_work(pairs: Sequence[tuple[Run, Run]]) -> str | None:
     for one, other in pairs:
         allowed = 0
         if one.nodes * one.workers != other.nodes * other.workers:
-            # Shares of equal length leave out what cannot be dealt: less than a batch per worker and epoch.
+            # Workers get equal shares: the rest, less than a batch per worker and epoch, is left out.
             batches = int(one.params.get("epochs", 1)) * max(run.nodes * run.workers for run in (one, other))
             allowed = batches * int(one.params.get("batch", 1))
         if abs(one.samples - other.samples) > allowed:

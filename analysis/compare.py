@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from adabench.analysis.agreement import different_quality, different_work
@@ -60,7 +60,19 @@ UNJUDGED: tuple[Verdict, ...] = (
 
 
 @dataclass(frozen=True)
-class Comparison:
+class _Compared:
+    """What is compared with what."""
+
+    usecase: str
+    topology: str
+    label: str
+    name: str
+    baseline: str
+    measure: Measure
+
+
+@dataclass(frozen=True)
+class Comparison(_Compared):
     """One cell against the baseline's.
 
     `label` tells it apart from all cells of its use case, `name` from those of the same `topology`.
@@ -71,12 +83,6 @@ class Comparison:
     their cell, which are kept.
     """
 
-    usecase: str
-    topology: str
-    label: str
-    name: str
-    baseline: str
-    measure: Measure
     n: int
     needed: int
     ratio: float
@@ -156,13 +162,9 @@ def blocks_needed(plan: Sequence[PlannedRun] | Sequence[Run], looks: int = 1) ->
 
 
 @dataclass(frozen=True)
-class _Draft:
-    usecase: str
-    topology: str
-    label: str
-    name: str
-    baseline: str
-    measure: Measure
+class _Draft(_Compared):
+    """A comparison before all of its family are known, on which its verdict depends."""
+
     log_ratios: tuple[float, ...]
     obstacle: tuple[Verdict, str] | None
     flagged: tuple[str, ...]
@@ -178,12 +180,7 @@ class _Draft:
             ratio, low, high = (math.exp(value) for value in (interval.median, interval.low, interval.high))
         verdict, reason = self.obstacle or self._verdict(level, needed, ratio, low, high)
         return Comparison(
-            usecase=self.usecase,
-            topology=self.topology,
-            label=self.label,
-            name=self.name,
-            baseline=self.baseline,
-            measure=self.measure,
+            **{field.name: getattr(self, field.name) for field in fields(_Compared)},
             n=len(self.log_ratios),
             needed=needed,
             ratio=ratio,
@@ -201,7 +198,7 @@ class _Draft:
     ) -> tuple[Verdict, str | None]:
         if len(self.log_ratios) < fewest_blocks(level):
             return "too few runs", f"{len(self.log_ratios)} blocks count, a verdict needs {needed}"
-        # Asked first: a difference too small to matter is none, however surely it is there.
+        # Comes first: a difference too small to matter is no verdict, however certain it is.
         if low >= 1 - EQUIVALENCE and high <= 1 + EQUIVALENCE:
             return "equivalent", None
         if self.p <= level:

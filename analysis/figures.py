@@ -160,7 +160,7 @@ def _caption(label: str, done: Sequence[Run], runs: Sequence[Run]) -> str:
 
 def _title(usecase: str, runs: Sequence[Run]) -> str:
     epochs = {run.params.get("epochs") for run in runs}
-    # One process is all that some backends can be: the topology is that of the others.
+    # Backends that are always one process do not count: the title tells the topology of the others.
     distributed = {run.backend for run in runs if run.nodes * run.workers > 1}
     shapes = {
         (run.nodes, run.workers, run.network) for run in runs if run.backend in distributed or not distributed

@@ -138,7 +138,7 @@ def _spans(node: int, events: pd.DataFrame, last: float) -> list[Span]:
                 spans.append(Span(node, "replica", begun.pop("replica"), time))
         else:
             kind = _ENDS[event]
-            # Only the first of its kind can have begun before the trace did.
+            # An end without a beginning: only the first span of its kind can be older than the trace.
             if kind in begun or kind not in seen:
                 spans.append(Span(node, kind, begun.pop(kind, 0.0), time))
         seen.add(kind)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import pandas as pd
 
-from adabench.results.record import PlannedRun, Run
+from adabench.results.record import PlannedRun, Run, RunSettings
 from adabench.results.store import SessionStore
 
 __all__ = ["SUCCESS", "cell_labels", "last_attempts", "load_frame", "measured", "shown_value", "traced_runs"]
@@ -57,7 +57,7 @@ def cell_labels(planned: Sequence[PlannedRun] | Sequence[Run], *, topology: bool
     planned : sequence
         A session's plan, or recorded runs.
     topology : bool
-        Whether nodes, workers and network are told, too; without, cells of several topologies are called
+        Whether nodes, workers, network and other run settings are told, too; without, such cells are called
         the same.
     """
     cells = {run.cell: run for run in planned if run.phase == "measured"}
@@ -71,7 +71,7 @@ def cell_labels(planned: Sequence[PlannedRun] | Sequence[Run], *, topology: bool
         extra = [f"{name}={shown_value(run.params[name])}" for name in varying]
         extra += [
             f"{name}={getattr(run, name)}"
-            for name in ("nodes", "workers", "network", "pinned")
+            for name in RunSettings.__struct_fields__
             if topology and len({getattr(other, name) for other in alike}) > 1
         ]
         labels[identifier] = run.backend + (f" ({', '.join(extra)})" if extra else "")

@@ -22,8 +22,7 @@ __all__ = ["draw_forest", "draw_phases", "draw_quality", "draw_server"]
 
 PHASES = ("setup", "train", "eval", "teardown")
 
-# Counters that are summed, those that the sum is divided by (none: it stands alone), what the axis says,
-# its scale.
+# Counters to sum, counters whose sum it is divided by (if any), the axis's label, and its scale.
 PULLED = ("pulled_local", "pulled_replica", "pulled_remote")
 SERVER_PANELS: tuple[tuple[tuple[str, ...], tuple[str, ...], str, float], ...] = (
     (PULLED[:2], PULLED, "pulled keys that were local, owned or a replica (%)", 100.0),

@@ -56,7 +56,7 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> Interv
     """
     if len(values) == 1:
         return Interval(values[0], math.nan, math.nan, confidence)
-    # scipy-stubs say that this is a number; it is a pair.
+    # A pair of bounds, which scipy-stubs declare as a number.
     found: Any = stats.quantile_test(values, q=0, p=0.5).confidence_interval(confidence)
     return Interval(float(np.median(values)), float(found.low), float(found.high), confidence)
 

@@ -87,7 +87,7 @@ def colours_of(cells: Mapping[str, str]) -> dict[str, Colour]:
 def _colour(backend: str) -> Colour:
     if backend in BACKENDS:
         return palette(len(BACKENDS))[BACKENDS.index(backend)]
-    # Of others there may be any number: the name decides, so that it is the same everywhere.
+    # Other plugins may be any number: the name decides, so that a colour is the same in every figure.
     hues = sns.color_palette("husl", 24)
     red, green, blue = hues[zlib.crc32(backend.encode(errors="replace")) % len(hues)]
     return red, green, blue

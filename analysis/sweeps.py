@@ -29,7 +29,7 @@ def swept(runs: Sequence[Run]) -> list[str]:
     """
     done = [run for run in runs if run.status in SUCCESS]
     names = [*_TOPOLOGY, *dict.fromkeys(name for run in done for name in run.params)]
-    # They become names of files, and records may be anybody's.
+    # Names become names of files, and records may come from strangers.
     return [name for name in names if name.isidentifier() and _most_values(done, name) >= FEWEST]
 
 

@@ -22,8 +22,10 @@ __all__ = [
     "PlannedRun",
     "RecordError",
     "Run",
+    "RunSettings",
     "Seconds",
     "Session",
+    "Setting",
     "Status",
     "sum_counters",
 ]
@@ -137,23 +139,40 @@ class Budget(msgspec.Struct, kw_only=True, frozen=True):
     background: dict[str, float]
 
 
-class Run(msgspec.Struct, kw_only=True, frozen=True):
-    """One cell, executed once: a line of ``runs.jsonl``.
+class Setting(msgspec.Struct, kw_only=True, frozen=True):
+    """What a field of `RunSettings` is to somebody who plans runs; its type and limits are the field's own.
 
     Attributes
     ----------
-    schema : int
-        The version of the format.
-    run_id : str
-        Unique in its session; logs and traces are called after it.
-    session : str
-        The session that it belongs to.
-    cell : str
-        The cell's hash, of use case, backend, parameters, topology, data and sources.
-    usecase, backend : str
-        Their names.
-    params : dict
-        Parameters of the use case and options of the backend, resolved.
+    help : str
+        What the command line's option does.
+    default : object, optional
+        The value in a study that gives none, where the field itself has no default.
+    several : bool
+        Whether a study may give several values, each of which makes cells of its own.
+    needs : str, optional
+        The field without which this one means nothing.
+    because : str
+        Why it needs that: what goes on after the value in the sentence that refuses it.
+    """
+
+    help: str
+    default: Any = None
+    several: bool = False
+    needs: str | None = None
+    because: str = ""
+
+
+class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
+    """How a run is executed, apart from its use case, its backend and their parameters.
+
+    Studies, cells, plans, what a run's processes are told and records all contain these fields. Add one here,
+    with a default that is true of older records, and it is a key of studies, an option of ``run``, ``plan``
+    and ``profile``, a part of what makes cells differ, and recorded; what it does is up to the code that
+    executes a run.
+
+    Attributes
+    ----------
     nodes : int
         Node processes.
     workers : int
@@ -163,10 +182,66 @@ class Run(msgspec.Struct, kw_only=True, frozen=True):
     pinned : bool
         Whether each node process had one core of its own for all its threads.
     interleaved : bool
-        Whether the runs of its block took turns, of an epoch or so many steps as the session's study says. No
-        seconds count in which it was another's turn, but in the total of a run that did not end well.
-    data : str or None
-        Fingerprint of what was read, ``sha256:…``.
+        Whether the runs of its block took turns. No seconds count in which it was another's turn, but in the
+        total of a run that did not end well.
+    turn_steps : int
+        Steps of a turn; 0 for an epoch and its evaluation. Older records do not have it: there it stands in
+        the session's study.
+    """
+
+    nodes: Annotated[
+        int,
+        msgspec.Meta(ge=1, le=1024),
+        Setting(help="Node processes; several values make several cells.", default=2, several=True),
+    ]
+    workers: Annotated[
+        int,
+        msgspec.Meta(ge=1, le=1024),
+        Setting(help="Worker threads per node.", default=1, several=True),
+    ]
+    network: Annotated[
+        str,
+        Setting(
+            help="Links between nodes: loopback, lan, slow, or such as 0.5ms,2gbit; namespaces:lan, between "
+            "network namespaces, slows down all sockets.",
+            default="loopback",
+            several=True,
+        ),
+    ]
+    pinned: Annotated[bool, Setting(help="Each node process gets one core for all its threads.")] = False
+    interleaved: Annotated[
+        bool,
+        Setting(
+            help="The runs of a block take turns, an epoch each: for noisy machines; all are in memory at "
+            "once."
+        ),
+    ] = False
+    turn_steps: Annotated[
+        int,
+        msgspec.Meta(ge=0, le=10**9),
+        Setting(
+            help="Steps of a turn with --interleaved, instead of an epoch.",
+            needs="interleaved",
+            because="is the length of a turn, but the runs take none",
+        ),
+    ] = 0
+
+    def settings(self) -> dict[str, Any]:
+        """Name -> value of the fields of `RunSettings`, to make something else that contains them."""
+        return {name: getattr(self, name) for name in RunSettings.__struct_fields__}
+
+
+class PlannedRun(RunSettings, kw_only=True, frozen=True):
+    """One entry of a session's plan: which cell runs when.
+
+    Attributes
+    ----------
+    cell : str
+        The cell's hash, of use case, backend, parameters, settings, data and sources.
+    usecase, backend : str
+        Their names.
+    params : dict
+        Parameters of the use case and options of the backend, resolved.
     block : int
         From 0; -1 for the warm-up.
     position : int
@@ -175,6 +250,36 @@ class Run(msgspec.Struct, kw_only=True, frozen=True):
         Of weights and of the order of the data; the same for all runs of a block.
     phase : {"warmup", "measured"}
         A warm-up is recorded and never compared.
+    """
+
+    cell: str
+    usecase: Name
+    backend: Name
+    params: dict[str, Any]
+    block: int
+    position: int
+    seed: int
+    phase: Phase
+
+    @property
+    def key(self) -> tuple[str, Phase, int]:
+        """What makes a planned run the same one as a recorded run."""
+        return (self.cell, self.phase, self.block)
+
+
+class Run(PlannedRun, kw_only=True, frozen=True):
+    """A planned run that was executed: a line of ``runs.jsonl``.
+
+    Attributes
+    ----------
+    schema : int
+        The version of the format.
+    run_id : str
+        Unique in its session; logs and traces are called after it.
+    session : str
+        The session that it belongs to.
+    data : str or None
+        Fingerprint of what was read, ``sha256:…``.
     attempt : int
         From 1; more if the run was repeated.
     status : {"ok", "failed", "timeout", "oom", "skipped", "not_converged", "interrupted"}
@@ -234,25 +339,17 @@ class Run(msgspec.Struct, kw_only=True, frozen=True):
         The session's `environment_id`.
     budgets : list of Budget
         One per node if the run was profiled.
+    policy : str or None
+        How each parameter was managed: the whole policy, as TOML. Older records have none, and those of
+        backends that take no policy; their `params` say it in a word, as ``techniques``.
+    tables : dict of str to dict of str to float
+        `counters` of each of the parameter server's tables, which older records lack.
     """
 
     schema: int = SCHEMA
     run_id: Name
     session: str
-    cell: str
-    usecase: Name
-    backend: Name
-    params: dict[str, Any]
-    nodes: int
-    workers: int
-    network: str
-    pinned: bool = False
-    interleaved: bool = False
     data: str | None
-    block: int
-    position: int
-    seed: int
-    phase: Phase
     attempt: int
     status: Status
     failed_phase: str | None = None
@@ -281,58 +378,8 @@ class Run(msgspec.Struct, kw_only=True, frozen=True):
     link: Link | None = None
     environment: str | None = None
     budgets: list[Budget] = []
-
-
-class PlannedRun(msgspec.Struct, kw_only=True, frozen=True):
-    """One entry of a session's plan: which cell runs when.
-
-    Attributes
-    ----------
-    cell : str
-        The cell's hash, of use case, backend, parameters, topology, data and sources.
-    usecase, backend : str
-        Their names.
-    params : dict
-        Parameters of the use case and options of the backend, resolved.
-    nodes : int
-        Node processes.
-    workers : int
-        Worker threads per node.
-    network : str
-        The links between nodes: ``loopback``, ``lan``, ``slow``, a delay and a rate, or ``namespaces:…``.
-    pinned : bool
-        Whether each node process had one core of its own for all its threads.
-    interleaved : bool
-        Whether the runs of its block took turns, of an epoch or so many steps as the session's study says. No
-        seconds count in which it was another's turn, but in the total of a run that did not end well.
-    block : int
-        From 0; -1 for the warm-up.
-    position : int
-        Place within the block, from 0.
-    seed : int
-        Of weights and of the order of the data; the same for all runs of a block.
-    phase : {"warmup", "measured"}
-        A warm-up is recorded and never compared.
-    """
-
-    cell: str
-    usecase: Name
-    backend: Name
-    params: dict[str, Any]
-    nodes: int
-    workers: int
-    network: str
-    pinned: bool = False
-    interleaved: bool = False
-    block: int
-    position: int
-    seed: int
-    phase: Phase
-
-    @property
-    def key(self) -> tuple[str, Phase, int]:
-        """What makes a planned run the same one as a recorded run."""
-        return (self.cell, self.phase, self.block)
+    policy: str | None = None
+    tables: dict[str, dict[str, float]] = {}
 
 
 class Git(msgspec.Struct, kw_only=True, frozen=True):

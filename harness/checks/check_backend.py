@@ -116,6 +116,7 @@ def _train(server: ForkServer, backend: str, options: dict[str, object], nodes: 
         options=options,
         nodes=nodes,
         workers=workers,
+        network="loopback",
     )
     return launch_unrecorded(server, spec, SECONDS)
 

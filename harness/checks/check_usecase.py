@@ -119,7 +119,7 @@ def _keys(one: UseCase, other: UseCase) -> str:
                 return f"the rows of {name!r} leave [0, {len(parameters[name])})"
         one.loss(model, batch).backward()
         for name, rows in keys.items():
-            unnamed = _touched(parameters[name].grad) - set(rows.tolist())
+            unnamed = _touched(parameters[name].grad) - set(rows.flatten().tolist())
             if unnamed:
                 return f"row {min(unnamed)} of {name!r} is read and not named"
     return ""

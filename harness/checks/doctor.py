@@ -47,7 +47,8 @@ def examine(study: Study | None = None, clean: bool = False) -> tuple[list[str],
     torch = environment["torch"]["version"]
     lines = [
         f"machine     {machine_name(environment)}",
-        f"software    Python {environment['python']}, torch {torch}, {environment['compiler'] or '-'}",
+        f"software    Python {environment['python']}, torch {torch}",
+        f"compiler    {environment['compiler'] or 'none'}",
         f"governor    {environment['governor'] or 'not known'}",
         f"load        {load:.2f} over the last minute",
         f"probe       {median * 1000:.2f} ms, its ninth decile {spread:.1%} above the least of {PROBES}",
@@ -109,7 +110,16 @@ def noise_floor(say: Callable[[str], None]) -> str:
 
 def _train(server: ForkServer, seed: int) -> float:
     params = msgspec.to_builtins(load_usecase("ctr").Params(epochs=1))
-    spec = TrialSpec(usecase="ctr", params=params, backend="single", options={}, seed=seed)
+    spec = TrialSpec(
+        usecase="ctr",
+        params=params,
+        backend="single",
+        options={},
+        nodes=1,
+        workers=1,
+        network="loopback",
+        seed=seed,
+    )
     outcome = launch_unrecorded(server, spec, 300)
     if outcome.status != "ok":
         raise UsageError(f"the noise floor cannot be measured, because a run ended badly: {outcome.reason}")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from adabench.harness.cli.options import Results, results_root
+from adabench.harness.cli.options import Results, results_root, terminal_width
 from adabench.harness.cli.terminal import tell
 
 __all__ = ["history"]
@@ -19,9 +19,9 @@ def history(
     baseline: Annotated[str | None, typer.Option(help="As in `adabench compare`.")] = None,
     results: Results = None,
 ) -> None:
-    """Show each cell's ratio to its baseline over the sessions and commits of a results folder."""
+    """Show each cell's ratio to its baseline, session by session."""
     from adabench.analysis.sessions import history as history_of
-    from adabench.analysis.tables import markdown
+    from adabench.analysis.tables import fitted
     from adabench.results.store import readable_sessions
 
     root = results_root(results)
@@ -35,6 +35,7 @@ def history(
     if not moments:
         tell(f"no session in {root} compares such cells")
         return
+    width = terminal_width()
     cells: dict[tuple[str, str, str], list[list[str]]] = {}
     for one in moments:
         compared = one.comparison
@@ -43,10 +44,18 @@ def history(
             interval = f"[{compared.ratio_low:.3f}, {compared.ratio_high:.3f}]"
         ratio = "-" if math.isnan(compared.ratio) else f"{compared.ratio:.3f}"
         when = one.created_at[:16].replace("T", " ")
+        commit = one.commit if width is None else one.commit[:8]
         key = (compared.usecase, compared.label, compared.baseline)
         cells.setdefault(key, []).append(
-            [when, one.commit, f"{compared.n}", ratio, interval, compared.verdict]
+            [
+                when,
+                commit,
+                f"{compared.n}",
+                ratio,
+                interval,
+                compared.verdict,
+            ]
         )
     names = ["when", "commit", "blocks", "ratio", "interval", "verdict"]
     for (of, label, against), rows in cells.items():
-        tell(f"{of}: {label} against {against}\n\n{markdown(names, rows)}\n")
+        tell(f"{of}: {label} against {against}\n\n{fitted(names, rows, width)}\n")

@@ -40,7 +40,10 @@ def doctor(
         ),
     ] = False,
 ) -> None:
-    """Say what this machine is, what runs would lack, how noisy it is; exit with 1 after a warning."""
+    """Say what this machine is, what runs lack and how noisy it is.
+
+    Exits with 1 after a warning.
+    """
     from adabench.harness.checks.doctor import examine, noise_floor
     from adabench.harness.planning.study import load_study
 

@@ -23,7 +23,10 @@ def check(
         Path | None, typer.Option(help="Data of the use case, if it does not generate its own.")
     ] = None,
 ) -> None:
-    """Test whether a plugin keeps its protocol's promises; exit with 1 if not."""
+    """Test whether a plugin keeps its protocol's promises.
+
+    Exits with 1 if it does not.
+    """
     from adabench.harness.checks.check_backend import check_backend
     from adabench.harness.checks.check_usecase import check_usecase
 

@@ -7,61 +7,29 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from adabench.harness.cli.options import (
-    Backends,
-    Data,
-    Network,
-    Nodes,
-    Results,
-    Seed,
-    StudyFile,
-    StudyName,
-    Timeout,
-    UseCases,
-    Workers,
-    results_root,
-    shown,
-    study_from,
-)
+from adabench.harness.cli.options import Results, results_root, shown, takes_study
 from adabench.harness.errors import UsageError
+from adabench.harness.planning.study import Study
 
 if TYPE_CHECKING:
-    from adabench.harness.planning.study import Study
     from adabench.results.record import Run
     from adabench.results.store import SessionStore
 
 __all__ = ["profile"]
 
 
-def profile(
-    study: StudyFile = None,
-    study_name: StudyName = None,
-    usecase: UseCases = None,
-    backend: Backends = None,
-    nodes: Nodes = None,
-    workers: Workers = None,
-    network: Network = None,
-    timeout: Timeout = None,
-    seed: Seed = None,
-    data: Data = None,
-    results: Results = None,
-) -> None:
-    """Run one cell once: a time budget of its training steps, and a flame graph of every node."""
+# One run has nobody to take turns with.
+@takes_study(without=("interleaved", "turn_steps", "target"), repeats=1)
+def profile(study: Study, results: Results = None) -> None:
+    """Run one cell once and show where the time of a step goes.
+
+    A time budget of its training steps, and a flame graph of every node, as of
+    `adabench profile -u ctr -b autoada-automatic`.
+    """
     from adabench.analysis.budgets import budget_text
     from adabench.analysis.figures import draw_figures
 
-    overrides = {
-        "usecases": usecase,
-        "backends": backend,
-        "repeats": 1,
-        "nodes": nodes,
-        "workers": workers,
-        "network": network,
-        "timeout": timeout,
-        "seed": seed,
-        "data": data,
-    }
-    store, run = _profiled(study_from(study, study_name, overrides, None), results_root(results))
+    store, run = _profiled(study, results_root(results))
     typer.echo(f"session: {shown(store.folder)}")
     if run is None:
         typer.echo("interrupted: nothing was recorded")
@@ -79,11 +47,12 @@ def profile(
 def _profiled(study: Study, root: Path) -> tuple[SessionStore, Run | None]:
     """The session of the one run; no run if it was interrupted."""
     from adabench.harness.launch.fork_server import ForkServer
+    from adabench.harness.launch.local import Supervision
     from adabench.harness.machine.scratch import sweep
     from adabench.harness.planning.plan import cells_of
     from adabench.harness.plugins.registry import unavailable
     from adabench.harness.session.interruption import Interruption
-    from adabench.harness.session.one_run import execute_run
+    from adabench.harness.session.one_run import Attempt, SessionContext, execute_run
     from adabench.harness.session.open_session import open_session
 
     cells = cells_of(study)
@@ -104,17 +73,9 @@ def _profiled(study: Study, root: Path) -> tuple[SessionStore, Run | None]:
         folder.mkdir()
         server.start()
         run = execute_run(
-            planned,
-            cells[0],
-            1,
-            unavailable(planned.backend),
-            study,
-            session,
-            store,
-            server,
-            stopped,
-            lambda state: None,
-            profile=folder,
+            Attempt(planned, cells[0], obstacle=unavailable(planned.backend), profile=folder),
+            SessionContext(study, session, store, server),
+            Supervision(study.timeout, stopped),
         )
         if run.status == "interrupted":
             return store, None

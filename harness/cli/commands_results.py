@@ -15,6 +15,7 @@ from adabench.harness.errors import UsageError, unknown
 from adabench.results.record import RecordError
 
 if TYPE_CHECKING:
+    from adabench.harness.plugins.registry import Kind
     from adabench.results.store import SessionStore
 
 __all__ = ["compare", "export", "list_", "plot", "report", "show"]
@@ -23,24 +24,28 @@ REGRESSION = 3
 """Exit code of a comparison that fulfils the condition of ``--fail-if``, or that cannot be judged by it."""
 
 
+PLUGINS: dict[str, Kind] = {"backends": "backend", "usecases": "usecase", "policies": "policy"}
+LISTED = (*PLUGINS, "studies", "sessions")
+
+
 def _kinds(incomplete: str) -> list[str]:
-    return [kind for kind in ("backends", "usecases", "studies", "sessions") if kind.startswith(incomplete)]
+    return [kind for kind in LISTED if kind.startswith(incomplete)]
 
 
 def list_(
     what: Annotated[
-        str, typer.Argument(help="backends, usecases, studies or sessions.", autocompletion=_kinds)
+        str, typer.Argument(help="backends, usecases, policies, studies or sessions.", autocompletion=_kinds)
     ],
     results: Results = None,
 ) -> None:
-    """List what there is."""
+    """List backends, use cases, policies, studies or sessions."""
     from adabench.harness.planning.study import built_in_studies
     from adabench.harness.plugins.describe import describe_plugins
     from adabench.results.store import list_sessions
 
     rows: list[tuple[str, str]]
-    if what in ("backends", "usecases"):
-        for line in describe_plugins("backend" if what == "backends" else "usecase", terminal_width()):
+    if what in PLUGINS:
+        for line in describe_plugins(PLUGINS[what], terminal_width()):
             tell(line)
         return
     if what == "studies":
@@ -50,7 +55,7 @@ def list_(
             (store.folder.name, _session_summary(store)) for store in list_sessions(results_root(results))
         ]
     else:
-        raise unknown("kind", what, ("backends", "usecases", "studies", "sessions"))
+        raise unknown("kind", what, LISTED)
     width = max((len(name) for name, _ in rows), default=0)
     for name, text in rows:
         lines = textwrap.wrap(text, max((terminal_width() or 10_000) - width - 2, 20)) or [""]
@@ -64,7 +69,7 @@ def show(
     ] = None,
     results: Results = None,
 ) -> None:
-    """Show a session's runs and table, or everything that is recorded of a run."""
+    """Show a session's runs and table, or all that is known of a run."""
     from adabench.analysis.tables import run_text, session_table
     from adabench.results.store import find_run, find_session
 
@@ -81,7 +86,8 @@ def show(
         tell(run_text(run_store, found))
         return
     session, runs = store.session(), store.runs()
-    tell(f"{session.session}  {session.created_at}  {session.machine}")
+    tell(f"{session.session}  {session.created_at}")
+    tell(session.machine)
     tell(f"{len(runs)} runs recorded of {len(session.plan)} planned; command: {' '.join(session.command)}")
     for one in runs:
         line = f"  {one.run_id:<20} {one.phase:<8} block {one.block:>2}  {one.backend:<20} {one.status:<12}"
@@ -90,7 +96,7 @@ def show(
 
 
 def plot(session: SessionName = None, results: Results = None) -> None:
-    """Draw the figures of a session: one PNG and one SVG per use case."""
+    """Draw a session's figures, as PNG and SVG."""
     from adabench.analysis.figures import draw_figures
     from adabench.results.store import find_session
 
@@ -121,7 +127,10 @@ def compare(
     ] = False,
     results: Results = None,
 ) -> None:
-    """Compare the backends of a session with one of them, block by block; or the cells of two sessions."""
+    """Compare a session's backends, or the cells of two sessions.
+
+    Backends are compared with one of them, the baseline, block by block.
+    """
     from adabench.analysis.compare import UNJUDGED
     from adabench.analysis.compare import compare as compare_runs
     from adabench.analysis.condition import parse_condition
@@ -172,7 +181,7 @@ def report(
     ] = None,
     results: Results = None,
 ) -> None:
-    """Write a session's report: one self-contained HTML file."""
+    """Write a session's report: an HTML file that needs no other."""
     from adabench.analysis.report import write_report
     from adabench.results.store import find_session
 

@@ -6,46 +6,15 @@ from typing import Annotated
 
 import typer
 
-from adabench.harness.cli.options import (
-    Backends,
-    Data,
-    Interleaved,
-    Network,
-    Nodes,
-    Repeats,
-    Results,
-    Seed,
-    StudyFile,
-    StudyName,
-    Target,
-    Timeout,
-    TurnSteps,
-    UseCases,
-    Workers,
-    results_root,
-    shown,
-    study_from,
-    terminal_width,
-)
+from adabench.harness.cli.options import Results, results_root, shown, takes_study, terminal_width
+from adabench.harness.planning.study import Study
 
 __all__ = ["plan", "run"]
 
 
+@takes_study()
 def run(
-    study: StudyFile = None,
-    study_name: StudyName = None,
-    usecase: UseCases = None,
-    backend: Backends = None,
-    repeats: Repeats = None,
-    interleaved: Interleaved = None,
-    turn_steps: TurnSteps = None,
-    nodes: Nodes = None,
-    workers: Workers = None,
-    network: Network = None,
-    timeout: Timeout = None,
-    seed: Seed = None,
-    data: Data = None,
-    target: Target = None,
+    study: Study,
     results: Results = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start a new session even if one can be continued.")
@@ -63,7 +32,11 @@ def run(
         int, typer.Option(min=1, help="No more blocks than this with --until-rel-ci.")
     ] = 30,
 ) -> None:
-    """Run a study; continue it if it was interrupted."""
+    """Run a study; continue it if it was interrupted.
+
+    For example `adabench run -u ctr -b manual,prefetch --nodes 2` compares two backends, or without anything
+    the study `default`. Every run is recorded when it ends, and the table and figures are made at the end.
+    """
     from rich.console import Console
 
     from adabench.analysis.load import last_attempts
@@ -73,23 +46,9 @@ def run(
 
     if until_rel_ci is not None and not 0 < until_rel_ci < 1:
         raise UsageError(f"--until-rel-ci {until_rel_ci:g} is not a part of a ratio: say such as 0.03")
-    overrides = {
-        "usecases": usecase,
-        "backends": backend,
-        "repeats": repeats,
-        "interleaved": interleaved,
-        "turn_steps": turn_steps,
-        "nodes": nodes,
-        "workers": workers,
-        "network": network,
-        "timeout": timeout,
-        "seed": seed,
-        "data": data,
-    }
     console = Console(soft_wrap=True)
-    checked = study_from(study, study_name, overrides, target)
     policy = Policy(fresh, retry_infra, until_rel_ci, max_repeat)
-    store, interrupted = run_session(checked, results_root(results), policy, console)
+    store, interrupted = run_session(study, results_root(results), policy, console)
     runs = store.runs()
     if any(one.status in ("ok", "not_converged") and one.phase == "measured" for one in runs):
         from adabench.analysis.figures import draw_figures
@@ -109,36 +68,13 @@ def run(
     raise typer.Exit(1 if bad else 0)
 
 
-def plan(
-    study: StudyFile = None,
-    study_name: StudyName = None,
-    usecase: UseCases = None,
-    backend: Backends = None,
-    repeats: Repeats = None,
-    interleaved: Interleaved = None,
-    turn_steps: TurnSteps = None,
-    nodes: Nodes = None,
-    workers: Workers = None,
-    network: Network = None,
-    seed: Seed = None,
-    data: Data = None,
-    results: Results = None,
-) -> None:
-    """Show the cells, the exact order and an estimate of the time; run nothing."""
+@takes_study()
+def plan(study: Study, results: Results = None) -> None:
+    """Show what `run` would do, and how long it takes; run nothing.
+
+    The cells, the exact order of the runs and an estimate of the time by earlier sessions. It takes the
+    options of `run` that describe a study.
+    """
     from adabench.harness.session.plan_text import plan_text
 
-    overrides = {
-        "usecases": usecase,
-        "backends": backend,
-        "repeats": repeats,
-        "interleaved": interleaved,
-        "turn_steps": turn_steps,
-        "nodes": nodes,
-        "workers": workers,
-        "network": network,
-        "seed": seed,
-        "data": data,
-    }
-    typer.echo(
-        plan_text(study_from(study, study_name, overrides, None), results_root(results), terminal_width())
-    )
+    typer.echo(plan_text(study, results_root(results), terminal_width()))

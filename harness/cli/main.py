@@ -15,7 +15,9 @@ from typer.core import TyperCommand
 from adabench.harness.cli.commands_history import history
 from adabench.harness.cli.commands_machine import doctor, fetch
 from adabench.harness.cli.commands_plugins import check, new
+from adabench.harness.cli.commands_policy import accesses, build, check_policy, diff, explain, show_policy
 from adabench.harness.cli.commands_profile import profile
+from adabench.harness.cli.commands_resources import resources
 from adabench.harness.cli.commands_results import compare, export, list_, plot, report, show
 from adabench.harness.cli.commands_run import plan, run
 from adabench.harness.cli.terminal import plain
@@ -65,10 +67,21 @@ def _app(
 for command in (run, plan, profile, show, compare, history, plot, report, export, doctor, check, new):
     app.command(cls=Command)(command)
 app.command("list", cls=Command)(list_)
+app.command(cls=Command)(accesses)
+app.command(cls=Command)(resources)
 
 data = typer.Typer(help="Data of use cases that is not generated.", no_args_is_help=True)
 data.command(cls=Command)(fetch)
 app.add_typer(data, name="data")
+
+
+policy = typer.Typer(help="How each parameter is managed, as a document.", no_args_is_help=True)
+policy.command(cls=Command)(build)
+policy.command("show", cls=Command)(show_policy)
+policy.command(cls=Command)(diff)
+policy.command(cls=Command)(explain)
+policy.command("check", cls=Command)(check_policy)
+app.add_typer(policy, name="policy")
 
 
 # With one command typer would drop its name; a callback keeps `adabench data fetch`.
@@ -82,7 +95,8 @@ def main() -> None:
         # Names of files may be of any bytes.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    # Of figures: a letter that the font lacks, names that leave little room. The figure shows it.
+    # Matplotlib's warnings of a letter that the font lacks and of names that leave little room: the figure
+    # shows both.
     for said in ("Glyph ", "constrained_layout not applied"):
         warnings.filterwarnings("ignore", said)
     logging.getLogger("matplotlib").setLevel(logging.ERROR)

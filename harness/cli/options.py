@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,13 +15,22 @@ import msgspec
 import typer
 
 from adabench.harness.errors import UsageError, unknown
+from adabench.harness.planning.settings import SETTINGS, DeclaredSetting
 from adabench.harness.planning.study import Study, built_in_studies, load_study, parse_target
 from adabench.harness.planning.syntax import parse_selections
 from adabench.harness.plugins.registry import names
 
-__all__ = ["results_root", "shown", "study_from", "terminal_width"]
+__all__ = [
+    "STUDY_OPTIONS",
+    "results_root",
+    "shown",
+    "study_from",
+    "takes_study",
+    "terminal_width",
+    "with_options",
+]
 
-StudyFile = Annotated[Path | None, typer.Argument(help="A study file.", metavar="[STUDY.toml]")]
+Command = Callable[..., None]
 
 
 def _last(given: str, known: Iterable[str]) -> list[str]:
@@ -39,49 +51,74 @@ def _studies(incomplete: str) -> list[str]:
     return [name for name in built_in_studies() if name.startswith(incomplete)]
 
 
-StudyName = Annotated[
-    str | None,
-    typer.Option(
-        "--study", help="A study of the project; `default` if nothing is said.", autocompletion=_studies
-    ),
-]
-# Those that name several values may be given several times, which adds up.
-UseCases = Annotated[
-    list[str] | None,
-    typer.Option("--usecase", "-u", help="Such as ctr or 'ctr[dim=8,16]'.", autocompletion=_usecases),
-]
-Backends = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--backend", "-b", help="Such as manual,'prefetch[lookahead=0,10]'.", autocompletion=_backends
-    ),
-]
-Repeats = Annotated[
-    str | None,
-    typer.Option(
-        "--repeats", "-r", help="Measured runs per cell; by default as many as verdicts on 5 % take."
-    ),
-]
-Interleaved = Annotated[
-    bool | None,
-    typer.Option(
-        "--interleaved",
-        help="The runs of a block take turns, an epoch each: for noisy machines; all are in memory at once.",
-    ),
-]
-TurnSteps = Annotated[
-    str | None, typer.Option(help="Steps of a turn with --interleaved, instead of an epoch.")
-]
-Nodes = Annotated[list[str] | None, typer.Option(help="Node processes; several values are several cells.")]
-Workers = Annotated[list[str] | None, typer.Option(help="Worker threads per node.")]
-Network = Annotated[
-    list[str] | None,
-    typer.Option(help="loopback, lan, slow, or such as 0.5ms,2gbit; namespaces:lan slows down all sockets."),
-]
-Timeout = Annotated[str | None, typer.Option(help="Of one run, such as 20m.")]
-Seed = Annotated[str | None, typer.Option(help="Of the first block; each block has the next.")]
-Data = Annotated[str | None, typer.Option(help="Folder or file of the data.")]
-Target = Annotated[str | None, typer.Option(help="Quality to be reached, such as auc=0.74.")]
+def _option(setting: DeclaredSetting) -> Any:
+    """The option of a run setting. One that takes several values may be given several times."""
+    kind = bool if setting.kind is bool else list[str] if setting.about.several else str
+    flag = "--" + setting.name.replace("_", "-")
+    value = "N" if setting.kind is int else "NAME"
+    shown = None if setting.kind is bool else f"{value}[,…]" if setting.about.several else value
+    return Annotated[kind | None, typer.Option(flag, help=setting.about.help, metavar=shown)]
+
+
+STUDY_OPTIONS: dict[str, Any] = {
+    "study": Annotated[Path | None, typer.Argument(help="A study file.", metavar="[STUDY.toml]")],
+    "study_name": Annotated[
+        str | None,
+        typer.Option(
+            "--study",
+            metavar="NAME",
+            help="A study that comes with the project, see `adabench list studies`; `default` if neither a "
+            "study nor a use case is given.",
+            autocompletion=_studies,
+        ),
+    ],
+    "usecases": Annotated[
+        list[str] | None,
+        typer.Option(
+            "--usecase",
+            "-u",
+            metavar="NAME[,…]",
+            help="What to train, such as ctr or 'ctr[dim=8,16]'; see `adabench list usecases`.",
+            autocompletion=_usecases,
+        ),
+    ],
+    "backends": Annotated[
+        list[str] | None,
+        typer.Option(
+            "--backend",
+            "-b",
+            metavar="NAME[,…]",
+            help="How, such as manual,'prefetch[lookahead=0,10]'; see `adabench list backends`.",
+            autocompletion=_backends,
+        ),
+    ],
+    "repeats": Annotated[
+        str | None,
+        typer.Option(
+            "--repeats",
+            "-r",
+            metavar="N",
+            help="Measured runs per cell; by default as many as it takes to tell a difference of 5 %.",
+        ),
+    ],
+    **{name: _option(setting) for name, setting in SETTINGS.items()},
+    "timeout": Annotated[
+        str | None, typer.Option(metavar="TIME", help="What a run may take, such as 90s or 20m.")
+    ],
+    "seed": Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Of the order and of the first block; each block has the next."),
+    ],
+    "data": Annotated[
+        str | None, typer.Option(metavar="PATH", help="Folder or file of the use case's data.")
+    ],
+    "target": Annotated[
+        str | None,
+        typer.Option(metavar="METRIC=VALUE", help="Quality that runs have to reach, such as auc=0.74."),
+    ],
+}
+"""Argument and options that describe a study; those of run settings are made of their declarations."""
+
 Results = Annotated[
     Path | None,
     typer.Option(
@@ -89,6 +126,62 @@ Results = Annotated[
     ),
 ]
 SessionName = Annotated[str | None, typer.Argument(help="A session; the newest without it.")]
+
+
+def takes_study(without: Collection[str] = (), **fixed: Any) -> Callable[[Command], Callable[..., None]]:
+    """Give a command all of `STUDY_OPTIONS`; it is called with the study that they describe, first.
+
+    Parameters
+    ----------
+    without : collection of str
+        Options that it does not have.
+    **fixed : object
+        Keys of the study that it sets itself.
+    """
+
+    def described(**given: Any) -> Study:
+        file, study, target = (given.pop(name, None) for name in ("study", "study_name", "target"))
+        return study_from(file, study, {**given, **fixed}, target)
+
+    taken = [
+        _named(name, kind, None) for name, kind in STUDY_OPTIONS.items() if name not in {*without, *fixed}
+    ]
+    return with_options(taken, described)
+
+
+def with_options(
+    taken: Sequence[inspect.Parameter], made: Callable[..., Any]
+) -> Callable[[Command], Callable[..., None]]:
+    """Give a command further options; it is called with what `made` makes of their values, first.
+
+    Parameters
+    ----------
+    taken : sequence of inspect.Parameter
+        The options, with annotations as typer takes them.
+    made : callable
+        Takes their values by name.
+    """
+
+    def taking(command: Command) -> Callable[..., None]:
+        own = list(inspect.signature(command).parameters.values())[1:]
+        hints = typing.get_type_hints(command, include_extras=True)
+
+        @functools.wraps(command)
+        def called(**arguments: Any) -> None:
+            given = {one.name: arguments.pop(one.name) for one in taken}
+            command(made(**given), **arguments)
+
+        # What typer makes the command line of.
+        parameters = [*taken, *(_named(one.name, hints[one.name], one.default) for one in own)]
+        called.__annotations__ = {one.name: one.annotation for one in parameters}
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return called
+
+    return taking
+
+
+def _named(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def study_from(

@@ -32,7 +32,7 @@ from typing import IO
 import numpy as np
 
 from adabench.harness.machine.owner import HARNESS_VARIABLE, Owner
-from adabench.harness.machine.process import die_with_parent, kill_tree
+from adabench.harness.machine.process import die_with_parent, kill_tree, prepare_quick_end
 
 __all__ = ["Fork", "ForkServer", "ForkServerError"]
 
@@ -68,7 +68,7 @@ class Fork:
         if self._code is None and select.select([self._ended], [], [], seconds)[0]:
             said = os.read(self._ended, _CODE.size)
             os.close(self._ended)
-            # The server tells it; without the server, nothing that it forked lives.
+            # Nothing is read if the server has died, and what it forked dies with it.
             self._code = _CODE.unpack(said)[0] if said else -signal.SIGKILL
         return self._code
 
@@ -211,6 +211,7 @@ class ForkServer:
 
 def main(arguments: Sequence[str]) -> int:
     """The server; in a fork of it, whatever that is asked to do. Gives the exit code of either."""
+    prepare_quick_end()  # before the imports below: what they register with atexit is to be called
     die_with_parent(int(arguments[0]))
     connection = socket.socket(fileno=int(arguments[1]))
     connection.set_inheritable(False)
@@ -219,7 +220,7 @@ def main(arguments: Sequence[str]) -> int:
     if _TASKS.is_dir() and len(list(_TASKS.iterdir())) > 1:
         print(f"one of {', '.join(arguments[2:])} starts a thread when it is imported", file=sys.stderr)
         return 1
-    # What was imported stays shared: no collection of a fork writes to its pages.
+    # Keeps what was imported shared: a fork's garbage collection does not write to those pages.
     gc.collect()
     gc.freeze()
     alarm, bell = socket.socketpair()

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from adabench.harness.machine.process import adopt_orphans, kill_descendants
+from adabench.harness.machine.process import adopt_orphans, end_quickly, kill_descendants
 from adabench.harness.trial.rank import run_rank
 from adabench.harness.trial.spec import TrialSpec
 from adabench.results.store import write_atomically
@@ -25,7 +25,7 @@ from adabench.results.store import write_atomically
 __all__ = ["Failure", "failures_file", "leftovers_file", "run_group"]
 
 _LOOPBACK = "127.0.0.1"
-# A rank that has been told to end may still write what it found.
+# For a rank that has been told to end to write what it found.
 _TERMINATION_SECONDS = 30.0
 
 
@@ -55,7 +55,7 @@ def run_group(file: str) -> int:
     spec = msgspec.json.decode(spec_file.read_bytes(), type=TrialSpec)
     folder = Path(spec.folder)
     adopt_orphans()
-    # Bound before there is a rank, and only where ranks look for it.
+    # Bound before any rank starts, so that none finds the port closed, and reachable from this host only.
     listener = socket.create_server((_LOOPBACK, 0))
     root, ranks = os.getpid(), dict[int, int]()
     for rank in range(spec.nodes):
@@ -68,14 +68,14 @@ def run_group(file: str) -> int:
     store = _store(listener)
     failures = _end_together(ranks)
     del store
-    # The ranks have ended by now; what is still there, one of them has started and forgotten.
+    # All ranks have ended: a process that is still there was started by one of them and forgotten.
     left = psutil.Process().children(recursive=True)
     write_atomically(leftovers_file(folder), msgspec.json.encode([_command(process) for process in left]))
     kill_descendants(psutil.Process())
     if failures:
         write_atomically(failures_file(folder), msgspec.json.encode(failures))
         print(f"[adabench] {_sentence(failures)}", file=sys.stderr, flush=True)
-    return 1 if failures else 0
+    return end_quickly(1 if failures else 0)
 
 
 def failures_file(folder: Path) -> Path:

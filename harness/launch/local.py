@@ -32,7 +32,7 @@ from adabench.harness.trial.spec import (
 )
 from adabench.results.record import Link, Status
 
-__all__ = ["Outcome", "launch", "launch_unrecorded"]
+__all__ = ["Outcome", "Supervision", "launch", "launch_unrecorded"]
 
 T = TypeVar("T")
 
@@ -62,24 +62,12 @@ class Outcome:
     link: Link | None = None
 
 
-def launch(
-    server: ForkServer,
-    spec: TrialSpec,
-    out: Path,
-    err: Path,
-    timeout: float,
-    stopped: Callable[[], bool],
-    watch: Callable[[RankState], None],
-) -> Outcome:
-    """Run one cell once.
+@dataclass(frozen=True)
+class Supervision:
+    """What ends a run before its own end, and who is told how far it has come.
 
-    Parameters
+    Attributes
     ----------
-    server : ForkServer
-        Started; the run's processes are forks of it.
-    spec : TrialSpec
-    out, err : Path
-        Where all ranks' output goes; appended.
     timeout : float
         Seconds after which the process group is killed.
     stopped : callable
@@ -87,9 +75,27 @@ def launch(
     watch : callable
         Told rank 0's state whenever it is read.
     """
+
+    timeout: float
+    stopped: Callable[[], bool] = lambda: False
+    watch: Callable[[RankState], None] = lambda state: None
+
+
+def launch(server: ForkServer, spec: TrialSpec, log: Path, supervision: Supervision) -> Outcome:
+    """Run one cell once.
+
+    Parameters
+    ----------
+    server : ForkServer
+        Started; the run's processes are forks of it.
+    spec : TrialSpec
+    log : Path
+        All ranks' output is appended to the files of this name that end in ``.out`` and ``.err``.
+    supervision : Supervision
+    """
     link = link_of(spec.network)
     if link is None:
-        return _launch(server, spec, out, err, timeout, stopped, watch)
+        return _launch(server, spec, log, supervision)
     try:
         links = NodeLinks(link, spec.nodes)
     except NamespacesUnavailable as error:
@@ -102,7 +108,7 @@ def launch(
             return Outcome("failed", 0.0, phase="launch", reason=reason)
         before = links.cpu_seconds()
         placed = msgspec.structs.replace(spec, namespaces=links.namespaces)
-        outcome = _launch(server, placed, out, err, timeout, stopped, watch)
+        outcome = _launch(server, placed, log, supervision)
         if links.failure is not None:
             return replace(outcome, status="failed", phase="launch", reason=links.failure, results=[])
         return replace(outcome, link=Link(**probe._asdict(), relay_cpu_seconds=links.cpu_seconds() - before))
@@ -112,20 +118,15 @@ def launch_unrecorded(server: ForkServer, spec: TrialSpec, timeout: float) -> Ou
     """Run one cell once, for its outcome only: its output is thrown away."""
     server.start()
     with tempfile.TemporaryDirectory() as folder:
-        logs = Path(folder)
-        return launch(server, spec, logs / "out", logs / "err", timeout, lambda: False, lambda state: None)
+        return launch(server, spec, Path(folder) / "log", Supervision(timeout))
 
 
-def _launch(
-    server: ForkServer,
-    spec: TrialSpec,
-    out: Path,
-    err: Path,
-    timeout: float,
-    stopped: Callable[[], bool],
-    watch: Callable[[RankState], None],
-) -> Outcome:
-    with scratch_folder(_purpose(spec)) as folder, out.open("ab") as out_file, err.open("ab") as err_file:
+def _launch(server: ForkServer, spec: TrialSpec, log: Path, supervision: Supervision) -> Outcome:
+    with (
+        scratch_folder(_purpose(spec)) as folder,
+        Path(f"{log}.out").open("ab") as out_file,
+        Path(f"{log}.err").open("ab") as err_file,
+    ):
         (folder / "tmp").mkdir()
         launched_at = time.monotonic()
         spec = msgspec.structs.replace(spec, folder=str(folder), launched_at=launched_at)
@@ -140,11 +141,12 @@ def _launch(
         except ForkServerError as error:
             return Outcome("failed", 0.0, phase="launch", reason=str(error))
         try:
-            ended = _watch(group, spec, folder, launched_at + timeout, stopped, watch)
+            ended = _watch(group, spec, folder, launched_at + supervision.timeout, supervision)
         finally:
-            # Also on an exception here: whatever happens, the group ends with this call.
+            # Also after an exception: the group never outlives this call.
             exit_code = group.end()
-        outcome = _outcome(ended, spec, folder, timeout, exit_code, time.monotonic() - launched_at)
+        total = time.monotonic() - launched_at
+        outcome = _outcome(ended, spec, folder, supervision.timeout, exit_code, total)
         if outcome.signal == "SIGKILL" and _oom_kills() > oom_kills:
             outcome = replace(
                 outcome, status="oom", reason=f"{outcome.reason}: the kernel had run out of memory for it"
@@ -180,14 +182,7 @@ def _environment(spec: TrialSpec, folder: Path) -> dict[str, str | None]:
     return environment
 
 
-def _watch(
-    group: Fork,
-    spec: TrialSpec,
-    folder: Path,
-    deadline: float,
-    stopped: Callable[[], bool],
-    watch: Callable[[RankState], None],
-) -> _Ended:
+def _watch(group: Fork, spec: TrialSpec, folder: Path, deadline: float, supervision: Supervision) -> _Ended:
     pids: dict[int, int] = {}
     lost: list[int] = []
     trouble_since: float | None = None
@@ -195,7 +190,7 @@ def _watch(
         if group.wait(_POLL_SECONDS) is not None:
             return _Ended(None, lost)
         now = time.monotonic()
-        if stopped():
+        if supervision.stopped():
             return _Ended("interrupted", lost)
         if now > deadline:
             return _Ended("timeout", lost)
@@ -204,7 +199,7 @@ def _watch(
             if state is not None:
                 pids[rank] = state.pid
                 if rank == 0:
-                    watch(state)
+                    supervision.watch(state)
         lost += [rank for rank, pid in pids.items() if rank not in lost and _vanished(folder, rank, pid)]
         failed = bool(lost) or any(error_file(folder, rank).exists() for rank in range(spec.nodes))
         trouble_since = (trouble_since or now) if failed else None
@@ -217,7 +212,8 @@ def _vanished(folder: Path, rank: int, pid: int) -> bool:
         alive = psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         alive = False
-    # The files are looked for after the process: a rank writes its result before it exits.
+    # The process is looked for first: a rank writes its result before it exits, so a rank that is gone and
+    # has not written one never will.
     return not alive and not result_file(folder, rank).exists() and not error_file(folder, rank).exists()
 
 

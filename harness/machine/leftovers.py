@@ -15,12 +15,12 @@ from adabench.harness.machine.scratch import abandoned_folders, sweep
 __all__ = ["Leftovers", "clean", "find"]
 
 SHARED_MEMORY = Path("/dev/shm")
-# torch names what loader processes hand over after the process that made it.
+# torch puts the id of the process into the names of memory that it shares with loader processes.
 _SHARED_NAME = re.compile(r"torch_(\d+)_\w+")
 
 
 class Leftovers(NamedTuple):
-    """Of this user's, and of nothing that still runs.
+    """What is left of this user's processes that no longer run.
 
     Attributes
     ----------

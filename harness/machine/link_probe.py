@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from adabench.harness.machine.namespaces import address, enter
 
-__all__ = ["Probe", "probe_link"]
+__all__ = ["Probe", "bulk_bits_per_second", "ping_seconds", "probe_link"]
 
 _PORT = 5001
 _PINGS = 100
@@ -28,8 +28,8 @@ class Probe(NamedTuple):
     gbit_per_second: float
 
 
-def probe_link(namespaces: Sequence[str]) -> Probe:
-    """Measure the link between the first two nodes; takes about half a second.
+def probe_link(namespaces: Sequence[str], one: int = 0, other: int = 1) -> Probe:
+    """Measure the link between two nodes, the first two without their numbers; takes about half a second.
 
     Returns
     -------
@@ -38,20 +38,39 @@ def probe_link(namespaces: Sequence[str]) -> Probe:
     """
     # Sockets belong to the namespace that their thread was in when it made them; that thread ends here.
     with ThreadPoolExecutor(1) as elsewhere:
-        near, far = elsewhere.submit(_connection, namespaces).result()
+        near, far = elsewhere.submit(_connection, namespaces, one, other).result()
     with near, far:
         return Probe(1e3 * _ping(near, far), 1e-9 * _bulk(near, far))
 
 
-def _connection(namespaces: Sequence[str]) -> tuple[socket.socket, socket.socket]:
-    enter(namespaces[0])
-    with socket.create_server((address(0), _PORT)) as server:
-        enter(namespaces[1])
-        far = socket.create_connection((address(0), _PORT), timeout=_PATIENCE_SECONDS)
+def ping_seconds(link: socket.socket) -> float:
+    """The median of round trips of a byte, which the other end sends back as it comes."""
+    seconds = []
+    for _ in range(_PINGS):
+        start = time.perf_counter()
+        link.sendall(b"?")
+        link.recv(1)
+        seconds.append(time.perf_counter() - start)
+    return median(seconds)
+
+
+def bulk_bits_per_second(link: socket.socket) -> float:
+    """Bits per second that arrive, once it is warm, while the other end, told to, sends all it can."""
+    link.sendall(b"!")
+    start = time.perf_counter()
+    warm, end = start + _WARM_SECONDS, start + _WARM_SECONDS + _BULK_SECONDS
+    return _arriving(link, start, warm, end)
+
+
+def _connection(namespaces: Sequence[str], one: int, other: int) -> tuple[socket.socket, socket.socket]:
+    enter(namespaces[one])
+    with socket.create_server((address(one), _PORT)) as server:
+        enter(namespaces[other])
+        far = socket.create_connection((address(one), _PORT), timeout=_PATIENCE_SECONDS)
         near, _ = server.accept()
-    for one in (near, far):
-        one.settimeout(_PATIENCE_SECONDS)
-        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for end in (near, far):
+        end.settimeout(_PATIENCE_SECONDS)
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return near, far
 
 
@@ -64,14 +83,9 @@ def _ping(near: socket.socket, far: socket.socket) -> float:
 
     thread = threading.Thread(target=answer)
     thread.start()
-    seconds = []
-    for _ in range(_PINGS):
-        start = time.perf_counter()
-        near.sendall(b"?")
-        near.recv(1)
-        seconds.append(time.perf_counter() - start)
+    seconds = ping_seconds(near)
     thread.join()
-    return median(seconds)
+    return seconds
 
 
 def _bulk(near: socket.socket, far: socket.socket) -> float:
@@ -87,14 +101,20 @@ def _bulk(near: socket.socket, far: socket.socket) -> float:
 
     thread = threading.Thread(target=send)
     thread.start()
+    rate = _arriving(far, start, warm, end)
     into = bytearray(_CHUNK)
-    received, before, since = 0, 0, start
-    while (now := time.perf_counter()) < end:
-        received += far.recv_into(into)
-        if now < warm:
-            before, since = received, time.perf_counter()
-    rate = 8 * (received - before) / (time.perf_counter() - since)
     while far.recv_into(into):
         pass
     thread.join()
     return rate
+
+
+def _arriving(link: socket.socket, start: float, warm: float, end: float) -> float:
+    """Bits per second from when it is warm until the end."""
+    into = bytearray(_CHUNK)
+    received, before, since = 0, 0, start
+    while (now := time.perf_counter()) < end:
+        received += link.recv_into(into)
+        if now < warm:
+            before, since = received, time.perf_counter()
+    return 8 * (received - before) / (time.perf_counter() - since)

@@ -60,7 +60,7 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        # Locked first: with the marker others may look at it.
+        # Locked before the marker is written: a folder with a marker and no lock counts as left behind.
         fcntl.flock(handle, fcntl.LOCK_EX)
         status = os.fstat(handle)
         marker = Marker(

@@ -1,4 +1,4 @@
-"""What a cell is, and what makes two of them the same: parameters, topology, data and sources."""
+"""What a cell is, and what makes two of them the same: parameters, settings, data and sources."""
 
 from __future__ import annotations
 
@@ -6,51 +6,49 @@ import hashlib
 import importlib.util
 import sysconfig
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from adabench.harness.errors import UsageError
 from adabench.harness.plugins.registry import load_backend, load_usecase, source_files
+from adabench.results.record import RunSettings
 
-__all__ = ["Cell", "digest", "with_identity"]
+if TYPE_CHECKING:
+    from adabench.usecases.protocol import UseCase
+
+__all__ = ["Cell", "data_key", "digest", "usecase_of", "with_identity"]
 
 
-@dataclass(frozen=True)
-class Cell:
-    """Use case × backend × parameters × topology, everything resolved.
+class Cell(RunSettings, kw_only=True, frozen=True):
+    """Use case × backend × parameters × settings, everything resolved.
 
-    `params` are the use case's, `options` the backend's; a run's record holds both in one table.
+    `params` are the use case's, `options` the backend's; a run's record holds both in one table. `policy` is
+    the document of a backend on the parameter server, whatever its option names it by.
     """
 
     usecase: str
     backend: str
     params: dict[str, Any]
     options: dict[str, Any]
-    nodes: int
-    workers: int
-    network: str
-    data_path: str | None
+    data_path: str | None = None
     data: str | None = None
     source: str | None = None
-    pinned: bool = False
-    interleaved: bool = False
-    turn_steps: int = 0
+    policy: str | None = None
 
     @property
     def id(self) -> str:
         """Hash of everything that defines the cell; equal identifiers are repetitions of the same thing."""
-        topology = [self.nodes, self.workers, self.network, self.pinned, self.interleaved, self.turn_steps]
         identity = {
             "usecase": self.usecase,
             "backend": self.backend,
             "params": self.params,
             "options": self.options,
-            "topology": topology,
+            "settings": self.settings(),
             "data": self.data,
             "source": self.source,
+            "policy": self.policy,
         }
         return digest(msgspec.json.encode(identity, order="deterministic"))[:16]
 
@@ -75,17 +73,24 @@ def with_identity(cells: Sequence[Cell], seed: int) -> list[Cell]:
         Naming the use case and what is wrong with its data.
     """
     fingerprints: dict[bytes, str] = {}
-    for key in dict.fromkeys(map(_data_key, cells)):
-        alike = [cell for cell in cells if _data_key(cell) == key]
+    for key in dict.fromkeys(map(data_key, cells)):
+        alike = [cell for cell in cells if data_key(cell) == key]
         fingerprints[key] = _fingerprint(alike[0], {cell.nodes * cell.workers for cell in alike}, seed)
     shared = _shared_sources()
     identified = []
     for cell in cells:
         own = [*source_files(load_usecase(cell.usecase)), *source_files(load_backend(cell.backend))]
         identified.append(
-            replace(cell, data=fingerprints[_data_key(cell)], source=_sources_hash([*own, *shared]))
+            msgspec.structs.replace(
+                cell, data=fingerprints[data_key(cell)], source=_sources_hash([*own, *shared])
+            )
         )
     return identified
+
+
+def data_key(cell: Cell) -> bytes:
+    """What cells have in common that train the same use case on the same data."""
+    return msgspec.json.encode([cell.usecase, cell.params, cell.data_path], order="deterministic")
 
 
 def digest(content: bytes) -> str:
@@ -93,17 +98,18 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _data_key(cell: Cell) -> bytes:
-    return msgspec.json.encode([cell.usecase, cell.params, cell.data_path], order="deterministic")
+def usecase_of(cell: Cell, seed: int) -> UseCase:
+    """The use case that a cell trains."""
+    kind = load_usecase(cell.usecase)
+    path = Path(cell.data_path) if cell.data_path is not None else None
+    return kind(msgspec.convert(cell.params, kind.Params), path, seed)
 
 
 def _fingerprint(cell: Cell, worlds: Iterable[int], seed: int) -> str:
     from adabench.usecases.protocol import DataError
 
-    kind = load_usecase(cell.usecase)
-    path = Path(cell.data_path) if cell.data_path is not None else None
     try:
-        usecase = kind(msgspec.convert(cell.params, kind.Params), path, seed)
+        usecase = usecase_of(cell, seed)
         for world in sorted(worlds):
             usecase.loaders(0, world)
     except DataError as error:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 
 from adabench.analysis.compare import blocks_advised
 from adabench.harness.errors import UsageError
 from adabench.harness.planning.cell import Cell, digest, with_identity
+from adabench.harness.planning.cell_policies import with_policies
 from adabench.harness.planning.selection import select
 from adabench.harness.planning.study import Study
 from adabench.harness.planning.syntax import combinations, convert_params
 from adabench.harness.plugins.registry import load_backend, load_usecase
-from adabench.results.record import PlannedRun
+from adabench.results.record import PlannedRun, RunSettings
 
 __all__ = ["cells_of", "order", "planned_runs", "study_id", "with_repeats"]
 
@@ -30,7 +31,8 @@ def cells_of(study: Study) -> list[Cell]:
     Raises
     ------
     UsageError
-        For an unknown plugin or parameter, a wrong value, or data that cannot be used.
+        For an unknown plugin or parameter, a wrong value, data that cannot be used, or a policy that does not
+        fit or is not executed.
     """
     cells: list[Cell] = []
     for selected in study.usecases:
@@ -38,22 +40,12 @@ def cells_of(study: Study) -> list[Cell]:
         for params in combinations(selected.values):
             checked = convert_params(usecase.Params, params, f"use case {selected.name!r}")
             path = study.data.get(selected.name)
-            cell = Cell(
-                selected.name,
-                "",
-                msgspec.to_builtins(checked),
-                {},
-                1,
-                1,
-                "loopback",
-                path,
-                pinned=study.pinned,
-                interleaved=study.interleaved,
-                turn_steps=study.turn_steps,
-            )
-            cells += [found for found in _with_backends(cell, study) if found not in cells]
+            own = msgspec.to_builtins(checked)
+            for cell in _with_backends(selected.name, own, path, study):
+                if cell not in cells:
+                    cells.append(cell)
     chosen = select(cells, study.include, study.exclude, study.sample, study.seed)
-    return with_identity(chosen, study.seed)
+    return with_policies(with_identity(chosen, study.seed), study.seed)
 
 
 def order(cells: Sequence[Cell], repeats: int, seed: int, warmup: bool) -> list[PlannedRun]:
@@ -98,7 +90,7 @@ def with_repeats(study: Study, cells: Sequence[Cell]) -> Study:
 def planned_runs(cells: Sequence[Cell], study: Study, repeats: int | None = None) -> list[PlannedRun]:
     """The order of a study's runs, with as many blocks as it says or as are given."""
     blocks = study.repeats if repeats is None else repeats
-    # A single block is compared with nothing, so nothing has to be warm for it.
+    # A single block is compared with nothing, so it needs no warm-up.
     return order(cells, blocks, study.seed, study.warmup and blocks > 1)
 
 
@@ -114,33 +106,37 @@ def study_id(study: Study, cells: Sequence[Cell]) -> str:
     return digest(msgspec.json.encode(resolved, order="deterministic"))[:16]
 
 
-def _with_backends(base: Cell, study: Study) -> list[Cell]:
-    cells = []
+def _with_backends(usecase: str, params: dict[str, Any], path: str | None, study: Study) -> Iterator[Cell]:
     for selected in study.backends:
         backend = load_backend(selected.name)
         for options in combinations(selected.values):
             checked = msgspec.to_builtins(
                 convert_params(backend.Options, options, f"backend {selected.name!r}")
             )
-            clash = sorted(set(checked) & set(base.params))
+            clash = sorted(set(checked) & set(params))
             if clash:
                 raise UsageError(
-                    f"parameter {clash[0]} belongs to both use case {base.usecase!r} and "
+                    f"parameter {clash[0]} belongs to both use case {usecase!r} and "
                     f"backend {selected.name!r}: "
                     "one of the plugins has to rename it"
                 )
-            filled = replace(base, backend=selected.name, options=checked)
-            if not backend.distributed:
-                cells.append(filled)
-                continue
-            cells += [
-                replace(filled, nodes=nodes, workers=workers, network=network)
-                for nodes in study.nodes
-                for workers in study.workers
-                # One node has no links: it is the same on every network.
-                for network in (study.network if nodes > 1 else ["loopback"])
-            ]
-    return cells
+            for settings in study.settings:
+                yield Cell(
+                    **_reduced(settings, backend.distributed).settings(),
+                    usecase=usecase,
+                    backend=selected.name,
+                    params=params,
+                    options=checked,
+                    data_path=path,
+                )
+
+
+def _reduced(settings: RunSettings, distributed: bool) -> RunSettings:
+    """Settings without what cannot matter, so that what runs alike is one cell."""
+    if not distributed:
+        return msgspec.structs.replace(settings, nodes=1, workers=1, network="loopback")
+    # One node has no links: it is the same on every network.
+    return settings if settings.nodes > 1 else msgspec.structs.replace(settings, network="loopback")
 
 
 def _latin_orders(size: int, blocks: int, generator: random.Random) -> list[list[int]]:
@@ -156,15 +152,11 @@ def _planned(cell: Cell, block: int, position: int, seed: int) -> PlannedRun:
     warm = block == WARMUP_BLOCK
     params = {**cell.recorded_params, "epochs": 1} if warm else cell.recorded_params
     return PlannedRun(
+        **cell.settings(),
         cell=cell.id,
         usecase=cell.usecase,
         backend=cell.backend,
         params=params,
-        nodes=cell.nodes,
-        workers=cell.workers,
-        network=cell.network,
-        pinned=cell.pinned,
-        interleaved=cell.interleaved,
         block=block,
         position=position,
         seed=seed + max(block, 0),

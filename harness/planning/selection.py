@@ -8,13 +8,14 @@ from typing import Any
 
 from adabench.harness.errors import UsageError, unknown
 from adabench.harness.planning.cell import Cell
+from adabench.results.record import RunSettings
 
 __all__ = ["Pattern", "checked_patterns", "select"]
 
 Pattern = dict[str, Any]
-"""Parameter, part of the topology, ``usecase`` or ``backend`` -> the value, or list of values, of a cell."""
+"""Parameter, run setting, ``usecase`` or ``backend`` -> the value, or list of values, of a cell."""
 
-_OWN = ("usecase", "backend", "nodes", "workers", "network")
+_OWN = ("usecase", "backend", *RunSettings.__struct_fields__)
 
 
 def checked_patterns(value: Any) -> list[Pattern]:

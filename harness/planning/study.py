@@ -13,7 +13,17 @@ import msgspec
 
 from adabench.harness.errors import UsageError, unknown
 from adabench.harness.planning.selection import Pattern, checked_patterns
-from adabench.harness.planning.syntax import Selection, parse_duration, parse_networks, parse_selections
+from adabench.harness.planning.settings import SETTINGS, combined_settings
+from adabench.harness.planning.syntax import (
+    Selection,
+    as_list,
+    between,
+    checked_text,
+    parse_duration,
+    parse_selections,
+    switch,
+)
+from adabench.results.record import RunSettings
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -24,9 +34,7 @@ __all__ = ["STRATEGIES", "Study", "built_in_studies", "load_study", "parse_targe
 
 STRATEGIES = "manual,prefetch,autoada-manual,autoada-automatic"
 
-MOST_NODES = 1024
 MOST_REPEATS = 10_000
-MOST_STEPS = 10**9
 LARGEST_SEED = 2**31
 
 _FOLDER = Path(__file__).parents[1] / "studies"
@@ -39,16 +47,10 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     usecases, backends : list of Selection
         Names with the values to try a parameter.
-    nodes, workers, network : lists
-        Topologies; every combination is a cell.
-    pinned : bool
-        Whether each node process gets one core of its own for all its threads.
+    settings : list of RunSettings
+        Each makes cells of its own; a cell on one node has no network.
     repeats : int
         Blocks, hence measured runs per cell; 0 for as many as verdicts take.
-    interleaved : bool
-        Whether the runs of a block that are compared with one another take turns.
-    turn_steps : int
-        Steps of a turn; 0 for an epoch and its evaluation.
     seed : int
         Block b trains with seed + b.
     timeout : float
@@ -68,13 +70,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     usecases: list[Selection]
     backends: list[Selection]
-    nodes: list[int]
-    workers: list[int]
-    network: list[str]
-    pinned: bool
+    settings: list[RunSettings]
     repeats: int
-    interleaved: bool
-    turn_steps: int
     seed: int
     timeout: float
     warmup: bool
@@ -88,13 +85,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 _DEFAULTS: dict[str, Any] = {
     "usecases": [],
     "backends": STRATEGIES,
-    "nodes": 2,
-    "workers": 1,
-    "network": "loopback",
-    "pinned": False,
+    **{setting.name: setting.default for setting in SETTINGS.values()},
     "repeats": None,
-    "interleaved": False,
-    "turn_steps": 0,
     "seed": 1,
     "timeout": "20m",
     "warmup": True,
@@ -158,30 +150,21 @@ def load_study(file: Path | None, name: str, overrides: Mapping[str, Any]) -> St
     ):
         with located(table_name):
             _merge_tables(selections, values[table_name], plural)
-    with located("nodes"):
-        nodes = [_between(1, one, MOST_NODES) for one in _several(values["nodes"])]
-    with located("workers"):
-        workers = [_between(1, one, MOST_NODES) for one in _several(values["workers"])]
-    with located("network"):
-        network = [found for one in _as_list(values["network"]) for found in parse_networks(_text(one))]
+    given: dict[str, list[Any]] = {}
+    for setting in SETTINGS.values():
+        with located(setting.name):
+            given[setting.name] = setting.read(values[setting.name])
+    for setting in SETTINGS.values():
+        with located(setting.name):
+            setting.check(given)
     with located("repeats"):
-        repeats = 0 if values["repeats"] is None else _between(1, values["repeats"], MOST_REPEATS)
-    with located("interleaved"):
-        interleaved = _switch(values["interleaved"])
-    with located("turn_steps"):
-        turn_steps = _between(0, values["turn_steps"], MOST_STEPS)
-        if turn_steps and not interleaved:
-            raise UsageError(
-                f"{turn_steps} is the length of a turn, but the runs take none: say interleaved, too"
-            )
+        repeats = 0 if values["repeats"] is None else between(1, values["repeats"], MOST_REPEATS)
     with located("seed"):
-        seed = _between(0, values["seed"], LARGEST_SEED)
+        seed = between(0, values["seed"], LARGEST_SEED)
     with located("timeout"):
         timeout = parse_duration(str(values["timeout"]))
-    with located("pinned"):
-        pinned = _switch(values["pinned"])
     with located("warmup"):
-        warmup = _switch(values["warmup"])
+        warmup = switch(values["warmup"])
     with located("data"):
         data = _data(values["data"], usecases, None if origin["data"] == "option" or file is None else file)
     with located("targets"):
@@ -191,18 +174,13 @@ def load_study(file: Path | None, name: str, overrides: Mapping[str, Any]) -> St
     with located("exclude"):
         exclude = checked_patterns(values["exclude"])
     with located("sample"):
-        sample = _between(0, values["sample"], MOST_REPEATS)
+        sample = between(0, values["sample"], MOST_REPEATS)
     return Study(
         name=name,
         usecases=usecases,
         backends=backends,
-        nodes=nodes,
-        workers=workers,
-        network=network,
-        pinned=pinned,
+        settings=combined_settings(given),
         repeats=repeats,
-        interleaved=interleaved,
-        turn_steps=turn_steps,
         seed=seed,
         timeout=timeout,
         warmup=warmup,
@@ -244,8 +222,8 @@ def _read_toml(file: Path) -> dict[str, Any]:
 
 
 def _selections(value: Any) -> list[Selection]:
-    texts = _as_list(value)
-    selections = [selection for text in texts for selection in parse_selections(_text(text))]
+    texts = as_list(value)
+    selections = [selection for text in texts for selection in parse_selections(checked_text(text))]
     if not selections:
         raise UsageError("at least one name is needed")
     repeated = {s.name for s in selections if sum(s == other for other in selections) > 1}
@@ -266,7 +244,7 @@ def _merge_tables(selections: list[Selection], tables: Any, plural: str) -> None
             raise unknown(f"name among {plural}", name, {selection.name for selection in selections})
         for selection in chosen:
             for parameter, value in table.items():
-                values = _as_list(value)
+                values = as_list(value)
                 if not values:
                     raise UsageError(f"{name}.{parameter} is an empty list: it needs at least one value")
                 selection.values.setdefault(parameter, values)
@@ -308,38 +286,3 @@ def _targets(value: Any, usecases: list[Selection]) -> dict[str, dict[str, float
     return {
         name: {metric: float(target) for metric, target in table.items()} for name, table in value.items()
     }
-
-
-def _as_list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list) else [value]
-
-
-def _several(value: Any) -> list[Any]:
-    values = value.split(",") if isinstance(value, str) else _as_list(value)
-    if not values:
-        raise UsageError("at least one value is needed")
-    return values
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise UsageError(f"{value!r} is not a text")
-    return value
-
-
-def _switch(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise UsageError(f"{value!r} is neither true nor false")
-    return value
-
-
-def _between(least: int, value: Any, most: int) -> int:
-    try:
-        number = msgspec.convert(value, int, strict=not isinstance(value, str))
-    except msgspec.ValidationError as error:
-        raise UsageError(f"{value!r} is not a whole number") from error
-    if number < least:
-        raise UsageError(f"{number} is too small: it has to be at least {least}")
-    if number > most:
-        raise UsageError(f"{number} is too large: it can be at most {most}")
-    return number

@@ -15,12 +15,16 @@ from adabench.harness.machine.namespaces import PREFIX, link_of
 
 __all__ = [
     "Selection",
+    "as_list",
+    "between",
+    "checked_text",
     "combinations",
     "convert_params",
     "parse_duration",
     "parse_network",
     "parse_networks",
     "parse_selections",
+    "switch",
 ]
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -44,7 +48,8 @@ class Selection(msgspec.Struct, frozen=True):
 def parse_selections(text: str) -> list[Selection]:
     """Parse ``manual,prefetch[lookahead=0,10,timing=off]``.
 
-    Inside the brackets an item with ``=`` begins a parameter; an item without it is one more value of it.
+    Inside the brackets an item with ``=`` begins a parameter; an item without it is one more value of it. A
+    value may have brackets of its own, as in ``manual[policy=nups[times=50],lapse]``.
 
     Raises
     ------
@@ -54,7 +59,7 @@ def parse_selections(text: str) -> list[Selection]:
     selections = []
     for part in _split_outside_brackets(text):
         match = re.fullmatch(r"\s*([^\[\]\s]+)\s*(\[(.*)\])?\s*", part, re.DOTALL)
-        if match is None:
+        if match is None or not _is_balanced(match[3] or ""):
             raise UsageError(f"{part.strip()!r} is not of the form name or name[param=value,…]")
         selections.append(Selection(match[1], _parse_values(match[3] or "", part.strip())))
     return selections
@@ -142,6 +147,38 @@ def parse_networks(text: str) -> list[str]:
     return networks
 
 
+def as_list(value: Any) -> list[Any]:
+    """A list of what may be one value or a list of them."""
+    return list(value) if isinstance(value, list) else [value]
+
+
+def checked_text(value: Any) -> str:
+    """The value, which has to be a text."""
+    if not isinstance(value, str):
+        raise UsageError(f"{value!r} is not a text")
+    return value
+
+
+def switch(value: Any) -> bool:
+    """The value, which has to be true or false."""
+    if not isinstance(value, bool):
+        raise UsageError(f"{value!r} is neither true nor false")
+    return value
+
+
+def between(least: int, value: Any, most: int) -> int:
+    """A whole number, also one that is written as text, within limits that are included."""
+    try:
+        number = msgspec.convert(value, int, strict=not isinstance(value, str))
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{value!r} is not a whole number") from error
+    if number < least:
+        raise UsageError(f"{number} is too small: it has to be at least {least}")
+    if number > most:
+        raise UsageError(f"{number} is too large: it can be at most {most}")
+    return number
+
+
 def _from_text(value: Any, kind: Any) -> Any:
     """``on`` and ``off`` for a switch; ``128x64`` for a tuple, because the comma separates values to try."""
     if kind is bool and value in ("on", "off"):
@@ -152,31 +189,41 @@ def _from_text(value: Any, kind: Any) -> Any:
 
 
 def _split_outside_brackets(text: str) -> Iterable[str]:
+    if not _is_balanced(text):
+        raise UsageError(f"the brackets of {text!r} do not match")
     parts, depth = [""], 0
     for character in text:
         depth += (character == "[") - (character == "]")
-        if depth not in (0, 1):
-            raise UsageError(f"the brackets of {text!r} do not match")
         if character == "," and depth == 0:
             parts.append("")
         else:
             parts[-1] += character
-    if depth != 0:
-        raise UsageError(f"the brackets of {text!r} do not match")
     return parts
+
+
+def _is_balanced(text: str) -> bool:
+    """Whether every bracket that opens is closed, and none closes before it opens."""
+    depths = itertools.accumulate((character == "[") - (character == "]") for character in text)
+    last = 0
+    for last in depths:
+        if last < 0:
+            return False
+    return last == 0
 
 
 def _parse_values(text: str, part: str) -> dict[str, list[Any]]:
     values: dict[str, list[Any]] = {}
     current: list[Any] | None = None
-    for item in text.split(",") if text.strip() else []:
+    for item in _split_outside_brackets(text) if text.strip() else []:
         name, equals, value = item.partition("=")
+        if "[" in name:  # of a value: nups[times=50]
+            name, equals, value = "", "", item
         if equals:
             if name.strip() in values:
                 raise UsageError(f"parameter {name.strip()} is given twice in {part!r}")
             current = values.setdefault(name.strip(), [])
         else:
-            value = name
+            value = item
         if current is None or not value.strip() or (equals and not name.strip()):
             raise UsageError(f"{item.strip()!r} in {part!r} is not of the form param=value")
         current.append(value.strip())

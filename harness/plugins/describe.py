@@ -16,10 +16,12 @@ import msgspec
 from adabench.analysis.load import shown_value
 from adabench.analysis.tables import shortened
 from adabench.harness.errors import UsageError
-from adabench.harness.plugins.registry import Kind, load_backend, load_usecase, names
+from adabench.harness.plugins.registry import Kind, load_backend, load_builder, load_usecase, names
 
 __all__ = ["describe_plugins", "parameter_rows"]
 
+
+_LOAD = {"backend": load_backend, "usecase": load_usecase, "policy": load_builder}
 
 # Of a NumPy docstring's section: names, perhaps a type, and indented lines.
 _ENTRY = re.compile(r"^(\w[\w, ]*?)(?: :[^\n]*)?\n((?:    [^\n]*\n?)+)", re.MULTILINE)
@@ -30,17 +32,17 @@ def describe_plugins(kind: Kind, width: int | None = None) -> Iterator[str]:
 
     Parameters
     ----------
-    kind : "backend" or "usecase"
+    kind : "backend", "usecase" or "policy"
     width : int, optional
         Characters per line.
     """
     for name, origin in names(kind).items():
         try:
-            plugin = load_backend(name) if kind == "backend" else load_usecase(name)
+            plugin: Any = _LOAD[kind](name)
         except UsageError as error:
             yield from _fitting(f"{name}  ({origin})  {error}", 2, width)
             continue
-        params: Any = getattr(plugin, "Options" if kind == "backend" else "Params")
+        params: Any = plugin.Params if kind == "usecase" else plugin.Options
         text = _sentence(plugin.__doc__ or sys.modules[plugin.__module__].__doc__ or "")
         yield from _fitting(f"{name}  ({origin})  {text}", 2, width)
         rows = parameter_rows(params)

@@ -1,4 +1,4 @@
-"""Finds backends and use cases: files of this project and entry points of others, no central list.
+"""Finds backends, use cases and builders of policies: own files and others' entry points, no central list.
 
 Names are listed without importing anything heavy; only what is used is imported.
 """
@@ -17,21 +17,37 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from adabench.harness.errors import UsageError, unknown
 
 if TYPE_CHECKING:
+    from adabench.backends.policies.protocol import Builder
     from adabench.backends.protocol import Backend
     from adabench.usecases.protocol import UseCase
 
-__all__ = ["Kind", "load_backend", "load_usecase", "modules", "names", "source_files", "unavailable"]
+__all__ = [
+    "Kind",
+    "load_backend",
+    "load_builder",
+    "load_usecase",
+    "modules",
+    "names",
+    "source_files",
+    "unavailable",
+]
 
-Kind = Literal["backend", "usecase"]
+Kind = Literal["backend", "usecase", "policy"]
 
-_PACKAGE = {"backend": "adabench.backends", "usecase": "adabench.usecases"}
-_ATTRIBUTE = {"backend": "BACKEND", "usecase": "USECASE"}
+_PACKAGE = {
+    "backend": "adabench.backends",
+    "usecase": "adabench.usecases",
+    "policy": "adabench.backends.policies",
+}
+_ATTRIBUTE = {"backend": "BACKEND", "usecase": "USECASE", "policy": "BUILDER"}
+_TITLE = {"backend": "backend", "usecase": "use case", "policy": "builder of policies"}
 _MEMBERS = {
     "backend": ("name", "Options", "distributed", "open"),
     "usecase": (
         *("name", "Params", "metric", "maximize", "tolerance", "fingerprint", "model", "optimizer"),
         *("loaders", "loss", "evaluate", "keys", "samples"),
     ),
+    "policy": ("name", "Options", "build"),
 }
 
 
@@ -61,6 +77,11 @@ def load_backend(name: str) -> type[Backend]:
 def load_usecase(name: str) -> type[UseCase]:
     """The use case's class; errors as in `load_backend`."""
     return cast("type[UseCase]", _load("usecase", name))
+
+
+def load_builder(name: str) -> type[Builder]:
+    """The class of a builder of policies; errors as in `load_backend`."""
+    return cast("type[Builder]", _load("policy", name))
 
 
 def unavailable(name: str) -> str | None:
@@ -93,7 +114,8 @@ def _candidates(kind: Kind) -> dict[str, tuple[str, str | EntryPoint]]:
     found: dict[str, tuple[str, str | EntryPoint]] = {}
     package = importlib.import_module(_PACKAGE[kind])
     for module in pkgutil.iter_modules(package.__path__):
-        # A backend is a file, a use case a folder; `protocol` and names with an underscore first are neither.
+        # A backend or builder is a file, a use case a folder; `protocol` and names that begin with an
+        # underscore are none of them.
         if module.ispkg != (kind == "usecase") or module.name == "protocol" or module.name.startswith("_"):
             continue
         path = f"{_PACKAGE[kind]}.{module.name}"
@@ -124,7 +146,7 @@ def _defines(module: str, attribute: str) -> bool:
 def _load(kind: Kind, name: str) -> type[Any]:
     candidates = _candidates(kind)
     if name not in candidates:
-        raise unknown("use case" if kind == "usecase" else kind, name, candidates)
+        raise unknown(_TITLE[kind], name, candidates)
     origin, where = candidates[name]
     try:
         if isinstance(where, str):

@@ -16,6 +16,7 @@ from adabench.analysis.load import cell_labels, last_attempts
 from adabench.analysis.statistics import looks
 from adabench.harness.errors import UsageError
 from adabench.harness.launch.fork_server import ForkServer
+from adabench.harness.launch.local import Supervision
 from adabench.harness.machine.noise import noise_complaints
 from adabench.harness.machine.scratch import sweep
 from adabench.harness.planning.cell import Cell
@@ -23,7 +24,7 @@ from adabench.harness.planning.plan import cells_of, planned_runs, with_repeats
 from adabench.harness.planning.study import Study
 from adabench.harness.plugins.registry import load_usecase, modules, unavailable
 from adabench.harness.session.interruption import Interruption
-from adabench.harness.session.one_run import execute_run
+from adabench.harness.session.one_run import Attempt, SessionContext, execute_run
 from adabench.harness.session.open_session import open_session
 from adabench.harness.session.plan_text import too_short
 from adabench.harness.session.progress import SessionProgress
@@ -101,7 +102,7 @@ def run_session(study: Study, root: Path, policy: Policy, console: Console) -> t
             _say(console, short)
         if not remaining(session.plan, recorded, policy) and _satisfied(policy, session, recorded):
             console.print(f"session {store.folder.name} is complete; --fresh runs it again")
-        elif not study.interleaved:
+        elif not any(planned.interleaved for planned in session.plan):
             for complaint in noise_complaints(session.environment):
                 _say(console, f"warning: {complaint}")
                 noisy = True
@@ -122,7 +123,8 @@ def run_session(study: Study, root: Path, policy: Policy, console: Console) -> t
                     store.create(session)
                     progress.lengthen(plan)
                     continue
-                _execute(_next(todo), by_id, study, session, store, server, interruption, progress)
+                context = SessionContext(study, session, store, server)
+                _execute(_next(todo), by_id, context, interruption, progress)
     return store, interruption.requested
 
 
@@ -143,11 +145,11 @@ def remaining(
             or before.status == "interrupted"
             or (policy is not None and _is_infra(before) and before.attempt <= policy.retry_infra)
         ):
-            missing.add(_company(planned))
+            missing.add(_turn_takers(planned))
     return [
         (planned, last[planned.key].attempt + 1 if planned.key in last else 1)
         for planned in plan
-        if _company(planned) in missing
+        if _turn_takers(planned) in missing
     ]
 
 
@@ -177,35 +179,29 @@ def settled(runs: Sequence[Run], relative: float, looks: int) -> bool:
     )
 
 
-def _company(planned: PlannedRun) -> tuple[object, ...]:
+def _turn_takers(planned: PlannedRun) -> tuple[object, ...]:
     """Equal for the runs that take turns: those of a block that are compared with one another."""
     if not planned.interleaved:
         return planned.key
-    return (
-        *(planned.usecase, planned.phase, planned.block),
-        *(planned.nodes, planned.workers, planned.network),
-    )
+    return (planned.usecase, planned.phase, planned.block, *planned.settings().values())
 
 
 def _next(todo: Sequence[tuple[PlannedRun, int]]) -> list[tuple[PlannedRun, int]]:
-    """The first run with its company."""
-    return [(planned, attempt) for planned, attempt in todo if _company(planned) == _company(todo[0][0])]
+    """The first run, and those that take turns with it."""
+    first = _turn_takers(todo[0][0])
+    return [(planned, attempt) for planned, attempt in todo if _turn_takers(planned) == first]
 
 
 def _execute(
     runs: Sequence[tuple[PlannedRun, int]],
     cells: Mapping[str, Cell],
-    study: Study,
-    session: Session,
-    store: SessionStore,
-    server: ForkServer,
+    context: SessionContext,
     interruption: Interruption,
     progress: SessionProgress,
 ) -> None:
     """Execute and record one run, or several that take turns."""
-    server.start()
-    # A run waits for the others at most as long as they may take.
-    study = msgspec.structs.replace(study, timeout=len(runs) * study.timeout)
+    context.server.start()
+    store = context.store
 
     def ended(run: Run) -> None:
         store.append(run)
@@ -213,11 +209,14 @@ def _execute(
 
     def execute(planned: PlannedRun, attempt: int, turns: str | None, given_up: Callable[[], bool]) -> Run:
         return execute_run(
-            *(planned, cells[planned.cell], attempt, obstacle(planned, store.runs()), study, session, store),
-            server,
-            lambda: interruption() or given_up(),
-            lambda state: progress.watch(planned, state),
-            turns,
+            Attempt(planned, cells[planned.cell], attempt, obstacle(planned, store.runs()), turns),
+            context,
+            Supervision(
+                # A run waits for the others at most as long as they may take.
+                len(runs) * context.study.timeout,
+                lambda: interruption() or given_up(),
+                lambda state: progress.watch(planned, state),
+            ),
         )
 
     if len(runs) == 1:

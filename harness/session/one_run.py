@@ -3,95 +3,102 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+import msgspec
+
 from adabench.harness.launch.fork_server import ForkServer
-from adabench.harness.launch.local import Outcome, launch
+from adabench.harness.launch.local import Outcome, Supervision, launch
 from adabench.harness.machine.environment import probe
 from adabench.harness.planning.cell import Cell
 from adabench.harness.planning.study import Study
 from adabench.harness.plugins.registry import load_usecase
-from adabench.harness.trial.spec import RankState, TrialSpec
+from adabench.harness.trial.spec import TrialSpec
 from adabench.results.record import Noise, PlannedRun, Run, Seconds, Session, Status, sum_counters
 from adabench.results.store import SessionStore
 
-__all__ = ["execute_run"]
+__all__ = ["Attempt", "SessionContext", "execute_run"]
 
 
-def execute_run(
-    planned: PlannedRun,
-    cell: Cell,
-    attempt: int,
-    obstacle: str | None,
-    study: Study,
-    session: Session,
-    store: SessionStore,
-    server: ForkServer,
-    stopped: Callable[[], bool],
-    watch: Callable[[RankState], None],
-    turns: str | None = None,
-    profile: Path | None = None,
-) -> Run:
-    """Run a cell as its own process group, with noise probes before and after; nothing is raised for a
-    failure. With an obstacle nothing is launched, and the run is recorded as skipped. With a folder `profile`
-    the steps are budgeted, and flame graphs are drawn there. `turns` is the socket of a run that takes turns
-    with others.
+@dataclass(frozen=True)
+class SessionContext:
+    """What the runs of a session have in common."""
+
+    study: Study
+    session: Session
+    store: SessionStore
+    server: ForkServer
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One execution of a planned run.
+
+    Attributes
+    ----------
+    planned : PlannedRun
+    cell : Cell
+        The cell that it is a run of.
+    number : int
+        From 1.
+    obstacle : str or None
+        Why it is not worth a launch, for a run that is only recorded, as skipped.
+    turns : str or None
+        The socket of a run that takes turns with others.
+    profile : Path or None
+        A folder for flame graphs, of a run whose steps are budgeted.
     """
+
+    planned: PlannedRun
+    cell: Cell
+    number: int = 1
+    obstacle: str | None = None
+    turns: str | None = None
+    profile: Path | None = None
+
+
+def execute_run(attempt: Attempt, context: SessionContext, supervision: Supervision) -> Run:
+    """Run a cell as its own process group, with noise probes before and after; nothing is raised for a
+    failure.
+    """
+    planned, cell = attempt.planned, attempt.cell
     block = "w" if planned.phase == "warmup" else f"b{planned.block}"
-    run_id = f"{cell.id[:6]}-{block}-a{attempt}-{secrets.token_hex(2)}"
-    params = {**cell.params, "epochs": planned.params["epochs"]}
+    run_id = f"{cell.id[:6]}-{block}-a{attempt.number}-{secrets.token_hex(2)}"
     spec = TrialSpec(
+        **cell.settings(),
         usecase=cell.usecase,
-        params=params,
+        params={**cell.params, "epochs": planned.params["epochs"]},
         backend=cell.backend,
         options=cell.options,
-        nodes=cell.nodes,
-        workers=cell.workers,
-        network=cell.network,
-        pinned=cell.pinned,
+        policy=cell.policy,
         data=cell.data_path,
         seed=planned.seed,
         # Warm-ups are no measurements, so they may be watched.
         trace=planned.phase == "warmup",
-        turns=turns,
-        turn_steps=study.turn_steps,
-        profile=None if profile is None else str(profile.resolve()),
+        turns=attempt.turns,
+        profile=None if attempt.profile is None else str(attempt.profile.resolve()),
     )
     load, seconds = probe()
     started_at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-    out, err = (store.logs / f"{run_id}.{suffix}" for suffix in ("out", "err"))
-    outcome = (
-        Outcome("skipped", 0.0, reason=obstacle)
-        if obstacle is not None
-        else launch(server, spec, out, err, study.timeout, stopped, watch)
-    )
+    if attempt.obstacle is not None:
+        outcome = Outcome("skipped", 0.0, reason=attempt.obstacle)
+    else:
+        outcome = launch(context.server, spec, context.store.logs / run_id, supervision)
     load_after, seconds_after = probe()
     events = [event for result in outcome.results for event in result.trace]
     if events:
-        store.write_trace(run_id, events)
+        context.store.write_trace(run_id, events)
     first = outcome.results[0] if outcome.results else None
-    target = study.targets.get(cell.usecase) if planned.phase == "measured" else None
+    target = context.study.targets.get(cell.usecase) if planned.phase == "measured" else None
     status, to_target = _judge(outcome, cell.usecase, target)
     return Run(
+        **msgspec.structs.asdict(planned),
         run_id=run_id,
-        session=session.session,
-        cell=cell.id,
-        usecase=cell.usecase,
-        backend=cell.backend,
-        params=planned.params,
-        nodes=cell.nodes,
-        workers=cell.workers,
-        network=cell.network,
-        pinned=cell.pinned,
-        interleaved=cell.interleaved,
+        session=context.session.session,
         data=first.data if first is not None else cell.data,
-        block=planned.block,
-        position=planned.position,
-        seed=planned.seed,
-        phase=planned.phase,
-        attempt=attempt,
+        attempt=attempt.number,
         status=status,
         failed_phase=outcome.phase,
         failed_rank=outcome.rank,
@@ -119,9 +126,16 @@ def execute_run(
             load1=load, probe_seconds=seconds, load1_after=load_after, probe_seconds_after=seconds_after
         ),
         link=outcome.link,
-        environment=session.environment_id,
+        environment=context.session.environment_id,
+        policy=cell.policy,
+        tables=_merged_tables(outcome),
         budgets=[result.budget for result in outcome.results if result.budget is not None],
     )
+
+
+def _merged_tables(outcome: Outcome) -> dict[str, dict[str, float]]:
+    names = dict.fromkeys(table for result in outcome.results for table in result.tables)
+    return {name: sum_counters([result.tables.get(name, {}) for result in outcome.results]) for name in names}
 
 
 def _seconds(outcome: Outcome) -> Seconds:

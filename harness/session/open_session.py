@@ -56,7 +56,7 @@ def open_session(
         with found.locked():
             session = found.session()  # now that nobody else changes it
             if len(plan) > len(session.plan):
-                # Of both commands, the later one repeats the whole session.
+                # The command that made it longer is the one that repeats all of it.
                 session = msgspec.structs.replace(
                     session, plan=plan, study=msgspec.to_builtins(study), command=_command()
                 )

@@ -10,6 +10,7 @@ from adabench.analysis.compare import blocks_needed
 from adabench.analysis.load import SUCCESS, cell_labels
 from adabench.analysis.tables import fitted, needs
 from adabench.harness.planning.plan import cells_of, planned_runs, with_repeats
+from adabench.harness.planning.settings import SETTINGS
 from adabench.harness.planning.study import Study
 from adabench.harness.session.progress import duration
 from adabench.results.record import PlannedRun, Run
@@ -39,7 +40,8 @@ def plan_text(study: Study, root: Path, width: int | None = None) -> str:
         [names[cell], run.usecase, labels[cell], f"{run.nodes} x {run.workers}", run.network, cell]
         for cell, run in cells.items()
     ]
-    lines = [f"study {study.name}: {len(cells)} cells, {study.repeats} blocks, {len(planned)} runs", ""]
+    counts = f"{len(cells)} cells, {study.repeats} blocks, {len(planned)} runs"
+    lines = [f"study {study.name}: {', '.join([counts, *_same_for_all(planned[0])])}", ""]
     lines += [fitted(["", "use case", "backend", "nodes x workers", "network", "cell"], rows, width), ""]
     for block, usecase in dict.fromkeys((run.block, run.usecase) for run in planned):
         order = [run for run in planned if (run.block, run.usecase) == (block, usecase)]
@@ -58,6 +60,15 @@ def too_short(plan: Sequence[PlannedRun], blocks: int, looks: int = 1) -> str | 
     if comparisons == 0 or blocks >= needed:
         return None
     return f"no verdict can be reached with {blocks} block{'s' * (blocks > 1)}: {needs(needed, comparisons)}"
+
+
+def _same_for_all(run: PlannedRun) -> list[str]:
+    """Settings that all runs of a study have alike, in words; defaults are left out."""
+    return [
+        name if value is True else f"{name} {value}"
+        for name, value in run.settings().items()
+        if not SETTINGS[name].about.several and value != SETTINGS[name].default
+    ]
 
 
 def _estimate(planned: Sequence[PlannedRun], root: Path) -> str:

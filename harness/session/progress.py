@@ -17,7 +17,7 @@ __all__ = ["SessionProgress", "describe", "duration", "failure_lines"]
 
 _BAR = 12
 _GAPS = 4  # between five columns
-# The terminal writes ^C where the cursor is: in a full line that would begin another one, which would stay.
+# Room for the ^C that the terminal writes at the cursor: in a full line it would begin a second one.
 _MARGIN = 3
 _SHORTEST_NAME = 12
 

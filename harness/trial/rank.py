@@ -11,7 +11,7 @@ import numpy as np
 
 from adabench.harness.machine.namespaces import enter
 from adabench.harness.machine.namespaces import environment as environment_in_namespace
-from adabench.harness.machine.process import die_with_parent, set_name
+from adabench.harness.machine.process import die_with_parent, end_quickly, set_name
 from adabench.harness.trial.spec import TrialSpec
 
 __all__ = ["run_rank", "take_place"]
@@ -38,7 +38,7 @@ def run_rank(spec_file: Path, group: int, environment: Mapping[str, str]) -> int
     # Every new process has a state of its own; Python's generator sees to it itself.
     np.random.seed()  # noqa: NPY002
     take_place(msgspec.json.decode(spec_file.read_bytes(), type=TrialSpec), rank)
-    return run_trial(spec_file)
+    return end_quickly(run_trial(spec_file))
 
 
 def take_place(spec: TrialSpec, rank: int) -> None:

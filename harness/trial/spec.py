@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from adabench.results.record import Budget
+from adabench.results.record import Budget, RunSettings
 
 __all__ = [
     "NETWORK_VARIABLE",
@@ -24,31 +24,26 @@ NETWORK_VARIABLE = "ADAPS_NETWORK"
 """Environment variable that tells the parameter server how to shape its links."""
 
 
-class TrialSpec(msgspec.Struct, kw_only=True, frozen=True):
-    """One run: what to train with what.
+class TrialSpec(RunSettings, kw_only=True, frozen=True):
+    """One run: what to train with what, and how.
 
     `folder`, `namespaces`, one per node if the network has any, and `launched_at`, on the machine's monotonic
     clock, are set by the launch. With `trace` the life of a few rows is written down in the first epoch.
-    `turns` is the socket of a run that takes turns with others, of `turn_steps` steps, or of an epoch if that
-    is 0.
+    `turns` is the socket of a run that takes turns with others, `policy` a whole document.
     """
 
     usecase: str
     params: dict[str, Any]
     backend: str
     options: dict[str, Any]
-    nodes: int = 1
-    workers: int = 1
-    network: str = "loopback"
-    pinned: bool = False
+    policy: str | None = None
     data: str | None = None
     seed: int = 1
     trace: bool = False
     profile: str | None = None
     turns: str | None = None
-    turn_steps: int = 0
     folder: str = ""
-    namespaces: list[str] = []
+    namespaces: list[str] = msgspec.field(default_factory=list)
     launched_at: float = 0.0
 
 
@@ -94,6 +89,7 @@ class RankResult(msgspec.Struct, kw_only=True, frozen=True):
     paused_seconds: float
     epoch_seconds: list[float]
     data: str
+    tables: dict[str, dict[str, float]] = {}
     metrics: dict[str, float] = {}
     history: list[dict[str, float]] = []
     best_epoch: int | None = None

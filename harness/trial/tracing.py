@@ -46,7 +46,7 @@ def rows_to_trace(usecase: UseCase, batches: Iterable[Any]) -> dict[str, list[in
     read: dict[str, list[torch.Tensor]] = {}
     for batch in islice(batches, BATCHES):
         for table, ids in usecase.keys(batch).items():
-            # How many batches want a row counts, not how often one batch does.
+            # A row counts once per batch that accesses it, however often the batch does.
             read.setdefault(table, []).append(ids.unique())
     used = {table: torch.cat(ids).unique(return_counts=True) for table, ids in read.items()}
     table = max(used, key=lambda name: len(used[name][0]))

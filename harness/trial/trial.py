@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 import torch
 
-from adabench.backends.protocol import Backend, Cluster, Traceable, Unavailable
+from adabench.backends.policies.protocol import Policy
+from adabench.backends.protocol import Backend, Cluster, Session, TableCounting, Traceable, Unavailable
 from adabench.harness.machine.namespaces import address
 from adabench.harness.plugins.registry import load_backend, load_usecase
 from adabench.harness.trial.profile import Profile
@@ -30,7 +31,7 @@ from adabench.harness.trial.spec import (
     state_file,
 )
 from adabench.harness.trial.tracing import begin_trace
-from adabench.harness.trial.turns import Turn
+from adabench.harness.trial.turns import TurnTaker
 from adabench.results.store import write_atomically
 from adabench.usecases.protocol import UseCase
 
@@ -95,7 +96,7 @@ class Trial:
         for thread in threads:
             thread.start()
         for _ in threads:
-            # One worker's failure leaves the others waiting in a collective: they are not waited for.
+            # After a failure of one worker the others hang in a collective, so nobody waits for them.
             ended.acquire()
             if failed.is_set():
                 raise self._failed[0]
@@ -106,6 +107,7 @@ class Trial:
         return RankResult(
             rank=self.rank,
             counters=first.counters,
+            tables=first.tables,
             cpu_seconds=sum(usage.ru_utime + usage.ru_stime for usage in used),
             peak_rss_mib=used[0].ru_maxrss / (1024**2 if sys.platform == "darwin" else 1024),
             context_switches=sum(usage.ru_nvcsw + usage.ru_nivcsw for usage in used),
@@ -145,8 +147,9 @@ class _Worker:
             network="loopback" if spec.namespaces else spec.network,
             host=address(trial.rank) if spec.namespaces else None,
             share=trial._shared,
+            policy=None if spec.policy is None else Policy.parse(spec.policy),
         )
-        self.turn = Turn(spec.turns, spec.turn_steps)
+        self.turn = TurnTaker(spec.turns, spec.turn_steps)
         self.epoch_seconds: list[float] = []
         self.setup_seconds = self.eval_seconds = self.train_cpu_seconds = 0.0
         self.samples = 0
@@ -154,6 +157,7 @@ class _Worker:
         self.metrics: dict[str, float] = {}
         self.best_epoch: int | None = None
         self.counters: dict[str, float] = {}
+        self.tables: dict[str, dict[str, float]] = {}
         self.trace: list[dict[str, Any]] = []
 
     def run(self) -> None:
@@ -171,11 +175,13 @@ class _Worker:
         for epoch in range(1, usecase.params.epochs + 1):
             self.turn.wait()
             self._enter("train", epoch)
-            start, cpu, before = self._now(), time.process_time(), session.counters()
+            start, cpu = self._now(), time.process_time()
+            before, tables_before = session.counters(), _tables_of(session)
             if profile is None:
                 for batch in session.batches(loaders.train):
-                    # Here all strategies have done with the step before, and their servers see to it. Paused
-                    # before the batch is asked for, some would leave that to their own next turn.
+                    # A turn ends here, with a batch at hand: by now every strategy has handed the last step's
+                    # gradients to its server. Before the batch is asked for, some have not, and would leave
+                    # that work to their next turn.
                     self.turn.step()
                     session.step(usecase.loss(session.model, batch))
                     self.samples += usecase.samples(batch)
@@ -186,7 +192,9 @@ class _Worker:
                 self.samples += profile.train()
             self.epoch_seconds.append(self._now() - start)
             self.train_cpu_seconds += time.process_time() - cpu
-            self._count(before, session.counters())
+            self._count(self.counters, before, session.counters())
+            for table, counted in _tables_of(session).items():
+                self._count(self.tables.setdefault(table, {}), tables_before[table], counted)
             if spec.trace and epoch == 1 and cluster.worker == 0 and isinstance(session, Traceable):
                 events = session.traced().to_dict("records")
                 self.trace = [{str(name): value for name, value in event.items()} for event in events]
@@ -208,7 +216,7 @@ class _Worker:
         """Seconds on a clock that stands while it is other runs' turn."""
         return time.monotonic() - self.turn.paused_seconds
 
-    def _count(self, before: dict[str, float], after: dict[str, float]) -> None:
+    def _count(self, total: dict[str, float], before: dict[str, float], after: dict[str, float]) -> None:
         """Counters, like epoch seconds, are those of training: evaluation pulls its rows without any
         intent.
         """
@@ -216,9 +224,9 @@ class _Worker:
             if not math.isfinite(value):
                 raise ArithmeticError(f"counter {name} of backend {self.trial.spec.backend!r} is {value}")
             if name.endswith(("_max", "_mean")):
-                self.counters[name] = value
+                total[name] = value
             else:
-                self.counters[name] = self.counters.get(name, 0.0) + value - before.get(name, 0.0)
+                total[name] = total.get(name, 0.0) + value - before.get(name, 0.0)
 
     def _keep(self, epoch: int, valid: dict[str, float], test: dict[str, float]) -> None:
         """Remember an epoch's quality; the run's metrics are those of the best epoch by validation."""
@@ -236,6 +244,10 @@ class _Worker:
     def _enter(self, phase: str, epoch: int = 0) -> None:
         if self.cluster.worker == 0:
             self.trial._enter(phase, epoch)
+
+
+def _tables_of(session: Session) -> dict[str, dict[str, float]]:
+    return session.table_counters() if isinstance(session, TableCounting) else {}
 
 
 class _Shared:

@@ -23,7 +23,7 @@ from typing import Generic, TypeVar
 from adabench.harness.errors import UsageError
 from adabench.harness.machine.scratch import scratch_folder
 
-__all__ = ["Participant", "Turn", "in_turns"]
+__all__ = ["Participant", "TurnTaker", "in_turns"]
 
 T = TypeVar("T")
 
@@ -35,8 +35,8 @@ _LONGEST_ADDRESS = 103
 _LONGEST_FOLDER = _LONGEST_ADDRESS - len("/adabench-12345678/12")
 
 
-class Turn:
-    """A worker's side: waits until its run's turn comes.
+class TurnTaker:
+    """A worker of a run that takes turns: waits until the run's turn comes.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class Turn:
 
     def _hear(self, flags: int) -> None:
         assert self._connection is not None
-        # What is sent at once through a local socket arrives at once.
+        # Seconds are sent in one piece, which a local socket delivers in one piece.
         message = self._connection.recv(_SECONDS.size, flags)
         if not message:
             raise ConnectionError("the harness that lets the runs take turns is gone")
@@ -118,7 +118,7 @@ class Participant(Generic[T]):
     execute : callable
         Given its socket's address and a question whether to give up, runs it to its end in a thread.
     workers : int
-        How many `Turn` it makes.
+        How many workers the run has, each of which makes a `TurnTaker`.
     began : callable
         Called before each of its turns.
     ended : callable
@@ -143,24 +143,24 @@ def in_turns(participants: Sequence[Participant[T]]) -> None:
     """
     given_up = threading.Event()
     with scratch_folder("sockets of runs that take turns") as folder:
-        living: list[_Member[T]] = []
+        living: list[_RunInTurns[T]] = []
         try:
             for index, participant in enumerate(participants):
-                living.append(_Member(participant, folder / f"{index}", given_up.is_set))
+                living.append(_RunInTurns(participant, folder / f"{index}", given_up.is_set))
             while living:
-                for member in list(living):
-                    member.participant.began()
-                    if member.goes_on():
+                for run in list(living):
+                    run.participant.began()
+                    if run.takes_a_turn():
                         continue
-                    living.remove(member)
-                    member.participant.ended(member.result())
+                    living.remove(run)
+                    run.participant.ended(run.result())
         finally:
             given_up.set()
-            for member in living:
-                member.close()
+            for run in living:
+                run.close()
 
 
-class _Member(Generic[T]):
+class _RunInTurns(Generic[T]):
     def __init__(self, participant: Participant[T], address: Path, given_up: Callable[[], bool]) -> None:
         self.participant = participant
         self._given_up = given_up
@@ -184,16 +184,16 @@ class _Member(Generic[T]):
         self._returned: list[T] = []
         self._error: BaseException | None = None
 
-    def goes_on(self) -> bool:
+    def takes_a_turn(self) -> bool:
         """Let the run go on until its turn is over; False if it has ended instead."""
         if self._started:
-            self._tell(_SECONDS.pack(time.monotonic() - self._since))
+            self._let_go_on(_SECONDS.pack(time.monotonic() - self._since))
         else:
             self._started = True
             self._thread.start()
         while not self._turn_is_over():
-            # All that has been said is heard before it is judged: a worker says that it runs again before
-            # any other can wait for its next epoch.
+            # Read every message that has arrived before judging: a worker says that it runs again before any
+            # other worker can wait for its next epoch.
             for ready in self._ready():
                 if ready is self._end:
                     return False
@@ -238,12 +238,14 @@ class _Member(Generic[T]):
         said = self._workers.values()
         return _WAITS in said and sum(one in (_WAITS, _AT_END) for one in said) == self.participant.workers
 
-    def _tell(self, seconds: bytes) -> None:
-        # Those first that wait for workers, not for this: they look for it when those have come.
+    def _let_go_on(self, seconds: bytes) -> None:
+        """Tell all workers how long the other runs took, which lets those go on that wait."""
+        # Workers at the epoch's end come first: they read this, without waiting for it, as soon as the last
+        # worker has joined them, which it can do once it is told.
         for connection in sorted(self._workers, key=lambda one: self._workers[one] == _WAITS):
             if self._workers[connection] == _WAITS:
                 self._workers[connection] = _RUNS
-            # A process that has died meanwhile hears nothing: the run's end, which says so, follows.
+            # A process that has died meanwhile cannot be told; its run ends with the reason.
             with contextlib.suppress(ConnectionError):
                 connection.sendall(seconds)
 

@@ -1,0 +1,331 @@
+"""``adabench policy …`` and ``adabench accesses``: how parameters are managed, as a document."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from adabench.harness.cli.options import shown, with_options
+from adabench.harness.cli.terminal import tell
+from adabench.harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from adabench.backends.policies.protocol import Catalogue, Policy, Resources
+
+__all__ = ["accesses", "build", "check_policy", "diff", "explain", "show_policy"]
+
+PolicyText = Annotated[
+    str, typer.Argument(help="A file, or a builder such as nups or 'nups[times=50]'.", metavar="POLICY")
+]
+UseCaseOption = Annotated[
+    str, typer.Option("--usecase", "-u", help="Whose parameters they are, such as ctr or 'ctr[dim=8]'.")
+]
+UseCaseIfGiven = Annotated[
+    str | None,
+    typer.Option("--usecase", "-u", help="Compare what becomes of its parameters, not the documents."),
+]
+NodesOption = Annotated[
+    int | None, typer.Option("--nodes", help="Nodes of the cluster, if they are all alike.")
+]
+ResourcesOption = Annotated[
+    Path | None, typer.Option("--resources", help="The cluster, as `adabench resources` writes it.")
+]
+AccessesOption = Annotated[
+    Path | None, typer.Option("--accesses", help="Access counts, as `adabench accesses` writes them.")
+]
+DataOption = Annotated[Path | None, typer.Option("--data", help="Folder or file of the use case's data.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Of weights and order of the data.")]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Take a policy that was made for another model or cluster, too.")
+]
+
+
+class Model:
+    """What commands about policies are about: the parameters of a use case's model, on a cluster."""
+
+    def __init__(self, catalogue: Catalogue, resources: Resources) -> None:
+        self.catalogue = catalogue
+        self.resources = resources
+
+    def policy(self, text: str, force: bool = False) -> Policy:
+        """The policy of a file or a builder, if it fits."""
+        from adabench.harness.planning.policies import fitted, policy_from, refused
+
+        found = policy_from(text, self.catalogue, self.resources)
+        with refused():
+            return fitted(found, self.catalogue, self.resources.nodes, force=force)
+
+
+def _model(
+    usecase: str | None,
+    nodes: int | None,
+    resources: Path | None,
+    accesses: Path | None,
+    data: Path | None,
+    seed: int,
+) -> Model | None:
+    from adabench.harness.planning.catalogue import catalogue_of, read_accesses, usecase_from
+    from adabench.harness.planning.policies import resources_from
+
+    if usecase is None:
+        return None
+    cluster = resources_from(resources, nodes)
+    catalogue = catalogue_of(usecase_from(usecase, data, seed))
+    return Model(catalogue if accesses is None else read_accesses(accesses, catalogue), cluster)
+
+
+def _options(usecase: Any, default: Any) -> list[inspect.Parameter]:
+    kinds = {
+        "usecase": (usecase, default),
+        "nodes": (NodesOption, None),
+        "resources": (ResourcesOption, None),
+        "accesses": (AccessesOption, None),
+        "data": (DataOption, None),
+        "seed": (SeedOption, 0),
+    }
+    return [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=kind)
+        for name, (kind, value) in kinds.items()
+    ]
+
+
+takes_model = with_options(_options(UseCaseOption, inspect.Parameter.empty), _model)
+"""Gives a command the options that describe a `Model`, with which it is called, first."""
+
+takes_model_or_none = with_options(_options(UseCaseIfGiven, None), _model)
+"""The same, where the use case may be left out; then there is no model."""
+
+
+def accesses(
+    usecase: UseCaseOption,
+    nodes: Annotated[int, typer.Option(help="Node processes that share the data.")] = 1,
+    workers: Annotated[int, typer.Option(help="Worker threads per node.")] = 1,
+    epochs: Annotated[int, typer.Option(help="Passes over the training data.")] = 1,
+    data: DataOption = None,
+    seed: SeedOption = 0,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Where to; by default accesses-USECASE.npz.")
+    ] = None,
+) -> None:
+    """Count which rows a use case's training reads, for policies.
+
+    Exactly, over its training batches; builders of policies take the file.
+    """
+    from adabench.harness.planning.catalogue import count_accesses, usecase_from, write_accesses
+
+    for name, value in (("--nodes", nodes), ("--workers", workers), ("--epochs", epochs)):
+        if value < 1:
+            raise UsageError(f"{name} {value}: give 1 or more")
+    found = usecase_from(usecase, data, seed)
+    catalogue = count_accesses(found, nodes * workers, epochs)
+    file = out or Path(f"accesses-{found.name}.npz")
+    write_accesses(file, catalogue)
+    tell(f"{shown(file)}: {catalogue.batches} batches")
+    for parameter in catalogue.parameters:
+        if parameter.name in catalogue.accesses:
+            counts = catalogue.accesses[parameter.name]
+            tell(
+                f"  {parameter.name}: {int(counts.sum())} accesses to {int((counts > 0).sum())} of "
+                f"{parameter.rows} rows"
+            )
+
+
+@takes_model
+def build(
+    model: Model,
+    policy: PolicyText,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Where to; without it to standard output.")
+    ] = None,
+) -> None:
+    """Let a builder decide how a model's parameters are managed; or resolve the hottest rows of a file."""
+    from adabench.harness.planning.policies import policy_from, refused
+
+    found = policy_from(policy, model.catalogue, model.resources)
+    with refused():
+        resolved = found.resolved(model.catalogue)
+        resolved.check(model.catalogue, model.resources.nodes)
+    if out is None:
+        typer.echo(resolved.text(), nl=False)
+        return
+    try:
+        resolved.write(out)
+    except OSError as error:
+        raise UsageError(f"{out} cannot be written: {error.strerror}") from error
+    tell(shown(out))
+
+
+@takes_model
+def show_policy(
+    model: Model,
+    policy: PolicyText,
+    force: ForceOption = False,
+) -> None:
+    """Show how each parameter is managed: rows, bytes per node, technique, home, expected local share."""
+    from adabench.harness.planning.policies import bytes_per_node, local_share
+
+    found = model.policy(policy, force)
+    count = model.resources.nodes
+    kept = bytes_per_node(found, model.catalogue, count)
+    rows: list[tuple[str, ...]] = [
+        ("parameter", "rows", "bytes per node", "rule", "technique", "home", "local")
+    ]
+    for one in found.managed(model.catalogue):
+        parameter = one.parameter
+        for number, part in enumerate(one.parts):
+            rule = found.rules[part.rule - 1]
+            local = local_share(found, part.rule, parameter, model.catalogue, count)
+            spread = sorted({round(size) for size in kept[parameter.name]})
+            size = f"{spread[0]:,}" if len(spread) == 1 else f"{spread[0]:,}–{spread[-1]:,}"
+            rows.append(
+                (
+                    parameter.name if number == 0 else "",
+                    f"{part.count:,}",
+                    size if number == 0 else "",
+                    str(part.rule),
+                    rule.technique,
+                    rule.home.text(),
+                    "?" if local is None else f"{100 * local:.0f} %",
+                )
+            )
+    for line in _table(rows):
+        tell(line)
+    _tell_rest(model, found)
+
+
+@takes_model_or_none
+def diff(
+    model: Model | None,
+    one: Annotated[str, typer.Argument(help="A file or a builder.", metavar="ONE")],
+    other: Annotated[str, typer.Argument(help="Another one.", metavar="OTHER")],
+) -> None:
+    """Say in what two policies differ; exit with 1 if they do."""
+    if model is None:
+        for text in (one, other):
+            if not Path(text).is_file():
+                raise UsageError(f"{text} is no file: a builder needs --usecase and --nodes to make a policy")
+        lines = _document_diff(one, other)
+    else:
+        lines = _managed_diff(model, model.policy(one), model.policy(other))
+    for line in lines:
+        tell(line)
+    raise typer.Exit(1 if lines else 0)
+
+
+@takes_model
+def explain(
+    model: Model,
+    policy: PolicyText,
+    parameter: Annotated[str, typer.Argument(help="Qualified name.")],
+    row: Annotated[int, typer.Argument(help="Its row.")],
+    force: ForceOption = False,
+) -> None:
+    """Say which rule manages a row, and why none before it does."""
+    from adabench.backends.policies.protocol import matches
+    from adabench.harness.planning.policies import refused
+
+    found = model.policy(policy, force)
+    with refused():
+        named = model.catalogue.parameter(parameter)
+        number = found.rule_number(model.catalogue, parameter, row)
+    for before, rule in enumerate(found.rules[: number - 1], 1):
+        if matches(rule.parameters, named):
+            tell(f"rule {before}: {rule.parameters} names {parameter}, but row {row} is none of its rows")
+        else:
+            tell(f"rule {before}: {rule.parameters} does not name {parameter}, which is {_kind(named.kind)}")
+    rule = found.rules[number - 1]
+    which = "all rows" if rule.rows is None else f"rows of which {row} is one"
+    tell(f"rule {number}: {rule.parameters} names {parameter}, {which}: this is the one")
+    for line in rule.text().splitlines()[1:]:
+        tell(f"  {line}")
+
+
+@takes_model
+def check_policy(
+    model: Model,
+    policy: PolicyText,
+    force: ForceOption = False,
+) -> None:
+    """Check that a policy fits a model and a cluster; say what of it the server does not execute yet."""
+    found = model.policy(policy, force)
+    tell(f"{found.name}: fits {len(model.catalogue.parameters)} parameters on {model.resources.nodes} nodes")
+    _tell_rest(model, found)
+
+
+def _tell_rest(model: Model, policy: Policy) -> None:
+    from adabench.backends.policies.protocol import not_executed
+
+    if policy.synchronization.every:
+        steps = policy.synchronization.every
+        often = "step" if steps == 1 else f"{steps} steps"
+        tell(f"synchronization: all updates are visible to all every {often}")
+    if policy.data.shares != "equal":
+        tell(f"data: samples are shared by {policy.data.shares}")
+    for sentence in not_executed(policy, model.catalogue):
+        tell(f"not executed by this version: {sentence}")
+
+
+def _document_diff(one: str, other: str) -> list[str]:
+    from adabench.backends.policies.protocol import Policy
+    from adabench.harness.planning.policies import refused
+
+    with refused():
+        texts = [Policy.read(file).text().splitlines() for file in (one, other)]
+    return list(difflib.unified_diff(texts[0], texts[1], one, other, lineterm=""))
+
+
+def _managed_diff(model: Model, first: Policy, second: Policy) -> list[str]:
+    lines = []
+    managed = zip(first.managed(model.catalogue), second.managed(model.catalogue), strict=True)
+    for one, other in managed:
+        for start, end, a, b in _overlaps(one.parts, other.parts):
+            before, after = (_how(policy, rule) for policy, rule in ((first, a), (second, b)))
+            if before != after:
+                rows = f"rows {start}–{end - 1}" if (start, end) != (0, one.parameter.rows) else "all rows"
+                lines.append(f"{one.parameter.name}, {rows}: {before} → {after}")
+    for what in ("synchronization", "data"):
+        before, after = (getattr(policy, what) for policy in (first, second))
+        if before != after:
+            lines.append(f"{what}: {before} → {after}")
+    return lines
+
+
+def _overlaps(one: Any, other: Any) -> list[tuple[int, int, int, int]]:
+    """Ranges of rows with the rule of each policy."""
+    found = [
+        (max(a, c), min(b, d), part.rule, counterpart.rule)
+        for part in one
+        for a, b in part.ranges
+        for counterpart in other
+        for c, d in counterpart.ranges
+        if max(a, c) < min(b, d)
+    ]
+    return sorted(found)
+
+
+def _how(policy: Policy, number: int) -> str:
+    rule = policy.rules[number - 1]
+    more = [] if rule.lookahead is None else [f"lookahead {rule.lookahead}"]
+    more += [] if rule.exchange == "auto" else [f"exchange {rule.exchange}"]
+    more += [] if rule.wire == "float32" else [rule.wire]
+    return ", ".join([rule.technique, f"home {rule.home.text()}", *more])
+
+
+def _kind(kind: str) -> str:
+    return "dense" if kind == "dense" else "a table of rows"
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    numbers = (1, 2, 3, 6)
+    return [
+        "  ".join(
+            cell.rjust(width) if column in numbers else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

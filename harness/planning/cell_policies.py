@@ -1,0 +1,90 @@
+"""Builds the policies of cells whose backend takes one, before any of their processes starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from adabench.backends.policies.protocol import AccessesMissing, Catalogue, Policy, Resources, not_executed
+from adabench.harness.errors import UsageError
+from adabench.harness.planning.catalogue import catalogue_of, count_accesses
+from adabench.harness.planning.cell import Cell, data_key, usecase_of
+from adabench.harness.planning.policies import made_policy, refused
+from adabench.harness.plugins.registry import load_backend
+
+__all__ = ["with_policies"]
+
+
+def with_policies(cells: Sequence[Cell], seed: int) -> list[Cell]:
+    """The cells with the policy that the option `policy` of their backend names, as a whole document.
+
+    Each is built for the model of the cell's use case and so many equal nodes as it has. Which rows batches
+    access is counted where a builder asks for it, once for all cells that share it.
+
+    Raises
+    ------
+    UsageError
+        If there is no such policy, it does not fit, or it has something in it that is not executed.
+    """
+    building = _Building(seed)
+    return [
+        msgspec.structs.replace(cell, policy=building.policy_of(cell)) if _takes_policy(cell) else cell
+        for cell in cells
+    ]
+
+
+class _Building:
+    """Policies, and what they are made of, that several cells share."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._catalogues: dict[bytes, Catalogue] = {}
+        self._counted: dict[tuple[bytes, int], Catalogue] = {}
+        self._policies: dict[tuple[bytes, str, int, int, str], str] = {}
+
+    def policy_of(self, cell: Cell) -> str:
+        text = cell.options["policy"]
+        key = (data_key(cell), text, cell.nodes, cell.workers, cell.backend)
+        if key not in self._policies:
+            try:
+                with refused():
+                    self._policies[key] = self._built(cell, text).text()
+            except UsageError as error:
+                raise UsageError(f"backend {cell.backend!r}: {error}") from error
+        return self._policies[key]
+
+    def _built(self, cell: Cell, text: str) -> Policy:
+        resources = Resources.alike(cell.nodes)
+        try:
+            policy = made_policy(text, catalogue := self._catalogue(cell), resources)
+        except AccessesMissing:
+            policy = made_policy(text, catalogue := self._with_accesses(cell), resources)
+        backend = load_backend(cell.backend)()
+        from adabench.backends.protocol import TakesPolicy
+
+        if isinstance(backend, TakesPolicy):
+            backend.check_policy(usecase_of(cell, self._seed), policy, cell.nodes)
+        else:
+            for sentence in not_executed(policy, catalogue):
+                raise UsageError(f"{policy.source}: {sentence}")
+        return policy
+
+    def _catalogue(self, cell: Cell) -> Catalogue:
+        key = data_key(cell)
+        if key not in self._catalogues:
+            self._catalogues[key] = catalogue_of(usecase_of(cell, self._seed))
+        return self._catalogues[key]
+
+    def _with_accesses(self, cell: Cell) -> Catalogue:
+        workers = cell.nodes * cell.workers
+        key = (data_key(cell), workers)
+        if key not in self._counted:
+            self._counted[key] = count_accesses(usecase_of(cell, self._seed), workers, epochs=1)
+        return self._counted[key]
+
+
+def _takes_policy(cell: Cell) -> bool:
+    from adabench.backends.protocol import ServerOptions
+
+    return issubclass(load_backend(cell.backend).Options, ServerOptions)
