@@ -1,6 +1,6 @@
 """Links to files of the repository lead to a page that shows the file, as where the repository is browsed.
 
-A link such as `[channel.cc](../csrc/src/channel.cc)` is right on a forge, where the text lies beside the
+A link such as `[node.cc](../csrc/core/node/node.cc)` is right on a forge, where the text lies beside the
 code. In the built pages there is no such file; so every file that some page links to gets a page of its own,
 with its lines numbered; Markdown is rendered, and what it links to gets pages, too. A link to
 `channel.cc#on_tick` leads to the line where that function or class begins.
@@ -128,9 +128,13 @@ def _file_of(node: nodes.Element, source: Path, page: str) -> str | None:
 
 
 def _line_of(symbol: str, file: Path) -> int | None:
-    """Where a function or class is defined: a C++ function begins at the margin, and ends in no semicolon."""
+    """Where a function or class is defined: a C++ function begins at the margin, and ends in no semicolon.
+
+    Rules of the protocol are members with a word of their own before them.
+    """
     definition = re.compile(
-        rf"^\s*(?:async def|def|class|struct|enum class) {symbol}\b|^[A-Za-z].*\b{symbol}\([^;]*$"
+        rf"^\s*(?:async def|def|class|struct|enum class) {symbol}\b"
+        rf"|^[A-Za-z].*\b{symbol}\([^;]*$|^\s*ADAPS_RULE .*\b{symbol}\("
     )
     lines = file.read_text(encoding="utf-8").splitlines()
     return next((number for number, line in enumerate(lines, 1) if definition.match(line)), None)
