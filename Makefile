@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: run test lint docs peers models model-costs stress stress-ci stress-processes stress-faults stress-mixed stress-hosts bench bench-baseline record scale clean help
+.PHONY: run test lint tidy docs peers models model-costs stress stress-ci stress-processes stress-faults stress-mixed stress-hosts bench bench-baseline record scale clean help
 
 PYTHON ?= python3
 ifeq ($(origin CXX),default)
@@ -16,7 +16,7 @@ export CXX
 VENV := .venv
 BIN := $(VENV)/bin
 SET_UP := $(VENV)/.installed
-NATIVE := CMakeLists.txt $(shell find csrc/include csrc/src csrc/bindings csrc/sampler csrc/relay)
+NATIVE := CMakeLists.txt $(shell find csrc/core csrc/bindings csrc/sampler csrc/relay)
 SANITIZERS := address thread
 BASELINES := tests/perf/baselines
 FIGURES := results/reference/bench.json
@@ -31,8 +31,11 @@ PIP := $(BIN)/pip -qq
 run: $(SET_UP)  ## train the default study and plot it
 	@$(BIN)/adabench run --fresh
 
-test: $(SET_UP)  ## run the Python tests
-	@$(BIN)/pytest
+# One process more than there are cores, for some tests wait for timeouts; and no threads of PyTorch beside them,
+# whose number nproc would take for that of the cores.
+test: $(SET_UP)  ## run the Python tests, on all cores
+	@cores=$$(env -u OMP_NUM_THREADS nproc); \
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/pytest -n $$((cores < 7 ? cores + 1 : 8)) --dist worksteal
 
 lint: $(SET_UP)  ## check style, spelling, types and stubs
 	@$(BIN)/ruff check
@@ -41,6 +44,11 @@ lint: $(SET_UP)  ## check style, spelling, types and stubs
 	@git ls-files -z ':!typings' | xargs -0 $(BIN)/codespell
 	@$(BIN)/mypy typings tests tools
 	@MYPYPATH=typings $(BIN)/stubtest --mypy-config-file pyproject.toml --allowlist typings/stubtest-allowlist.txt adaps._core adabench.usecases.gcn._sampler
+
+tidy: $(SET_UP)  ## look for mistakes in the C++ code with clang-tidy, two minutes of CPU time
+	@ls csrc/core/*/*.cc csrc/bindings/*.cc csrc/relay/*.cc csrc/sampler/*.cc | xargs -P $$(nproc) -I{} $(BIN)/clang-tidy --quiet {} -- -std=c++20 \
+	    -Icsrc/core -isystem $$($(BIN)/python -c 'import pybind11; print(pybind11.get_include())') \
+	    -isystem $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')
 
 docs: $(SET_UP)  ## build the documentation into build/docs; warnings are errors
 	@$(BIN)/sphinx-build -q -W --keep-going docs build/docs
@@ -52,9 +60,9 @@ peers: $(SET_UP)  ## install TorchRec, which the backend torchrec compares with
 
 # Without their dependencies, too: some want another torch. What the models need of them is named here, and pinned.
 models: $(SET_UP)  ## install the libraries whose models `make test` then trains, plainly and on the parameter server
-	@$(PIP) install --no-deps deepctr-torch torchfm torch-rechub recbole pykeen transformers x-transformers \
+	@$(PIP) install --no-deps deepctr-torch torchfm torch-rechub recbole pykeen transformers x-transformers gensim \
 	    absl-py class-resolver click cloudpickle colorama colorlog docdata einops einx frozendict h11 httpcore2 httpx2 huggingface-hub joblib loguru more-click more-itertools \
-	    narwhals protobuf pystow regex safetensors scikit-learn tabulate tensorboard texttable threadpoolctl tokenizers torch-einops-utils torch-max-mem torch-ppr truststore
+	    narwhals protobuf pystow regex safetensors scikit-learn smart-open tabulate tensorboard texttable threadpoolctl tokenizers torch-einops-utils torch-max-mem torch-ppr truststore wrapt
 
 model-costs: $(SET_UP)  ## print what a step of each of these models costs on one node, as a ratio to plain PyTorch's
 	@$(BIN)/python -m tests.models.costs
@@ -100,7 +108,7 @@ bench: $(SET_UP)  ## measure speed against references in the same run, the recor
 	@failed=(); \
 	for study in $(BENCH_STUDIES); do $(BIN)/adabench run --fresh --study $$study -r 3 || failed+=("adabench run --study $$study"); done; \
 	$(BIN)/pytest --timeout=0 tests/perf $(ROUNDS) --baseline=$(BASELINES) --record-goals=$(FIGURES) || failed+=("pytest tests/perf"); \
-	$(BIN)/python results/reference/keep.py $(BENCH_STUDIES) || failed+=("python results/reference/keep.py"); \
+	$(BIN)/python tools/keep_sessions.py $(BENCH_STUDIES) || failed+=("python tools/keep_sessions.py"); \
 	echo "figures and goals: results/reference/BENCH.md; sessions: docs/recorded-sessions.md"; \
 	for command in "$${failed[@]}"; do echo "failed: $$command" >&2; done; \
 	((!$${#failed[@]}))
@@ -112,14 +120,14 @@ bench-baseline: $(SET_UP)  ## record this processor's baseline of make bench, in
 
 record: $(SET_UP)  ## run the studies that the documentation shows, half an hour, and keep their sessions and figures
 	@for study in $(STUDIES); do $(BIN)/adabench run --fresh --study $$study; done
-	@$(BIN)/python results/reference/keep.py $(STUDIES)
+	@$(BIN)/python tools/keep_sessions.py $(STUDIES)
 
 scale: export PATH := $(CURDIR)/$(BIN):$(PATH)
 scale: $(SET_UP)  ## replay what trainings access on simulated clusters of 2 to 256 nodes, and draw how cost grows
 	@mkdir -p build
 	@cmake --preset release > build/release.log || { cat build/release.log; exit 1; }
 	@cmake --build --preset release --target scale
-	@$(BIN)/python results/reference/scale.py
+	@$(BIN)/python tools/measure_scale.py
 
 clean:  ## remove what builds and tools left behind; .venv and recorded sessions stay
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .benchmarks .hypothesis

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,17 +16,48 @@ import hypothesis
 import pytest
 
 from adabench.harness.launch.fork_server import Fork, ForkServer
-from tests.warm import RUN_PYTHON, whole
+from tests.warm import RUN_PYTHON, run_warm, whole
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_DATA = ROOT.parent / "shared" / "data"
+COMMANDS = (
+    "adabench.harness.cli.main",
+    "adabench.harness.session.execute",
+    "adabench.analysis.figures",
+    "adabench.analysis.report",
+)
+"""What the commands that tests give most often import."""
+LONG = (
+    "tests/models/test_models.py",
+    "tests/integration/test_faults.py",
+    "tests/integration/test_two_agents.py",
+    "tests/integration/test_mixed_load.py",
+    "tests/integration/test_tutorials.py",
+    "tests/integration/test_examples.py",
+    "tests/unit/test_packaging.py",
+    "tests/integration/test_hosts.py",
+    "tests/integration/test_agents.py",
+    "tests/integration/test_checkpoints.py",
+    "tests/integration/test_unclosed.py",
+    "tests/integration/test_cli_",
+    "tests/integration/test_guarantees_",
+    "tests/integration/",
+    "tests/conformance/",
+)
+"""Tests that take long, by how their names begin."""
 
 Launch = Callable[..., list[dict[str, Any]]]
+Python = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--full", action="store_true", help="give the server's tests their full size (half an hour)"
+    )
+    parser.addoption(
+        "--device",
+        default="cpu",
+        help="where the models of other libraries are trained, cuda for instance",
     )
 
 
@@ -38,6 +70,15 @@ def pytest_configure(config: pytest.Config) -> None:
         "full", max_examples=5000, stateful_step_count=60, deadline=None, print_blob=True
     )
     hypothesis.settings.load_profile("full" if config.getoption("--full") else "short")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long comes first: of several processes none is left with it when the others are done."""
+
+    def place(item: pytest.Item) -> int:
+        return next((i for i, begin in enumerate(LONG) if item.nodeid.startswith(begin)), len(LONG))
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")
@@ -66,18 +107,42 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder with real data sets beside the repository; tests that need it are skipped without it."""
+    """The folder with real data sets beside the repository; tests that need it are skipped without it.
+
+    What they check of real files, other tests check on small ones that they write.
+    """
     if not SHARED_DATA.is_dir():
-        pytest.skip("no folder with real data at ../shared/data, beside the repository")
+        pytest.skip(
+            "no folder with real data at ../shared/data, beside the repository; small ones were tested"
+        )
     return SHARED_DATA
 
 
 @pytest.fixture(scope="session")
 def warm() -> Iterator[ForkServer]:
-    """A process that has imported PyTorch, so that others need not."""
-    with ForkServer() as server:
+    """A process that has imported PyTorch and the command line, so that others need not."""
+    with ForkServer(COMMANDS) as server:
         server.start()
         yield server
+
+
+@pytest.fixture
+def python(warm: ForkServer) -> Python:
+    """Run ``python ARGUMENTS``, which need not import PyTorch, to its end.
+
+    ``python(*arguments, folder=ROOT, timeout=600, environment=os.environ)`` gives what `subprocess.run`
+    gives, with the output as text.
+    """
+
+    def run(
+        *arguments: str,
+        folder: Path = ROOT,
+        timeout: float = 600.0,
+        environment: Mapping[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        return run_warm(warm, arguments, os.environ if environment is None else environment, folder, timeout)
+
+    return run
 
 
 @pytest.fixture

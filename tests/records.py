@@ -55,5 +55,4 @@ def make_session(name: str = "s", **fields: Any) -> Session:
 
 def plan_of(runs: Sequence[Run]) -> list[PlannedRun]:
     """The plan that these runs have followed."""
-    fields = PlannedRun.__struct_fields__
-    return [PlannedRun(**{name: getattr(run, name) for name in fields}) for run in runs]
+    return [PlannedRun(**{name: getattr(run, name) for name in PlannedRun.__struct_fields__}) for run in runs]

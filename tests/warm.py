@@ -1,32 +1,47 @@
 """Python programs as processes that need not import PyTorch first: forks of one that has.
 
-What they do is what ``python -u FILE`` or ``python -m MODULE`` would do.
+What they do is what ``python -u FILE``, ``python -m MODULE`` or ``python -c CODE`` would do.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import io
+import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Mapping, Sequence
-from importlib.abc import SourceLoader
 from pathlib import Path
-from types import ModuleType
-from typing import IO
+from types import ModuleType, SimpleNamespace
+from typing import IO, Any
 
 import psutil
 
 from adabench.harness.launch import fork_server
 from adabench.harness.launch.fork_server import ForkServer
 
-__all__ = ["RUN_PYTHON", "WarmProcess", "children", "run_python", "whole"]
+__all__ = [
+    "RUN_ADABENCH",
+    "RUN_PYTHON",
+    "WarmProcess",
+    "children",
+    "run_adabench",
+    "run_python",
+    "run_warm",
+    "whole",
+]
 
 MODULE = fork_server.__name__
 RUN_PYTHON = "tests.warm:run_python"
 """What a `ForkServer` is asked for."""
+RUN_ADABENCH = "tests.warm:run_adabench"
+"""The same for the command line, whose arguments are those of ``adabench``."""
 
 
 class WarmProcess:
@@ -37,20 +52,28 @@ class WarmProcess:
     server : ForkServer
         Started.
     arguments : sequence of str
-        Those of ``python``: a file, or ``-m`` and a module, and what follows.
+        Those of ``python``: ``-W`` and an action, if any; then a file, or ``-m`` and a module, or ``-c`` and
+        code, and what follows.
     environment : mapping
         The whole of it.
     folder : Path
         Where it works.
+    target : str, optional
+        `RUN_PYTHON`, or `RUN_ADABENCH` with that command's arguments.
     """
 
     def __init__(
-        self, server: ForkServer, arguments: Sequence[str], environment: Mapping[str, str], folder: Path
+        self,
+        server: ForkServer,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        target: str = RUN_PYTHON,
     ) -> None:
-        self.args = ["python", *arguments]
+        self.args = [target, *arguments]
         self.returncode: int | None = None
         out, err = os.pipe(), os.pipe()
-        self._fork = server.fork(RUN_PYTHON, [str(folder), *arguments], whole(environment), out[1], err[1])
+        self._fork = server.fork(target, [str(folder), *arguments], whole(environment), out[1], err[1])
         for _, writer in (out, err):
             os.close(writer)
         self.pid = self._fork.pid
@@ -100,23 +123,152 @@ class WarmProcess:
         return self.returncode
 
 
+def run_warm(
+    server: ForkServer,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path,
+    timeout: float,
+    target: str = RUN_PYTHON,
+) -> subprocess.CompletedProcess[str]:
+    """As `subprocess.run` of what a `WarmProcess` is, with the output captured as text."""
+    process = WarmProcess(server, arguments, environment, folder, target)
+    try:
+        said = process.communicate(timeout)
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess(process.args, process.wait(), *said)
+
+
 def run_python(folder: str, *arguments: str) -> int:
     """Do in this process what ``python ARGUMENTS`` would do in `folder`; to be called once."""
     os.chdir(folder)
+    _look_for_modules_as_told()
+    # Those of the server are for what its output was when it began.
+    sys.stdout, sys.stderr = (
+        io.TextIOWrapper(
+            open(number, "wb", buffering=0, closefd=False),  # noqa: SIM115
+            encoding="utf-8",
+            errors=errors,
+            write_through=True,
+        )
+        for number, errors in ((1, "strict"), (2, "backslashreplace"))
+    )
+    if arguments[0] == "-W":
+        warnings.simplefilter(arguments[1])  # type: ignore[arg-type]
+        arguments = arguments[2:]
     main = sys.modules["__main__"] = ModuleType("__main__")  # which stays until the process ends
-    if arguments[0] == "-m":
-        sys.argv, sys.path[0] = list(arguments[1:]), folder
-        main.__spec__ = spec = importlib.util.find_spec(arguments[1])
-        assert spec is not None
-        assert isinstance(spec.loader, SourceLoader)
-        main.__file__, code = spec.origin, spec.loader.get_code(arguments[1])
+    if arguments[0] == "-c":
+        sys.argv, sys.path[0] = ["-c", *arguments[2:]], folder
+        code = compile(arguments[1], "<string>", "exec")
     else:
-        sys.argv, sys.path[0] = list(arguments), str(Path(arguments[0]).parent)
-        main.__file__ = arguments[0]
-        code = compile(Path(arguments[0]).read_bytes(), arguments[0], "exec")
-    assert code is not None
+        file: str | None = arguments[0]
+        if arguments[0] == "-m":
+            sys.argv, sys.path[0] = list(arguments[1:]), folder
+            spec = importlib.util.find_spec(arguments[1])
+            if spec is not None and spec.submodule_search_locations is not None:
+                spec = importlib.util.find_spec(f"{arguments[1]}.__main__")
+            assert spec is not None
+            main.__spec__, file = spec, spec.origin
+        else:
+            sys.argv, sys.path[0] = list(arguments), str(Path(arguments[0]).parent)
+        assert file is not None
+        main.__file__ = file
+        code = compile(Path(file).read_bytes(), file, "exec")
     exec(code, main.__dict__)
     return 0
+
+
+def run_adabench(folder: str, *arguments: str) -> int:
+    """Do in this process what ``adabench ARGUMENTS`` would do in `folder`; to be called once.
+
+    What the command's runs are forked from is a fork of this process, too.
+    """
+    os.chdir(folder)
+    seed = _Seed()
+    if seed.pid == 0:
+        return seed.serve()
+    setattr(fork_server, "subprocess", SimpleNamespace(Popen=seed, DEVNULL=subprocess.DEVNULL))  # noqa: B010
+    try:
+        return run_python(folder, "-m", "adabench.harness.cli", *arguments)
+    finally:
+        if seed.poll() is None:
+            seed.kill()
+            seed.wait()
+
+
+class _Seed:
+    """A fork of this process that becomes a server of forks when it is called as `subprocess.Popen` is.
+
+    It has imported what such a server imports, and it has no threads.
+
+    Attributes
+    ----------
+    pid : int
+        0 in the fork itself, which has to call `serve`.
+    """
+
+    def __init__(self) -> None:
+        self._returncode: int | None = None
+        self._ours, self._its = socket.socketpair()
+        self.pid = os.fork()
+        (self._its if self.pid else self._ours).close()
+
+    def __call__(
+        self, command: Sequence[str], *, stdout: IO[bytes], env: Mapping[str, str], **options: Any
+    ) -> _Seed | subprocess.Popen[bytes]:
+        if self._ours.fileno() < 0:  # the first server was killed
+            return subprocess.Popen(command, stdout=stdout, env=env, **options)
+        # ``python -m MODULE``, the harness, the descriptor of its connection, which is passed, and modules.
+        parent, _, *modules = command[3:]
+        request = json.dumps([parent, modules, dict(env)]).encode()
+        with self._ours:
+            socket.send_fds(self._ours, [request], [stdout.fileno(), *options["pass_fds"]])
+        return self
+
+    def serve(self) -> int:
+        """In the fork: wait to be told what to serve, and do so; gives the exit code."""
+        request, descriptors = b"", list[int]()
+        with self._its:
+            while True:
+                part, came, _, _ = socket.recv_fds(self._its, 1 << 20, 2)
+                if not part:
+                    break
+                request += part
+                descriptors += came
+        if not request:
+            return 0
+        parent, modules, environment = json.loads(request)
+        said, connection = descriptors
+        os.setsid()
+        for standard in (1, 2):
+            os.dup2(said, standard)
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.path[0] = os.getcwd()
+        _look_for_modules_as_told()
+        return fork_server.main([parent, str(connection), *modules])
+
+    def poll(self) -> int | None:
+        if self._returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self._returncode
+
+    def wait(self) -> int:
+        if self._returncode is None:
+            self._returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self._returncode
+
+    def kill(self) -> None:
+        if self._returncode is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def _look_for_modules_as_told() -> None:
+    """In the folders of PYTHONPATH, which this process was started without."""
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = [path for path in paths if path and path not in sys.path]
 
 
 def children() -> list[psutil.Process]:

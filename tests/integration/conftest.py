@@ -16,6 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
+from adabench.harness.launch.fork_server import ForkServer
+from tests.warm import RUN_ADABENCH, WarmProcess, run_warm
+
 PLUGINS = Path(__file__).parent / "plugins"
 
 Adabench = Callable[..., subprocess.CompletedProcess[str]]
@@ -33,31 +36,25 @@ def plugin_environment() -> dict[str, str]:
 
 
 @pytest.fixture
-def adabench(tmp_path: Path, plugin_environment: dict[str, str]) -> Adabench:
+def adabench(tmp_path: Path, plugin_environment: dict[str, str], warm: ForkServer) -> Adabench:
     """Run ``adabench ARGUMENTS`` in an empty folder."""
 
-    def call(*arguments: str, timeout: float = 900) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "adabench.harness.cli", *arguments],
-            cwd=tmp_path,
-            env=plugin_environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return run_warm(warm, arguments, plugin_environment, tmp_path, 900.0, RUN_ADABENCH)
 
     return call
 
 
 @pytest.fixture
-def run_ranks(tmp_path: Path) -> Callable[..., list[subprocess.CompletedProcess[str]]]:
-    """Run a Python program as the ranks of a cluster, each as its users do; gives how each one ended.
+def run_ranks(tmp_path: Path, warm: ForkServer) -> Callable[..., list[subprocess.CompletedProcess[str]]]:
+    """Run a Python program as the ranks of a cluster; gives how each one ended.
 
-    A test fails if one of them is not done within `timeout` seconds.
+    A test fails if one of them is not done within `timeout` seconds. With `anew`, each has an interpreter of
+    its own from its first moment to its last; without, PyTorch is imported already.
     """
 
     def run(
-        program: str, ranks: int, *arguments: str, timeout: float = 240.0
+        program: str, ranks: int, *arguments: str, timeout: float = 240.0, anew: bool = False
     ) -> list[subprocess.CompletedProcess[str]]:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -71,18 +68,18 @@ def run_ranks(tmp_path: Path) -> Callable[..., list[subprocess.CompletedProcess[
             }
             for rank in range(ranks)
         ]
-        command = [sys.executable, "-W", "error", "-c", program, *arguments]
-        processes = [
-            subprocess.Popen(
-                command,
-                cwd=tmp_path,
-                env={**os.environ, "OMP_NUM_THREADS": "1", **(place if ranks > 1 else {})},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
+        command = ["-W", "error", "-c", program, *arguments]
+
+        def begin(place: dict[str, str]) -> subprocess.Popen[str] | WarmProcess:
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", **(place if ranks > 1 else {})}
+            if not anew:
+                return WarmProcess(warm, command, environment, tmp_path)
+            pipe = subprocess.PIPE
+            return subprocess.Popen(
+                [sys.executable, *command], cwd=tmp_path, env=environment, stdout=pipe, stderr=pipe, text=True
             )
-            for place in places
-        ]
+
+        processes = [begin(place) for place in places]
         try:
             with ThreadPoolExecutor(ranks) as pool:
                 said = list(pool.map(lambda process: process.communicate(timeout=timeout), processes))
@@ -91,7 +88,7 @@ def run_ranks(tmp_path: Path) -> Callable[..., list[subprocess.CompletedProcess[
                 process.kill()
                 process.wait()
         return [
-            subprocess.CompletedProcess(command, process.returncode, *texts)
+            subprocess.CompletedProcess(command, process.wait(), *texts)
             for process, texts in zip(processes, said, strict=True)
         ]
 
@@ -99,38 +96,35 @@ def run_ranks(tmp_path: Path) -> Callable[..., list[subprocess.CompletedProcess[
 
 
 @pytest.fixture
-def start(tmp_path: Path, plugin_environment: dict[str, str]) -> Iterator[Any]:
-    """Start ``adabench ARGUMENTS`` without waiting for it."""
-    started: list[subprocess.Popen[str]] = []
+def start(tmp_path: Path, plugin_environment: dict[str, str], warm: ForkServer) -> Iterator[Any]:
+    """Start ``adabench ARGUMENTS`` without waiting for it; it may say some kilobytes."""
+    started: list[WarmProcess] = []
 
-    def call(*arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "adabench.harness.cli", *arguments],
-            cwd=tmp_path,
-            env=plugin_environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        started.append(process)
-        return process
+    def call(*arguments: str) -> WarmProcess:
+        started.append(WarmProcess(warm, arguments, plugin_environment, tmp_path, RUN_ADABENCH))
+        return started[-1]
 
     yield call
     for process in started:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 @pytest.fixture
-def marked(plugin_environment: dict[str, str]) -> Callable[[], list[int]]:
-    """The processes that descend from this test's command line, found by a mark in their environment."""
+def marked(plugin_environment: dict[str, str], tmp_path: Path) -> Callable[[], list[int]]:
+    """The processes that descend from this test's command line.
+
+    They are found by a mark in the environment with which a program was started, and by the folder that they
+    work in, which forks share.
+    """
     plugin_environment["ADABENCH_TEST_MARK"] = mark = uuid.uuid4().hex
 
     def find() -> list[int]:
         found = []
         for process in psutil.process_iter():
             try:
-                if process.environ().get("ADABENCH_TEST_MARK") == mark:
+                begun_with = process.environ().get("ADABENCH_TEST_MARK")
+                if begun_with == mark or Path(process.cwd()).is_relative_to(tmp_path):
                     found.append(process.pid)
             except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
                 continue

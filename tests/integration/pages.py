@@ -83,7 +83,7 @@ def start(line: str, folder: Path, variables: Mapping[str, str]) -> subprocess.P
 def finish(process: subprocess.Popen[str], output: tuple[str, ...] = ()) -> str:
     """Wait for a command to end well, and to say what the page says; gives all that it said."""
     try:
-        said, _ = process.communicate(timeout=240)
+        said, _ = process.communicate(timeout=600)
     finally:
         process.kill()
     assert process.returncode == 0, said

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ import psutil
 import pytest
 
 from adabench.harness.launch.fork_server import ForkServer
+from tests.conftest import Python
 from tests.warm import WarmProcess
 
 Rank = WarmProcess
@@ -73,7 +72,9 @@ def await_line(process: Rank, text: str) -> None:
     pytest.fail(f"the process ended without printing {text!r}: {process.stderr and process.stderr.read()}")
 
 
-def test_two_nodes_under_torchrun_live_twice_and_beside_a_process_group(tmp_path: Path) -> None:
+def test_two_nodes_under_torchrun_live_twice_and_beside_a_process_group(
+    tmp_path: Path, python: Python
+) -> None:
     script = tmp_path / "script.py"
     script.write_text(f"""
 import numpy as np, adaps, torch
@@ -102,13 +103,8 @@ for life in range(2):
         dist.destroy_process_group()
 print("fine")
 """)
-    result = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    result = python(*torchrun, str(script), environment={**os.environ, "OMP_NUM_THREADS": "1"})
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("fine") == 2
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 import adaps.compat.adapm as adapm
+from adabench.harness.launch.fork_server import ForkServer
+from tests.warm import WarmProcess
+
+from ..processes import outputs
 
 SCRIPT = """
 import os, sys, threading
@@ -90,8 +92,8 @@ if sys.argv[1] == "left":
 
 
 def start(
-    script: Path, role: str, port: int, servers: int = 2, arguments: Sequence[str] = ()
-) -> subprocess.Popen[str]:
+    warm: ForkServer, script: Path, role: str, port: int, servers: int = 2, arguments: Sequence[str] = ()
+) -> WarmProcess:
     environment = {
         **os.environ,
         "DMLC_NUM_SERVER": str(servers),
@@ -100,26 +102,15 @@ def start(
         "DMLC_PS_ROOT_PORT": str(port),
         "OMP_NUM_THREADS": "1",
     }
-    return subprocess.Popen(
-        [sys.executable, str(script), *arguments],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return WarmProcess(warm, [str(script), *arguments], environment, script.parent)
 
 
-def test_a_scheduler_and_two_servers(tmp_path: Path) -> None:
+def test_a_scheduler_and_two_servers(tmp_path: Path, warm: ForkServer) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     port = free_port()
-    processes = [start(script, role, port) for role in ("scheduler", "server", "server")]
-    try:
-        said = [process.communicate(timeout=120) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    processes = [start(warm, script, role, port) for role in ("scheduler", "server", "server")]
+    said = outputs(processes, 120)
     assert [process.returncode for process in processes] == [0, 0, 0], said
     assert sorted(out for out, _ in said) == ["", "rank 0\n", "rank 1\n"]
     assert [err for _, err in said] == ["", "", ""]
@@ -134,19 +125,14 @@ def test_a_scheduler_and_two_servers(tmp_path: Path) -> None:
     ],
 )
 def test_the_scheduler_ends_with_a_reason_when_a_server_does_not_shut_down(
-    how: str, code: int | None, message: str, tmp_path: Path
+    how: str, code: int | None, message: str, tmp_path: Path, warm: ForkServer
 ) -> None:
     script = tmp_path / "script.py"
     script.write_text(FAILING)
     port = free_port()
     roles = ["scheduler"] if code is None else ["scheduler", "server"]
-    processes = [start(script, role, port, 1, [how]) for role in roles]
-    try:
-        said = [process.communicate(timeout=120) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    processes = [start(warm, script, role, port, 1, [how]) for role in roles]
+    said = outputs(processes, 120)
     assert message in said[0][1]
     assert [process.returncode for process in processes] == [1, code][: len(roles)]
 
@@ -155,7 +141,8 @@ def test_sampling_is_refused_by_name() -> None:
     with adapm_server() as server:
         worker = adapm.Worker(0, server)
         for call in (server.enable_sampling_support, worker.prepare_sample, worker.pull_sample):
-            with pytest.raises(NotImplementedError, match=f"{call.__name__} needs sampling, which"):
+            instead = f"^{call.__name__} is not in this interface: .*adaps.Table"
+            with pytest.raises(NotImplementedError, match=instead):
                 call(1, 2)
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from adabench.harness.launch.fork_server import ForkServer
+
 from .agents.trial import SCENARIOS, trial
 
 QUICK = [
@@ -15,7 +17,9 @@ QUICK = [
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_job_of_two_agents_goes_on_with_exact_sums(tmp_path: Path, full: bool, scenario: str) -> None:
+def test_a_job_of_two_agents_goes_on_with_exact_sums(
+    tmp_path: Path, full: bool, warm: ForkServer, scenario: str
+) -> None:
     if scenario not in QUICK and not full:
         pytest.skip("one of the scenarios for --full")
-    trial(scenario, tmp_path)
+    trial(warm, scenario, tmp_path)

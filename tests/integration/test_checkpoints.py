@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from adaps.policy import Home, MadeFor, Policy, Rule
+
 from ..checkpoint_files import content, manifest
 from ..conftest import free_port
 
 if TYPE_CHECKING:
-    from tests.conftest import Launch
+    from tests.conftest import Launch, Python
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER = "tests.integration.checkpoints"
 TURNS = 12
 SAME_LOSS = 0.03
@@ -61,16 +60,44 @@ def test_two_nodes_go_on_as_three_and_then_as_one(launch: Launch, tmp_path: Path
     assert sum(counts) == content(directory, "sums").values[:, 0].sum() == TURNS * (2 + 3 + 1) * 2 * 60
 
 
-def test_workers_that_restore_at_once_do_not_crash_the_process() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", f"{FOLDER}.at_once"], cwd=ROOT, capture_output=True, text=True, timeout=400
-    )
+def test_a_checkpoint_is_restored_under_policies_of_other_nodes_homes_and_techniques(
+    launch: Launch, tmp_path: Path
+) -> None:
+    directory = tmp_path / "saved"
+    counts = None
+    lives = [
+        (2, Home("blocks"), "relocation"),
+        (3, Home("shares", shares=(0.2, 0.5, 0.3)), "full_replication"),
+        (1, Home("node", node=0), "static"),
+        (2, Home("node", node=1), "static"),
+    ]
+    for nodes, home, technique in lives:
+        rules = [Rule("sums", None, technique, home), Rule("*", None, "static", Home("node", node=nodes - 1))]
+        policy = Policy("life", rules, MadeFor(nodes=nodes))
+        ranks = launch(
+            f"{FOLDER}.moving",
+            nodes,
+            directory=str(directory),
+            policy=policy.text(),
+            counts=counts,
+            turns=TURNS,
+        )
+        counts = ranks[0]["counts"]
+        for rank, one in enumerate(ranks):  # every row of the table is where the present policy has put it
+            away = one["tables"]["adagrad"]["pushed_remote"]
+            assert (away == 0) == (rank == nodes - 1), (nodes, rank)
+    assert counts is not None
+    assert sum(counts) == content(directory, "sums").values[:, 0].sum() == TURNS * (2 + 3 + 1 + 2) * 2 * 60
+
+
+def test_workers_that_restore_at_once_do_not_crash_the_process(python: Python) -> None:
+    done = python("-m", f"{FOLDER}.at_once")
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
 @pytest.mark.parametrize(("nodes", "kills"), [(1, 25), (2, 8)])
 def test_a_kill_at_any_call_leaves_a_checkpoint_of_the_last_acknowledged_step(
-    tmp_path: Path, full: bool, nodes: int, kills: int
+    tmp_path: Path, full: bool, python: Python, nodes: int, kills: int
 ) -> None:
     """1,000 kills at the full size: half of one node, half of one or two. Losses of power are imitated."""
     given: dict[str, Any] = {
@@ -79,14 +106,7 @@ def test_a_kill_at_any_call_leaves_a_checkpoint_of_the_last_acknowledged_step(
         "nodes": nodes,
         "folder": str(tmp_path),
     }
-    done = subprocess.run(
-        [sys.executable, "-m", f"{FOLDER}.kills", json.dumps(given)],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=3600 if full else 600,
-    )
+    done = python("-m", f"{FOLDER}.kills", json.dumps(given), timeout=3600 if full else 600)
     assert (done.returncode, done.stderr) == (0, "")
     result = json.loads(done.stdout)
     assert result["kills"] == given["kills"]
@@ -94,14 +114,10 @@ def test_a_kill_at_any_call_leaves_a_checkpoint_of_the_last_acknowledged_step(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_process_that_was_stopped_at_any_call_harms_no_checkpoint_of_its_successor(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", f"{FOLDER}.stopped", str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+def test_a_process_that_was_stopped_at_any_call_harms_no_checkpoint_of_its_successor(
+    tmp_path: Path, python: Python
+) -> None:
+    done = python("-m", f"{FOLDER}.stopped", str(tmp_path))
     assert done.returncode == 0, done.stderr
     ends = json.loads(done.stdout)
     assert ends["told"] > 20
@@ -109,31 +125,22 @@ def test_a_process_that_was_stopped_at_any_call_harms_no_checkpoint_of_its_succe
 
 
 def test_torchrun_restarts_a_job_whose_rank_died_and_it_is_as_good_as_one_without_a_death(
-    tmp_path: Path,
+    tmp_path: Path, launch: Launch, python: Python
 ) -> None:
-    disturbed, undisturbed = (trained(tmp_path / name, name) for name in ("dies", "lives"))
-    for result in disturbed:
-        # killed at step 20, before its checkpoint was complete; three epochs of 12 batches
-        assert (result["restored"], result["steps"]) == (15, 36)
-    for result in undisturbed:
-        assert (result["restored"], result["steps"]) == (0, 36)
+    module, directories = f"{FOLDER}.restarts", [str(tmp_path / name) for name in ("dies", "lives")]
+    torchrun = ["torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1"]
+    done = python(
+        *("-m", *torchrun, f"--rdzv-endpoint=127.0.0.1:{free_port()}"),
+        *("-m", module, json.dumps({"directory": directories[0], "dies": True})),
+        environment={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    disturbed = [json.loads(line) for line in done.stdout.splitlines()]
+    undisturbed = launch(module, 2, directory=directories[1], dies=False)
+    # killed at step 20, before its checkpoint was complete; three epochs of 12 batches
+    assert [(result["restored"], result["steps"]) for result in disturbed] == [(15, 36)] * 2
+    assert [(result["restored"], result["steps"]) for result in undisturbed] == [(0, 36)] * 2
     # A third of the labels is 1: without the features it is 0.636.
     losses = [sum(result["loss"] for result in job) / 2 for job in (disturbed, undisturbed)]
     assert max(losses) < 0.62
     assert abs(losses[0] - losses[1]) < SAME_LOSS
-
-
-def trained(directory: Path, name: str) -> list[dict[str, Any]]:
-    """What the ranks of `checkpoints.restarts` say after they were trained under torchrun."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run"]
-    options = ["--nproc-per-node=2", "--max-restarts=1", f"--rdzv-endpoint=127.0.0.1:{free_port()}"]
-    done = subprocess.run(
-        [*torchrun, *options, "-m", f"{FOLDER}.restarts", str(directory), name],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads((directory / f"result-{rank}.json").read_text()) for rank in range(2)]

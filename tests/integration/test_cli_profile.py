@@ -22,7 +22,8 @@ def test_a_run_is_profiled(adabench: Any, tmp_path: Path) -> None:
         for part in ("forward", "backward", "pull", "push", "prediction", "de-duplication", "loader"):
             assert budget.parts[part] > 0, part
         assert budget.steps * 128 * 2 == run.samples  # the epoch for flame graphs counts nowhere
-    assert run.seconds.train == pytest.approx(run.budgets[0].seconds, rel=0.05)
+    assert run.seconds.train is not None
+    assert run.budgets[0].seconds <= run.seconds.train
     assert len(run.epoch_seconds) == len(run.history) == 1
     assert "waiting for rows" in done.stdout
     assert (store.folder / "figures" / "ctr-budget.svg").is_file()

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from itertools import product
-from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tests.conftest import Python
 
 from .faults.cell import FAULTS, Cell
 from .faults.rank import PHASES, TURNS
 from .faults.report import markdown
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
-def test_every_fault_in_every_phase(full: bool, request: pytest.FixtureRequest) -> None:
+def test_every_fault_in_every_phase(full: bool, request: pytest.FixtureRequest, python: Python) -> None:
     """Of two nodes; at the full size of four as well. Without root the cables stay whole."""
     nodes = [2, 4] if full else [2]
-    result = matrix(nodes=nodes, runners=2)
+    done = python(
+        *("-m", "tests.integration.faults.matrix", json.dumps({"nodes": nodes, "runners": 2})),
+        environment={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"},
+        timeout=1800,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
     outcomes = result["outcomes"]
     cells = [Cell(*names) for names in product(FAULTS, PHASES, nodes)]
     assert len(outcomes) == sum(result["without"] is None or not cell.needs_cable for cell in cells)
@@ -34,17 +36,3 @@ def test_every_fault_in_every_phase(full: bool, request: pytest.FixtureRequest) 
     assert not broken, json.dumps(broken, indent=1)
     if result["without"] is not None:
         pytest.skip(f"without the cables: {result['without']}; the other {len(outcomes)} cells are right")
-
-
-def matrix(**given: Any) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.integration.faults.matrix", json.dumps(given)],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"},
-        capture_output=True,
-        text=True,
-        timeout=1800,
-    )
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result

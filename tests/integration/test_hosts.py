@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ..processes import outputs
 from .faults import network
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,12 +44,7 @@ def start(cable: network.Cable, end: str, *command: str, **variables: str) -> su
 
 def results_of(processes: list[subprocess.Popen[str]]) -> list[str]:
     """What each has printed; the test fails if one does."""
-    try:
-        said = [process.communicate(timeout=240) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
+    said = outputs(processes, 240)
     for process, (_, err) in zip(processes, said, strict=True):
         assert process.returncode == 0, err
     return [out for out, _ in said]

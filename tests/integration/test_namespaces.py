@@ -21,6 +21,7 @@ from adabench.harness.machine import namespaces
 from adabench.harness.machine.link_probe import probe_link
 from adabench.harness.machine.namespaces import NamespacesUnavailable, NodeLinks, address, enter
 from adabench.harness.trial.spec import TrialSpec
+from adabench.results.record import RunSettings
 from adabench.results.store import list_sessions
 from tests.integration.conftest import Adabench
 
@@ -141,7 +142,8 @@ def test_a_run_that_may_not_have_namespaces_is_skipped(
     monkeypatch.setattr(namespaces, "_RELAY", tmp_path / "missing")
     with pytest.raises(NamespacesUnavailable, match=r"missing, cannot be started: No such file"):
         NodeLinks("lan", 2)
-    spec = TrialSpec(usecase="ctr", params={}, backend="rpc", options={}, nodes=2, network="namespaces:lan")
+    settings = RunSettings(nodes=2, workers=1, network="namespaces:lan").settings()
+    spec = TrialSpec(usecase="ctr", params={}, backend="rpc", options={}, **settings)
     with ForkServer() as server:
         outcome = launch_unrecorded(server, spec, 60)
     assert outcome.status == "skipped"
@@ -161,7 +163,6 @@ def test_systems_with_sockets_of_their_own_train_between_namespaces(
     done = adabench(
         *("run", "-u", "ctr[rows=3000,epochs=1,batch=256]", "-b", "rpc,autoada-automatic"),
         *("--nodes", "2", "--network", "namespaces:1ms,1gbit", "-r", "1", "--results", "kept"),
-        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (store,) = list_sessions(tmp_path / "kept")
@@ -180,7 +181,8 @@ def test_a_pinned_rank_has_one_core_for_all_its_threads() -> None:
     code = (
         "import os, json, threading; from adabench.harness.trial.rank import take_place\n"
         "from adabench.harness.trial.spec import TrialSpec\n"
-        "spec = TrialSpec(usecase='u', params={}, backend='b', options={}, pinned=True)\n"
+        "settings = {'nodes': 2, 'workers': 1, 'network': 'loopback', 'pinned': True}\n"
+        "spec = TrialSpec(usecase='u', params={}, backend='b', options={}, **settings)\n"
         f"take_place(spec, {rank}); found = []\n"
         "thread = threading.Thread(target=lambda: found.extend(os.sched_getaffinity(0)))\n"
         "thread.start(); thread.join(); print(json.dumps(found))"

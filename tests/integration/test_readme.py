@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import autoada
+from tests.conftest import Python
 
 RunRanks = Callable[..., list[subprocess.CompletedProcess[str]]]
 
@@ -63,17 +63,12 @@ def test_example_of_the_package_runs(nodes: int, run_ranks: RunRanks) -> None:
     assert ("workers 0 and 1 begin with equal batches" in told) == (nodes == 2)
 
 
-def test_the_first_example_trains_under_torchrun(tmp_path: Path) -> None:
+def test_the_first_example_trains_under_torchrun(tmp_path: Path, python: Python) -> None:
     script = tmp_path / "train.py"
     script.write_text(GIVEN + PROGRAMS[0])
-    process = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = python(*torchrun, str(script), folder=tmp_path, environment=environment)
     assert process.returncode == 0, process.stderr
 
 

@@ -9,6 +9,9 @@ import pytest
 
 RunRanks = Callable[..., list[subprocess.CompletedProcess[str]]]
 
+ANEW = ("normal", "exception")
+"""Ways to end that are tried with whole interpreters; the others, with forks that end as they do."""
+
 # Rank 1 makes many more steps than rank 0, on rows of both, and ends in one of several ways.
 PROGRAM = """
 import multiprocessing, os, signal, sys
@@ -66,7 +69,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("how", ["normal", "two nodes", "live helpers", "fork"])
 def test_who_is_done_first_serves_the_others_until_they_are(how: str, run_ranks: RunRanks) -> None:
-    first, last = run_ranks(PROGRAM, 2, how)
+    first, last = run_ranks(PROGRAM, 2, how, anew=how in ANEW)
     assert (first.returncode, first.stderr) == (0, "")
     assert (last.returncode, last.stderr) == (0, "")
     if how != "two nodes":
@@ -75,7 +78,7 @@ def test_who_is_done_first_serves_the_others_until_they_are(how: str, run_ranks:
 
 @pytest.mark.parametrize(("how", "code"), [("exception", 1), ("exit code", 3), ("signal", -15)])
 def test_who_waits_for_one_that_fails_is_told_and_ends(how: str, code: int, run_ranks: RunRanks) -> None:
-    first, last = run_ranks(PROGRAM, 2, how)
+    first, last = run_ranks(PROGRAM, 2, how, anew=how in ANEW)
     assert last.returncode == code
     assert "adaps: at the end of this process: rank 1 is lost" in first.stderr
     assert first.returncode == 1

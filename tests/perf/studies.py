@@ -122,8 +122,8 @@ def rows_behind_links(runs: Sequence[Run]) -> list[Row]:
 def rows_of_latency(runs: Sequence[Run]) -> list[Row]:
     """Links of the transport's `lan` against loopback; without intent only for comparison."""
     rows = []
-    for techniques, words, goal in (("adaptive", "with intent", 0.95), ("static", "no row moves", None)):
-        own = _ours(runs, techniques)
+    for policy, words, goal in (("adaptive", "with intent", 0.95), ("static", "no row moves", None)):
+        own = _ours(runs, policy)
         slow, fast = ([run for run in own if run.network == network] for network in ("lan", "loopback"))
         what = f"CTR over lan links, {words}, samples per second"
         rows.append(_row(what, slow, fast, samples_per_second, max, goal, "× loopback's"))
@@ -178,8 +178,13 @@ def _obstacle(runs: Sequence[Run]) -> str:
     )
 
 
-def _ours(runs: Sequence[Run], techniques: str = "adaptive") -> list[Run]:
-    return [run for run in runs if run.backend == OURS and run.params["techniques"] == techniques]
+def _ours(runs: Sequence[Run], policy: str = "adaptive") -> list[Run]:
+    return [run for run in runs if run.backend == OURS and _policy(run) == policy]
+
+
+def _policy(run: Run) -> str:
+    """What the run's option says; older records have a technique for all parameters instead."""
+    return str(run.params.get("policy", run.params.get("techniques")))
 
 
 def _of(runs: Sequence[Run], *backends: str) -> list[Run]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from adabench.harness.machine.environment import capture, processor_name
+from tests.conftest import Python
 
 from . import gate
 from .gate import Baseline, NoBaseline, regression
@@ -100,13 +101,16 @@ def test_a_committed_baseline_has_the_name_of_its_processor() -> None:
         assert Baseline.file(folder, processor) == file
 
 
-def test_the_command_records_a_baseline_and_fails_by_it(tmp_path: Path) -> None:
+def test_the_command_records_a_baseline_and_fails_by_it(tmp_path: Path, python: Python) -> None:
     name = "tests/perf/test_gate.py::test_ratio_is_that_of_the_work[0.5-2.0]"
     limited = "tests/perf/test_gate.py::test_a_limit_holds_where_speed_is_judged"
 
+    # Where tests run at once, what they start would think that it does, too, and measure nothing.
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+
     def bench(*options: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", name, limited, *options]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400)
+        command = ("-m", "pytest", "-p", "no:cacheprovider", name, limited)
+        return python(*command, *options, environment=alone)
 
     processor = processor_name(capture())
     missing = bench("--benchmark-min-rounds=15", f"--baseline={tmp_path}")

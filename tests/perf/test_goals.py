@@ -28,14 +28,12 @@ from .studies import (
 )
 
 
-def a_run(
-    backend: str, block: int, cpu: float, seconds: float, techniques: str = "adaptive", **more: Any
-) -> Run:
+def a_run(backend: str, block: int, cpu: float, seconds: float, policy: str = "adaptive", **more: Any) -> Run:
     run = make_run(
         backend,
         block,
-        cell=f"{backend}-{techniques}-{sorted(more.items())}",
-        params={"techniques": techniques},
+        cell=f"{backend}-{policy}-{sorted(more.items())}",
+        params={"policy": policy},
         nodes=2,
         seconds=Seconds(total=seconds),
         epoch_seconds=[seconds / 2, seconds / 2],
@@ -125,7 +123,7 @@ def test_ours_is_compared_with_the_best_peer_of_each_block() -> None:
             a_run("torchrec", block, 20 * slow, 8 * slow),
             a_run("rpc", block, 24 * slow, 16 * slow),
             a_run(OURS, block, 15 * slow, 4 * slow),
-            a_run(OURS, block, 12 * slow, 2 * slow, techniques="static"),
+            a_run(OURS, block, 12 * slow, 2 * slow, policy="static"),
         ]
     runs.append(skipped("ddp"))
     assert [(row.figure, row.goal, row.at_most, row.unit) for row in rows_against_peers(runs)] == [
@@ -139,11 +137,11 @@ def test_ours_is_compared_with_the_best_peer_of_each_block() -> None:
         (cost.backend, cost.cpu_microseconds_per_sample, cost.samples_per_second)
         for cost in costs("peers", runs)
     ] == [
-        ("floor (techniques=adaptive)", 10.0, 100_000),
-        ("autoada-automatic (techniques=static)", 12.0, 500_000),
-        ("autoada-automatic (techniques=adaptive)", 15.0, 250_000),
-        ("torchrec (techniques=adaptive)", 20.0, 125_000),
-        ("rpc (techniques=adaptive)", 24.0, 62_500),
+        ("floor (policy=adaptive)", 10.0, 100_000),
+        ("autoada-automatic (policy=static)", 12.0, 500_000),
+        ("autoada-automatic (policy=adaptive)", 15.0, 250_000),
+        ("torchrec (policy=adaptive)", 20.0, 125_000),
+        ("rpc (policy=adaptive)", 24.0, 62_500),
     ]
 
 
@@ -172,10 +170,10 @@ def test_behind_links_the_goal_is_half_as_much_again_as_the_best_peer() -> None:
 
 def test_latency_and_scaling_are_ratios_to_ourselves() -> None:
     runs = []
-    for techniques, seconds in (("adaptive", 4.0), ("static", 8.0)):
+    for policy, seconds in (("adaptive", 4.0), ("static", 8.0)):
         runs += [
-            a_run(OURS, 0, 1, 4, techniques),
-            a_run(OURS, 0, 1, seconds * 1.25, techniques, network="lan"),
+            a_run(OURS, 0, 1, 4, policy),
+            a_run(OURS, 0, 1, seconds * 1.25, policy, network="lan"),
         ]
     assert [(row.figure, row.goal) for row in rows_of_latency(runs)] == [(0.8, 0.95), (0.4, None)]
     runs = [

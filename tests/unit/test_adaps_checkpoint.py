@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import adaps
-from adaps import _contents, checkpoint
+from adaps import checkpoint
+from adaps.checkpoint import _contents
 
 from ..checkpoint_files import checksum, content, manifest, manifest_path
 from .checkpoints import LENGTH, OPTIMIZERS, ROWS, table, train, values

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 
 import adaps
-from adaps import _contents, _safetensors
+from adaps.checkpoint import _contents, _safetensors
 
 from ..checkpoint_files import checksum, manifest_path, tensors
 from .checkpoints import LENGTH, ROWS, said_by, table, train, values
@@ -35,6 +35,16 @@ def lengthen(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"\0" * 8)
 
 
+def assert_refused(saved: Path, sentence: str) -> None:
+    """A node that has trained on is told, and keeps its values."""
+    with adaps.Node([table()]) as node:
+        train(node, 50, 2)
+        before = values(node)
+        with pytest.raises(adaps.CheckpointError, match=sentence):
+            node.restore(saved)
+        assert np.array_equal(values(node), before)
+
+
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
@@ -49,12 +59,7 @@ def test_damaged_files_are_named_and_nothing_is_changed(
 ) -> None:
     (path,) = saved.glob("*/table-*")
     damage(path)
-    with adaps.Node([table()]) as node:
-        train(node, 50, 2)
-        before = values(node)
-        with pytest.raises(adaps.CheckpointError, match=f"^{path} {sentence}"):
-            node.restore(saved)
-        assert np.array_equal(values(node), before)
+    assert_refused(saved, f"^{path} {sentence}")
 
 
 def test_a_damaged_manifest_is_named_and_not_replaced(saved: Path) -> None:
@@ -155,12 +160,7 @@ def test_a_worker_s_bad_file_changes_nothing(saved: Path) -> None:
     (path,) = saved.glob("*/extra-*")
     path.write_bytes(path.read_bytes().replace(b'{\\"step\\"', b'[\\"step\\"'))
     adjust_checksums(saved)
-    with adaps.Node([table()]) as node:
-        train(node, 50, 2)
-        before = values(node)
-        with pytest.raises(adaps.CheckpointError, match=f"^{path} has damaged metadata"):
-            node.restore(saved)
-        assert np.array_equal(values(node), before)
+    assert_refused(saved, f"^{path} has damaged metadata")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import adaps
-from adaps import _contents, _disk
+from adaps.checkpoint import _contents, _disk
 
 from ..checkpoint_files import content, manifest
 from .checkpoints import said_by, table, train, values

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import adaps
-from adaps import _disk
+from adaps.checkpoint import _disk
 
 from ..checkpoint_files import manifest
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import adaps
+from tests.conftest import Python
 
 USE = """
 with adaps.Node([adaps.Table("emb", 10, 4)]) as node:
@@ -16,16 +15,6 @@ with adaps.Node([adaps.Table("emb", 10, 4)]) as node:
     node.worker(0).push([1], out)
     node.worker(0).pull([1], out)
     assert out[0] == 1
-"""
-
-
-# Reading all of torch's types for the sake of one name takes a minute.
-STUBTEST_CONFIGURATION = """
-[mypy]
-[mypy-torch.*]
-follow_imports = skip
-[mypy-adaps._core]
-disable_error_code = overload-cannot-match
 """
 
 
@@ -83,51 +72,16 @@ with adaps.Node([adaps.Table("emb", 10, 4)], workers=2) as node:
     assert result.stdout == "interrupted\n"
 
 
-def test_tests_pass_in_the_background_of_a_shell_that_ignores_ctrl_c_there() -> None:
+IGNORING = """
+import runpy, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+sys.argv[0] = "pytest"
+runpy.run_module("pytest", run_name="__main__")
+"""
+"""As ``sh -c 'trap "" INT; exec python -m pytest …'``."""
+
+
+def test_tests_pass_in_the_background_of_a_shell_that_ignores_ctrl_c_there(python: Python) -> None:
     test = f"{__file__}::{test_ctrl_c_ends_a_call_that_blocks.__name__}"
-    done = subprocess.run(
-        ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-m", "pytest", "-q", test],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
+    done = python("-c", IGNORING, "-q", "-p", "no:cacheprovider", test)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_the_stub_says_what_the_module_has(tmp_path: Path) -> None:
-    allowed = tmp_path / "allowed"
-    # pybind11's classes have a metaclass of its own, and its enumerations a capsule.
-    names = [
-        "Initializer",
-        "Node",
-        "NodeTable",
-        "TableRestore",
-        "TableSpec",
-        "TraceEvent",
-        "UpdateRule",
-        "Worker",
-    ]
-    made_by_nodes = [f"{name}\\.__init__" for name in ("NodeTable", "TraceEvent", "Worker")]
-    exceptions = [*names, *made_by_nodes, r"\w+\.__pybind11_native_enum__"]
-    allowed.write_text("".join(rf"adaps\._core\.{name}" + "\n" for name in exceptions))
-    configuration = tmp_path / "mypy.ini"
-    configuration.write_text(STUBTEST_CONFIGURATION)
-    result = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mypy.stubtest",
-            "--mypy-config-file",
-            str(configuration),
-            "adaps._core",
-            "--allowlist",
-            str(allowed),
-            "--ignore-unused-allowlist",
-        ],
-        cwd=Path(adaps.__file__).resolve().parents[2],
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr

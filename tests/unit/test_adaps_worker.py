@@ -301,6 +301,95 @@ def test_a_forked_child_cannot_use_the_node_and_ends_well(node: adaps.Node) -> N
     assert pulled(node.worker(0), [1]) == [0]
 
 
+# Sums of gradients, and steps in place
+
+
+def test_gradients_of_a_key_are_added_up_before_its_step() -> None:
+    tables = [adaps.Table(name, 100, 4, optimizer=adaps.Adagrad(lr=0.5)) for name in ("first", "second")]
+    ids, rows = torch.tensor([[3, 7, 3], [1, 3, 7]]), torch.randn(6, 4, dtype=torch.float32)
+    weight = torch.zeros(100, 4, requires_grad=True)
+    torch.nn.functional.embedding(ids, weight, padding_idx=7).flatten(0, 1).backward(rows)
+    assert weight.grad is not None
+    with adaps.Node(tables) as node:
+        kv, keys = node.worker(0), node.table("second").keys(ids)
+        kv.push_sums([(ids[:1], rows[:3], None), (keys, rows, 107), (keys[:0], rows[:0], None)])
+        given = weight.grad[[3, 1, 7]]
+        kv.push_gradients(torch.tensor([13, 11, 17]), given)
+        out = torch.empty(6, 4)
+        kv.pull(torch.tensor([103, 101, 107, 13, 11, 17]), out)
+        assert torch.equal(out[:3], out[3:])
+        assert out[:2].abs().sum() > 0
+        assert not out[2].any()
+        kept, sums = adaps.sum_by_key(keys, rows, 107)
+        assert torch.equal(kept, torch.tensor([103, 107, 101]))
+        assert torch.equal(sums, weight.grad[[3, 7, 1]])
+
+
+def test_gradients_that_cannot_be_added_up_are_refused(kv: adaps.Worker) -> None:
+    with pytest.raises(IndexError, match="key 100 is not in"):
+        kv.push_sums([([100], filled(1), None)])
+    with pytest.raises(ValueError, match="the array holds 4 values, but 2 keys need 8"):
+        kv.push_sums([([1, 1], filled(1), None)])
+    with pytest.raises(ValueError, match="inf in the gradient of row 2 of table 'emb': nothing was applied"):
+        kv.push_sums([([2, 1, 2], filled(3e38, 1, 3e38), None)])
+    assert pulled(kv, [1, 2]) == [0, 0]
+    with adaps.Node([adaps.Table("short", 10, 2), TABLE]) as node, pytest.raises(ValueError, match="several"):
+        node.worker(0).push_sums([([1, 11], np.ones(6, np.float32), None)])
+    with pytest.raises(ValueError, match="rows holds 3 values for 2 keys: it needs equally many for each"):
+        adaps.sum_by_key([1, 2], np.ones(3, np.float32))
+
+
+@pytest.mark.parametrize("optimizer", [adaps.SGD(lr=0.5, momentum=0.9), adaps.Adam(lr=0.1)])
+def test_a_step_in_place_is_a_set_a_push_and_a_pull(optimizer: Any) -> None:
+    with adaps.Node([adaps.Table("other", 5, 3), adaps.Table("emb", 10, 4, optimizer=optimizer)]) as node:
+        kv, table = node.worker(0), node.table("emb")
+        with adaps.Node([adaps.Table("emb", 10, 4, optimizer=optimizer)]) as plain:
+            expected = np.random.default_rng(1).normal(size=(10, 4)).astype(np.float32)
+            values = expected.copy()
+            for step in range(3):
+                values[2, 1] = expected[2, 1] = step  # by hand
+                gradients = np.random.default_rng(step).normal(size=(5, 4)).astype(np.float32)
+                kv.step_rows(table, values, [(1, gradients[:2]), (7, gradients[2:].ravel()[:10])])
+                gradients[4, 2:] = 0
+                plain.worker(0).set([1, 2, 7, 8, 9], expected[[1, 2, 7, 8, 9]])
+                plain.worker(0).push_gradients([1, 2, 7, 8, 9], gradients)
+                plain.worker(0).pull([1, 2, 7, 8], expected_rows := np.empty((4, 4), np.float32))
+                expected[[1, 2, 7, 8]] = expected_rows
+                plain.worker(0).pull([9], last := np.empty(4, np.float32))
+                expected[9, :2] = last[:2]
+                assert np.array_equal(values, expected)
+        inside = np.empty((5, 4), np.float32)
+        kv.pull(table.keys([1, 2, 7, 8, 9]), inside)
+        assert np.array_equal(inside[:4], values[[1, 2, 7, 8]])
+        assert np.array_equal(inside[4, :2], values[9, :2])
+
+
+def test_a_step_in_place_that_is_not_possible_changes_nothing(node: adaps.Node, kv: adaps.Worker) -> None:
+    values, ones = filled(*range(10)), filled(1, 1)
+    with pytest.raises(adaps.AdapsError, match="by a worker that is alone; there are others"):
+        kv.step_rows(node.table("emb"), values, [(0, ones)])
+    bad = filled(1, np.nan)
+    with adaps.Node([adaps.Table("emb", 10, 4)]) as lonely:
+        worker, table = lonely.worker(0), lonely.table("emb")
+        for row, gradient, error, told in (
+            (9, ones, ValueError, "of 8 values from row 9 on does not fit into values, which holds 40"),
+            (10, ones, ValueError, "a gradient of 8 values from row 10 on does not fit"),
+            (4, bad, ValueError, "nan in the gradient of row 5 of table 'emb': nothing was applied"),
+            (4, ones.astype(np.float64), TypeError, "gradient has dtype float64 where float32 is needed"),
+        ):
+            with pytest.raises(error, match=told):
+                worker.step_rows(table, values, [(0, ones), (row, gradient)])
+        with pytest.raises(ValueError, match="does not fit"):
+            worker.step_rows(table, values[:3], [(2, ones)])
+        assert np.array_equal(values, filled(*range(10)))
+        assert pulled(worker, range(10)) == [0] * 10
+    with adaps.Node([adaps.Table("emb", 10, 4, optimizer=adaps.SGD(lr=1.0))], nonfinite="skip") as lonely:
+        lonely.worker(0).step_rows(lonely.table("emb"), values, [(4, bad)])
+        assert values[[4, 5, 6], 0].tolist() == [3, 5, 6]
+        assert pulled(lonely.worker(0), [4, 5]) == [3, 5]
+        assert lonely.stats()["gradients_skipped"] == 1
+
+
 # Gradients that are not finite
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -16,8 +14,9 @@ from adabench.analysis.panels import draw_forest
 from adabench.analysis.style import standalone_svg
 from adabench.results.record import RecordError
 from adabench.results.store import SessionStore
+from tests.scripts import ROOT, load_script
 
-ROOT = Path(__file__).resolve().parents[2]
+keeping = load_script("tools/keep_sessions.py")
 REFERENCE = ROOT / "results" / "reference"
 SESSIONS = sorted(file.parent for file in REFERENCE.glob("*/session.json"))
 
@@ -35,9 +34,7 @@ def drawn_data(svg: Path) -> list[object]:
 
 
 @pytest.mark.parametrize("session", SESSIONS, ids=lambda folder: folder.name)
-def test_the_figures_of_a_recorded_session_are_those_of_its_records(
-    session: Path, tmp_path: Path, keep: ModuleType
-) -> None:
+def test_the_figures_of_a_recorded_session_are_those_of_its_records(session: Path, tmp_path: Path) -> None:
     copy = tmp_path / session.name
     copy.mkdir()
     for name in ("session.json", "runs.jsonl"):
@@ -46,14 +43,14 @@ def test_the_figures_of_a_recorded_session_are_those_of_its_records(
         shutil.copytree(session / "traces", copy / "traces")
     again = {file.name: file for file in draw_figures(SessionStore(copy)) if file.suffix == ".svg"}
     recorded = {file.name: file for file in (session / "figures").glob("*.svg")}
-    assert recorded.keys() == {name for name in again if keep._is_shown(Path(name).stem, session.name)}
+    assert recorded.keys() == {name for name in again if keeping._is_shown(Path(name).stem, session.name)}
     for name, file in recorded.items():
         assert drawn_data(file) == drawn_data(again[name]), name
 
 
-def test_the_page_of_recorded_sessions_shows_all_and_only_what_is_kept(keep: ModuleType) -> None:
-    text = keep.PAGE.read_text(encoding="utf-8")
-    assert text == keep.page()
+def test_the_page_of_recorded_sessions_shows_all_and_only_what_is_kept() -> None:
+    text = keeping.PAGE.read_text(encoding="utf-8")
+    assert text == keeping.page()
     shown = {Path(file) for file in re.findall(r"\]\(\.\./(results/reference/[^\s()]+)\)", text)}
     assert {file.parts[2] for file in shown} >= {folder.name for folder in SESSIONS}
     assert all((ROOT / file).is_file() for file in shown)
@@ -61,47 +58,36 @@ def test_the_page_of_recorded_sessions_shows_all_and_only_what_is_kept(keep: Mod
     assert kept == {file for file in shown if file.parent.name == "figures"}
 
 
-def test_the_headline_is_that_of_the_records(keep: ModuleType, tmp_path: Path) -> None:
+def test_the_headline_is_that_of_the_records(tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    first, *others = keep.headline()
+    first, *others = keeping.headline()
     assert f"{first.ratio:.3f} of the training time" in text
     assert f"95 % interval [{first.ratio_low:.3f}, {first.ratio_high:.3f}]" in text
     assert [one.verdict for one in (first, *others)] == ["faster", "equivalent", "equivalent"]
     assert {(one.n, one.level) for one in (first, *others)} == {(12, 0.05)}
     again = tmp_path / "headline.svg"
     again.write_text(standalone_svg(draw_forest([first, *others])), encoding="utf-8")
-    assert drawn_data(again) == drawn_data(keep.HEADLINE)
-    assert "prefers-color-scheme: dark" in keep.HEADLINE.read_text(encoding="utf-8")
+    assert drawn_data(again) == drawn_data(keeping.HEADLINE)
+    assert "prefers-color-scheme: dark" in keeping.HEADLINE.read_text(encoding="utf-8")
 
 
-def test_only_a_complete_session_is_kept(keep: ModuleType, tmp_path: Path) -> None:
+def test_only_a_complete_session_is_kept(tmp_path: Path) -> None:
     sessions, reference = tmp_path / "sessions", tmp_path / "reference"
     reference.mkdir()
     with pytest.raises(RecordError, match=r"there is no session of 'default' in .*--study default"):
-        keep.keep("default", sessions, reference)
+        keeping.keep("default", sessions, reference)
     shutil.copytree(REFERENCE / "default", sessions / "default-1")
-    kept = keep.keep("default", sessions, reference)
+    kept = keeping.keep("default", sessions, reference)
     for file in sorted((REFERENCE / "default").rglob("*")):
         copy = kept.folder / file.relative_to(REFERENCE / "default")
         if file.name == "session.json":
             assert kept.session() == SessionStore(REFERENCE / "default").session()
         else:
             assert copy.is_dir() if file.is_dir() else copy.stat().st_size == file.stat().st_size, file
-    assert keep.keep("other", sessions, reference, session="default-1").folder == reference / "other"
+    assert keeping.keep("other", sessions, reference, session="default-1").folder == reference / "other"
     with pytest.raises(RecordError, match=r"there is no session default-2 in "):
-        keep.keep("other", sessions, reference, session="default-2")
+        keeping.keep("other", sessions, reference, session="default-2")
     runs = sessions / "default-1" / "runs.jsonl"
     runs.write_bytes(b"".join(runs.read_bytes().splitlines(keepends=True)[:-1]))
     with pytest.raises(RecordError, match="block 2, was not run"):
-        keep.keep("default", sessions, reference)
-
-
-@pytest.fixture(scope="module")
-def keep() -> ModuleType:
-    """The script beside the recorded sessions; it is no part of the package."""
-    spec = importlib.util.spec_from_file_location("keep", REFERENCE / "keep.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+        keeping.keep("default", sessions, reference)

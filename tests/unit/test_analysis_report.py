@@ -77,7 +77,7 @@ def store(tmp_path: Path, session: Session, runs: list[Run]) -> SessionStore:
 def test_a_report_says_what_was_run_on_what_and_how_to_repeat_it(session: Session, runs: list[Run]) -> None:
     page = report_html(session, runs)
     for part in (
-        "adabench run -u &#x27;ctr[dim=8]&#x27;",
+        "adabench run -u &#39;ctr[dim=8]&#39;",
         "A processor",
         "0123456789ab with uncommitted changes",
         "12 finished of 13 measured",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 from itertools import islice
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pandas as pd
@@ -13,22 +11,12 @@ import pytest
 
 from adabench.analysis.scale import MEASURES, TECHNIQUES, derived, draw_scale, save_figures
 from adabench.usecases.ctr.task import CtrParams, CtrUseCase
+from tests.scripts import ROOT, load_script
 
-ROOT = Path(__file__).resolve().parents[2]
+scale = load_script("tools/measure_scale.py")
 REFERENCE = ROOT / "results" / "reference"
 
 NODES, STEPS = 4, 20
-
-
-@pytest.fixture(scope="module")
-def scale() -> ModuleType:
-    """The script that measures; it is no module of the package."""
-    spec = importlib.util.spec_from_file_location("scale", REFERENCE / "scale.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +25,7 @@ def usecase() -> CtrUseCase:
 
 
 @pytest.fixture(scope="module")
-def stream(scale: ModuleType, usecase: CtrUseCase, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stream(usecase: CtrUseCase, tmp_path_factory: pytest.TempPathFactory) -> Path:
     file: Path = tmp_path_factory.mktemp("scale") / "stream"
     scale.record_stream(usecase, NODES, STEPS, file)
     return file
@@ -69,9 +57,7 @@ def test_a_stream_holds_what_the_loaders_give(usecase: CtrUseCase, stream: Path)
     assert at == len(words)
 
 
-def test_a_recorded_stream_is_replayed(
-    scale: ModuleType, stream: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recorded_stream_is_replayed(stream: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built = sorted((ROOT / "build").glob("*/csrc/tests/scale"))
     if not built:
         pytest.skip("the simulator is not built: make stress-ci or make scale builds it")
@@ -119,7 +105,7 @@ def test_the_recorded_figures_are_those_of_the_records(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_one_sentence(
-    scale: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scale, "SIMULATOR", tmp_path / "scale")
     assert scale.main(["--out", str(tmp_path)]) == 2

@@ -15,7 +15,7 @@ DATES = {
 
 
 def test_only_dates_are_taken_from_the_wall_clock() -> None:
-    folders = ("csrc/adaps", "csrc/bindings", "csrc/include", "csrc/src", "harness", "backends", "usecases")
+    folders = ("csrc/adaps", "csrc/bindings", "csrc/core", "harness", "backends", "usecases")
     sources = [
         path
         for folder in folders

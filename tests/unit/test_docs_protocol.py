@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 DESIGN = ROOT / "docs" / "design"
 CORE = ROOT / "csrc"
-MESSAGES = (CORE / "include/adaps/message.h").read_text(encoding="utf-8")
+MESSAGES = (CORE / "core/protocol/message.h").read_text(encoding="utf-8")
 PROTOCOL = (DESIGN / "protocol.md").read_text(encoding="utf-8")
 
 # Bytes of a field by its type; an array of three and bit fields are taken apart below.
@@ -30,7 +30,7 @@ BYTES = {
 STRUCTS = {
     "DROP": "Delta",
     "DROP_ACK": "Ack",
-    **dict.fromkeys(("MARK", "ECHO", "BARRIER", "RELEASE", "GOODBYE", "LOST"), "Number"),
+    **dict.fromkeys(("MARK", "ECHO"), "Sync"),
 }
 
 
@@ -81,7 +81,7 @@ def test_a_change_has_the_fields_that_its_table_names() -> None:
 
 
 def test_every_rule_names_mutants_that_there_are() -> None:
-    mutants = set(re.findall(r"X\((\w+),", (CORE / "include/adaps/mutant.h").read_text(encoding="utf-8")))
+    mutants = set(re.findall(r"X\((\w+),", (CORE / "tests/simulation/mutants.h").read_text(encoding="utf-8")))
     named = [
         name for row in rows("## 15. Which race each rule closes") for name in re.findall(r"`(\w+)`", row[2])
     ]
@@ -99,8 +99,8 @@ def test_the_schedules_by_hand_are_those_of_the_simulator() -> None:
 @pytest.mark.parametrize("page", sorted(DESIGN.glob("*.md")), ids=lambda page: page.name)
 def test_functions_that_a_page_names_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    code = "\n".join(path.read_text(encoding="utf-8") for path in (CORE / "src").rglob("*.cc"))
-    headers = "\n".join(path.read_text(encoding="utf-8") for path in (CORE / "include").rglob("*.h"))
+    code = "\n".join(path.read_text(encoding="utf-8") for path in (CORE / "core").rglob("*.cc"))
+    headers = "\n".join(path.read_text(encoding="utf-8") for path in (CORE / "core").rglob("*.h"))
     for name in re.findall(r"`((?:Channel|Store|UpdateRule|Worker)::\w+)`", text):
         member = name.split("::")[1]
         assert name in code or re.search(rf"\b{member}\(", headers), f"{page.name} names {name}"

@@ -15,8 +15,10 @@ import pytest
 MODULES = [
     "adaps",
     "adaps.checkpoint",
+    "adaps.policy",
     "autoada",
     "adabench.backends.protocol",
+    "adabench.backends.policies.protocol",
     "adabench.usecases.protocol",
     "adabench.results.record",
 ]
@@ -38,7 +40,8 @@ def public(module_name: str) -> Iterator[Documented]:
         value = getattr(module, name)
         where = f"{module_name}.{name}"
         if inspect.isclass(value):
-            yield Documented(where, _doc(value), _fields(value))
+            described = "\n".join(_doc(base) for base in value.__mro__ if base.__module__ == value.__module__)
+            yield Documented(where, described, _fields(value))
             for member, defined in vars(value).items():
                 inherited = any(
                     member in vars(base) and _doc(vars(base)[member]) for base in value.__mro__[1:]

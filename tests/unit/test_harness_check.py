@@ -11,7 +11,7 @@ import pytest
 from adabench.harness.checks import check_backend, check_usecase
 from adabench.harness.launch.fork_server import ForkServer
 from adabench.harness.launch.local import Outcome
-from adabench.harness.plugins.registry import load_usecase
+from adabench.harness.plugins.registry import load_usecase, names
 from adabench.harness.trial.spec import RankResult, TrialSpec
 
 
@@ -61,7 +61,7 @@ def test_a_backend_that_drops_batches_is_found_out(
     assert all(("samples, where its workers were given" in one.detail) is not kept for one in samples)
 
 
-@pytest.mark.parametrize("name", ["ctr", "gcn"])
+@pytest.mark.parametrize("name", sorted(names("usecase")))
 def test_use_cases_refuse_data_that_are_not_there(name: str) -> None:
     assert check_usecase._unused(load_usecase(name)).ok
 

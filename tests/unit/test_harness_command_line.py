@@ -15,7 +15,7 @@ from adabench.harness.cli import commands_results
 from adabench.harness.cli.main import main
 from adabench.harness.cli.options import study_from
 from adabench.harness.plugins.describe import parameter_rows
-from adabench.harness.plugins.registry import load_backend, load_usecase
+from adabench.harness.plugins.registry import load_backend, load_builder, load_usecase
 
 
 def said(monkeypatch: pytest.MonkeyPatch, capsys: Any, *arguments: str) -> tuple[int, str, str]:
@@ -37,8 +37,9 @@ def test_options_with_several_values_add_up() -> None:
     study = study_from(None, None, {**overrides, "workers": []}, None)
     assert [one.name for one in study.usecases] == ["ctr", "gcn"]
     assert [one.name for one in study.backends] == ["manual", "prefetch"]
-    assert (study.nodes, study.workers) == ([1, 2], [1])
-    assert study.network == ["lan", "slow", "0.5ms,2gbit"]
+    assert [(one.nodes, one.workers, one.network) for one in study.settings] == [
+        (nodes, 1, network) for nodes in (1, 2) for network in ("lan", "slow", "0.5ms,2gbit")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -81,8 +82,10 @@ def test_a_list_tells_parameters_with_type_default_and_meaning() -> None:
     rows = {row[0]: row[1:] for row in parameter_rows(load_backend("prefetch").Options)}
     assert rows["lookahead"] == ["int", "20", "Batches announced ahead of their use"]
     assert rows["timing"][:2] == ["on|off", "on"]
-    assert rows["techniques"][:2] == ["choice", "adaptive"]
-    assert rows["techniques"][2].endswith("(adaptive, replication, relocation, static, full_replication)")
+    assert rows["policy"][:2] == ["text", "adaptive"]
+    technique = {row[0]: row[1:] for row in parameter_rows(load_builder("uniform").Options)}["technique"]
+    assert technique[:2] == ["choice", "adaptive"]
+    assert technique[2].endswith("(adaptive, relocation, replication, static, full_replication)")
     for name in ("ctr", "gcn"):
         params = load_usecase(name).Params
         rows = {row[0]: row[1:] for row in parameter_rows(params)}

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -20,6 +21,7 @@ from adabench.harness.planning.plan import cells_of, with_repeats
 from adabench.harness.planning.study import Study, load_study
 from adabench.harness.session import execute, open_session
 from adabench.harness.session.execute import Policy, run_session
+from adabench.harness.session.one_run import Attempt, SessionContext
 from adabench.harness.session.progress import failure_lines
 from adabench.results.record import PlannedRun, Run, Seconds, Status
 from adabench.results.store import list_sessions
@@ -34,12 +36,12 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], list[tuple[st
     def install(answer: Answer) -> list[tuple[str, int, int]]:
         calls: list[tuple[str, int, int]] = []
 
-        def execute_run(planned: PlannedRun, cell: Any, attempt: int, *rest: Any) -> Run:
+        def execute_run(given: Attempt, context: SessionContext, supervision: Any) -> Run:
+            planned, attempt = given.planned, given.number
             calls.append((planned.backend, planned.block, attempt))
             status, seconds = answer(planned, attempt)
-            fields = {name: getattr(planned, name) for name in PlannedRun.__struct_fields__}
             return Run(
-                **fields,
+                **msgspec.structs.asdict(planned),
                 run_id=f"{planned.backend}{planned.block}{attempt}",
                 session="s",
                 data=None,

@@ -9,6 +9,7 @@ import msgspec
 import psutil
 import pytest
 
+from adabench.harness.launch import fork_server
 from adabench.harness.launch.fork_server import ForkServer, ForkServerError
 from adabench.harness.launch.local import launch_unrecorded
 from adabench.harness.plugins.registry import load_usecase, modules, names
@@ -19,7 +20,15 @@ GROUP = "adabench.harness.launch.group:run_group"
 
 def spec(nodes: int = 2) -> TrialSpec:
     params = msgspec.to_builtins(msgspec.convert({"rows": 2048, "epochs": 1}, load_usecase("ctr").Params))
-    return TrialSpec(usecase="ctr", params=params, backend="manual", options={}, nodes=nodes)
+    return TrialSpec(
+        usecase="ctr",
+        params=params,
+        backend="manual",
+        options={},
+        nodes=nodes,
+        workers=1,
+        network="loopback",
+    )
 
 
 def test_nothing_of_ours_starts_a_thread_when_it_is_imported_so_every_run_may_be_a_fork() -> None:
@@ -34,6 +43,7 @@ def test_a_module_that_starts_a_thread_is_refused(tmp_path: Path, monkeypatch: p
     code = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     (tmp_path / "starts_a_thread.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(fork_server, "MODULES", ())  # these are imported well
     with ForkServer(["starts_a_thread"]) as server:
         with pytest.raises(ForkServerError, match=r"cannot be started: one of .*starts_a_thread starts"):
             server.start()
@@ -98,12 +108,11 @@ def test_ranks_are_like_new_processes(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len({one["random"] for one in said}) == len({one["numpy"] for one in said}) == 4
 
 
-def test_a_group_that_is_killed_has_a_signals_exit_code(tmp_path: Path) -> None:
+def test_a_group_that_is_killed_has_a_signals_exit_code(tmp_path: Path, warm: ForkServer) -> None:
     file = tmp_path / "spec.json"
     file.write_bytes(msgspec.json.encode(msgspec.structs.replace(spec(), folder=str(tmp_path))))
-    with ForkServer() as server, (tmp_path / "out").open("ab") as output:
-        server.start()
-        group = server.fork(GROUP, [str(file)], {}, output.fileno(), output.fileno())
+    with (tmp_path / "out").open("ab") as output:
+        group = warm.fork(GROUP, [str(file)], {}, output.fileno(), output.fileno())
         os.kill(group.pid, signal.SIGKILL)
         assert group.wait(600) == -signal.SIGKILL
         assert group.end() == -signal.SIGKILL

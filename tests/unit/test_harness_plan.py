@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import replace
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from adabench.harness.planning.cell import Cell
 from adabench.harness.planning.plan import cells_of, order
@@ -16,7 +15,15 @@ from tests.records import make_run
 
 
 def cells(count: int, usecase: str = "ctr") -> list[Cell]:
-    base = Cell(usecase, "b", {"epochs": 3}, {}, 2, 1, "loopback", None)
+    base = Cell(
+        usecase=usecase,
+        backend="b",
+        params={"epochs": 3},
+        options={},
+        nodes=2,
+        workers=1,
+        network="loopback",
+    )
     return [replace(base, backend=f"b{number}") for number in range(count)]
 
 
@@ -97,7 +104,7 @@ def test_what_has_no_links_is_one_cell_on_every_network() -> None:
 
 def test_a_cell_that_was_skipped_once_is_not_tried_again() -> None:
     plan = order(cells(2), 2, 1, False)
-    first = msgspec.structs.replace(recorded(plan[0], "skipped"), reason="no links")
+    first = replace(recorded(plan[0], "skipped"), reason="no links")
     again = next(run for run in plan[2:] if run.cell == plan[0].cell)
     assert obstacle(again, [first]) == "no links"
 
@@ -125,6 +132,7 @@ def test_identity_covers_everything_that_defines_a_cell() -> None:
         replace(base, network="lan"),
         replace(base, pinned=True),
         replace(base, interleaved=True),
+        replace(base, interleaved=True, turn_steps=3),
         replace(base, data="sha256:1"),
         replace(base, source="abc"),
     ]

@@ -14,7 +14,15 @@ from adabench.harness.planning.study import load_study
 
 def cells() -> list[Cell]:
     return [
-        Cell("ctr", backend, {"dim": dim}, {"lookahead": 20}, nodes, 1, "loopback", None)
+        Cell(
+            usecase="ctr",
+            backend=backend,
+            params={"dim": dim},
+            options={"lookahead": 20},
+            nodes=nodes,
+            workers=1,
+            network="loopback",
+        )
         for backend in ("manual", "prefetch")
         for dim in (8, 16)
         for nodes in (1, 2)

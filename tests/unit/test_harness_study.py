@@ -36,7 +36,8 @@ def test_a_study_file_over_defaults(tmp_path: Path) -> None:
     # What the selection itself says wins over the table.
     assert study.usecases[0].values == {"dim": ["8"], "epochs": [1, 2]}
     assert study.backends[0].values == {"lookahead": [10]}
-    assert (study.nodes, study.workers, study.repeats, study.timeout) == ([1, 2], [1], 4, 300)
+    assert [(one.nodes, one.workers) for one in study.settings] == [(1, 1), (2, 1)]
+    assert (study.repeats, study.timeout) == (4, 300)
     assert study.data == {"ctr": str((tmp_path / "criteo").resolve())}
     assert study.targets == {"ctr": {"auc": 0.74}}
 
@@ -51,7 +52,8 @@ def test_the_command_line_over_a_study_file(tmp_path: Path) -> None:
     }
     study = load_study(write(tmp_path, GOOD), "study", overrides)
     assert [selected.name for selected in study.backends] == ["prefetch", "manual"]
-    assert (study.nodes, study.repeats, study.network) == ([3], 7, ["lan"])
+    assert [(one.nodes, one.network) for one in study.settings] == [(3, "lan")]
+    assert study.repeats == 7
     assert study.data == {"ctr": str(Path("here").resolve())}
 
 

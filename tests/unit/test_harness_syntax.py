@@ -27,6 +27,15 @@ def test_names_parameters_and_several_values() -> None:
     ]
 
 
+def test_a_value_may_have_brackets_of_its_own() -> None:
+    text = "manual[policy=nups[times=50,x=1],lapse,nups[times=9],lookahead=0,10],single"
+    policies = ["nups[times=50,x=1]", "lapse", "nups[times=9]"]
+    assert parse_selections(text) == [
+        Selection("manual", {"policy": policies, "lookahead": ["0", "10"]}),
+        Selection("single", {}),
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -34,7 +43,10 @@ def test_names_parameters_and_several_values() -> None:
         ("a,,b", "'' is not of the form name"),
         ("a[x=1", "brackets of 'a\\[x=1' do not match"),
         ("a]x=1[", "do not match"),
-        ("a[[x=1]]", "do not match"),
+        ("a[[x=1]]", "'\\[x=1\\]' in .* is not of the form param=value"),
+        ("a[x=b[1]", "do not match"),
+        ("a[x=1]]b[", "do not match"),
+        ("a[x=1]b[y=2]", "is not of the form name"),
         ("a[1]", "'1' in 'a\\[1\\]' is not of the form param=value"),
         ("a[x=]", "'x=' in 'a\\[x=\\]' is not of the form param=value"),
         ("a[x=1,]", "'' in .* is not of the form param=value"),
@@ -54,9 +66,9 @@ def test_every_combination_of_values() -> None:
 
 
 def test_text_becomes_the_type_that_the_plugin_declares() -> None:
-    given = {"lookahead": "50", "timing": "off", "techniques": "static", "hidden": "32x16"}
+    given = {"lookahead": "50", "timing": "off", "policy": "static", "hidden": "32x16"}
     checked = convert_params(Shapes, given, "backend 'x'")
-    assert checked == Shapes(lookahead=50, timing=False, techniques="static", hidden=(32, 16))
+    assert checked == Shapes(lookahead=50, timing=False, policy="static", hidden=(32, 16))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +78,7 @@ def test_text_becomes_the_type_that_the_plugin_declares() -> None:
         ({"lookahead": "many"}, "parameter lookahead of backend 'x' cannot be 'many': expected `int`"),
         ({"lookahead": 1.5}, "parameter lookahead of backend 'x' cannot be 1.5: expected `int`"),
         ({"timing": "maybe"}, "parameter timing of backend 'x' cannot be 'maybe'"),
-        ({"techniques": "magic"}, "parameter techniques of backend 'x' cannot be 'magic'"),
+        ({"policy": 3}, "parameter policy of backend 'x' cannot be 3: expected `str`"),
         ({"hidden": "32xwide"}, "parameter hidden of backend 'x' cannot be '32xwide'"),
     ],
 )

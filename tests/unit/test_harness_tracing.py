@@ -30,11 +30,19 @@ def test_rows_from_the_most_to_the_least_used_are_traced() -> None:
     assert rows_to_trace(usecase, range(2)) == {"large": [0, 1]}
 
 
-def test_a_traced_run_tells_the_life_of_its_rows() -> None:
+def test_a_traced_run_tells_the_life_of_its_rows(warm: ForkServer) -> None:
     params = msgspec.to_builtins(msgspec.convert({"rows": 8192, "epochs": 1}, load_usecase("ctr").Params))
-    spec = TrialSpec(usecase="ctr", params=params, backend="manual", options={}, nodes=2, trace=True)
-    with ForkServer() as server:
-        outcome = launch_unrecorded(server, spec, 120)
+    spec = TrialSpec(
+        usecase="ctr",
+        params=params,
+        backend="manual",
+        options={},
+        nodes=2,
+        workers=1,
+        network="loopback",
+        trace=True,
+    )
+    outcome = launch_unrecorded(warm, spec, 120)
     assert outcome.status == "ok", outcome.reason
     frames = [pd.DataFrame(result.trace) for result in outcome.results]
     found = lives(frames)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from adabench.harness.errors import UsageError
-from adabench.harness.trial.turns import Participant, Turn, in_turns
+from adabench.harness.trial.turns import Participant, TurnTaker, in_turns
 
 EPOCHS = 3
 
@@ -26,7 +26,7 @@ class MadeUp:
 
     def participant(self, name: str, workers: int = 1, epochs: int = EPOCHS) -> Participant[str]:
         def work(address: str) -> None:
-            turn = Turn(address)
+            turn = TurnTaker(address)
             for epoch in range(epochs):
                 turn.wait()
                 self.events.append(f"{name} {epoch}")
@@ -79,7 +79,7 @@ def test_turns_of_some_steps_let_workers_wait_for_one_another_at_the_end_of_an_e
         together = threading.Barrier(2)
 
         def work(worker: int) -> None:
-            turn = Turn(address, steps=2)
+            turn = TurnTaker(address, steps=2)
             for epoch in range(2):
                 turn.wait()
                 for step in range((2, 7)[worker]):
@@ -125,7 +125,7 @@ def test_a_run_that_ends_early_leaves_the_turns_to_the_others() -> None:
     runs = MadeUp()
 
     def dies(address: str, given_up: Callable[[], bool]) -> str:
-        turn = Turn(address)
+        turn = TurnTaker(address)
         turn.wait()
         turn.close()
         return "died"
@@ -143,7 +143,7 @@ def test_an_error_gives_up_the_other_runs() -> None:
         raise OSError("no space left")
 
     def waits(address: str, given_up: Callable[[], bool]) -> str:
-        threading.Thread(target=_wait_in_vain, args=(Turn(address),)).start()
+        threading.Thread(target=_wait_in_vain, args=(TurnTaker(address),)).start()
         while not given_up():
             threading.Event().wait(0.001)
         stopped.set()
@@ -169,14 +169,14 @@ def test_a_temporary_folder_whose_name_is_too_long_is_told(
     assert list(folder.iterdir()) == []
 
 
-def _wait_in_vain(turn: Turn) -> None:
+def _wait_in_vain(turn: TurnTaker) -> None:
     with pytest.raises(ConnectionError, match="the harness that lets the runs take turns is gone"):
         turn.wait()
     turn.close()
 
 
-def test_a_run_without_company_never_waits(tmp_path: Path) -> None:
-    turn = Turn(None)
+def test_a_run_that_has_the_machine_for_itself_never_waits(tmp_path: Path) -> None:
+    turn = TurnTaker(None)
     turn.wait()
     turn.step()
     turn.at_end()

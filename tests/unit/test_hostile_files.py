@@ -22,7 +22,10 @@ from adabench.usecases.ctr.generate import generate
 from adabench.usecases.ctr.read_npy import DENSE, SPARSE
 from adabench.usecases.ctr.read_npy import LABELS as LABELS_FILE
 from adabench.usecases.gcn.load import load as load_gcn
+from adabench.usecases.kge.data import load as load_triples
+from adabench.usecases.mf.data import load as load_ratings
 from adabench.usecases.protocol import DataError
+from adabench.usecases.word2vec.data import load as load_text
 from tests.graph_files import EDGES, LABELS, write_musae, write_npz, write_ogb, write_planetoid
 
 one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -145,9 +148,39 @@ def write_npy(folder: Path) -> Path:
     return folder
 
 
+def write_ratings(folder: Path) -> Path:
+    lines = [f"{row % 4},item{row % 3},{1 + row % 5},x" for row in range(12)]
+    (folder / "ratings.csv").write_text("\n".join(["userId,movieId,rating,timestamp", *lines, ""]))
+    return folder
+
+
+def write_openke(folder: Path) -> Path:
+    for name in ("train", "valid", "test"):
+        (folder / f"{name}2id.txt").write_text("2\n0 1 0\n2 1 1\n")
+    for name in ("entity", "relation"):
+        (folder / f"{name}2id.txt").write_text("3\n")
+    return folder
+
+
+def write_triples(folder: Path) -> Path:
+    for name in ("train.txt", "dev.tsv", "test.del"):
+        (folder / name).write_text("a\tr\tb\nb\ts\tc\n")
+    return folder
+
+
+def write_text(folder: Path) -> Path:
+    (folder / "text.txt").write_text("one two three four\n" * 40)
+    (folder / "pairs.tsv").write_text("one\ttwo\t1\none\tthree\t2\ntwo\tfour\t0.5\n")
+    return folder
+
+
 LAYOUTS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
     "criteo text": (write_raw, lambda path: load_ctr(path, 0)),
     "criteo arrays": (write_npy, lambda path: load_ctr(path, 0)),
+    "ratings": (write_ratings, lambda path: load_ratings(path, 0)),
+    "openke": (write_openke, lambda path: load_triples(path, 0)),
+    "triples": (write_triples, lambda path: load_triples(path, 0)),
+    "text": (write_text, lambda path: load_text(path, 0, 1)),
     "musae": (write_musae, lambda path: load_gcn("github", path)),
     "ogb": (write_ogb, lambda path: load_gcn("ogbn-mine", path)),
     "planetoid": (write_planetoid, lambda path: load_gcn("cora", path)),

@@ -1,15 +1,21 @@
-"""Who may import whom. Imports inside functions count too."""
+"""Who may import or include whom. Imports inside functions count too."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PROTOCOLS = ("adabench.backends.protocol", "adabench.usecases.protocol")
+PROTOCOLS = (
+    "adabench.backends.protocol",
+    "adabench.backends.policies.protocol",
+    "adabench.usecases.protocol",
+)
 
 # Folder -> its own import name, and what else of the project it may import.
 ARROWS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -28,14 +34,33 @@ ARROWS: dict[str, tuple[str, tuple[str, ...]]] = {
 LIGHT = ("results", "analysis")
 ROOMS = ("errors", "machine", "plugins", "planning", "trial", "launch", "session", "checks", "cli")
 """Of the harness; each may import those before it."""
+CORE_ROOMS = ("common", "store", "transport", "protocol", "node")
+"""Of the C++ server; each may include those before it."""
+FLOORS = (
+    ("access", "random_state", "transfer", "freshness", "guard", "lookahead"),
+    ("rows", "position"),
+    ("table",),
+    ("parameter", "optimizers", "steps"),
+    ("adoption", "negatives", "schedules", "shards"),
+    ("layout", "state"),
+    ("management",),
+    ("dense",),
+    ("shared",),
+    ("parts", "checkpoint"),
+    ("calls",),
+    ("model",),
+    ("unwrap",),
+    ("loop",),
+    ("intent",),
+    ("ahead",),
+    ("dataloader",),
+)
+"""Of AutoAda; each may import those below it. What model and loader have to agree about is in `steps`."""
 
 
 def imports(folder: str) -> Iterator[tuple[Path, str]]:
     nested = [ROOT / other for other in ARROWS if other.startswith(f"{folder}/")]
     for file in sorted((ROOT / folder).rglob("*.py")):
-        # A script beside recorded sessions, which is no part of the package.
-        if file.is_relative_to(ROOT / "results" / "reference"):
-            continue
         if any(inner in file.parents for inner in nested):
             continue
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -69,6 +94,48 @@ def test_rooms_of_the_harness_import_those_before_them() -> None:
         if room in rooms and inside(name, "adabench.harness"):
             other = name.split(".")[2]
             assert ROOMS.index(other) <= ROOMS.index(room), f"{file} imports {name}"
+
+
+def test_rooms_of_the_server_include_those_before_them() -> None:
+    core = ROOT / "csrc" / "core"
+    rooms = sorted(path.name for path in core.iterdir() if path.is_dir())
+    assert rooms == sorted(CORE_ROOMS)
+    for file in sorted(core.rglob("*.*")):
+        room = file.relative_to(core).parts[0]
+        text = file.read_text(encoding="utf-8")
+        for other, name in re.findall(r'^#include "(?:(\w+)/)?([^"]+)"', text, re.MULTILINE):
+            assert other in rooms, f"{file} includes {name} without its room"
+            assert CORE_ROOMS.index(other) <= CORE_ROOMS.index(room), f"{file} includes {other}/{name}"
+
+
+@pytest.mark.parametrize("folder", ["core", "bindings"])
+def test_the_server_uses_no_streams(folder: str) -> None:
+    """With another copy of the C++ library in the process, a stream may find that one's locale and crash."""
+    for file in sorted((ROOT / "csrc" / folder).rglob("*.*")):
+        used = re.findall(r"#include <(\w*stream|iomanip|locale|regex)>", file.read_text(encoding="utf-8"))
+        assert used == [], f"{file} includes {used}"
+
+
+def test_floors_of_autoada_import_those_below_them() -> None:
+    folder = ROOT / "backends" / "autoada"
+    floor = {name: number for number, names in enumerate(FLOORS) for name in names}
+    rooms = {
+        path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()
+    }
+    assert rooms - {"__init__"} == set(floor)
+    for file, name in imports("backends/autoada"):
+        room = file.relative_to(folder).parts[0].removesuffix(".py")
+        if room != "__init__" and inside(name, "autoada"):
+            other = name.split(".")[1]
+            assert other == room == "access" or floor[other] < floor[room], f"{file} imports {name}"
+
+
+def test_files_of_access_prediction_import_each_other_one_way() -> None:
+    graph: dict[str, set[str]] = {}
+    for file, name in imports("backends/autoada"):
+        if inside(name, "autoada.access") and file.parent.name == "access" and file.stem != "__init__":
+            graph.setdefault(file.stem, set()).add(name.split(".")[2])
+    assert list(TopologicalSorter(graph).static_order())  # CycleError names the circle
 
 
 @pytest.mark.parametrize("folder", LIGHT)

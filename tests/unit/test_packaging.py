@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
 import venv
 import zipfile
+from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 import adabench
+from tests.conftest import Python
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -42,14 +46,27 @@ def test_folder_of_the_repository_is_no_package(folder: str) -> None:
 
 
 @pytest.mark.parametrize("first", ["", "import autoada; "])
-def test_autoada_has_one_name_only(first: str) -> None:
-    process = run_python(first + "import adabench.backends.autoada")
+def test_autoada_has_one_name_only(first: str, python: Python) -> None:
+    code = first + "import adabench.backends.autoada"
+    process = python("-c", code) if first else run_python(code)  # the former has imported autoada before
     assert process.returncode == 1
     assert "ImportError: this folder is the package 'autoada'" in process.stderr.splitlines()[-1]
 
 
 def test_version_is_the_distributions() -> None:
     assert adabench.__version__ == version("adabench")
+
+
+def test_the_changelog_has_an_entry_per_version_with_its_date() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    entries = dict(re.findall(r"^## \[(.*?)\](?: - (.*))?$", changelog, re.MULTILINE))
+    assert entries.pop("Unreleased", "") == ""
+    released = [Version(one) for one in entries]
+    assert released == sorted(released, reverse=True)
+    assert all(date.fromisoformat(day) for day in entries.values())
+    declared = Version(project["project"]["version"])
+    assert declared > released[0] if declared.is_devrelease else declared == released[0]
 
 
 @pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])

@@ -46,7 +46,7 @@ def test_every_command_is_listed_with_every_option(monkeypatch: pytest.MonkeyPat
     found = {usage.split(" [")[0]: dict(parameters) for usage, _, parameters in commands()}
     monkeypatch.delitem(sys.modules, "command_reference")
     assert {"adabench run", "adabench list", "adabench data fetch"} <= found.keys()
-    assert "-r, --repeats <str>" in found["adabench run"]
+    assert "-r, --repeats N" in found["adabench run"]
     assert all(text and parameters is not None for _, text, parameters in commands())
     for options in found.values():
         assert all(meaning for meaning in options.values())
@@ -54,7 +54,7 @@ def test_every_command_is_listed_with_every_option(monkeypatch: pytest.MonkeyPat
 
 def test_the_page_of_records_shows_every_class_of_them() -> None:
     assert "automodule:: adabench.results.record\n   :members:" in text_of("records")
-    for name in ("Run", "Session", "PlannedRun", "Seconds", "Noise", "Link", "Budget", "Git"):
+    for name in ("Run", "RunSettings", "Session", "PlannedRun", "Seconds", "Noise", "Link", "Budget", "Git"):
         assert name in record.__all__
 
 

@@ -85,7 +85,7 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
     with store.runs_file.open("ab") as file:
         file.write(b'{"schema": 1}\n')
     store.append(a_run())
-    with pytest.raises(RecordError, match=r"runs\.jsonl, line 2, is not a run's record: .*run_id"):
+    with pytest.raises(RecordError, match=r"runs\.jsonl, line 2, is not a run's record: .*missing"):
         store.runs()
 
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+from adabench.harness.launch.fork_server import Fork, ForkServer
 from tests.conftest import free_port
+from tests.warm import RUN_PYTHON, whole
 
 ROOT = Path(__file__).resolve().parents[3]
 SCENARIOS: dict[str, dict[str, Any]] = {
@@ -48,14 +48,15 @@ SCENARIOS: dict[str, dict[str, Any]] = {
 
 
 class Job:
-    """A job of two agents in a folder."""
+    """A job of two agents in a folder; they are forks of `server`, and need not import PyTorch."""
 
-    def __init__(self, folder: Path, scenario: dict[str, Any], seconds: float) -> None:
+    def __init__(self, server: ForkServer, folder: Path, scenario: dict[str, Any], seconds: float) -> None:
+        self._server = server
         self._folder = folder
         self._scenario = scenario
         self._port = free_port()
         self._deadline = time.monotonic() + seconds
-        self._agents: list[subprocess.Popen[bytes]] = []
+        self._agents: list[Fork] = []
 
     def run(self) -> list[dict[str, Any]]:
         """What each rank found; AssertionError with what was said, if an agent fails."""
@@ -64,16 +65,11 @@ class Job:
             if self._scenario.get("joins"):
                 self._await("0-of-1-came-*")
             self._start(1)
-            for agent in self._agents:
-                agent.wait(max(self._deadline - time.monotonic(), 0.1))
-        except subprocess.TimeoutExpired:
-            raise AssertionError("not done in time\n" + self._said()) from None
+            codes = [agent.wait(max(self._deadline - time.monotonic(), 0.1)) for agent in self._agents]
         finally:
             for agent in self._agents:
-                if agent.poll() is None:
-                    os.killpg(agent.pid, signal.SIGKILL)
-                agent.wait()
-        codes = [agent.returncode for agent in self._agents]
+                agent.end()
+        assert None not in codes, "not done in time\n" + self._said()
         assert codes == [0, 0], f"the agents ended with {codes}\n{self._said()}"
         assert (self._folder / "died").exists(), "the fault did not come"
         return [json.loads((self._folder / f"result-{rank}.json").read_text()) for rank in range(2)]
@@ -87,7 +83,7 @@ class Job:
         )
         nodes = "1:2" if self._scenario.get("joins") else "2"
         command = [
-            *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}", "--nproc-per-node=1"),
+            *("-m", "torch.distributed.run", f"--nnodes={nodes}", "--nproc-per-node=1"),
             *("--max-restarts=3", "--local-addr=127.0.0.1", *at),
             *(["--rdzv-conf=last_call_timeout=1"] if backend == "c10d" else []),
             *("-m", "tests.integration.agents.rank", str(self._folder)),
@@ -97,16 +93,10 @@ class Job:
         # With this, rank 0 holds one.
         own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if self._scenario.get("joins") else {}
         with (self._folder / f"agent-{number}.log").open("wb") as log:
-            # A session of its own: what an agent leaves behind can be ended with it.
+            environment = whole({**os.environ, "OMP_NUM_THREADS": "1", **own_store})
+            arguments = [str(ROOT), *command]
             self._agents.append(
-                subprocess.Popen(
-                    command,
-                    cwd=ROOT,
-                    env={**os.environ, "OMP_NUM_THREADS": "1", **own_store},
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
+                self._server.fork(RUN_PYTHON, arguments, environment, log.fileno(), log.fileno())
             )
 
     def _await(self, pattern: str) -> None:
@@ -119,26 +109,28 @@ class Job:
         return "\n".join(path.read_text() for path in sorted(self._folder.glob("*[rg]*-*")))
 
 
-def trial(scenario: str, folder: Path, seconds: float = 240.0) -> None:
+def trial(server: ForkServer, scenario: str, folder: Path, seconds: float = 240.0) -> None:
     """Raise AssertionError unless both ranks end with exact sums after the fault."""
     expected = {"world": 2, "sums": [20.0 * 3]}
-    found = Job(folder, SCENARIOS[scenario], seconds).run()
+    found = Job(server, folder, SCENARIOS[scenario], seconds).run()
     assert found == [expected, expected], found
 
 
 def main() -> None:
     good, number = 0, int(sys.argv[1])
-    for index in range(number):
-        name = list(SCENARIOS)[index % len(SCENARIOS)]
-        begin = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="agents-") as folder:
-            try:
-                trial(name, Path(folder))
-                good += 1
-                said = "good"
-            except AssertionError as error:
-                said = f"BAD: {error}"
-        print(f"{index + 1}: {name}: {said} ({time.monotonic() - begin:.1f} s)", flush=True)
+    with ForkServer() as server:
+        server.start()
+        for index in range(number):
+            name = list(SCENARIOS)[index % len(SCENARIOS)]
+            begin = time.monotonic()
+            with tempfile.TemporaryDirectory(prefix="agents-") as folder:
+                try:
+                    trial(server, name, Path(folder))
+                    good += 1
+                    said = "good"
+                except AssertionError as error:
+                    said = f"BAD: {error}"
+            print(f"{index + 1}: {name}: {said} ({time.monotonic() - begin:.1f} s)", flush=True)
     print(f"{good} of {number}")
 
 

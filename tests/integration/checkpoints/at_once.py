@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 import adaps
-from adaps import _editions
+from adaps.checkpoint import _editions
 
 TRIES, THREADS = 40, 2
 

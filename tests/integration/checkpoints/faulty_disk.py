@@ -1,8 +1,8 @@
 """A disk that kills its process at a chosen call, and then forgets what was not yet on it.
 
-It takes the place of the functions of `adaps._disk` in a process that is to die. What the operating system
-would lose in a power failure, a killed process loses nothing of; so the dying process says what it had not
-synchronised, and `lose` does that to the files.
+It takes the place of the functions of `adaps.checkpoint._disk` in a process that is to die. What the
+operating system would lose in a power failure, a killed process loses nothing of; so the dying process says
+what it had not synchronised, and `lose` does that to the files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from adaps import _disk
+from adaps.checkpoint import _disk
 
 CHANGING = (
     *("create", "write_at", "sync", "sync_folder", "link", "make_folder", "remove_file", "remove_folder"),

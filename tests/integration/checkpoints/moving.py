@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -70,10 +71,20 @@ def main() -> None:
     ]
     counts = np.array(given["counts"] or [0.0] * ROWS)
     restore = given["counts"] is not None
-    with adaps.Node(tables, workers=WORKERS, channels=2, techniques=given["technique"]) as node:
+    managed: dict[str, Any] = (
+        {"policy": adaps.Policy.parse(given["policy"])}
+        if "policy" in given
+        else {"techniques": given["technique"]}
+    )
+    with adaps.Node(tables, workers=WORKERS, channels=2, **managed) as node:
         on_threads(WORKERS, partial(work, node, Path(given["directory"]), counts, restore, given["turns"]))
     stats = node.stats()
-    report(counts=counts.tolist(), relocations=stats["relocations"], replicas=stats["replicas"])
+    report(
+        counts=counts.tolist(),
+        relocations=stats["relocations"],
+        replicas=stats["replicas"],
+        tables={table.name: table.stats() for table in node.tables},
+    )
 
 
 if __name__ == "__main__":

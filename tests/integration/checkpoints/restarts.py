@@ -1,4 +1,7 @@
-"""Trains under torchrun; told so, rank 1 is killed once, amid the second epoch, between two checkpoints."""
+"""Trains, and writes what came of it; if it is to die, rank 1 is killed once, amid the second epoch.
+
+That is between two checkpoints; the agent of torchrun has to start the ranks again.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,10 @@ EPOCHS, BATCHES, EVERY, DIES_AT = 3, 12, 5, 8
 
 
 def main() -> None:
-    directory, dies = Path(sys.argv[1]), sys.argv[2] == "dies"
+    given = json.loads(sys.argv[1])
+    directory = Path(given["directory"])
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    first_life = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    dies = given["dies"] and rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     torch.manual_seed(rank)
     plain = clicks(seed=rank)
     optimizer = torch.optim.Adagrad(plain.parameters(), lr=0.1)
@@ -39,7 +43,7 @@ def main() -> None:
             loss_of(model, batch).backward()
             optimizer.step()
             steps += 1
-            if dies and first_life and rank == 1 and steps == BATCHES + DIES_AT:
+            if dies and steps == BATCHES + DIES_AT:
                 os.kill(os.getpid(), signal.SIGKILL)
             if steps % EVERY == 0:
                 model.checkpoint(directory, loader, {"steps": steps})
@@ -48,8 +52,7 @@ def main() -> None:
         losses = [loss_of(model.eval(), batch).item() for batch in batches(BATCHES, world, rank)]
     model.worker.barrier()
     model.close()
-    result = {"restored": restored, "steps": steps, "loss": sum(losses) / len(losses)}
-    (directory / f"result-{rank}.json").write_text(json.dumps(result))
+    print(json.dumps({"restored": restored, "steps": steps, "loss": sum(losses) / len(losses)}))
 
 
 if __name__ == "__main__":

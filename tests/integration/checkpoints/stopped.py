@@ -27,7 +27,7 @@ import numpy as np
 
 import adaps
 import adaps.checkpoint
-from adaps import _disk
+from adaps.checkpoint import _disk
 
 ROWS = 40
 CALLS = [name for name in _disk.__all__ if name not in ("naming", "process")]

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from rich.console import Console
 
 from adabench.harness.machine.environment import capture
@@ -22,7 +23,8 @@ from adabench.harness.planning.plan import cells_of
 from adabench.harness.planning.study import load_study
 from adabench.harness.session import execute, open_session
 from adabench.harness.session.execute import Policy, run_session
-from adabench.results.record import PlannedRun, Run, Seconds
+from adabench.harness.session.one_run import Attempt
+from adabench.results.record import Run, Seconds
 from adabench.results.store import SessionStore
 
 SECONDS_OF_A_RUN = 0.002
@@ -65,11 +67,10 @@ def main(folder: Path, seed: int) -> None:
     sys.exit(os.waitstatus_to_exitcode(status))
 
 
-def made_up(planned: PlannedRun, *rest: Any) -> Run:
+def made_up(attempt: Attempt, *rest: Any) -> Run:
     time.sleep(SECONDS_OF_A_RUN)
-    fields = {name: getattr(planned, name) for name in PlannedRun.__struct_fields__}
     return Run(
-        **fields,
+        **msgspec.structs.asdict(attempt.planned),
         run_id=os.urandom(ID_BYTES).hex(),
         session="s",
         data=None,

@@ -167,7 +167,7 @@ class Checkpointed(nn.Module):
 
 
 class Siamese(nn.Module):
-    """One table several times a forward, under `vmap` too."""
+    """One table several times per forward, under `vmap` too."""
 
     def __init__(self) -> None:
         super().__init__()

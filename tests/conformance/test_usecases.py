@@ -1,0 +1,126 @@
+"""Every use case keeps its promises, trains alike with every backend, and has exact intent."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from itertools import chain, islice, repeat
+from typing import Any
+
+import pytest
+import torch
+
+from adabench.backends.protocol import Cluster, Unavailable
+from adabench.harness.checks.check_usecase import check_usecase
+from adabench.harness.plugins.registry import load_backend, load_usecase, names
+from adabench.usecases.protocol import Placed, UseCase
+from tests.models.observer import Observer
+
+USECASES = sorted(name for name, origin in names("usecase").items() if origin == "built in")
+BACKENDS = sorted(name for name in names("backend") if load_backend(name).distributed)
+STEPS = 12
+LEARNED_AFTER = 6
+"""Steps until prediction has seen enough batches."""
+
+
+@functools.cache
+def usecase_of(name: str) -> UseCase:
+    kind = load_usecase(name)
+    return kind(kind.Params(), None, 1)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    made: list[Any] = []
+
+    def share(make: Callable[[], Any]) -> Any:
+        made.append(make())
+        return made[-1]
+
+    yield Cluster(rank=0, world_size=1, worker=0, workers=1, seed=1, network="loopback", share=share)
+    for one in made:
+        one.close()
+
+
+def opened(backend: str, usecase: UseCase, cluster: Cluster) -> Any:
+    try:
+        found = load_backend(backend)()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    return found.open(usecase, cluster, found.Options())
+
+
+def trained(usecase: UseCase, session: Any) -> list[float]:
+    """The losses of the first steps, over as many epochs as they take."""
+    losses = []
+    loader = usecase.loaders(0, 1).train
+    epochs = chain.from_iterable(session.batches(each) for each in repeat(loader))
+    for batch in islice(epochs, STEPS):
+        loss = usecase.loss(session.model, batch)
+        session.step(loss)
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("name", USECASES)
+def test_a_use_case_keeps_its_promises(name: str) -> None:
+    findings = list(check_usecase(name, None))
+    assert [(one.promise, one.detail) for one in findings if not one.ok] == []
+    assert len(findings) >= 10
+
+
+@functools.cache
+def plain_losses(name: str) -> list[float]:
+    usecase = usecase_of(name)
+    nothing = Cluster(0, 1, 0, 1, seed=1, network="loopback", share=lambda make: make())
+    return trained(usecase, opened("single", usecase, nothing))
+
+
+@pytest.mark.parametrize("name", USECASES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_losses_are_those_of_plain_pytorch(name: str, backend: str, cluster: Cluster) -> None:
+    expected = plain_losses(name)
+    usecase = usecase_of(name)
+    session = opened(backend, usecase, cluster)
+    losses = trained(usecase, session)
+    session.close()
+    assert losses == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    assert losses[0] != losses[-1]
+
+
+@pytest.mark.parametrize("name", USECASES)
+@pytest.mark.parametrize(("backend", "learned"), [("manual", 0), ("autoada-automatic", LEARNED_AFTER)])
+def test_what_is_announced_is_what_is_read(name: str, backend: str, learned: int, cluster: Cluster) -> None:
+    usecase = usecase_of(name)
+    observer = Observer()
+    with observer.watching():
+        session = opened(backend, usecase, cluster)
+        first = int(session.server.current_clock)  # placing rows takes a clock
+        trained(usecase, session)
+        session.close()
+    assert first == isinstance(usecase, Placed)
+    tables = {table: span(session.model.node.table(table)) for table in usecase.keys(first_batch(usecase))}
+    for table, clocks in observer.clocks(first + STEPS, tables).items():
+        assert all(clocks.rows[first:]), table
+        assert clocks.kept or all(clocks.exact[first + learned :]), (table, clocks.exact)
+
+
+@pytest.mark.parametrize("name", USECASES)
+def test_rows_at_home_are_disjoint(name: str) -> None:
+    usecase = usecase_of(name)
+    if not isinstance(usecase, Placed):
+        pytest.skip(f"{name} places no rows")
+    parameters = dict(usecase.model().named_parameters())
+    homes = [usecase.home_rows(rank, 3) for rank in range(3)]
+    for table in homes[0]:
+        together = torch.cat([home[table] for home in homes])
+        assert len(together.unique()) == len(together) > 0
+        assert 0 <= int(together.min()) <= int(together.max()) < len(parameters[table])
+
+
+def first_batch(usecase: UseCase) -> Any:
+    return next(iter(usecase.loaders(0, 1).train))
+
+
+def span(table: Any) -> range:
+    return range(table.first_key, table.first_key + table.rows)

@@ -1,0 +1,56 @@
+"""Values and changes take fewer bytes on a lossy wire, and what it rounds off is not lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adaps.policy.fields import WIRES
+
+if TYPE_CHECKING:
+    from tests.conftest import Launch
+
+MOST = {"float32": 1.0, "bfloat16": 0.6, "float16": 0.6, "int8": 0.4}
+"""Bytes of a row, as a multiple of those with float32."""
+
+STEPS = 30
+
+EXACT = 3e-5
+"""How far sums of float32 may be from those of float64."""
+
+
+def test_rows_take_fewer_bytes_and_changes_add_up(launch: Launch, tmp_path: Path) -> None:
+    for length in (16, 50):
+        ranks = launch(
+            "tests.integration.guarantees.wires",
+            2,
+            wires=WIRES,
+            length=length,
+            steps=STEPS,
+            directory=str(tmp_path / str(length)),
+        )
+        for wire, most in MOST.items():
+            check_bytes([rank[wire] for rank in ranks], length, most)
+            owner, holder = (rank[wire] for rank in ranks)
+            # What a change is rounded by goes with the next one: what is missing does not grow with steps.
+            rounding = {"float32": EXACT, "int8": 0.1 * 2 / 127}.get(wire, 0.1 / 128)
+            assert owner["seen"] <= rounding, (wire, owner)
+            for exactly in ("saved", "dropped", "restored"):
+                assert owner[exactly] <= EXACT, (wire, exactly, owner)
+            # What others own is rounded on its way here: values are below 4.
+            copied = {"float32": EXACT, "int8": 4 / 127}.get(wire, 4 / 256)
+            for roughly in ("seen", "saved", "dropped", "restored"):
+                assert holder[roughly] <= copied + rounding, (wire, roughly, holder)
+            assert holder["answered"] == 0.0, wire  # a number that each wire has
+
+
+def check_bytes(ranks: list[dict[str, Any]], length: int, most: float) -> None:
+    for kind in ("refresh", "delta"):
+        sent = sum(rank["row_bytes"][kind] for rank in ranks)
+        messages = sum(rank["messages"][kind] for rank in ranks)
+        assert messages >= STEPS, kind
+        assert 0 < sent <= most * 4 * length * messages, kind
+    owner = ranks[0]
+    for kind in ("setup", "answer"):
+        assert owner["messages"][kind] > 0, kind
+        assert 0 < owner["row_bytes"][kind] <= most * 4 * length * owner["messages"][kind], kind

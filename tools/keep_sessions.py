@@ -1,0 +1,195 @@
+"""Keeps sessions and shows their figures in the documentation.
+
+``python tools/keep_sessions.py [NAME[=SESSION]…]``: for each name, such as `thesis`, the newest session in
+`results/sessions` that is called so, or the one after the equals sign, replaces `results/reference/NAME`: its
+records, and the traces that are drawn. Then the figures and tables of all kept sessions are drawn anew, the
+page that shows them is written, `docs/recorded-sessions.md`, and so is the README's figure.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from adabench.analysis.compare import Comparison, compare
+from adabench.analysis.figures import draw_figures
+from adabench.analysis.load import last_attempts, traced_runs
+from adabench.analysis.panels import draw_forest
+from adabench.analysis.style import standalone_svg
+from adabench.analysis.tables import write_table
+from adabench.results.record import RecordError, Session
+from adabench.results.store import SessionStore, list_sessions, readable_sessions
+
+__all__ = ["headline", "keep", "page"]
+
+ROOT = Path(__file__).resolve().parents[1]
+REFERENCE = ROOT / "results" / "reference"
+SESSIONS = ROOT / "results" / "sessions"
+PAGE = ROOT / "docs" / "recorded-sessions.md"
+HEADLINE = REFERENCE / "headline.svg"
+
+CAPTIONS = {
+    "default": "What `make run` shows: four strategies on two nodes",
+    "thesis": (
+        "The thesis's two figures, and its own bars beside ours as ratios to `prefetch` "
+        "(`adabench run --study thesis`)"
+    ),
+    "ctr": "Automatic intent against `prefetch`, twelve blocks",
+    "gcn-facebook": "The same on MUSAE Facebook (`adabench run -u 'gcn[graph=facebook]' …`)",
+    "gcn-arxiv_like": "The same on a graph of the size of ogbn-arxiv with generated edges",
+    "gcn-techniques": "Each technique on a graph of the size of ogbn-arxiv with generated edges, four nodes",
+    "matrix": "Every strategy on one and two nodes, over fast and slow links (`adabench run --study matrix`)",
+    "peers": "Ours against what else there is, and the floor (`adabench run --study peers`)",
+    "links": (
+        "The same between network namespaces, whose links delay everybody's packets alike "
+        "(`adabench run --study links`)"
+    ),
+    "latency": "Links slower than loopback, with intent and without (`adabench run --study latency`)",
+    "scaling": "One and two nodes with a core each (`adabench run --study scaling`)",
+}
+
+HEADLINES = {
+    "ctr": "click-through rate",
+    "gcn-facebook": "graph network, MUSAE Facebook",
+    "gcn-arxiv_like": "graph network, size of ogbn-arxiv",
+}
+"""Sessions that compare automatic intent with `prefetch`, and what the README's figure calls them."""
+
+ONLY = {"thesis": "thesis", "life": "default"}
+"""Figures that are kept and shown of one session only."""
+
+INTRODUCTION = """\
+<!-- written by tools/keep_sessions.py -->
+# Recorded sessions
+
+Every figure here is drawn from the records beside it; `adabench report results/reference/NAME` makes a page
+of them with all runs, intervals and the environment. The quality that was reached stands below each bar,
+every run is a dot; [how runs are compared](statistics.md) says what decides between two bars.
+Goals of speed and what each system took: [figures and goals](../results/reference/BENCH.md). Where the time
+goes, and how cost grows with nodes: [how fast it is](../results/reference/SPEED.md)."""
+
+
+def keep(
+    name: str, sessions: Path = SESSIONS, reference: Path = REFERENCE, *, session: str | None = None
+) -> SessionStore:
+    """Copy a session, by default the newest of the study called like the copy; returns the copy.
+
+    Raises
+    ------
+    RecordError
+        If there is none, or a planned run of it is missing or ended badly.
+    """
+    known = [store for store, _, _ in readable_sessions(sessions)]
+    if session is not None:
+        known = [store for store in known if store.folder.name == session]
+        if not known:
+            raise RecordError(f"there is no session {session} in {sessions}")
+    else:
+        known = [store for store in known if store.session().study["name"] == name]
+        if not known:
+            raise RecordError(
+                f"there is no session of {name!r} in {sessions}: run `adabench run --study {name}`"
+            )
+    source = known[-1]
+    runs = {(run.cell, run.phase, run.block): run for run in last_attempts(source.runs())}
+    for planned in source.session().plan:
+        run = runs.get(planned.key)
+        if run is None or run.status not in ("ok", "skipped"):
+            what = "was not run" if run is None else f"ended as {run.status}: {run.reason}"
+            raise RecordError(f"{source.folder.name}: {planned.backend}, block {planned.block}, {what}")
+    target = SessionStore(reference / name)
+    shutil.rmtree(target.folder, ignore_errors=True)
+    target.folder.mkdir()
+    shutil.copy(source.runs_file, target.folder)
+    kept = msgspec.json.encode(source.session()).decode()
+    for folder in source.session().study["data"].values():  # where the data lay is this machine's business
+        kept = kept.replace(folder, Path(folder).name)
+    target.describe(msgspec.json.decode(kept, type=Session))
+    for run in traced_runs(source).values():
+        target.traces.mkdir(exist_ok=True)
+        shutil.copy(source.trace_file(run.run_id), target.traces)
+    draw(target)
+    return target
+
+
+def draw(store: SessionStore) -> None:
+    """Write the figures of a kept session that are shown, as SVG only, and its table."""
+    shutil.rmtree(store.folder / "figures", ignore_errors=True)
+    for figure in draw_figures(store):
+        if figure.suffix != ".svg" or not _is_shown(figure.stem, store.folder.name):
+            figure.unlink()
+    write_table(store)
+
+
+def page(reference: Path = REFERENCE) -> str:
+    """The documentation's page with the figures of all kept sessions."""
+    names = sorted(file.parent.name for file in reference.glob("*/session.json"))
+    names.sort(key=lambda name: list(CAPTIONS).index(name) if name in CAPTIONS else len(CAPTIONS))
+    return "\n\n".join([INTRODUCTION, *(_section(SessionStore(reference / name)) for name in names)]) + "\n"
+
+
+def headline(reference: Path = REFERENCE) -> list[Comparison]:
+    """Automatic intent against `prefetch`: what the README says and shows, a comparison per session."""
+    found = []
+    for name, words in HEADLINES.items():
+        (one,) = compare(SessionStore(reference / name).runs(), "prefetch")
+        found.append(replace(one, label=words))
+    return found
+
+
+def main(names: list[str]) -> int:
+    try:
+        for argument in names:
+            name, _, session = argument.partition("=")
+            print(keep(name, session=session or None).folder.relative_to(ROOT))
+    except RecordError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    for store in list_sessions(REFERENCE):
+        draw(store)
+    PAGE.write_text(page(), encoding="utf-8")
+    HEADLINE.write_text(standalone_svg(draw_forest(headline())), encoding="utf-8")
+    return 0
+
+
+def _is_shown(stem: str, session: str) -> bool:
+    """Whether a figure of a session, by its file's name, is one that the page shows."""
+    return all(name == session or not stem.endswith(f"-{kind}") for kind, name in ONLY.items())
+
+
+def _section(store: SessionStore) -> str:
+    name, session = store.folder.name, store.session()
+    link = f"../results/reference/{name}"
+    stems = sorted(file.stem for file in (store.folder / "figures").glob("*.svg"))
+    facts = f"{_facts(session)} ([table]({link}/table.md))."
+    images = [f"![{stem}: {_shown(stem)} strategy]({link}/figures/{stem}.svg)" for stem in stems]
+    return "\n".join([f"## {CAPTIONS.get(name, name)}", "", facts + _verdict(store), "", *images])
+
+
+def _verdict(store: SessionStore) -> str:
+    """What came of a session that was made to compare one backend with `prefetch`."""
+    runs = store.runs()
+    if "prefetch" not in {run.backend for run in runs} or len({run.cell for run in runs}) != 2:
+        return ""
+    (one,) = compare(runs, "prefetch")
+    interval = f"{one.ratio:.3f} [{one.ratio_low:.3f}, {one.ratio_high:.3f}]"
+    return f" `{one.label}` ÷ `prefetch`: {interval}, {one.verdict}."
+
+
+def _shown(stem: str) -> str:
+    return "CPU time and speed of each" if stem.endswith("-costs") else "training time per"
+
+
+def _facts(session: Session) -> str:
+    commit = f", commit {session.git.commit[:12]}" if session.git is not None else ""
+    repeats = session.study["repeats"]
+    runs = f"{repeats} {'runs' if repeats > 1 else 'run'} per cell"
+    return f"{runs}, {session.created_at[:10]}, {session.machine}{commit}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
