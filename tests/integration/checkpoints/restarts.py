@@ -52,7 +52,10 @@ def main() -> None:
         losses = [loss_of(model.eval(), batch).item() for batch in batches(BATCHES, world, rank)]
     model.worker.barrier()
     model.close()
-    print(json.dumps({"restored": restored, "steps": steps, "loss": sum(losses) / len(losses)}))
+    result = {"restored": restored, "steps": steps, "loss": sum(losses) / len(losses)}
+    # In one write, which no other rank's can come between: print writes the end of a line for itself if
+    # output is not buffered, and the ranks of torchrun share one pipe.
+    sys.stdout.write(f"{json.dumps(result)}\n")
 
 
 if __name__ == "__main__":
