@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
+from adabench.harness.launch.fork_server import ForkServer
 from adabench.harness.machine.environment import capture
 from adabench.harness.planning.plan import cells_of
 from adabench.harness.planning.study import load_study
@@ -43,6 +44,7 @@ def main(folder: Path, seed: int) -> None:
     setattr(open_session, "capture", lambda: environment)  # noqa: B010
     setattr(execute, "execute_run", made_up)  # noqa: B010
     setattr(execute, "noise_complaints", lambda environment: [])  # noqa: B010
+    setattr(execute, "ForkServer", NoServer)  # noqa: B010
     announce_what_is_recorded(finished)
     generator, kills = random.Random(seed), 0
     while True:
@@ -65,6 +67,13 @@ def main(folder: Path, seed: int) -> None:
         kills += 1
     print(kills)
     sys.exit(os.waitstatus_to_exitcode(status))
+
+
+class NoServer(ForkServer):
+    """Made-up runs have no processes, and each life would wait seconds for the imports of a server."""
+
+    def start(self) -> None:
+        pass
 
 
 def made_up(attempt: Attempt, *rest: Any) -> Run:
