@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
-import pandas as pd
 
 from adabench.results.record import PlannedRun, Run, RunSettings
 from adabench.results.store import SessionStore
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["SUCCESS", "cell_labels", "last_attempts", "load_frame", "measured", "shown_value", "traced_runs"]
 
@@ -21,6 +24,8 @@ def load_frame(store: SessionStore) -> pd.DataFrame:
 
     `label` tells the cells of a use case apart. Nothing is filtered: warm-ups and failures are rows too.
     """
+    import pandas as pd  # takes as long to import as most commands do
+
     runs = store.runs()
     frame = pd.json_normalize([msgspec.to_builtins(run) for run in runs], max_level=1)
     if runs:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
-from scipy import stats
 
 from adabench.analysis.compare import ALPHA, Comparison, compare
 from adabench.analysis.load import cell_labels, measured
@@ -59,6 +58,8 @@ def compare_sessions(before: Sequence[Run], after: Sequence[Run]) -> list[Change
     names = [name for name in first if name in second]
     if not names:
         raise RecordError("the sessions have no cell in common: there is nothing to compare")
+    from scipy import stats  # takes longer to import than most commands take
+
     logs = [(np.log(first[name]), np.log(second[name])) for name in names]
     p_values = [float(stats.mannwhitneyu(one, other, method="exact").pvalue) for one, other in logs]
     judged = zip(names, logs, p_values, holm_levels(p_values, ALPHA), strict=True)

@@ -17,7 +17,6 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 __all__ = [
     "Interval",
@@ -56,6 +55,8 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> Interv
     """
     if len(values) == 1:
         return Interval(values[0], math.nan, math.nan, confidence)
+    from scipy import stats  # takes longer to import than most commands take
+
     # A pair of bounds, which scipy-stubs declare as a number.
     found: Any = stats.quantile_test(values, q=0, p=0.5).confidence_interval(confidence)
     return Interval(float(np.median(values)), float(found.low), float(found.high), confidence)
@@ -141,6 +142,8 @@ def outliers(values: Sequence[float], level: float = 0.01) -> list[int]:
     n = len(array)
     if n < 3:
         return []
+    from scipy import stats  # as above
+
     rows = np.broadcast_to(array, (n, n))[~np.eye(n, dtype=bool)].reshape(n, n - 1)  # all but each one
     spread = rows.std(axis=1, ddof=1) * math.sqrt(1 + 1 / (n - 1))
     known = spread > 0

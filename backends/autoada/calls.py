@@ -41,9 +41,10 @@ class Calls:
         self._reads = steps.reads
         self._present: Present | None = None
         steps.end_calls = self.next_batch
+        # Rows come from outside of any graph. Done here, for it imports the compiler, which takes seconds.
+        self.run = torch.compiler.disable(self._run)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # rows come from outside of any graph
-    def run(
+    def _run(
         self,
         target: str,
         function: Callable[..., Any],
