@@ -60,6 +60,8 @@ class WarmProcess:
         Where it works.
     target : str, optional
         `RUN_PYTHON`, or `RUN_ADABENCH` with that command's arguments.
+    merged : bool, optional
+        Whether what it writes to standard error is part of its output.
     """
 
     def __init__(
@@ -69,11 +71,13 @@ class WarmProcess:
         environment: Mapping[str, str],
         folder: Path,
         target: str = RUN_PYTHON,
+        merged: bool = False,
     ) -> None:
         self.args = [target, *arguments]
         self.returncode: int | None = None
         out, err = os.pipe(), os.pipe()
-        self._fork = server.fork(target, [str(folder), *arguments], whole(environment), out[1], err[1])
+        to = (out[1], out[1] if merged else err[1])
+        self._fork = server.fork(target, [str(folder), *arguments], whole(environment), *to)
         for _, writer in (out, err):
             os.close(writer)
         self.pid = self._fork.pid

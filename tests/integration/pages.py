@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from adabench.harness.launch.fork_server import ForkServer
+from tests.warm import RUN_ADABENCH, RUN_PYTHON, WarmProcess
+
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"
+PROGRAMS = {"python": RUN_PYTHON, "adabench": RUN_ADABENCH}
+"""Commands that need no interpreter of their own, which would import PyTorch for seconds."""
 
 
 class Block(NamedTuple):
@@ -68,25 +74,34 @@ def environment(**variables: str) -> dict[str, str]:
     return {**os.environ, **given, "PATH": path}
 
 
-def start(line: str, folder: Path, variables: Mapping[str, str]) -> subprocess.Popen[str]:
-    """Begin a command in a folder; its errors are part of what it says."""
+def start(
+    line: str, folder: Path, variables: Mapping[str, str], warm: ForkServer
+) -> subprocess.Popen[str] | WarmProcess:
+    """Begin a command in a folder: what is a Python program as a fork of `warm`, all else in a shell.
+
+    Its errors are part of what it says.
+    """
+    given = environment(**variables)
+    words = shlex.split(line)
+    if words[0] in PROGRAMS and not {"|", "&&", ";", ">", "<"} & set(words):
+        return WarmProcess(warm, words[1:], given, folder, PROGRAMS[words[0]], merged=True)
     return subprocess.Popen(
         ["bash", "-c", line],
         cwd=folder,
-        env=environment(**variables),
+        env=given,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
 
 
-def finish(process: subprocess.Popen[str], output: tuple[str, ...] = ()) -> str:
+def finish(process: subprocess.Popen[str] | WarmProcess, output: tuple[str, ...] = ()) -> str:
     """Wait for a command to end well, and to say what the page says; gives all that it said."""
     try:
         said, _ = process.communicate(timeout=600)
     finally:
         process.kill()
-    assert process.returncode == 0, said
+    assert process.wait() == 0, said
     lines = iter(said.splitlines())
     for expected in output:
         pattern = ".*".join(map(re.escape, expected.split("…")))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from adabench.harness.launch.fork_server import ForkServer
 from adabench.results.store import list_sessions
 
 from .pages import ROOT, finish, start
@@ -31,23 +32,23 @@ def test_example_on_one_node(
     assert len(re.findall(r"epoch \d: (?:loss|error) \d", said)) == int(SMALL[name][-1]), said
 
 
-def test_examples_on_two_nodes(tmp_path: Path) -> None:
+def test_examples_on_two_nodes(tmp_path: Path, warm: ForkServer) -> None:
     """In one pair of processes, which import torch once."""
     calls = [f"run({str(EXAMPLES / name)!r} + '.py', {arguments!r})" for name, arguments in SMALL.items()]
     (tmp_path / "all.py").write_text(
         "import runpy, sys\n\n\ndef run(file, arguments):\n    sys.argv = [file, *arguments]\n"
         "    runpy.run_path(file, run_name='__main__')\n\n\n" + "\n".join(calls) + "\n"
     )
-    said = finish(start("torchrun --standalone --nproc-per-node 2 all.py", tmp_path, {}))
+    said = finish(start("torchrun --standalone --nproc-per-node 2 all.py", tmp_path, {}, warm))
     assert len(re.findall(r"AUC 0\.\d", said)) == 1
     assert len(re.findall(r"accuracy \d\.\d", said)) == 2
     assert len(re.findall(r"node [01], epoch 2: error \d", said)) == 2
     assert len(re.findall(r"node [01]: \d+\.\d% of the rows were local", said)) == 2
 
 
-def test_a_study_from_python(tmp_path: Path) -> None:
+def test_a_study_from_python(tmp_path: Path, warm: ForkServer) -> None:
     file = EXAMPLES / "study.py"
-    said = finish(start(f"python {file} --results sessions --rows 2000 --repeats 1", tmp_path, {}))
+    said = finish(start(f"python {file} --results sessions --rows 2000 --repeats 1", tmp_path, {}, warm))
     assert "2 cells, 1 blocks, 2 runs" in said
     assert re.search(
         r"^autoada-automatic over prefetch: \d\.\d{3} \[nan, nan\], too few runs$", said, re.MULTILINE

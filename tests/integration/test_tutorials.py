@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from adabench.harness.launch.fork_server import ForkServer
 from adabench.harness.plugins import registry
 from adabench.results.store import list_sessions
 
@@ -26,14 +27,14 @@ PIP = {
 }
 
 
-def test_one_node(tmp_path: Path) -> None:
+def test_one_node(tmp_path: Path, warm: ForkServer) -> None:
     write_training(tmp_path)
     (resume,) = [block.text for block in blocks_of("one-node") if block.file == "resume.py"]
     (tmp_path / "resume.py").write_text(resume, encoding="utf-8")
     for command in commands_of("one-node"):
-        finish(start(command.line, tmp_path, {}), command.output)
+        finish(start(command.line, tmp_path, {}, warm), command.output)
     assert (tmp_path / "ratings.pt").is_file()
-    assert "epoch" not in finish(start("python resume.py", tmp_path, {}))  # nothing is left to do
+    assert "epoch" not in finish(start("python resume.py", tmp_path, {}, warm))  # nothing is left to do
 
 
 def test_the_server_alone(run_ranks: RunRanks) -> None:
@@ -42,40 +43,42 @@ def test_the_server_alone(run_ranks: RunRanks) -> None:
         assert process.returncode == 0, process.stderr
 
 
-def test_two_nodes(tmp_path: Path) -> None:
+def test_two_nodes(tmp_path: Path, warm: ForkServer) -> None:
     """The second command is the first one with a variable, so it shows both."""
     write_training(tmp_path)
     first, other = commands_of("two-nodes")
     assert other.line == f"ADAPS_NETWORK=lan {first.line}"
-    said = finish(start(other.line, tmp_path, {}), first.output)
+    said = finish(start(other.line, tmp_path, {}, warm), first.output)
     assert said.count("rows moved here") == 2
 
 
-def test_two_machines(tmp_path: Path) -> None:
+def test_two_machines(tmp_path: Path, warm: ForkServer) -> None:
     """Two agents on this host; the addresses of the page become the loopback interface's."""
     write_training(tmp_path)
     (secret,) = [command for command in commands_of("two-machines") if command.prompt == "$"]
-    finish(start(secret.line, tmp_path, {}))
+    finish(start(secret.line, tmp_path, {}, warm))
     assert (tmp_path / "adaps-secret").stat().st_mode & 0o077 == 0
     scripts = {}
     for prompt in ("one$", "two$"):
         lines = [command.line for command in commands_of("two-machines") if command.prompt == prompt]
         assert lines[0].startswith("export ADAPS_SECRET_FILE=adaps-secret ADAPS_LISTEN=10.0.0.")
         scripts[prompt] = re.sub(r"10\.0\.0\.\d", "127.0.0.1", " && ".join(lines)).replace("29500", "29537")
-    agents = [start(script, tmp_path, {}) for script in scripts.values()]
+    agents = [start(script, tmp_path, {}, warm) for script in scripts.values()]
     said = [finish(agent) for agent in agents]
     assert sum(one.count("epoch 3") for one in said) == 2
     assert all("rows were local" in one for one in said)
 
 
-def test_plugins(tmp_path: Path, plugin_environment: dict[str, str], marked: Callable[[], list[int]]) -> None:
+def test_plugins(
+    tmp_path: Path, warm: ForkServer, plugin_environment: dict[str, str], marked: Callable[[], list[int]]
+) -> None:
     """The tutorial of a task trains it with the strategy of the other one."""
     site = tmp_path / "site"
     path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
     variables = {**plugin_environment, **PIP, "PIP_TARGET": str(site), "PYTHONPATH": path}
     for page in ("backend", "use-case"):
         for command in commands_of(page):
-            said = finish(start(command.line, tmp_path, variables), command.output)
+            said = finish(start(command.line, tmp_path, variables, warm), command.output)
             if command.line.startswith("adabench check usecase"):
                 assert said.count("ok ") == len(said.splitlines()) == 10
     (shown,) = [block.text for block in blocks_of("backend") if block.language == "python"]
@@ -84,25 +87,25 @@ def test_plugins(tmp_path: Path, plugin_environment: dict[str, str], marked: Cal
     (store,) = list_sessions(tmp_path / "adabench-results")
     assert {run.backend: run.status for run in store.runs()} == {"mine": "ok", "single": "ok"}
     again = "adabench plan -u 'task[epochs=1]' -b single,mine --nodes 2 -r 1"
-    assert "time: about" in finish(start(again, tmp_path, variables))
-    assert "too few runs" in finish(start("adabench compare --baseline single", tmp_path, variables))
-    gate = start("adabench compare --baseline single --fail-if 'ratio > 0'", tmp_path, variables)
+    assert "time: about" in finish(start(again, tmp_path, variables, warm))
+    assert "too few runs" in finish(start("adabench compare --baseline single", tmp_path, variables, warm))
+    gate = start("adabench compare --baseline single --fail-if 'ratio > 0'", tmp_path, variables, warm)
     judged, _ = gate.communicate(timeout=240)
-    assert gate.returncode == 3
+    assert gate.wait() == 3
     assert "cannot be judged: task mine, 2 nodes, loopback against 1 node: too few runs" in judged
     for line in ("adabench report", "adabench export --to json"):
-        assert (tmp_path / finish(start(line, tmp_path, variables)).strip()).is_file()
+        assert (tmp_path / finish(start(line, tmp_path, variables, warm)).strip()).is_file()
     assert marked() == []
 
 
-def test_a_report(tmp_path: Path) -> None:
+def test_a_report(tmp_path: Path, warm: ForkServer) -> None:
     """The whole study takes minutes: it is planned as written, and one block of less data is trained."""
     for command in commands_of("report"):
         line = command.line
         if line.startswith("adabench run"):
             line = line.replace("rows=20000", "rows=4000,epochs=1").replace("-r 6", "-r 1")
             assert line != command.line
-        finish(start(line, tmp_path, {}), command.output)
+        finish(start(line, tmp_path, {}, warm), command.output)
     (session,) = list_sessions(tmp_path / "adabench-results")
     assert {run.status for run in session.runs()} == {"ok"}
 
