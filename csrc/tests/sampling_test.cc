@@ -18,7 +18,7 @@ using adaps::testing::MemoryCluster;
 namespace {
 
 constexpr std::uint64_t kRows = 1000;
-constexpr std::size_t kDraws = 1'000'000;
+constexpr std::size_t kDraws = ADAPS_DRAWS;
 constexpr std::size_t kSize = 1000;
 constexpr SamplingScheme kSchemes[] = {SamplingScheme::kNaive, SamplingScheme::kPreloc, SamplingScheme::kPool,
                                        SamplingScheme::kLocal};
