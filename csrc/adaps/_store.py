@@ -113,6 +113,11 @@ class TimedStore:
         """Whether all these keys are there."""
         return self._ask(partial(self._store.check, keys))
 
+    @property
+    def store(self) -> Store:
+        """The store itself."""
+        return self._store.store if isinstance(self._store, TimedStore) else self._store
+
     def _ask(self, call: Callable[[], T]) -> T:
         try:
             return _answer(call, max(self._deadline - time.monotonic(), _LEAST))

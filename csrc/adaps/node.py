@@ -18,11 +18,14 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from adaps import _checks, _core, _hosts, rendezvous
 from adaps._typing import NonFinite, Technique
+from adaps.errors import AdapsError
 from adaps.policy import Catalogue, Parameter, Policy
 from adaps.policy.executed import management_of
 from adaps.tables import Table
 
 if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
     from adaps._typing import Int64Like
     from adaps.checkpoint import Participant, Restored
 
@@ -90,6 +93,8 @@ class Node:
         Nothing is encrypted. Each end pays 3.8 ns per byte and 0.8 µs per frame, on a core that it would hash
         260 MB per second with. The same on every node. Default: whether the environment variable
         ADAPS_FRAME_MAC is 1.
+    agreement : mapping of str to str, optional
+        What else all nodes have to have alike, by what it is called.
 
     Notes
     -----
@@ -103,8 +108,8 @@ class Node:
         If the policy does not fit the tables or the number of nodes, or has something in it that the server
         does not execute.
     RendezvousError
-        If nodes are missing at the end of `connect_timeout`, the environment is incomplete, or nodes of
-        several hosts have no secret or listen at loopback addresses.
+        If nodes are missing at the end of `connect_timeout`, the environment is incomplete, nodes of several
+        hosts have no secret or listen at loopback addresses, or nodes differ in their `agreement`.
     """
 
     def __init__(
@@ -125,6 +130,7 @@ class Node:
         listen: str | None = None,
         max_queued_bytes: int = 256 << 20,
         frame_mac: bool | None = None,
+        agreement: Mapping[str, str] | None = None,
     ) -> None:
         self._described = tuple(tables)
         for table in self._described:
@@ -163,9 +169,13 @@ class Node:
         """This node's number."""
         self.world_size = 1 if place is None else place.world_size
         """Number of nodes."""
+        self.peer_timeout = checked.peer_timeout
+        """Seconds after which a silent node counts as lost."""
+        self.stall_timeout = checked.stall_timeout
+        """Seconds after which a node counts as lost that lives but does not come where it is waited for."""
         specs = self._specs()
         deadline = time.monotonic() + timeout
-        meeting_point = None if place is None else rendezvous.rendezvous_at(place, deadline)
+        meeting_point = None if place is None else rendezvous.rendezvous_at(place, deadline, agreement)
         self._core = open_node(specs, checked, meeting_point, deadline)
         self._meeting = meeting_point
         self._posts: dict[str, str] = {}
@@ -334,6 +344,30 @@ class Node:
         key = self._meeting.key(f"post/{name}")
         store = self._meeting.store
         return store.get(key).decode() if store.check([key]) else None
+
+    def meeting_place(self, name: str) -> tuple[Store, str]:
+        """Where the nodes of this cluster can meet for something else, such as a process group.
+
+        Parameters
+        ----------
+        name : str
+            Of what they meet for; the same on every node.
+
+        Returns
+        -------
+        torch.distributed.Store
+            Whose keys nobody else uses.
+        str
+            The address at which this node listens for the others.
+
+        Raises
+        ------
+        AdapsError
+            In a cluster of one.
+        """
+        if self._meeting is None:
+            raise AdapsError("a cluster of one node has nobody to meet")
+        return self._meeting.store_of(name), self._meeting.host
 
     def stats(self) -> dict[str, float]:
         """Names and numbers of everything that this node counts; those of the end once it is closed.

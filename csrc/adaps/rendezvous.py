@@ -20,7 +20,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from adaps import _hosts
@@ -126,15 +126,17 @@ class _Introduction:
     address: str
     host: str
     has_secret: bool
+    agreement: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, text: str, rank: int) -> _Introduction:
         try:
             told = json.loads(text)
-            found = cls(told["address"], told["host"], told["has_secret"])
+            found = cls(told["address"], told["host"], told["has_secret"], told["agreement"])
         except (ValueError, TypeError, KeyError) as error:
             raise RendezvousError(f"the rendezvous store has {text[:200]!r} as rank {rank}") from error
-        if not (type(found.address) is type(found.host) is str and type(found.has_secret) is bool):
+        right = type(found.address) is type(found.host) is str and type(found.has_secret) is bool
+        if not (right and _is_agreement(found.agreement)):
             raise RendezvousError(f"the rendezvous store has {text[:200]!r} as rank {rank}")
         return found
 
@@ -157,6 +159,8 @@ class Rendezvous:
         early may have found the store of the job's last start, about to end.
     clock : Clock, optional
         What is waited by.
+    agreement : mapping of str to str, optional
+        What all nodes have to have alike.
     """
 
     def __init__(
@@ -169,6 +173,7 @@ class Rendezvous:
         interface: Callable[[], str] = lambda: _hosts.LOOPBACK,
         reopen: Callable[[float], Store | TimedStore] | None = None,
         clock: Clock | None = None,
+        agreement: Mapping[str, str] | None = None,
     ) -> None:
         self.rank = rank
         self.world_size = world_size
@@ -177,6 +182,9 @@ class Rendezvous:
         self.interface = interface
         self._reopen = reopen
         self._clock = Clock() if clock is None else clock
+        self._agreement = dict(agreement or {})
+        self.host = ""
+        """Where this node listens, once it has come to a meeting."""
         self._met: int | None = None
         self._life: str | None = None
 
@@ -190,10 +198,11 @@ class Rendezvous:
         RendezvousError
             At the deadline (seconds of `time.monotonic`), naming the ranks that are missing; if another
             process has come as rank 0 after this one; if the store is lost for good; if nodes on several
-            hosts have no secret, or listen where the others cannot reach them.
+            hosts have no secret, or listen where the others cannot reach them; if nodes do not agree.
         """
         given = secret_in_environment()
-        own = _Introduction(address, _hosts.identity(), given is not None)
+        own = _Introduction(address, _hosts.identity(), given is not None, self._agreement)
+        self.host = address.split(" ")[0]
         me = f"{secrets.token_hex(8)} {json.dumps(asdict(own))}"
         while True:
             try:
@@ -218,6 +227,13 @@ class Rendezvous:
         """A key of the store for those who have met, which no other meeting uses."""
         assert self._met is not None, "there was no meeting yet"
         return self._key(self._met, "own", name)
+
+    def store_of(self, name: str) -> Store:
+        """A store for those who have met, which no other meeting uses."""
+        from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
+        store = self.store.store if isinstance(self.store, TimedStore) else self.store
+        return PrefixStore(self.key(name), store)
 
     def _lead(self, me: str, given: str | None, deadline: float) -> Meeting:
         generation = self.store.add(self._key("generation"), 1)
@@ -322,6 +338,10 @@ def _nodes(roll: dict[str, Any]) -> list[_Introduction]:
     return nodes
 
 
+def _is_agreement(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(said, str) for said in value.values())
+
+
 def _check(nodes: Sequence[_Introduction]) -> None:
     """Refuse what cannot work, with the same sentence on every node."""
     without = [rank for rank, node in enumerate(nodes) if not node.has_secret]
@@ -337,6 +357,12 @@ def _check(nodes: Sequence[_Introduction]) -> None:
             f"nodes of several hosts need a secret to know each other: {HOW_TO_SHARE}"
         )
     for rank, node in enumerate(nodes):
+        for what in (*nodes[0].agreement, *node.agreement):
+            first, own = nodes[0].agreement.get(what, "none"), node.agreement.get(what, "none")
+            if own != first:
+                raise RendezvousError(
+                    f"rank {rank} has {what} = {own} and rank 0 has {first}: give every node the same policy"
+                )
         host = node.address.split(" ")[0]
         if elsewhere and _hosts.is_loopback(host):
             raise RendezvousError(
@@ -350,7 +376,7 @@ def _check(nodes: Sequence[_Introduction]) -> None:
 _stores: dict[tuple[str, int], Store] = {}
 
 
-def rendezvous_at(place: Place, deadline: float) -> Rendezvous:
+def rendezvous_at(place: Place, deadline: float, agreement: Mapping[str, str] | None = None) -> Rendezvous:
     """Open the store of torchrun's environment, or connect to it, for this process's next meeting."""
     where = place.host, place.port
     hosts = place.rank == 0 and not place.hosted
@@ -374,6 +400,7 @@ def rendezvous_at(place: Place, deadline: float) -> Rendezvous:
         "adaps",
         interface=place.interface,
         reopen=None if hosts else reopen,
+        agreement=agreement,
     )
 
 

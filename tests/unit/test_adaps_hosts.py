@@ -191,6 +191,33 @@ def two_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_hosts, "identity", identity)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ({"every": "1"}, {"every": "2"}, "rank 1 has every = 2 and rank 0 has 1"),
+        ({"every": "1"}, {}, "rank 1 has every = none and rank 0 has 1"),
+        ({}, {"technique of a": "allreduce"}, "rank 1 has technique of a = allreduce and rank 0 has none"),
+        ({"lookahead of a": "3"}, {"lookahead of a": "3"}, None),
+    ],
+)
+def test_nodes_that_do_not_agree_are_told_in_what(
+    first: dict[str, str], second: dict[str, str], said: str | None
+) -> None:
+    store = HashStore()
+
+    def one(rank: int, agreement: dict[str, str]) -> Any:
+        place = rendezvous.Rendezvous(store, rank, 2, "test", agreement=agreement)
+        return place.meet("127.0.0.1 1 a", time.monotonic() + 60)
+
+    with ThreadPoolExecutor(2) as threads:
+        for meeting in [threads.submit(one, rank, agreed) for rank, agreed in enumerate((first, second))]:
+            if said is None:
+                assert len(meeting.result().addresses) == 2
+            else:
+                with pytest.raises(adaps.RendezvousError, match=f"{said}: give every node the same policy"):
+                    meeting.result()
+
+
 @pytest.mark.usefixtures("two_hosts")
 def test_nodes_of_two_hosts_need_a_secret_and_are_told_how_to_make_one(meet: Any) -> None:
     for said in meet(HashStore(), "192.0.2.1 1 a", "192.0.2.2 1 b"):
@@ -261,7 +288,15 @@ def test_a_roll_that_no_node_writes_is_refused(roll: str) -> None:
         rendezvous._read(roll)
 
 
-@pytest.mark.parametrize("member", ["x", "x {}", 'x {"address": 1, "host": "h", "has_secret": true}'])
+@pytest.mark.parametrize(
+    "member",
+    [
+        *("x", "x {}", 'x {"address": "a", "host": "h", "has_secret": true}'),
+        'x {"address": 1, "host": "h", "has_secret": true, "agreement": {}}',
+        'x {"address": "a", "host": "h", "has_secret": true, "agreement": {"every": 1}}',
+        'x {"address": "a", "host": "h", "has_secret": true, "agreement": []}',
+    ],
+)
 def test_a_member_that_no_node_writes_is_refused(member: str) -> None:
     with pytest.raises(adaps.RendezvousError, match="as rank 0"):
         rendezvous._nodes({"members": [member]})
