@@ -26,9 +26,12 @@ class OnServer:
     Options: ClassVar[type[ServerOptions]] = ServerOptions
     distributed: ClassVar[bool] = True
 
-    def check_policy(self, usecase: UseCase, policy: adaps.Policy, nodes: int) -> None:
+    def check_policy(
+        self, usecase: UseCase, policy: adaps.Policy, nodes: int, workers: int, network: str
+    ) -> None:
         model = usecase.model()
-        check_policy(model, usecase.optimizer(model), policy, nodes)
+        optimizer = usecase.optimizer(model)
+        check_policy(model, optimizer, policy, nodes, workers=workers, network=network)
 
 
 class ServerSession:
@@ -119,7 +122,9 @@ class ServerSession:
         self.server.wait_sync()
 
     def counters(self) -> dict[str, float]:
-        return self.model.node.stats()
+        counted, allreduced = self.model.node.stats(), self.model.bytes_allreduced
+        counted["bytes_sent"] += allreduced
+        return {**counted, "bytes_sent_allreduce": allreduced}
 
     def table_counters(self) -> dict[str, dict[str, float]]:
         return {table.name: table.stats() for table in self.model.node.tables}

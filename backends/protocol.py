@@ -204,7 +204,7 @@ class Backend(Protocol):
 class TakesPolicy(Protocol):
     """A backend whose options have a `policy`, which `Cluster.policy` is built of."""
 
-    def check_policy(self, usecase: UseCase, policy: Policy, nodes: int) -> None:
+    def check_policy(self, usecase: UseCase, policy: Policy, nodes: int, workers: int, network: str) -> None:
         """Before any process starts: refuse a policy that it cannot execute.
 
         Parameters
@@ -215,6 +215,10 @@ class TakesPolicy(Protocol):
             Built for it.
         nodes : int
             Of the cluster.
+        workers : int
+            Of each node.
+        network : str
+            What the parameter server is to make of its links, as in `Cluster`.
 
         Raises
         ------

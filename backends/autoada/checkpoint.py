@@ -14,7 +14,7 @@ from autoada.optimizers import RuleGroup
 from autoada.position import Positioned
 from autoada.random_state import random_state, set_random_state
 from autoada.schedules import Schedules
-from autoada.shared import SharedParameters
+from autoada.shared import SteppedParameters
 from autoada.table import RemoteTable
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class WorkerState:
         Whose options count.
     tables : iterable of RemoteTable
         Whose steps count.
-    shared : iterable of SharedParameters
+    stepped : iterable of SteppedParameters
         Which all workers have alike.
     transfer : Transfer
         To the model's device.
@@ -56,13 +56,13 @@ class WorkerState:
         module: nn.Module,
         groups: Sequence[RuleGroup],
         tables: Iterable[RemoteTable],
-        shared: Iterable[SharedParameters],
+        stepped: Iterable[SteppedParameters],
         transfer: Transfer,
     ) -> None:
         self._module = module
         self._groups = groups
         self._tables = list(tables)
-        self._shared = list(shared)
+        self._stepped = list(stepped)
         self._device = transfer.device
 
     def take(self, loader: Positioned | None, extra: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class WorkerState:
         if loader is not None:
             parts["position"], parts["start"] = loader.position.state()
         parts["options"] = {str(i): Schedules.options_of(group) for i, group in enumerate(self._groups)}
-        parts["shared"] = {name: kept for each in self._shared for name, kept in each.state().items()}
+        parts["shared"] = {name: kept for each in self._stepped for name, kept in each.state().items()}
         return {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
 
     def put(self, restored: Restored, loader: Positioned | None, shares: int) -> dict[str, Any]:
@@ -93,8 +93,8 @@ class WorkerState:
             table.steps = parts.get("steps", {}).get(table.name, 0)
         for i, group in enumerate(self._groups):
             Schedules.set_options(group, parts.get("options", {}).get(str(i), {}))
-        for shared in self._shared:
-            shared.set_state(parts["shared"])
+        for stepped in self._stepped:
+            stepped.set_state(parts["shared"])
         if loader is not None and "position" in parts:
             start = parts.get("start") if restored.same_workers else None
             loader.position.resume(parts["position"], start, restored.shares / shares)

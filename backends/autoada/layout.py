@@ -65,8 +65,27 @@ class DenseLayout:
 
 
 @dataclass(frozen=True)
+class AllReducedLayout:
+    """Dense parameters of one optimizer that stay on each node, and whose gradients are all-reduced.
+
+    Attributes
+    ----------
+    name : str
+        What checkpoints and counters call them.
+    names : tuple of str
+        Qualified parameter names.
+    optimizer : torch.optim.Optimizer
+        That changes them.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    optimizer: torch.optim.Optimizer
+
+
+@dataclass(frozen=True)
 class Layout:
-    """All of a model's parameters in the server's tables.
+    """All of a model's parameters: in the server's tables, or all-reduced.
 
     Attributes
     ----------
@@ -76,6 +95,8 @@ class Layout:
         All others that the server's rules change.
     shared : tuple of DenseLayout
         Those that the user's own optimizer changes.
+    allreduced : tuple of AllReducedLayout
+        Those that have no place in the server.
     groups : list of RuleGroup
         The rules; `rules` gives the number of the group of each server table.
     device : torch.device
@@ -85,6 +106,7 @@ class Layout:
     tables: dict[str, nn.Parameter]
     dense: tuple[DenseLayout, ...]
     shared: tuple[DenseLayout, ...]
+    allreduced: tuple[AllReducedLayout, ...]
     groups: list[RuleGroup]
     rules: dict[str, int]
     device: torch.device
@@ -123,7 +145,10 @@ class Layout:
 
 
 def layout_of(
-    model: nn.Module, optimizer: Optimizers | Rule | None = None, tables: Iterable[str] | None = None
+    model: nn.Module,
+    optimizer: Optimizers | Rule | None = None,
+    tables: Iterable[str] | None = None,
+    allreduced: Container[str] = (),
 ) -> Layout:
     """Lay out the parameters of `model`; equal models have equal layouts.
 
@@ -131,7 +156,8 @@ def layout_of(
     ------
     ValueError
         If the model is wrapped already, a parameter is of a dtype that the server cannot keep, parameters are
-        not on one device, or the optimizer leaves one out or has no rule in the server for a table.
+        not on one device, the optimizer leaves one out or has no rule in the server for a table, or what is
+        `allreduced` has no optimizer that could step.
     """
     for name, parameter in model.named_parameters():
         if isinstance(parameter, TableParameter):
@@ -141,6 +167,7 @@ def layout_of(
     device = _device_of(model, sparse)
     rules: dict[str, int] = {}
     members: dict[tuple[int, torch.dtype], dict[str, nn.Parameter]] = {}
+    stepped: dict[torch.optim.Optimizer, list[str]] = {}
     for name, parameter in model.named_parameters():
         if parameter.dtype not in DTYPES:
             raise ValueError(
@@ -156,6 +183,14 @@ def layout_of(
         if name in sparse:
             groups[number].rule_of(name)
             rules[name] = number
+        elif name in allreduced:
+            owner = groups[number].optimizer
+            if owner is None:
+                raise ValueError(
+                    f"{name!r} is to be all-reduced, which needs an optimizer of torch.optim that steps on "
+                    f"each node: give AdaModel one in place of {type(groups[number].rule).__name__}"
+                )
+            stepped.setdefault(owner, []).append(name)
         else:
             members.setdefault((number, parameter.dtype), {})[name] = parameter
     dense: list[DenseLayout] = []
@@ -168,7 +203,11 @@ def layout_of(
         table = f"{'shared' if own else 'dense'}.{number}{suffix}"
         (shared if own else dense).append(_dense_layout(table, parameters, dtype))
         rules[table] = number
-    return Layout(sparse, tuple(dense), tuple(shared), groups, rules, device)
+    own_steps = tuple(
+        AllReducedLayout(f"allreduce.{number}", tuple(of_one), owner)
+        for number, (owner, of_one) in enumerate(stepped.items())
+    )
+    return Layout(sparse, tuple(dense), tuple(shared), own_steps, groups, rules, device)
 
 
 def _device_of(model: nn.Module, tables: Container[str]) -> torch.device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 from torch import nn
 
 import adaps
+import adaps.node
 import adaps.rendezvous
 from adaps.optimizers import Optimizer
 from adaps.policy import Catalogue, Home, Managed, PolicyError, RowSelection, Rule
@@ -19,7 +21,7 @@ from autoada.adoption import optimizers_of
 from autoada.layout import DenseLayout, Layout, layout_of
 from autoada.optimizers import Optimizers
 
-__all__ = ["Training", "check_policy", "create_node", "node_of", "server_policy", "training_of"]
+__all__ = ["Plan", "Training", "check_policy", "create_node", "open_node", "plan_for", "plan_of"]
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,43 @@ class Training:
         After so many steps all updates of all workers are visible to all; 0 leaves it to the server.
     lookaheads : mapping of str to int
         Batches that are announced ahead, by the qualified names of parameters for which the policy says it.
+    allreduced : frozenset of str
+        Qualified names of dense parameters whose gradients are all-reduced.
     """
 
     every: int = 0
     lookaheads: Mapping[str, int] = field(default_factory=dict)
+    allreduced: frozenset[str] = frozenset()
+
+    def agreement(self) -> dict[str, str]:
+        """What every node has to have alike, by what it is called."""
+        return {
+            **({"every": str(self.every)} if self.every else {}),
+            **{f"lookahead of {name}": str(ahead) for name, ahead in self.lookaheads.items()},
+            **{f"technique of {name}": "allreduce" for name in sorted(self.allreduced)},
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a model is trained on a cluster.
+
+    Attributes
+    ----------
+    layout : Layout
+        Where its parameters lie.
+    managed : adaps.Policy or None
+        How the server manages its tables, if that was said.
+    training : Training
+        What is left to who trains.
+    nodes : int
+        Of the cluster.
+    """
+
+    layout: Layout
+    managed: adaps.Policy | None
+    training: Training
+    nodes: int
 
 
 _of_node: weakref.WeakKeyDictionary[adaps.Node, Training] = weakref.WeakKeyDictionary()
@@ -61,48 +96,80 @@ def create_node(
     **options
         Further arguments of `adaps.Node`, such as ``workers``.
     """
-    layout = layout_of(model, optimizers_of(model, optimizer), tables)
-    return node_of(model, layout, policy, **options)
+    return open_node(plan_of(model, optimizers_of(model, optimizer), tables, policy), **options)
 
 
 def check_policy(
-    model: nn.Module, optimizer: Optimizers | Optimizer | None, policy: adaps.Policy, nodes: int
+    model: nn.Module,
+    optimizer: Optimizers | Optimizer | None,
+    policy: adaps.Policy,
+    nodes: int,
+    **options: Any,
 ) -> None:
-    """Raise PolicyError for what `create_node` would refuse, on a cluster of so many nodes."""
-    server_policy(model, layout_of(model, optimizers_of(model, optimizer), None), policy, nodes)
+    """Raise PolicyError for what `create_node` would refuse, with these options on so many nodes."""
+    _check_allreduce(plan_of(model, optimizers_of(model, optimizer), None, policy, nodes), options)
 
 
-def node_of(model: nn.Module, layout: Layout, policy: adaps.Policy | None, **options: Any) -> adaps.Node:
-    """The node for a model that lies so."""
-    if policy is None:
-        return adaps.Node(layout.server_tables(), **options)
-    place = adaps.rendezvous.place_in_environment()
-    managed = server_policy(model, layout, policy, 1 if place is None else place.world_size)
-    node = adaps.Node(layout.server_tables(), policy=managed, **options)
-    _of_node[node] = Training(policy.synchronization.every, _lookaheads(policy, _catalogue(model, layout)))
-    return node
-
-
-def training_of(node: adaps.Node) -> Training:
-    """What the policy that a node was made with leaves to who trains."""
-    return _of_node.get(node, Training())
-
-
-def server_policy(model: nn.Module, layout: Layout, policy: adaps.Policy, nodes: int) -> adaps.Policy:
-    """How the server manages its tables if `policy` says how the model's parameters are managed.
+def plan_of(
+    model: nn.Module,
+    optimizer: Optimizers | Optimizer | None,
+    tables: Iterable[str] | None,
+    policy: adaps.Policy | None,
+    nodes: int | None = None,
+) -> Plan:
+    """How a model is trained as a policy says, on so many nodes or those of torchrun's environment.
 
     Raises
     ------
     PolicyError
-        If it does not fit, has something in it that the server does not execute, or manages parameters by
+        If the policy does not fit, has something in it that is not executed, or manages parameters by
         different techniques, or with different wires, that lie in one table of blocks.
     """
+    layout = layout_of(model, optimizer, tables)
+    if nodes is None:
+        place = adaps.rendezvous.place_in_environment()
+        nodes = 1 if place is None else place.world_size
+    if policy is None:
+        return Plan(layout, None, Training(), nodes)
     if not isinstance(policy, adaps.Policy):
         raise TypeError(f"policy is {policy!r}; it must be an adaps.Policy")
     catalogue = _catalogue(model, layout)
     policy.check(catalogue, nodes)
     refuse_unexecuted(policy, catalogue)
     managed = {one.parameter.name: one for one in policy.managed(catalogue)}
+    first_rules = {name: policy.rules[one.parts[0].rule - 1] for name, one in managed.items()}
+    training = Training(
+        policy.synchronization.every,
+        {name: rule.lookahead for name, rule in first_rules.items() if rule.lookahead is not None},
+        frozenset(name for name, rule in first_rules.items() if rule.technique == "allreduce"),
+    )
+    layout = layout_of(model, optimizer, tables, training.allreduced)
+    return Plan(layout, _server_policy(layout, policy, managed, nodes), training, nodes)
+
+
+def open_node(plan: Plan, **options: Any) -> adaps.Node:
+    """The node for a model that is trained so, with further arguments of `adaps.Node`."""
+    _check_allreduce(plan, options)
+    node = adaps.Node(
+        plan.layout.server_tables(), policy=plan.managed, agreement=plan.training.agreement(), **options
+    )
+    _of_node[node] = plan.training
+    return node
+
+
+def plan_for(
+    node: adaps.Node, model: nn.Module, optimizer: Optimizers | Optimizer | None, tables: Iterable[str] | None
+) -> Plan:
+    """How a model is trained on a node that is there."""
+    training = _of_node.get(node, Training())
+    layout = layout_of(model, optimizer, tables, training.allreduced)
+    return Plan(layout, node.policy, training, node.world_size)
+
+
+def _server_policy(
+    layout: Layout, policy: adaps.Policy, managed: dict[str, Managed], nodes: int
+) -> adaps.Policy:
+    """How the server manages its tables if `policy` says how the model's parameters are managed."""
     rules: list[Rule] = []
     for name in layout.tables:
         for part in managed[name].parts:
@@ -121,9 +188,28 @@ def _catalogue(model: nn.Module, layout: Layout) -> Catalogue:
     return Catalogue.of_shapes(shapes, layout.tables)
 
 
-def _lookaheads(policy: adaps.Policy, catalogue: Catalogue) -> dict[str, int]:
-    rules = {one.parameter.name: policy.rules[one.parts[0].rule - 1] for one in policy.managed(catalogue)}
-    return {name: rule.lookahead for name, rule in rules.items() if rule.lookahead is not None}
+def _check_allreduce(plan: Plan, options: Mapping[str, Any]) -> None:
+    """Raise PolicyError where gradients cannot be all-reduced as the options say of links."""
+    if not plan.training.allreduced:
+        return
+    what = f"technique 'allreduce' of {min(plan.training.allreduced)}"
+    if not plan.layout.server_tables():
+        raise PolicyError(
+            f"{what}, and of all other parameters, leaves nothing to the parameter server: use "
+            "torch.nn.parallel.DistributedDataParallel"
+        )
+    if options.get("workers", 1) != 1:
+        raise PolicyError(f"{what} takes one worker per node, not {options['workers']}: start more nodes")
+    if plan.nodes == 1:
+        return
+    network = options.get("network") or os.environ.get("ADAPS_NETWORK", "loopback")
+    if network != "loopback":
+        raise PolicyError(
+            f"{what} has sockets of its own, which the network {network!r} does not slow down: give another "
+            "technique, or imitate the network between network namespaces"
+        )
+    if adaps.node.wants_frame_mac(options.get("frame_mac")):
+        raise PolicyError(f"{what} has sockets of its own, whose frames have no MAC; give another technique")
 
 
 def _rules_of_blocks(

@@ -19,8 +19,7 @@ from autoada.calls import Calls, DirectCalls, is_method, method
 from autoada.checkpoint import WorkerState
 from autoada.freshness import STALENESS, Freshness, Together
 from autoada.guard import ONE_PROCESS, PARALLEL, refuse_new_parameters
-from autoada.layout import layout_of
-from autoada.management import node_of, training_of
+from autoada.management import open_node, plan_for, plan_of
 from autoada.optimizers import Optimizers, listed
 from autoada.parameter import TableParameter, check_replaceable, replace_parameters
 from autoada.parts import Parts
@@ -107,9 +106,13 @@ class AdaModel(nn.Module):
     ) -> None:
         super().__init__()
         optimizer = optimizers_of(model, optimizer)
-        layout = layout_of(model, optimizer, tables)
         if policy is not None and node is not None:
             raise ValueError("policy is given beside a node, which has one already: give it to create_node")
+        if node is None:
+            plan = plan_of(model, optimizer, tables, policy)
+        else:
+            plan = plan_for(node, model, optimizer, tables)
+        layout, training = plan.layout, plan.training
         for name, module in model.named_modules():
             if isinstance(module, PARALLEL):
                 raise ValueError(
@@ -122,12 +125,11 @@ class AdaModel(nn.Module):
                 )
         check_replaceable(layout.tables)
         self._owns_node = node is None
-        self.node = node_of(model, layout, policy) if node is None else node
+        self.node = open_node(plan) if node is None else node
         self.worker = self.node.worker(worker)
         member = Member(self.node, self.worker, worker)
         self._member = member
         self._freshness = Freshness(self.worker, staleness, alone=self.node.world_size == 1)
-        training = training_of(self.node)
         self._together = Together(self.worker, training.every, member.shares)
         self._layout = layout
         self._transfer = Transfer(layout.device)
@@ -154,7 +156,9 @@ class AdaModel(nn.Module):
         if self._immediate:
             self._push_after_backward(model)
         named = dict(model.named_parameters())
-        own = {id(named[name]) for shared in layout.shared for name in shared.names}
+        stepped = [name for shared in layout.shared for name in shared.names]
+        stepped += [name for allreduced in layout.allreduced for name in allreduced.names]
+        own = {id(named[name]) for name in stepped}
         for each in listed(optimizer):
             push_at_step(each, lambda parameter: id(parameter) in own, self.push)
         register(model, listed(optimizer))
@@ -313,6 +317,14 @@ class AdaModel(nn.Module):
         return extra
 
     @property
+    def bytes_allreduced(self) -> float:
+        """Bytes of gradients that this node has sent to others where the policy says ``allreduce``.
+
+        By a ring: 2 (n - 1) / n bytes for each byte of gradients, among n nodes.
+        """
+        return self._parts.bytes_allreduced()
+
+    @property
     def share(self) -> int:
         """The number of this worker among all that train together."""
         return self._member.share
@@ -324,7 +336,7 @@ class AdaModel(nn.Module):
 
     def _own_state(self) -> WorkerState:
         return WorkerState(
-            self.module, self._layout.groups, self.tables.values(), self._parts.shared, self._transfer
+            self.module, self._layout.groups, self.tables.values(), self._parts.stepped, self._transfer
         )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AdaModel:
@@ -338,10 +350,14 @@ class AdaModel(nn.Module):
         return self
 
     def close(self) -> None:
-        """Collective: end this worker's part, and the node if the model made it."""
+        """Collective: end this worker's part, and the node if the model made it.
+
+        Nobody waits for this worker's steps any more, if the node is closed, too.
+        """
         self._steps.closed = True
         release(self.module)
         self.worker.finalize()
+        self._parts.leave()
         if self._owns_node:
             self.node.close()
 

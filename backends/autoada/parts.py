@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
+from autoada.allreduce import AllReducedParameters
 from autoada.dense import DenseParameters
 from autoada.layout import Layout
 from autoada.management import Training
 from autoada.schedules import Schedules
-from autoada.shared import SharedParameters
+from autoada.shared import SharedParameters, SteppedParameters
 from autoada.steps import Member
 from autoada.table import Read, RemoteTable
 from autoada.transfer import Transfer
 
-Part = RemoteTable | DenseParameters | SharedParameters
+Part = RemoteTable | DenseParameters | SharedParameters | AllReducedParameters
 FOREVER = 2**40
 """A clock that no training reaches."""
 
@@ -47,7 +48,7 @@ class Parts:
         By the parameters' qualified names.
     dense : list of DenseParameters
         All others that the server's rules change.
-    shared : list of SharedParameters
+    stepped : list of SteppedParameters
         Those that the user's own optimizer changes.
     stale : bool
         Whether dense parameters have to be pulled before the next call.
@@ -101,7 +102,7 @@ class Parts:
             )
             for each in layout.dense
         ]
-        self.shared = [
+        shared = [
             SharedParameters(
                 each,
                 parameters,
@@ -113,11 +114,18 @@ class Parts:
             )
             for each in layout.shared
         ]
+        self._allreduced = [
+            AllReducedParameters(each, parameters, node, transfer) for each in layout.allreduced
+        ]
+        self.stepped: list[SteppedParameters] = [*shared, *self._allreduced]
         of_layout = (*layout.tables, *(each.table for each in (*layout.dense, *layout.shared)))
-        parts: tuple[Part, ...] = (*self.tables.values(), *self.dense, *self.shared)
+        owners = [layout.group_of(name).optimizer for name in of_layout]
+        owners += [each.optimizer for each in layout.allreduced]
+        # What waits for all nodes comes last.
+        parts: tuple[Part, ...] = (*self.tables.values(), *self.dense, *shared, *self._allreduced)
         self._owned: dict[torch.optim.Optimizer | None, list[Part]] = {None: list(parts)}
-        for name, part in zip(of_layout, parts, strict=True):
-            if (owner := layout.group_of(name).optimizer) is not None:
+        for owner, part in zip(owners, parts, strict=True):
+            if owner is not None:
                 self._owned.setdefault(owner, []).append(part)
         # One step of all workers together is one with the mean of their gradients.
         self._scale = 1 / member.shares if training.every == 1 else 1.0
@@ -166,7 +174,6 @@ class Parts:
         sums = []
         for part in parts:
             if not isinstance(part, RemoteTable):
-                part.push()
                 continue
             for each in part.take():
                 if each.distinct:
@@ -175,11 +182,23 @@ class Parts:
                     sums.append((each.keys, each.gradients, each.ignored))
         if sums:
             worker.push_sums(sums)
+        for part in parts:
+            if not isinstance(part, RemoteTable):
+                part.push()
         if optimizer is not None:
             for part in parts:
                 if isinstance(part, DenseParameters):
                     part.follow_step()
         self.stale = self._member.shares > 1 or optimizer is None
+
+    def leave(self) -> None:
+        """The others train on without this worker."""
+        for each in self._allreduced:
+            each.leave()
+
+    def bytes_allreduced(self) -> float:
+        """Bytes of gradients that this node has sent to others."""
+        return sum(each.bytes_sent for each in self._allreduced)
 
     def settle(self) -> None:
         """Have the server know all that a checkpoint is to keep."""
@@ -204,8 +223,8 @@ class Parts:
             for dense in self.dense:
                 dense.initialise()
         worker.end_setup()
-        for shared in self.shared:
-            shared.begin()
+        for stepped in self.stepped:
+            stepped.begin()
 
 
 def _wanted(dense: DenseParameters, training: Training) -> list[str]:

@@ -17,7 +17,65 @@ from autoada.layout import TURNS, DenseLayout
 from autoada.transfer import Transfer
 
 
-class SharedParameters:
+class SteppedParameters:
+    """Parameters that stay on each worker, where the user's own optimizer changes them alike.
+
+    Parameters
+    ----------
+    name : str
+        What a checkpoint calls them.
+    parameters : mapping of str to nn.Parameter
+        By qualified names.
+    transfer : Transfer
+        To their device.
+    optimizer : torch.optim.Optimizer
+        Whose parameters they are.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        parameters: Mapping[str, nn.Parameter],
+        transfer: Transfer,
+        optimizer: torch.optim.Optimizer,
+    ) -> None:
+        self.name = name
+        self._names = list(parameters)
+        self._parameters = list(parameters.values())
+        self._transfer = transfer
+        self._optimizer = optimizer
+        optimizer.register_step_post_hook(self._forget_gradients)
+
+    def begin(self) -> None:
+        """Collective: all workers get the parameters of the one that leads."""
+        raise NotImplementedError
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """The parameters and what the optimizer knows of them, as a checkpoint keeps it."""
+        state = {
+            name: (parameter.detach(), self._optimizer.state.get(parameter, {}))
+            for name, parameter in zip(self._names, self._parameters, strict=True)
+        }
+        file = io.BytesIO()
+        torch.save(state, file)
+        return {self.name: np.frombuffer(file.getvalue(), np.uint8)}
+
+    def set_state(self, kept: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take over what `state` gave."""
+        file = io.BytesIO(kept[self.name].tobytes())
+        state = torch.load(file, map_location=self._transfer.device, weights_only=True)
+        with torch.no_grad():
+            for name, parameter in zip(self._names, self._parameters, strict=True):
+                value, known = state[name]
+                parameter.copy_(value)
+                self._optimizer.state[parameter] = known
+
+    def _forget_gradients(self, *_: Any) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+
+
+class SharedParameters(SteppedParameters):
     """Parameters that stay on each worker, of which the server sums up the gradients of all workers.
 
     At each ``optimizer.step()`` a worker hands its gradients over and waits for those of all others; then all
@@ -52,17 +110,15 @@ class SharedParameters:
         optimizer: torch.optim.Optimizer,
         leads: bool,
     ) -> None:
+        own = {name: parameters[name] for name in layout.names}
+        super().__init__(layout.table, own, transfer, optimizer)
         self._layout = layout
         self._worker = worker
-        self._transfer = transfer
-        self._optimizer = optimizer
         self._leads = leads
-        self._parameters = [parameters[name] for name in layout.names]
         rows = layout.shared_rows
         self._keys = [table.keys(torch.arange(turn * rows, (turn + 1) * rows)) for turn in range(TURNS)]
         self._turn = 0
         self._pushed: Tensor | None = None
-        optimizer.register_step_post_hook(self._forget_gradients)
 
     def begin(self) -> None:
         """Collective: all workers get the parameters of the one that leads."""
@@ -109,30 +165,6 @@ class SharedParameters:
         on_device = self._transfer.to_device(sums)
         for i, parameter in enumerate(self._parameters):
             parameter.grad = self._span(on_device, i).to(parameter.dtype) if counts[i] else None
-
-    def state(self) -> dict[str, npt.NDArray[Any]]:
-        """The parameters and what the optimizer knows of them, as a checkpoint keeps it."""
-        state = {
-            name: (parameter.detach(), self._optimizer.state.get(parameter, {}))
-            for name, parameter in zip(self._layout.names, self._parameters, strict=True)
-        }
-        file = io.BytesIO()
-        torch.save(state, file)
-        return {self._layout.table: np.frombuffer(file.getvalue(), np.uint8)}
-
-    def set_state(self, kept: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Take over what `state` gave."""
-        file = io.BytesIO(kept[self._layout.table].tobytes())
-        state = torch.load(file, map_location=self._transfer.device, weights_only=True)
-        with torch.no_grad():
-            for name, parameter in zip(self._layout.names, self._parameters, strict=True):
-                value, known = state[name]
-                parameter.copy_(value)
-                self._optimizer.state[parameter] = known
-
-    def _forget_gradients(self, *_: Any) -> None:
-        for parameter in self._parameters:
-            parameter.grad = None
 
     def _empty(self) -> Tensor:
         return torch.zeros(self._layout.shared_rows, self._layout.length, dtype=torch.float32)

@@ -8,6 +8,7 @@ import msgspec
 
 from adabench.backends.policies.protocol import AccessesMissing, Catalogue, Policy, Resources, not_executed
 from adabench.harness.errors import UsageError
+from adabench.harness.machine.namespaces import link_of
 from adabench.harness.planning.catalogue import catalogue_of, count_accesses
 from adabench.harness.planning.cell import Cell, data_key, usecase_of
 from adabench.harness.planning.policies import made_policy, refused
@@ -41,11 +42,11 @@ class _Building:
         self._seed = seed
         self._catalogues: dict[bytes, Catalogue] = {}
         self._counted: dict[tuple[bytes, int], Catalogue] = {}
-        self._policies: dict[tuple[bytes, str, int, int, str], str] = {}
+        self._policies: dict[tuple[bytes, str, int, int, str, str], str] = {}
 
     def policy_of(self, cell: Cell) -> str:
         text = cell.options["policy"]
-        key = (data_key(cell), text, cell.nodes, cell.workers, cell.backend)
+        key = (data_key(cell), text, cell.nodes, cell.workers, cell.backend, cell.network)
         if key not in self._policies:
             try:
                 with refused():
@@ -64,7 +65,9 @@ class _Building:
         from adabench.backends.protocol import TakesPolicy
 
         if isinstance(backend, TakesPolicy):
-            backend.check_policy(usecase_of(cell, self._seed), policy, cell.nodes)
+            network = "loopback" if link_of(cell.network) is not None else cell.network
+            usecase = usecase_of(cell, self._seed)
+            backend.check_policy(usecase, policy, cell.nodes, cell.workers, network)
         else:
             for sentence in not_executed(policy, catalogue):
                 raise UsageError(f"{policy.source}: {sentence}")

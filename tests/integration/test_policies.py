@@ -118,8 +118,23 @@ def test_what_is_not_executed_is_refused_by_the_model() -> None:
             autoada.AdaModel(clicks(), policy=policy)
 
     refused(
-        Policy("a", [Rule("dense", technique="allreduce"), Rule("*")]), "'allreduce' of mlp.0.weight is not"
+        Policy("a", [Rule("dense", technique="allreduce", wire="int8"), Rule("*")]),
+        "rule 1: wire of mlp.0.weight has no effect beside technique 'allreduce'",
     )
+    every_node = Policy("a", [Rule("dense", technique="allreduce"), Rule("*")])
+    with pytest.raises(ValueError, match=r"mlp\.0\.weight' is to be all-reduced, which needs an optimizer"):
+        autoada.AdaModel(clicks(), policy=every_node)
+    plain = clicks()
+    optimizer = torch.optim.SGD(plain.parameters(), lr=RATE)
+    with pytest.raises(PolicyError, match=r"'allreduce' of mlp\.0\.bias takes one worker per node, not 2"):
+        autoada.create_node(plain, optimizer, policy=every_node, workers=2)
+    alone = torch.nn.Linear(2, 1)
+    with pytest.raises(PolicyError, match="leaves nothing to the parameter server"):
+        autoada.AdaModel(
+            alone,
+            torch.optim.SGD(alone.parameters(), lr=RATE),
+            policy=Policy("a", [Rule("dense", technique="allreduce"), Rule("*")]),
+        )
     refused(
         Policy("a", [Rule("mlp.0.weight", wire="int8"), Rule("*")]),
         "mlp.0.weight is sent as int8 and mlp.0.bias as float32, but dense parameters of one",
@@ -144,10 +159,37 @@ def test_what_is_not_executed_is_refused_by_the_model() -> None:
         autoada.AdaModel(clicks(), node=node, policy=Policy.uniform("static"))
 
 
+DIFFERENT = """
+import os, sys
+import torch
+import adaps, autoada
+from adaps.policy import Rule, Synchronization
+
+mine = {
+    "0": adaps.Policy("a", [Rule("0.weight", lookahead=2), Rule("*")], synchronization=Synchronization(1)),
+    "1": adaps.Policy("b", [Rule("dense", technique="allreduce"), Rule("*")]),
+}[os.environ["RANK"]]
+model = torch.nn.Sequential(torch.nn.Embedding(3, 2), torch.nn.Linear(2, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+try:
+    autoada.AdaModel(model, optimizer, policy=mine)
+except adaps.RendezvousError as error:
+    sys.stdout.write(f"{error}\\n")
+"""
+
+
+def test_nodes_with_different_policies_are_told_at_the_start(run_ranks: Any) -> None:
+    for ended in run_ranks(DIFFERENT, 2):
+        said = "rank 1 has every = none and rank 0 has 1: give every node the same policy\n"
+        assert (ended.returncode, ended.stdout) == (0, said), ended
+
+
 def test_a_single_node_trains_with_any_technique() -> None:
-    for technique in TECHNIQUES:
+    policies = [Policy.uniform(technique) for technique in TECHNIQUES]
+    policies.append(Policy("reduced", [Rule("dense", technique="allreduce"), Rule("*")]))
+    for policy in policies:
         model = clicks()
         optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-        with autoada.create_node(model, optimizer, policy=Policy.uniform(technique)) as node:
+        with autoada.create_node(model, optimizer, policy=policy) as node:
             assert node.policy is not None
             train_share(node, 0, 3)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from adabench.backends.policies.protocol import Catalogue, Resources
-from adabench.harness.planning.catalogue import count_accesses
+from adabench.harness.planning.catalogue import catalogue_of, count_accesses
 from adabench.harness.planning.policies import policy_from
 from adabench.harness.plugins.registry import load_usecase, names
 from adaps.policy import DataSharing, Policy, Rule, Synchronization
@@ -26,8 +26,6 @@ PARAMS: dict[str, dict[str, Any]] = {
 }
 STEPS = 6
 RATE = 0.1
-REFUSED = {"allreduce", "parallax"}
-"""Builders of which something is not executed."""
 
 
 @pytest.mark.parametrize("usecase", ["ctr", "gcn"])
@@ -35,7 +33,7 @@ def test_steps_together_are_those_of_one_process_under_every_builder(launch: Lau
     catalogue = count_accesses(made(usecase), 2, epochs=1)
     cases = [
         case(usecase, backend, in_lockstep(name, catalogue))
-        for name in sorted(set(names("policy")) - REFUSED)
+        for name in sorted(names("policy"))
         for backend in ("autoada-automatic", "manual")
     ]
     results = launch(SESSIONS, 2, cases=cases)
@@ -76,6 +74,31 @@ def check_counters(policy: Policy, catalogue: Catalogue, tables: list[dict[str, 
             assert sent["transfer"] == sent["drop"] == 0, told
 
 
+def test_parallax_sends_less_than_a_parameter_server_or_all_reduce_of_everything(launch: Launch) -> None:
+    builders = ("static", "allreduce", "parallax")
+    large = {"rows": 2000, "vocabulary": 10_000, "dim": 16, "hidden": [16], "batch": 64}
+    catalogue = catalogue_of(made("ctr", large))
+    cases = [
+        case("ctr", "autoada-automatic", policy_from(name, catalogue, Resources.alike(2)), params=large)
+        for name in builders
+    ]
+    results = launch(SESSIONS, 2, cases=cases)
+    sent = {
+        name: {
+            kind: sum(result["runs"][number]["sent"][kind] for result in results)
+            for kind in ("bytes_sent", "bytes_sent_allreduce")
+        }
+        for number, name in enumerate(builders)
+    }
+    everything = 2 * sum(parameter.bytes for parameter in catalogue.parameters) * STEPS
+    assert sent["parallax"]["bytes_sent"] < min(sent["static"]["bytes_sent"], everything), sent
+    # Two nodes send each float of a gradient once per step, a number for each parameter, and two for all.
+    dense = [parameter for parameter in catalogue.parameters if parameter.kind == "dense"]
+    floats = sum(parameter.rows * parameter.length for parameter in dense) + len(dense) + 2
+    for name, reduced in (("static", 0), ("allreduce", 1), ("parallax", 1)):
+        assert sent[name]["bytes_sent_allreduce"] == reduced * 2 * 4 * floats * STEPS, name
+
+
 def test_tables_are_announced_as_far_ahead_as_the_policy_says(launch: Launch) -> None:
     policy = Policy(
         "ahead",
@@ -110,10 +133,12 @@ def test_all_updates_are_visible_to_all_after_so_many_steps(launch: Launch) -> N
         assert one["losses"] != pytest.approx(one_process("ctr")[0], abs=1e-5)
 
 
-def case(usecase: str, backend: str, policy: Policy, lookahead: int = 3) -> dict[str, Any]:
+def case(
+    usecase: str, backend: str, policy: Policy, lookahead: int = 3, params: dict[str, Any] | None = None
+) -> dict[str, Any]:
     return {
         "usecase": usecase,
-        "params": PARAMS[usecase],
+        "params": params or PARAMS[usecase],
         "backend": backend,
         "policy": policy.text(),
         "steps": STEPS,
@@ -128,9 +153,9 @@ def in_lockstep(name: str, catalogue: Catalogue) -> Policy:
     return replace(policy, synchronization=Synchronization(1), data=DataSharing())
 
 
-def made(name: str) -> Any:
+def made(name: str, params: dict[str, Any] | None = None) -> Any:
     kind = load_usecase(name)
-    return kind(msgspec.convert(PARAMS[name], kind.Params), None, 1)
+    return kind(msgspec.convert(params or PARAMS[name], kind.Params), None, 1)
 
 
 def one_process(name: str) -> list[list[float]]:

@@ -16,8 +16,9 @@ from adaps.policy import Home, MadeFor, Policy, RowSelection, Rule
 CTR = "ctr[rows=2000,vocabulary=100,dim=4,hidden=8]"
 
 
-def planned(backends: str, nodes: str = "2") -> list[Cell]:
-    return cells_of(load_study(None, "s", {"usecases": CTR, "backends": backends, "nodes": nodes}))
+def planned(backends: str, nodes: str = "2", **settings: str) -> list[Cell]:
+    given = {"usecases": CTR, "backends": backends, "nodes": nodes, **settings}
+    return cells_of(load_study(None, "s", given))
 
 
 def policy_of(cell: Cell) -> Policy:
@@ -91,9 +92,16 @@ def test_a_policy_for_another_model_or_cluster_is_refused(tmp_path: Path) -> Non
         ("gone.toml", "backend 'manual': gone.toml: no such file or directory"),
         ("nups[times=2]", r"backend 'manual': nups\[times=2\]: rules 2 and \d+ manage rows of"),
         ("uneven", r"backend 'manual': uneven: \[data\]: shares = 'speed' is not executed"),
-        ("allreduce", "backend 'manual': allreduce: rule 1: technique 'allreduce' of .* is not executed yet"),
     ],
 )
 def test_what_is_wrong_or_not_executed_is_refused_before_anything_starts(policy: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         planned(f"manual[policy={policy}]")
+
+
+def test_what_a_cell_has_beside_its_policy_is_looked_at() -> None:
+    assert len(planned("manual[policy=parallax]")) == 1
+    with pytest.raises(UsageError, match=r"'allreduce' of .* takes one worker per node, not 2"):
+        planned("manual[policy=parallax]", workers="2")
+    with pytest.raises(UsageError, match=r"'allreduce' of .* which the network 'lan' does not slow down"):
+        planned("manual[policy=allreduce]", network="lan")

@@ -46,6 +46,7 @@ FLOORS = (
     ("management",),
     ("dense",),
     ("shared",),
+    ("allreduce",),
     ("parts", "checkpoint"),
     ("calls",),
     ("model",),

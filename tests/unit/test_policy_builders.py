@@ -283,6 +283,7 @@ wire = "int8"
 [[rule]]
 parameters = "dense"
 technique = "allreduce"
+wire = "int8"
 [[rule]]
 parameters = "wide.weight"
 home = { with = "deep.weight" }
@@ -297,7 +298,11 @@ shares = "speed"
     expected = (
         *("rows of deep.weight by different techniques", "rows of deep.weight different lookaheads"),
         *("rows of deep.weight different wires", "exchange = 2"),
-        *("'allreduce' of mlp.0.weight", "home with of wide.weight", "shares = 'speed'"),
+        *(
+            "wire of mlp.0.weight has no effect beside technique 'allreduce'",
+            "home with of wide.weight",
+            "shares = 'speed'",
+        ),
     )
     assert len(said) == len(expected)
     for words in expected:

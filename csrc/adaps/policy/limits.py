@@ -4,11 +4,8 @@ never ignored.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from adaps.policy.catalogue import Catalogue
-    from adaps.policy.document import Policy
+from adaps.policy.catalogue import Catalogue
+from adaps.policy.document import Policy, Rule
 
 __all__ = ["left_to_training", "not_executed"]
 
@@ -38,6 +35,7 @@ def left_to_training(policy: Policy, catalogue: Catalogue) -> list[str]:
     return found
 
 
+_PLAIN = Rule("*")
 _ALIKE = {
     "lookahead": "give rows of {name} different lookaheads, and all rows of a parameter are announced alike",
     "technique": (
@@ -72,7 +70,12 @@ def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
     for number in sorted(numbers):
         rule = policy.rules[number - 1]
         if rule.technique == "allreduce":
-            found.append(f"rule {number}: technique 'allreduce' of {numbers[number]} is not executed yet")
+            found += [
+                f"rule {number}: {field} of {numbers[number]} has no effect beside technique 'allreduce', by "
+                "which every node keeps all of it and the server sends nothing; leave it out"
+                for field in ("home", "wire", "lookahead")
+                if getattr(rule, field) != getattr(_PLAIN, field)
+            ]
         if rule.home.scheme == "with":
             found.append(f"rule {number}: home with of {numbers[number]} is not executed yet")
         if rule.exchange != "auto":

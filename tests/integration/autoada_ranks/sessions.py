@@ -45,11 +45,14 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
         session = backend.open(usecase, cluster, backend.Options(lookahead=case["lookahead"]))
         session.synchronize()
         before = session.table_counters()  # type: ignore[attr-defined]
+        counted = session.counters()
         losses = []
         for batch in islice(session.batches(loader), case["steps"]):
             loss = usecase.loss(session.model, batch)
             losses.append(loss.item())
             session.step(loss)
+        session.synchronize()
+        sent = {name: value - counted[name] for name, value in session.counters().items() if "_sent" in name}
     state = session.model.state_dict()
     after = session.table_counters()  # type: ignore[attr-defined]
     session.synchronize()
@@ -57,6 +60,7 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
     made[0].close()
     return {
         "losses": losses,
+        "sent": sent,
         "state": {name: value.flatten().tolist() for name, value in state.items()},
         "distances": {table: sorted(found) for table, found in distances.items()},
         "tables": {
