@@ -7,13 +7,13 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import adaps
 import autoada
 from adabench.backends._measure import server_calls
-from adabench.backends.protocol import Cluster, ServerOptions, Timed
-from adabench.usecases.protocol import Placed, UseCase
+from adabench.backends.protocol import Cluster, ServerOptions, Timed, Unavailable
+from adabench.usecases.protocol import Placed, Sampled, UseCase
 from autoada.management import check_policy
 
 if TYPE_CHECKING:
@@ -34,12 +34,25 @@ class OnServer:
         check_policy(model, optimizer, policy, nodes, workers=workers, network=network)
 
 
+class DrawnByServer:
+    """The batches of a loader, with rows that the server draws in the place of those that the loader drew."""
+
+    def __init__(self, loader: Iterable[Any], usecase: Sampled, negatives: autoada.NegativeSampler) -> None:
+        self._loader, self._usecase, self._negatives = loader, usecase, negatives
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._loader:
+            yield self._usecase.with_drawn(batch, self._negatives())
+
+
 class ServerSession:
     """One worker's training on the parameter server, without any intent of its own."""
 
     def __init__(self, usecase: UseCase, cluster: Cluster, options: ServerOptions) -> None:
         model = usecase.model()
         optimizer = usecase.optimizer(model)
+        # before the table is in the server
+        self._negatives = None if options.sampling == "loader" else _sampler(usecase, model, cluster, options)
 
         def make() -> adaps.Node:
             return autoada.create_node(
@@ -65,7 +78,14 @@ class ServerSession:
             self._place(usecase.home_rows(cluster.index, cluster.world_size * cluster.workers))
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        return iter(loader)
+        return iter(self.drawn(loader))
+
+    def drawn(self, loader: Iterable[Any]) -> Iterable[Any]:
+        """The loader's batches, with what the server draws if it is to."""
+        if self._negatives is None:
+            return loader
+        assert isinstance(self.usecase, Sampled)
+        return DrawnByServer(loader, self.usecase, self._negatives)
 
     def step(self, loss: Tensor) -> None:
         self._optimizer.zero_grad()
@@ -141,3 +161,15 @@ class ServerSession:
 
     def close(self) -> None:
         self.model.close()
+
+
+def _sampler(
+    usecase: UseCase, model: nn.Module, cluster: Cluster, options: ServerOptions
+) -> autoada.NegativeSampler:
+    assert options.sampling != "loader"
+    if not isinstance(usecase, Sampled):
+        raise Unavailable(f"{usecase.name} draws no rows for its batches: say sampling=loader")
+    draws = usecase.draws()
+    sampling = adaps.Sampling(scheme=options.sampling, seed=cluster.seed)
+    table = model.get_submodule(draws.table.rpartition(".")[0])
+    return autoada.NegativeSampler(table, draws.rows, sampling)

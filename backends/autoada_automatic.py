@@ -21,11 +21,14 @@ class AutoAdaAutomatic(OnServer):
 class AutoAdaAutomaticSession(ServerSession):
     def __init__(self, usecase: UseCase, cluster: Cluster, options: ServerOptions) -> None:
         super().__init__(usecase, cluster, options)
-        self._loader: autoada.AdaDataLoader | None = None
+        self._of: Iterable[Any] | None = None
+        self._loader: autoada.AdaDataLoader
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        if self._loader is None or self._loader.loader is not loader:
-            self._loader = autoada.AdaDataLoader(loader, self.options.lookahead, model=self.model)
+        if self._of is not loader:
+            batches = self.drawn(loader)
+            self._of = loader
+            self._loader = autoada.AdaDataLoader(batches, self.options.lookahead, model=self.model)
         return iter(self._loader)
 
 

@@ -20,8 +20,9 @@ class AutoAdaManual(OnServer):
 
 class AutoAdaManualSession(ServerSession):
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
+        batches = self.drawn(loader)
         return iter(
-            autoada.AdaDataLoader(loader, self.options.lookahead, keys=self.usecase.keys, model=self.model)
+            autoada.AdaDataLoader(batches, self.options.lookahead, keys=self.usecase.keys, model=self.model)
         )
 
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 from torch import Tensor, nn
 
 from adabench.usecases.protocol import UseCase
+from adaps._typing import SamplingScheme
 from adaps.policy import Policy
 
 if TYPE_CHECKING:
@@ -52,12 +53,16 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Whether intent is acted on as late as it can be.
     channels : int
         Threads that exchange rows with the other nodes.
+    sampling : str
+        Who draws what a batch brings at random, such as negatives: the use case's own loader, or the server
+        by one of its schemes, with the seed of the run. It is announced like a batch's other rows.
     """
 
     lookahead: int = 20
     policy: str = "adaptive"
     timing: bool = True
     channels: int = 1
+    sampling: Literal["loader"] | SamplingScheme = "loader"
 
 
 @dataclass(frozen=True)

@@ -190,5 +190,37 @@ class Featured(Protocol):
         ...
 
 
+class Draws(NamedTuple):
+    """What each batch brings that was drawn.
+
+    Attributes
+    ----------
+    table : str
+        Qualified parameter name of the table that rows are drawn from, all with the same probability.
+    rows : int
+        How many a batch has.
+    """
+
+    table: str
+    rows: int
+
+
+@runtime_checkable
+class Sampled(Protocol):
+    """A use case whose training batches bring rows that were drawn for them, such as negatives.
+
+    The training loader draws them by itself. A parameter server may draw others in their place, for instance
+    such as are on the worker's node.
+    """
+
+    def draws(self) -> Draws:
+        """What the training loader draws for each of its batches."""
+        ...
+
+    def with_drawn(self, batch: Any, rows: Tensor) -> Any:
+        """The batch, with other rows in the place of those that were drawn: int64 (rows,)."""
+        ...
+
+
 class DataError(ValueError):
     """Data that cannot be used: one sentence that names the file or value and says what would be right."""

@@ -14,7 +14,7 @@ import torch
 from adabench.harness.checks.findings import Finding
 from adabench.harness.errors import UsageError
 from adabench.harness.plugins.registry import load_usecase
-from adabench.usecases.protocol import DataError, UseCase
+from adabench.usecases.protocol import DataError, Sampled, UseCase
 
 __all__ = ["check_usecase"]
 
@@ -46,6 +46,7 @@ def check_usecase(name: str, data: Path | None) -> Iterator[Finding]:
         ("a batch holds samples", _samples),
         ("the loss is a finite scalar with gradients", _loss),
         ("keys() names the rows that the loss reads", _keys),
+        ("what another draws stands where keys() names it", _drawn),
         ("evaluate() gives finite metrics and leaves the model in training mode", _evaluate),
         ("training lowers the loss", _learns),
     ]
@@ -122,6 +123,24 @@ def _keys(one: UseCase, other: UseCase) -> str:
             unnamed = _touched(parameters[name].grad) - set(rows.flatten().tolist())
             if unnamed:
                 return f"row {min(unnamed)} of {name!r} is read and not named"
+    return ""
+
+
+def _drawn(one: UseCase, other: UseCase) -> str:
+    if not isinstance(one, Sampled):
+        return ""
+    table, count = one.draws()
+    model = one.model()
+    rows = torch.arange(count).flip(0) % len(model.get_parameter(table))
+    batch = _batches(one)[0]
+    drawn = one.with_drawn(batch, rows)
+    if one.samples(drawn) != one.samples(batch):
+        return f"{one.samples(batch)} samples become {one.samples(drawn)}"
+    one.loss(model, drawn).backward()
+    named, read = one.keys(drawn)[table].flatten().tolist(), _touched(model.get_parameter(table).grad)
+    for where, found in (("named", set(named)), ("read", read)):
+        if missing := set(rows.tolist()) - found:
+            return f"row {min(missing)} of {table!r} was drawn and is not {where}"
     return ""
 
 

@@ -13,7 +13,9 @@ import torch
 from adabench.backends.protocol import Cluster, Unavailable
 from adabench.harness.checks.check_usecase import check_usecase
 from adabench.harness.plugins.registry import load_backend, load_usecase, names
-from adabench.usecases.protocol import Placed, UseCase
+from adabench.usecases.protocol import Placed, Sampled, UseCase
+from adaps import SAMPLING_SCHEMES
+from adaps._typing import SamplingScheme
 from tests.models.observer import Observer
 
 USECASES = sorted(name for name, origin in names("usecase").items() if origin == "built in")
@@ -42,12 +44,12 @@ def cluster() -> Iterator[Cluster]:
         one.close()
 
 
-def opened(backend: str, usecase: UseCase, cluster: Cluster) -> Any:
+def opened(backend: str, usecase: UseCase, cluster: Cluster, **options: Any) -> Any:
     try:
         found = load_backend(backend)()
     except Unavailable as error:
         pytest.skip(str(error))
-    return found.open(usecase, cluster, found.Options())
+    return found.open(usecase, cluster, found.Options(**options))
 
 
 def trained(usecase: UseCase, session: Any) -> list[float]:
@@ -103,6 +105,33 @@ def test_what_is_announced_is_what_is_read(name: str, backend: str, learned: int
     for table, clocks in observer.clocks(first + STEPS, tables).items():
         assert all(clocks.rows[first:]), table
         assert clocks.kept or all(clocks.exact[first + learned :]), (table, clocks.exact)
+
+
+@pytest.mark.parametrize("name", USECASES)
+@pytest.mark.parametrize("backend", ["manual", "autoada-automatic"])
+@pytest.mark.parametrize("scheme", SAMPLING_SCHEMES)
+def test_what_the_server_draws_is_announced_and_read(
+    name: str, backend: str, scheme: SamplingScheme, cluster: Cluster
+) -> None:
+    usecase = usecase_of(name)
+    if not isinstance(usecase, Sampled):
+        with pytest.raises(Unavailable, match=f"{name} draws no rows for its batches: say sampling=loader"):
+            opened(backend, usecase, cluster, sampling=scheme)
+        return
+    table = usecase.draws().table
+    observer = Observer()
+    with observer.watching():
+        session = opened(backend, usecase, cluster, sampling=scheme)
+        first = int(session.server.current_clock)
+        losses = trained(usecase, session)
+        session.close()
+    clocks = observer.clocks(first + STEPS, {table: span(session.model.node.table(table))})[table]
+    own = islice(chain.from_iterable(repeat(usecase.loaders(0, 1).train)), STEPS)
+    drawn_otherwise = [set(usecase.keys(batch)[table].flatten().tolist()) for batch in own]
+    assert all(ours != other for ours, other in zip(clocks.rows[first:], drawn_otherwise, strict=True))
+    learned = LEARNED_AFTER if backend == "autoada-automatic" else 0
+    assert clocks.kept or all(clocks.exact[first + learned :]), clocks.exact
+    assert losses[0] != losses[-1]
 
 
 @pytest.mark.parametrize("name", USECASES)

@@ -27,7 +27,7 @@ from adabench.usecases.kge.model import MODELS, Knowledge, ModelName, Scores
 from adabench.usecases.kge.ranking import Answers, ranks, summary
 from adabench.usecases.negatives import Uniform
 from adabench.usecases.optimizers import make_optimizer
-from adabench.usecases.protocol import Loaders, Params
+from adabench.usecases.protocol import Draws, Loaders, Params
 
 __all__ = ["KgeParams", "KgeUseCase"]
 
@@ -183,6 +183,12 @@ class KgeUseCase:
 
     def samples(self, batch: Batch) -> int:
         return len(batch.triples)
+
+    def draws(self) -> Draws:
+        return Draws("entities.weight", self._params.negatives)
+
+    def with_drawn(self, batch: Batch, rows: Tensor) -> Batch:
+        return batch._replace(negatives=rows)
 
     def _in_order(self, triples: NDArray[np.int32]) -> Iterable[Queries]:
         at_once = min(512, max(1, SCORES_AT_ONCE // self._graph.sizes.entities))

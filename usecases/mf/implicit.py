@@ -22,7 +22,7 @@ from adabench.usecases.mf.shares import Shares
 from adabench.usecases.mf.task import FactorParams
 from adabench.usecases.negatives import Uniform
 from adabench.usecases.optimizers import make_optimizer
-from adabench.usecases.protocol import DataError, Loaders, Params
+from adabench.usecases.protocol import DataError, Draws, Loaders, Params
 
 __all__ = ["MfImplicitParams", "MfImplicitUseCase"]
 
@@ -172,6 +172,12 @@ class MfImplicitUseCase:
 
     def samples(self, batch: Batch) -> int:
         return len(batch.users)
+
+    def draws(self) -> Draws:
+        return Draws("items.weight", self._params.batch * self._params.negatives)
+
+    def with_drawn(self, batch: Batch, rows: Tensor) -> Batch:
+        return batch._replace(items=torch.cat([batch.items[:, :1], rows.view(len(batch.users), -1)], dim=1))
 
     def home_rows(self, rank: int, world: int) -> dict[str, Tensor]:
         """The rows of users whose ratings worker `rank` trains on: nobody else needs them in training."""
