@@ -35,13 +35,13 @@ class OnServer:
 
 
 class DrawnByServer:
-    """The batches of a loader, with rows that the server draws in the place of those that the loader drew."""
+    """Batches, with rows that the server draws in the place of those that the use case's loader drew."""
 
-    def __init__(self, loader: Iterable[Any], usecase: Sampled, negatives: autoada.NegativeSampler) -> None:
-        self._loader, self._usecase, self._negatives = loader, usecase, negatives
+    def __init__(self, batches: Iterable[Any], usecase: Sampled, negatives: autoada.NegativeSampler) -> None:
+        self._batches, self._usecase, self._negatives = batches, usecase, negatives
 
     def __iter__(self) -> Iterator[Any]:
-        for batch in self._loader:
+        for batch in self._batches:
             yield self._usecase.with_drawn(batch, self._negatives())
 
 
@@ -80,12 +80,19 @@ class ServerSession:
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
         return iter(self.drawn(loader))
 
-    def drawn(self, loader: Iterable[Any]) -> Iterable[Any]:
-        """The loader's batches, with what the server draws if it is to."""
+    def drawn(self, batches: Iterable[Any]) -> Iterable[Any]:
+        """The batches, with what the server draws as each is asked for, if it is to draw."""
         if self._negatives is None:
-            return loader
+            return batches
         assert isinstance(self.usecase, Sampled)
-        return DrawnByServer(loader, self.usecase, self._negatives)
+        return DrawnByServer(batches, self.usecase, self._negatives)
+
+    def keys(self, batch: Any) -> dict[str, Tensor]:
+        """The rows that a batch of the loader is known to read: without those that the server will draw."""
+        if self._negatives is not None:
+            assert isinstance(self.usecase, Sampled)
+            batch = self.usecase.with_drawn(batch, torch.empty(0, dtype=torch.int64))
+        return self.usecase.keys(batch)
 
     def step(self, loss: Tensor) -> None:
         self._optimizer.zero_grad()
@@ -97,7 +104,7 @@ class ServerSession:
 
         Of tables for which the policy has a lookahead of its own, not before so many steps.
         """
-        for table, ids in self.usecase.keys(batch).items():
+        for table, ids in self.keys(batch).items():
             keys = self.model.node.table(table).keys(ids)
             if table in self.model.lookaheads:
                 self._later.append((table, keys, clock))
@@ -124,7 +131,7 @@ class ServerSession:
         """The batches, the first only once its rows are here: nobody could announce it earlier."""
         for number, batch in enumerate(batches):
             if number == 0:
-                for table, ids in self.usecase.keys(batch).items():
+                for table, ids in self.keys(batch).items():
                     self.server.wait_intent(self.model.node.table(table).keys(ids))
             yield batch
 

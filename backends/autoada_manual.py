@@ -20,10 +20,8 @@ class AutoAdaManual(OnServer):
 
 class AutoAdaManualSession(ServerSession):
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        batches = self.drawn(loader)
-        return iter(
-            autoada.AdaDataLoader(batches, self.options.lookahead, keys=self.usecase.keys, model=self.model)
-        )
+        batches = autoada.AdaDataLoader(loader, self.options.lookahead, keys=self.keys, model=self.model)
+        return iter(self.drawn(batches))
 
 
 BACKEND = AutoAdaManual

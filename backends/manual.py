@@ -22,7 +22,7 @@ class Manual(OnServer):
 
 class ManualSession(ServerSession):
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        return self.from_first_rows(self._announced(self.drawn(loader)))
+        return iter(self.drawn(self.from_first_rows(self._announced(loader))))
 
     def _announced(self, loader: Iterable[Any]) -> Iterator[Any]:
         ahead: deque[Any] = deque()

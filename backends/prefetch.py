@@ -46,7 +46,7 @@ class PrefetchSession(ServerSession):
         def signal(batch: Any, steps: int) -> None:
             self.announce(batch, self.server.current_clock + steps)
 
-        return self.from_first_rows(PrefetchIterator(self.drawn(loader), self.lookahead, signal))
+        return iter(self.drawn(self.from_first_rows(PrefetchIterator(loader, self.lookahead, signal))))
 
     def step(self, loss: Tensor) -> None:
         super().step(loss)

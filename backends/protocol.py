@@ -55,7 +55,9 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Threads that exchange rows with the other nodes.
     sampling : str
         Who draws what a batch brings at random, such as negatives: the use case's own loader, or the server
-        by one of its schemes, with the seed of the run. It is announced like a batch's other rows.
+        by one of its schemes, with the seed of the run. Backends with hand-written intent have it drawn when
+        a batch is used, and leave to the scheme what is announced for it; with automatic intent it is drawn
+        when a batch is fetched, and announced like the batch's other rows.
     """
 
     lookahead: int = 20

@@ -218,7 +218,15 @@ class Sampled(Protocol):
         ...
 
     def with_drawn(self, batch: Any, rows: Tensor) -> Any:
-        """The batch, with other rows in the place of those that were drawn: int64 (rows,)."""
+        """The batch, with other rows in the place of those that were drawn, or with none.
+
+        Parameters
+        ----------
+        batch : object
+            One that the training loader gave.
+        rows : Tensor
+            int64: as many as `draws` says, or empty; then only `keys` has to understand the batch.
+        """
         ...
 
 

@@ -177,7 +177,8 @@ class MfImplicitUseCase:
         return Draws("items.weight", self._params.batch * self._params.negatives)
 
     def with_drawn(self, batch: Batch, rows: Tensor) -> Batch:
-        return batch._replace(items=torch.cat([batch.items[:, :1], rows.view(len(batch.users), -1)], dim=1))
+        drawn = rows.view(len(batch.users), len(rows) // len(batch.users))
+        return batch._replace(items=torch.cat([batch.items[:, :1], drawn], dim=1))
 
     def home_rows(self, rank: int, world: int) -> dict[str, Tensor]:
         """The rows of users whose ratings worker `rank` trains on: nobody else needs them in training."""
