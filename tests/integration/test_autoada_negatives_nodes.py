@@ -1,4 +1,4 @@
-"""Negatives that several nodes draw."""
+"""Negatives that several nodes draw, and what they send for them."""
 
 from __future__ import annotations
 
@@ -21,3 +21,21 @@ def test_two_nodes_train_on_what_each_draws(launch: Launch) -> None:
             assert result["rows"] == 60 * 20
             assert result["fallback"] == 0  # half of the rows are here, or come
             assert result["announced"] > 60 * (10 + 1)  # the ten of the node itself, and what was drawn
+
+
+def test_local_draws_send_a_fifth_of_what_naive_ones_do(launch: Launch) -> None:
+    """What is sent to read and change rows that are not here, for all rows but those drawn are."""
+    steps, nodes = 60, 4
+    results = launch(
+        "tests.integration.autoada_ranks.drawn_bytes", nodes, steps=steps, schemes=["naive", "local"]
+    )
+    sent, elsewhere = {}, {}
+    for scheme in ("naive", "local"):
+        counted = [result[scheme] for result in results]
+        sent[scheme] = sum(one["bytes_sent_request"] + one["bytes_sent_answer"] for one in counted)
+        elsewhere[scheme] = sum(one["pulled_remote"] for one in counted)
+        assert sum(one["sampled_fallback"] for one in counted) == 0
+    assert elsewhere["naive"] > nodes * steps * 64 / 3  # of which three in four are the others'
+    # each read with its row, and each change: 32 floats
+    assert sent["naive"] > 2 * 32 * 4 * elsewhere["naive"]
+    assert 5 * sent["local"] <= sent["naive"]
