@@ -36,7 +36,7 @@ INK, GRID = "#262626", "#cccccc"
 
 BACKENDS = (
     *("single", "manual", "prefetch", "autoada-manual", "autoada-automatic"),
-    *("ddp", "rpc", "torchrec", "floor"),
+    *("ddp", "rpc", "torchrec", "floor", "gensim", "pykeen"),
 )
 """Those that are built in, in the order in which every figure shows them, and each in its own colour."""
 

@@ -15,10 +15,16 @@ from adabench.backends.protocol import Cluster, Unavailable
 from adabench.usecases.protocol import UseCase
 
 
-def require_package(package: str) -> None:
-    """Raise `Unavailable` unless a package of `make peers` is installed."""
+def require_package(package: str, command: str = "make peers") -> None:
+    """Raise `Unavailable` unless a package is installed; the command would install it."""
     if importlib.util.find_spec(package) is None:
-        raise Unavailable(f"{package} is not installed: say 'make peers'")
+        raise Unavailable(f"{package} is not installed: say '{command}'")
+
+
+def require_usecase(name: str, usecase: UseCase, wanted: str) -> None:
+    """Raise `Unavailable` for any use case but the one that the backend can train."""
+    if usecase.name != wanted:
+        raise Unavailable(f"{name} trains {wanted} alone, not {usecase.name}: say -u {wanted}")
 
 
 def require_plain_cluster(name: str, cluster: Cluster) -> None:

@@ -137,6 +137,25 @@ class Session(Protocol):
 
 
 @runtime_checkable
+class OwnLoop(Protocol):
+    """A session of a system that has a training loop of its own.
+
+    The common loop asks it for whole epochs, and for no batches and steps. Everything else is as for every
+    session.
+    """
+
+    def train_epoch(self, loader: Iterable[Any]) -> int:
+        """Train once on the data that `loader` gives the common loop.
+
+        Returns
+        -------
+        int
+            How many samples that were, as the use case counts them.
+        """
+        ...
+
+
+@runtime_checkable
 class Traceable(Protocol):
     """A session that can write down the life of rows: where they are held, and which nodes want them."""
 

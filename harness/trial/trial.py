@@ -17,7 +17,15 @@ import msgspec
 import torch
 
 from adabench.backends.policies.protocol import Policy
-from adabench.backends.protocol import Backend, Cluster, Session, TableCounting, Traceable, Unavailable
+from adabench.backends.protocol import (
+    Backend,
+    Cluster,
+    OwnLoop,
+    Session,
+    TableCounting,
+    Traceable,
+    Unavailable,
+)
 from adabench.harness.machine.namespaces import address
 from adabench.harness.plugins.registry import load_backend, load_usecase
 from adabench.harness.trial.profile import Profile
@@ -171,13 +179,18 @@ class _Worker:
         self.setup_seconds = time.monotonic() - spec.launched_at
         profile = None
         if self.trial.profile is not None:
+            if isinstance(session, OwnLoop):
+                raise Unavailable(f"backend {spec.backend!r} has a loop of its own: its steps cannot be seen")
             profile = self.trial.profile.of_worker(session, usecase, loaders, leads=cluster.worker == 0)
         for epoch in range(1, usecase.params.epochs + 1):
             self.turn.wait()
             self._enter("train", epoch)
             start, cpu = self._now(), time.process_time()
             before, tables_before = session.counters(), _tables_of(session)
-            if profile is None:
+            if isinstance(session, OwnLoop):
+                self.samples += session.train_epoch(loaders.train)
+                session.synchronize()
+            elif profile is None:
                 for batch in session.batches(loaders.train):
                     # A turn ends here, with a batch at hand: by now every strategy has handed the last step's
                     # gradients to its server. Before the batch is asked for, some have not, and would leave

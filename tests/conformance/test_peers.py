@@ -13,12 +13,16 @@ import torch
 from torch import nn
 
 from adabench.backends._peer import replace_tables
-from adabench.backends.protocol import Cluster, Unavailable
+from adabench.backends.protocol import Cluster, OwnLoop, Unavailable
+from adabench.backends.pykeen import PyKeenOptions
 from adabench.backends.rpc import RemoteTable
 from adabench.backends.torchrec import TorchRec
 from adabench.harness.plugins.registry import load_backend
 from adabench.usecases.ctr.task import CtrParams, CtrUseCase
 from adabench.usecases.gcn.task import GcnParams, GcnUseCase
+from adabench.usecases.kge.model import ModelName
+from adabench.usecases.kge.task import KgeParams, KgeUseCase
+from adabench.usecases.word2vec.task import Word2VecParams, Word2VecUseCase
 
 PEERS = ["ddp", "rpc", "torchrec"]
 STEPS = 10
@@ -79,10 +83,7 @@ def losses(name: str) -> list[float]:
         made.append(make())
         return made[-1]
 
-    try:
-        backend = load_backend(name)()
-    except Unavailable as error:
-        pytest.skip(str(error))
+    backend = available(name)
     session = backend.open(usecase, replace(ONE, share=share), backend.Options())
     found = []
     for batch in islice(session.batches(usecase.loaders(0, 1).train), STEPS):
@@ -93,3 +94,72 @@ def losses(name: str) -> list[float]:
     for one in made:
         one.close()
     return found
+
+
+def test_gensim_trains_vectors_that_ours_are_as_good_as() -> None:
+    """The same text, settings and number of epochs; loss and correlation by our evaluation of both."""
+    usecase = Word2VecUseCase(Word2VecParams(), None, 1)
+    reference, ours = (quality(name, usecase) for name in ("gensim", "single"))
+    assert reference["loss"] < 2  # it did learn, and its rows are where ours are
+    assert ours["loss"] <= 1.01 * reference["loss"]
+    assert ours["topics"] >= reference["topics"] - 0.02
+
+
+@pytest.mark.parametrize("model", ["complex", "distmult"])
+def test_pykeen_trains_rows_that_score_here_as_there(model: ModelName) -> None:
+    usecase = KgeUseCase(KgeParams(model=model, triples=8000, batch=64, dim=16, epochs=3), None, 1)
+    session = available("pykeen").open(usecase, ONE, PyKeenOptions())
+    session.synchronize()
+    train = usecase.loaders(0, 1).train
+    triples = torch.cat([batch.triples for batch in train])
+    corrupted = triples.clone()
+    corrupted[:, 2] = triples[:, 2].roll(1)
+
+    def told_apart() -> float:
+        """Share of triples that score above the same with another's tail."""
+        with torch.no_grad():
+            right, wrong = (session.model(each, torch.arange(2)).own for each in (triples, corrupted))
+        return float((right > wrong).float().mean())
+
+    assert told_apart() < 0.55
+    for _ in range(usecase.params.epochs):
+        samples = session.train_epoch(train)
+    session.synchronize()
+    assert samples == len(triples)
+    assert told_apart() > 0.62
+    with torch.no_grad():
+        theirs = session._theirs.score_hrt(triples)[:, 0]
+        ours = session.model(triples, torch.arange(2)).own
+    torch.testing.assert_close(ours, theirs)
+    session.close()
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("gensim", "word2vec"), ("pykeen", "kge")])
+def test_peers_with_a_loop_of_their_own_train_one_use_case(name: str, wanted: str) -> None:
+    usecase = CtrUseCase(CtrParams(rows=1400), None, 1)
+    backend = available(name)
+    with pytest.raises(Unavailable, match=f"{name} trains {wanted} alone, not ctr: say -u {wanted}"):
+        backend.open(usecase, ONE, backend.Options())
+
+
+def quality(name: str, usecase: Any) -> dict[str, float]:
+    """After all epochs."""
+    session = available(name).open(usecase, ONE, load_backend(name).Options())
+    loaders = usecase.loaders(0, 1)
+    for _ in range(usecase.params.epochs):
+        if isinstance(session, OwnLoop):
+            session.train_epoch(loaders.train)
+            continue
+        for batch in session.batches(loaders.train):
+            session.step(usecase.loss(session.model, batch))
+    session.synchronize()
+    found: dict[str, float] = usecase.evaluate(session.model, loaders.test)
+    session.close()
+    return found
+
+
+def available(name: str) -> Any:
+    try:
+        return load_backend(name)()
+    except Unavailable as error:
+        pytest.skip(str(error))

@@ -89,6 +89,7 @@ def costs(study: str, runs: Sequence[Run]) -> list[Cost]:
 
 def rows_against_peers(runs: Sequence[Run]) -> list[Row]:
     """Automatic intent as ratios to the floor and to whichever peer was the best in a block."""
+    runs = [run for run in runs if run.usecase == "ctr"]
     what, ours, peers = "CTR on 2 nodes", _ours(runs), _of(runs, *PEERS)
     return [
         _row(f"{what}, CPU per sample", ours, _of(runs, FLOOR), cpu_microseconds, min, 1.25, "× the floor"),

@@ -79,9 +79,9 @@ class Word2VecUseCase:
     def __init__(self, params: Word2VecParams, data: Path | None, seed: int) -> None:
         self._params = params
         self._seed = seed
-        self._text = load(data, params.words, params.min_count)
-        self._kept = _kept(self._text.counts, params.sample)
-        self._drawn = Weighted(self._text.counts**FLATTENED)
+        self.text = load(data, params.words, params.min_count)
+        self._kept = _kept(self.text.counts, params.sample)
+        self._drawn = Weighted(self.text.counts**FLATTENED)
 
     @property
     def params(self) -> Word2VecParams:
@@ -89,17 +89,17 @@ class Word2VecUseCase:
 
     @property
     def fingerprint(self) -> str:
-        return self._text.fingerprint
+        return self.text.fingerprint
 
     def model(self) -> nn.Module:
         generator = torch.Generator().manual_seed(self._seed)
-        return SkipGram(len(self._text.counts), self._params.dim, generator)
+        return SkipGram(len(self.text.counts), self._params.dim, generator)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return make_optimizer(model, self._params.lr)
 
     def loaders(self, rank: int, world: int) -> Loaders:
-        text, batch = self._text, self._params.batch
+        text, batch = self.text, self._params.batch
         share = strided_share(text.train.size, rank, world, batch, "sentences")
         shuffled = ShuffledBatches(share, batch, self._seed, rank)
         in_order = (
@@ -128,7 +128,7 @@ class Word2VecUseCase:
                     count += len(batch.words)
                 found = {
                     name: correlation(pairs, model(torch.from_numpy(pairs.words.reshape(-1))))
-                    for name, pairs in self._text.pairs.items()
+                    for name, pairs in self.text.pairs.items()
                 }
         finally:
             model.train()
