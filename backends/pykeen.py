@@ -28,11 +28,11 @@ class PyKeenOptions(BackendOptions, frozen=True, kw_only=True, forbid_unknown_fi
 
     Attributes
     ----------
-    negatives : int
+    corruptions : int
         Corrupted triples for each triple, which shares them with no other one.
     """
 
-    negatives: int = 16
+    corruptions: int = 16
 
 
 class PyKeen:
@@ -84,7 +84,7 @@ class PyKeenSession:
             triples_factory=self._factory,
             optimizer=torch.optim.Adagrad(self._theirs.get_grad_params(), lr=params.lr),
             negative_sampler="basic",
-            negative_sampler_kwargs={"num_negs_per_pos": options.negatives},
+            negative_sampler_kwargs={"num_negs_per_pos": options.corruptions},
         )
 
     def train_epoch(self, loader: Iterable[Any]) -> int:
