@@ -38,7 +38,10 @@ BACKENDS = (
     *("single", "manual", "prefetch", "autoada-manual", "autoada-automatic"),
     *("ddp", "rpc", "torchrec", "floor", "gensim", "pykeen"),
 )
-"""Those that are built in, in the order in which every figure shows them, and each in its own colour."""
+"""Those that are built in, in the order in which every figure shows them, and each in its own colour.
+
+The last two are never in one figure.
+"""
 
 
 @contextmanager
@@ -86,7 +89,9 @@ def colours_of(cells: Mapping[str, str]) -> dict[str, Colour]:
 
 def _colour(backend: str) -> Colour:
     if backend in BACKENDS:
-        return palette(len(BACKENDS))[BACKENDS.index(backend)]
+        # There are ten such colours. The last two train different use cases, and share one.
+        colours = palette(len(BACKENDS) - 1)
+        return colours[min(BACKENDS.index(backend), len(colours) - 1)]
     # Other plugins may be any number: the name decides, so that a colour is the same in every figure.
     hues = sns.color_palette("husl", 24)
     red, green, blue = hues[zlib.crc32(backend.encode(errors="replace")) % len(hues)]
