@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -91,8 +91,7 @@ def create_node(
     model, optimizer, tables
         As for `AdaModel`. Only shapes and rules are taken; the model is not changed.
     policy : adaps.Policy, optional
-        How each parameter of the model is managed. Those that are no tables lie together in blocks, by
-        optimizer and dtype: they can have homes of their own, and need the same technique and wire.
+        How each parameter of the model, or some rows of its tables, are managed.
     **options
         Further arguments of `adaps.Node`, such as ``workers``.
     """
@@ -122,8 +121,8 @@ def plan_of(
     Raises
     ------
     PolicyError
-        If the policy does not fit, has something in it that is not executed, or manages parameters by
-        different techniques, or with different wires, that lie in one table of blocks.
+        If the policy does not fit, has something in it that is not executed, or manages parameters
+        differently whose gradients are added up together.
     """
     layout = layout_of(model, optimizer, tables)
     if nodes is None:
@@ -215,8 +214,8 @@ def _check_allreduce(plan: Plan, options: Mapping[str, Any]) -> None:
 def _rules_of_blocks(
     dense: DenseLayout, policy: adaps.Policy, managed: dict[str, Managed], nodes: int
 ) -> Iterator[Rule]:
-    own = _rules_of(dense.names, policy, managed)
-    for (_, rule), first, blocks in zip(own, dense.first_blocks, dense.blocks, strict=True):
+    for name, first, blocks in zip(dense.names, dense.first_blocks, dense.blocks, strict=True):
+        rule = _rule_of(managed[name], policy)
         if rule.home.scheme in ("blocks", "shares"):
             bounds = rule.home.block_bounds(blocks, nodes)
             ranges = [
@@ -235,7 +234,15 @@ def _rules_of_shared(
     shared: DenseLayout, policy: adaps.Policy, managed: dict[str, Managed]
 ) -> Iterator[Rule]:
     """Gradients that are summed up for an optimizer of the user's: they stay nowhere for long."""
-    for name, rule in _rules_of(shared.names, policy, managed):
+    first = _rule_of(managed[shared.names[0]], policy)
+    for name in shared.names:
+        rule = _rule_of(managed[name], policy)
+        if rule.technique != first.technique:
+            raise PolicyError(
+                f"{policy.source}: {shared.names[0]} is managed by {first.technique} and {name} by "
+                f"{rule.technique}, but gradients of parameters of one optimizer of their own are added up "
+                "together; give them the same technique"
+            )
         if rule.home.scheme != "hash":
             raise PolicyError(
                 f"{policy.source}: home of {name} is {rule.home.text()}, but its own optimizer steps with "
@@ -247,34 +254,9 @@ def _rules_of_shared(
                 "gradients that the server only adds up, and nothing of them may be left over; leave its "
                 "wire 'float32'"
             )
-    yield Rule(shared.table, None, rule.technique)
+    yield Rule(shared.table, None, first.technique)
 
 
-def _rules_of(
-    names: Sequence[str], policy: adaps.Policy, managed: dict[str, Managed]
-) -> list[tuple[str, Rule]]:
-    """The one rule of each of these parameters, which lie in one table."""
-    found = []
-    for name in names:
-        parts = managed[name].parts
-        if len({policy.rules[part.rule - 1].home for part in parts}) > 1:
-            rules = " and ".join(str(part.rule) for part in parts)
-            raise PolicyError(
-                f"{policy.source}: rules {rules} give rows of {name} different homes; a dense parameter is "
-                "kept whole, or in blocks or shares"
-            )
-        found.append((name, policy.rules[parts[0].rule - 1]))
-    first = found[0]
-    for name, rule in found:
-        if rule.wire != first[1].wire:
-            raise PolicyError(
-                f"{policy.source}: {first[0]} is sent as {first[1].wire} and {name} as {rule.wire}, but "
-                "dense parameters of one optimizer and dtype lie together in blocks; give them the same wire"
-            )
-        if rule.technique != first[1].technique:
-            raise PolicyError(
-                f"{policy.source}: {first[0]} is managed by {first[1].technique} and {name} by "
-                f"{rule.technique}, but dense parameters of one optimizer and dtype lie together in blocks; "
-                "give them the same technique"
-            )
-    return found
+def _rule_of(managed: Managed, policy: adaps.Policy) -> Rule:
+    """The rule of a dense parameter, all of whose rows are managed alike."""
+    return policy.rules[managed.parts[0].rule - 1]

@@ -111,9 +111,8 @@ class TableSpec:
         length: int,
         rule: UpdateRule,
         init: Initializer,
-        technique: Technique | None = None,
+        managed: Sequence[tuple[int, Technique | None, Wire]],
         homes: Sequence[tuple[int, int]] = ...,
-        wire: Wire = ...,
     ) -> None: ...
 
 class NodeTable:

@@ -80,13 +80,14 @@ class Table:
         management : Management
             How a policy says that its rows are managed; without it as the node says.
         """
-        wire = self.wire if management.wire is None else management.wire
-        technique = None if management.technique is None else _core.Technique[management.technique.upper()]
+        managed = [
+            (end, _core.Technique[technique.upper()], _core.Wire[wire.upper()])
+            for end, (technique, wire) in management.managed
+        ]
         spec = _core.TableSpec(
             *(self.name, self.rows, self.length, self.optimizer.rule(), self.init.distribution()),
-            technique=technique,
+            managed=managed or [(self.rows, None, _core.Wire[self.wire.upper()])],
             homes=list(management.homes),
-            wire=_core.Wire[wire.upper()],
         )
         if isinstance(self.sampling, _sampling.Sampling):
             spec.sampling = self.sampling.spec(self.rows)

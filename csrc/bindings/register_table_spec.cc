@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -113,21 +114,22 @@ void register_table_spec(py::module_& module) {
   py::class_<TableSpec>(module, "TableSpec", "A table before it has its place in a node.")
       .def_readwrite("sampling", &TableSpec::sampling, "How samples of its rows are drawn; none without it.")
       .def(py::init([](std::string name, std::uint64_t rows, std::size_t length, const UpdateRule& rule,
-                       const Initializer& init, std::optional<Technique> technique,
-                       const std::vector<std::pair<std::uint64_t, int>>& homes, Wire wire) {
+                       const Initializer& init,
+                       const std::vector<std::tuple<std::uint64_t, std::optional<Technique>, Wire>>& managed,
+                       const std::vector<std::pair<std::uint64_t, int>>& homes) {
              TableSpec spec{std::move(name), rows, length, rule, init};
-             spec.technique = technique;
-             spec.wire = wire;
+             for (const auto& [end, technique, wire] : managed)
+               spec.managed.push_back({end, {technique, wire}});
              for (const auto& [end, node] : homes)
                spec.homes.push_back({end, node < 0 ? kHomeByHash : static_cast<NodeId>(node)});
              validate(spec);
              return spec;
            }),
            py::arg("name"), py::arg("rows"), py::arg("length"), py::arg("rule"), py::arg("init"),
-           py::arg("technique") = py::none(), py::arg("homes") = std::vector<std::pair<std::uint64_t, int>>{},
-           py::arg("wire") = Wire::kFloat32,
-           "With the technique of its rows, if it has one of its own, with ranges of rows by their home: "
-           "where each ends, and the node, which is negative for homes by hash; and with its wire.");
+           py::arg("managed"), py::arg("homes") = std::vector<std::pair<std::uint64_t, int>>{},
+           "With ranges of rows that are managed alike: where each ends, the technique, or none to leave it "
+           "to the node, and the wire; and with ranges of rows by their home: where each ends, and the "
+           "node, which is negative for homes by hash.");
 }
 
 }  // namespace adaps::bindings

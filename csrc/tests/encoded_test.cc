@@ -26,7 +26,7 @@ Tables one_table(Wire wire, std::size_t length, RuleKind kind = RuleKind::kSgd) 
   spec.name = "t";
   spec.rows = 1;
   spec.length = length;
-  spec.wire = wire;
+  spec.management.wire = wire;
   spec.rule.kind = kind;
   if (kind == RuleKind::kSgd || kind == RuleKind::kAdagrad) spec.rule.weight_decay = 0.1F;
   if (kind == RuleKind::kRmsprop) {
@@ -57,10 +57,10 @@ TEST(rows_keep_what_counts_steps) {
         for (std::size_t i = 0; i < row.size(); ++i) row[i] = 0.001F * static_cast<float>(i + 1);
         row.back() = 1234567.0F;
         std::vector<float> words;
-        REQUIRE(encode(table, row, words));
-        CHECK_EQ(words.size(), encoded_floats(table, table.width()));
+        REQUIRE(encode(table, wire, row, words));
+        CHECK_EQ(words.size(), encoded_floats(table, wire, table.width()));
         std::vector<float> decoded(row.size());
-        decode(table, words, decoded);
+        decode(table, wire, words, decoded);
         CHECK_EQ(decoded.back(), 1234567.0F);
         for (std::size_t i = 0; i + 1 < row.size(); ++i) {
           const Wire of = i < length ? wire : Wire::kBfloat16;
@@ -69,9 +69,9 @@ TEST(rows_keep_what_counts_steps) {
         }
         // A value alone, as an answer has it
         std::vector<float> value(length);
-        REQUIRE(encode(table, std::span(row).first(length), words));
+        REQUIRE(encode(table, wire, std::span(row).first(length), words));
         CHECK_EQ(words.size(), encoded_words(wire, length));
-        decode(table, words, value);
+        decode(table, wire, words, value);
         CHECK(std::equal(value.begin(), value.end(), decoded.begin()));
       }
     }
@@ -83,15 +83,15 @@ TEST(rows_that_the_wire_cannot_carry_go_as_they_are) {
     const Tables tables = one_table(wire, 4, RuleKind::kAdagrad);
     std::vector<float> words;
     std::vector<float> row(tables[0].width(), 1.0F);
-    CHECK(encode(tables[0], row, words));
+    CHECK(encode(tables[0], wire, row, words));
     for (const std::size_t at : {0, 6}) {  // value, state
       std::vector<float> broken = row;
       broken[at] = std::numeric_limits<float>::quiet_NaN();
-      CHECK(!encode(tables[0], broken, words));
+      CHECK(!encode(tables[0], wire, broken, words));
     }
     Unapplied changes;
     changes.in_flight = delta_of(tables[0], {1.0F, std::numeric_limits<float>::infinity(), 3.0F, 4.3F});
-    CHECK(!keep_rest(tables[0], changes, words));
+    CHECK(!keep_rest(tables[0], wire, changes, words));
     CHECK(!changes.unsent);
     CHECK_EQ(changes.in_flight.floats[3], 4.3F);
   }
@@ -106,8 +106,8 @@ TEST(what_is_sent_and_what_is_left_are_the_change) {
     Unapplied changes;
     changes.in_flight = delta_of(tables[0], value);
     std::vector<float> words, decoded(tables[0].change_length());
-    REQUIRE(keep_rest(tables[0], changes, words));
-    decode(tables[0], words, decoded);
+    REQUIRE(keep_rest(tables[0], wire, changes, words));
+    decode(tables[0], wire, words, decoded);
     CHECK(changes.unsent.is_rest());
     for (std::size_t i = 0; i < value.size(); ++i) {
       CHECK_EQ(changes.in_flight.floats[i], decoded[i]);
@@ -116,7 +116,7 @@ TEST(what_is_sent_and_what_is_left_are_the_change) {
     // What the wire carries as it is leaves nothing.
     Unapplied whole;
     whole.in_flight = delta_of(tables[0], {1.0F, -3.0F, 5.0F, 0.0F, 127.0F});
-    REQUIRE(keep_rest(tables[0], whole, words));
+    REQUIRE(keep_rest(tables[0], wire, whole, words));
     CHECK(!whole.unsent);
   }
 }
@@ -140,11 +140,11 @@ TEST(without_feedback_changes_lose_more_and_more) {
       for (std::size_t i = 0; changes.unsent && i < kLength; ++i) next.floats[i] += changes.unsent.floats[i];
       changes.unsent.floats.reset();
       changes.in_flight = std::move(next);
-      REQUIRE(keep_rest(table, changes, words));
+      REQUIRE(keep_rest(table, wire, changes, words));
       for (std::size_t i = 0; i < kLength; ++i) with[i] += static_cast<double>(changes.in_flight.floats[i]);
       Unapplied alone;
       alone.in_flight = delta_of(table, change);
-      REQUIRE(keep_rest(table, alone, words));
+      REQUIRE(keep_rest(table, wire, alone, words));
       for (std::size_t i = 0; i < kLength; ++i) without[i] += static_cast<double>(alone.in_flight.floats[i]);
     }
     double lost_with = 0.0, lost_without = 0.0;

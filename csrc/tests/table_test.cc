@@ -25,10 +25,10 @@ TableSpec spec(const std::string& name, std::uint64_t rows, std::size_t length,
 
 TEST(tables_with_different_wires_are_different) {
   TableSpec lossy = spec("a", 10, 4);
-  lossy.wire = Wire::kInt8;
+  lossy.management.wire = Wire::kInt8;
   const Tables as_float32({spec("a", 10, 4)});
   const Tables as_int8({lossy});
-  lossy.wire = Wire::kBfloat16;
+  lossy.management.wire = Wire::kBfloat16;
   const Tables as_bfloat16({lossy});
   CHECK(as_float32.fingerprint() != as_int8.fingerprint());
   CHECK(as_bfloat16.fingerprint() != as_int8.fingerprint());
@@ -65,6 +65,40 @@ TEST(wrong_tables_are_named) {
   CHECK_THROWS(Tables({spec("a", 1, 1 << 23, RuleKind::kAdagrad)}), std::invalid_argument,
                "'a' has rows of 16777216 floats with their optimizer's state");
   CHECK_THROWS(Tables({spec("a", 1, 1), spec("a", 2, 2)}), std::invalid_argument, "called 'a'");
+}
+
+TEST(rows_are_managed_as_their_range_says) {
+  TableSpec mixed = spec("mixed", 10, 4);
+  mixed.management = {Technique::kStatic, Wire::kInt8};  // `managed` says it of all rows
+  const Management hot{Technique::kReplication, Wire::kBfloat16};
+  const Management rest{Technique::kRelocation};
+  mixed.managed = {{2, hot}, {7, rest}, {8, hot}, {10, rest}};
+  TableSpec alike = spec("alike", 5, 4);
+  alike.managed = {{3, rest}, {5, rest}};
+  const Tables tables({spec("first", 3, 4), mixed, alike});
+  for (Key key = 0; key < 3; ++key) CHECK(tables[0].management(key) == Management{});
+  for (Key key = 3; key < 13; ++key) {
+    const Key row = key - 3;
+    CHECK(tables[1].management(key) == (row < 2 || row == 7 ? hot : rest));
+  }
+  for (Key key = 13; key < 18; ++key) CHECK(tables[2].management(key) == rest);
+  CHECK_EQ(tables[1].managements().size(), std::size_t{2});
+  CHECK_EQ(tables[2].managements().size(), std::size_t{1});
+  CHECK(!tables[0].is_lossy());
+  CHECK(tables[1].is_lossy());
+  CHECK(!tables[2].is_lossy());
+}
+
+TEST(managements_of_a_table_are_of_all_of_its_rows) {
+  const auto with = [](std::vector<ManagedRange> managed) {
+    TableSpec table = spec("t", 10, 1);
+    table.managed = std::move(managed);
+    return Tables({table});
+  };
+  CHECK_EQ(with({{10, {}}}).size(), std::size_t{1});
+  CHECK_THROWS(with({{9, {}}}), std::invalid_argument, "managements up to row 9 of 10; every row needs one");
+  CHECK_THROWS(with({{4, {}}, {4, {}}, {10, {}}}), std::invalid_argument, "a management range up to row 4");
+  CHECK_THROWS(with({{11, {}}}), std::invalid_argument, "they must ascend to its 10 rows");
 }
 
 TEST(fingerprints_tell_tables_apart) {
@@ -185,11 +219,19 @@ TEST(homes_of_a_table_are_all_of_its_rows) {
 TEST(tables_that_are_managed_otherwise_have_another_fingerprint) {
   TableSpec spec{.name = "t", .rows = 10, .length = 1};
   const std::uint64_t plain = Tables({spec}).fingerprint();
-  spec.technique = Technique::kAdaptive;
+  spec.management.technique = Technique::kAdaptive;
   const std::uint64_t managed = Tables({spec}).fingerprint();
   spec.homes = {{10, 0}};
   const std::uint64_t placed = Tables({spec}).fingerprint();
   spec.homes = {{10, 1}};
+  TableSpec by_rows{.name = "t", .rows = 10, .length = 1};
+  by_rows.managed = {{10, {Technique::kAdaptive}}};
+  CHECK_EQ(managed, Tables({by_rows}).fingerprint());
+  by_rows.managed = {{4, {Technique::kAdaptive}}, {10, {Technique::kStatic}}};
+  const std::uint64_t four = Tables({by_rows}).fingerprint();
+  by_rows.managed[0].end = 5;
+  CHECK(four != managed);
+  CHECK(four != Tables({by_rows}).fingerprint());
   CHECK(plain != managed);
   CHECK(managed != placed);
   CHECK(placed != Tables({spec}).fingerprint());

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from adaps.policy import Home, MadeFor, Policy, Rule
+from adaps.policy import Home, MadeFor, Policy, RowSelection, Rule
 
 from ..checkpoint_files import content, manifest
 from ..conftest import free_port
@@ -66,13 +66,18 @@ def test_a_checkpoint_is_restored_under_policies_of_other_nodes_homes_and_techni
     directory = tmp_path / "saved"
     counts = None
     lives = [
-        (2, Home("blocks"), "relocation"),
-        (3, Home("shares", shares=(0.2, 0.5, 0.3)), "full_replication"),
-        (1, Home("node", node=0), "static"),
-        (2, Home("node", node=1), "static"),
+        (2, Home("blocks"), "relocation", "replication"),
+        (3, Home("shares", shares=(0.2, 0.5, 0.3)), "full_replication", "adaptive"),
+        (1, Home("node", node=0), "static", "relocation"),
+        (2, Home("node", node=1), "static", "full_replication"),
     ]
-    for nodes, home, technique in lives:
-        rules = [Rule("sums", None, technique, home), Rule("*", None, "static", Home("node", node=nodes - 1))]
+    hot = RowSelection(ranges=((0, 40), (100, 130)))
+    for nodes, home, technique, of_hot in lives:
+        rules = [
+            Rule("sums", hot, of_hot, Home("node", node=0), wire="bfloat16"),
+            Rule("sums", None, technique, home),
+            Rule("*", None, "static", Home("node", node=nodes - 1)),
+        ]
         policy = Policy("life", rules, MadeFor(nodes=nodes))
         ranks = launch(
             f"{FOLDER}.moving",

@@ -112,6 +112,69 @@ def test_rows_are_at_home_where_the_policy_puts_them(launch: Launch) -> None:
         assert min(counted["pulled_local"], counted["pulled_remote"]) > 0
 
 
+def test_rows_of_a_table_are_managed_as_their_own_rule_says(launch: Launch) -> None:
+    hot = [*range(10), *range(30, 33)]
+    rules = [
+        Rule("deep.weight", ranges((0, 10), (30, 33)), "replication", Home("node", node=0)),
+        Rule("deep.weight", ranges((5, 20)), "relocation", Home("node", node=1)),  # of the first ten, rule 1
+        Rule("deep.weight", ranges((40, 60)), "static", Home("blocks")),
+        Rule("wide.weight", ranges((1, 2), (3, 4)), "full_replication", Home("node", node=1)),
+        Rule("mlp.0.weight", None, "static", Home("node", node=1)),
+        Rule("mlp.*", None, "replication", Home("node", node=0)),
+        Rule("*", technique="relocation", home=Home("node", node=0)),
+    ]
+    results = trained(launch, Policy("rows", rules))
+    expected = one_process()
+    for result in results:
+        for name, values in expected.items():
+            assert result["state"][name] == pytest.approx(values, abs=1e-5), name
+    # All rows are used: each is at first on the node that is its home.
+    assert begun(results, "deep.weight") == [[*range(10), *range(20, 40)], [*range(10, 20), *range(40, 60)]]
+    assert begun(results, "wide.weight") == [[0, 2, *range(4, 60)], [1, 3]]
+    assert moved(results, "deep.weight") == {*range(10, 30), *range(33, 40)}
+    assert copied(results, "deep.weight") == set(hot)
+    assert moved(results, "wide.weight") == {0, 2, *range(4, 60)}
+    assert copied(results, "wide.weight") == {1, 3}
+    # Dense parameters lie together in blocks, which are managed as each of them.
+    home = results[1]["rows"]["dense.0"]["alloc"]
+    assert not {*home} & copied(results, "dense.0")
+    assert copied(results, "dense.0") == {*results[0]["rows"]["dense.0"]["alloc"]}
+    assert moved(results, "dense.0") == set()
+
+
+def ranges(*given: tuple[int, int]) -> RowSelection:
+    return RowSelection(ranges=given)
+
+
+def begun(results: list[dict[str, Any]], table: str) -> list[list[int]]:
+    return [result["rows"][table].get("alloc", []) for result in results]
+
+
+def moved(results: list[dict[str, Any]], table: str) -> set[int]:
+    return {row for result in results for row in result["rows"][table].get("relocated_here", [])}
+
+
+def copied(results: list[dict[str, Any]], table: str) -> set[int]:
+    return {row for result in results for row in result["rows"][table].get("replica_set_up", [])}
+
+
+def test_rows_of_a_table_are_sent_as_their_own_rule_says(launch: Launch) -> None:
+    def bytes_of_refreshes(wire: str, first: int) -> float:
+        rules = [
+            Rule("deep.weight", ranges((first, 60)), "full_replication", Home("node", node=0), wire=wire),
+            Rule("deep.weight", None, "full_replication", Home("node", node=0)),
+            Rule("*", technique="static"),
+        ]
+        tables = [result["tables"]["deep.weight"] for result in trained(launch, Policy("wires", rules))]
+        sent = sum(table["messages_sent_refresh"] for table in tables)
+        return float(sum(table["bytes_sent_refresh"] for table in tables) / sent)
+
+    exact, half, all_rows = (
+        bytes_of_refreshes(*given) for given in (("float32", 0), ("int8", 30), ("int8", 0))
+    )
+    assert exact > half > all_rows
+
+
 def test_what_is_not_executed_is_refused_by_the_model() -> None:
     def refused(policy: Policy, said: str) -> None:
         with pytest.raises(PolicyError, match=said):
@@ -135,19 +198,11 @@ def test_what_is_not_executed_is_refused_by_the_model() -> None:
             torch.optim.SGD(alone.parameters(), lr=RATE),
             policy=Policy("a", [Rule("dense", technique="allreduce"), Rule("*")]),
         )
-    refused(
-        Policy("a", [Rule("mlp.0.weight", wire="int8"), Rule("*")]),
-        "mlp.0.weight is sent as int8 and mlp.0.bias as float32, but dense parameters of one",
-    )
     refused(Policy("a", [Rule("deep.weights"), Rule("*")]), "unknown parameter 'deep.weights'")
-    refused(
-        Policy("a", [Rule("mlp.0.weight", technique="static"), Rule("*")]),
-        "mlp.0.weight is managed by static and mlp.0.bias by adaptive, but dense parameters of one",
-    )
     rows = RowSelection(ranges=((0, 2),))
     refused(
         Policy("a", [Rule("mlp.0.weight", rows, home=Home("node", node=0)), Rule("*")]),
-        "rules 1 and 2 give rows of mlp.0.weight different homes",
+        "rules 1 and 2 give rows of mlp.0.weight different homes, and every step reads all of a dense",
     )
     refused(Policy("a", [Rule("*", home=Home("node", node=1))]), "home node is 1; there are 1 nodes")
     with pytest.raises(TypeError, match=r"policy is 'static'; it must be an adaps\.Policy"):

@@ -51,7 +51,8 @@ def check_counters(policy: Policy, catalogue: Catalogue, tables: list[dict[str, 
         name = managed.parameter.name
         if managed.parameter.kind == "dense":
             continue
-        (rule,) = {policy.rules[part.rule - 1] for part in managed.parts}
+        rules = [policy.rules[part.rule - 1] for part in managed.parts]
+        rule = rules[-1]
         kinds = ("intent", "setup", "transfer", "delta", "refresh", "drop")
         sent = {kind: sum(one[name][f"messages_sent_{kind}"] for one in tables) for kind in kinds}
         told = (policy.name, name, sent)
@@ -66,6 +67,9 @@ def check_counters(policy: Policy, catalogue: Catalogue, tables: list[dict[str, 
                     assert min(here, elsewhere) > 0, told
                 else:
                     assert (here > 0, elsewhere > 0) == (node == rule.home.node, node != rule.home.node), told
+        elif rule.technique == "relocation" and len(rules) > 1:
+            assert {one.technique for one in rules[:-1]} == {"replication"}, told
+            assert min(sent["transfer"], sent["setup"], sent["refresh"] + sent["delta"]) > 0, told
         elif rule.technique == "relocation":
             assert sent["transfer"] > 0, told
             assert sent["setup"] == sent["delta"] == sent["refresh"] == 0, told
@@ -149,7 +153,8 @@ def case(
 
 def in_lockstep(name: str, catalogue: Catalogue) -> Policy:
     # So few accesses to so few rows that no row is hot by the usual threshold.
-    policy = policy_from(name, catalogue, Resources.alike(2))
+    policy = policy_from("nups[times=2]" if name == "nups" else name, catalogue, Resources.alike(2))
+    assert name != "nups" or any(rule.rows is not None for rule in policy.rules)
     return replace(policy, synchronization=Synchronization(1), data=DataSharing())
 
 

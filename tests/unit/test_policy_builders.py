@@ -296,8 +296,7 @@ shares = "speed"
 """
     said = not_executed(Policy.parse(text), CATALOGUE)
     expected = (
-        *("rows of deep.weight by different techniques", "rows of deep.weight different lookaheads"),
-        *("rows of deep.weight different wires", "exchange = 2"),
+        *("rows of deep.weight different lookaheads", "exchange = 2"),
         *(
             "wire of mlp.0.weight has no effect beside technique 'allreduce'",
             "home with of wide.weight",

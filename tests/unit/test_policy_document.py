@@ -271,7 +271,9 @@ def test_rows_of_a_file_are_looked_for_beside_the_policy(tmp_path: Path) -> None
     with pytest.raises(PolicyError, match="rule 1: rows names row 100"):
         policy.check(CATALOGUE, 2)
     for wrong, said in (
-        (np.array([0.5]), "must hold one dimension of integers"),
+        (np.array([0.5]), r"holds float64 of shape \(1,\); it must hold one dimension of integers"),
+        (np.array([[1, 2]]), r"holds int64 of shape \(1, 2\); it must hold one dimension of integers"),
+        (np.array([], dtype=np.int64), r"holds int64 of shape \(0,\); .*at least one"),
         (np.array([-2]), "holds -2"),
     ):
         np.save(tmp_path / "hot.npy", wrong)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,12 +44,30 @@ def test_homes_are_ranges_of_rows() -> None:
         ],
     )
     wide, deep, weight, bias = management_of(policy, CATALOGUE, 2)
-    assert wide.technique == "adaptive"
-    assert list(wide.homes) == [(10, 1), (50, 0), (90, 1), (100, 1)]
-    assert (deep.technique, list(deep.homes)) == ("relocation", [(20, 0), (100, 1)])
-    assert weight == bias
-    assert (wide.wire, deep.wire, weight.wire) == ("float32", "int8", "float32")
-    assert (weight.technique, weight.homes) == ("static", ())
+    assert wide.managed == ((100, ("adaptive", "float32")),)
+    assert wide.homes == ((10, 1), (50, 0), (100, 1))
+    assert (deep.managed, deep.homes) == (((100, ("relocation", "int8")),), ((20, 0), (100, 1)))
+    assert (weight.managed, weight.homes) == (((8, ("static", "float32")),), ())
+    assert (bias.managed, bias.homes) == (((8, ("static", "float32")),), ())
+
+
+def test_rows_are_managed_by_the_first_rule_that_names_them(tmp_path: Path) -> None:
+    np.save(tmp_path / "hot.npy", np.array([99, 3, 4, 50]))
+    rules = [
+        Rule("tables", RowSelection(file="hot.npy"), "replication"),
+        Rule("wide.weight", RowSelection(ranges=((0, 4), (60, 61))), "static", wire="int8"),
+        Rule("*", technique="relocation"),
+    ]
+    policy = Policy("rows", rules, folder=tmp_path)
+    hot, cold, rest = ("replication", "float32"), ("static", "int8"), ("relocation", "float32")
+    wide, deep, weight, _ = management_of(policy, CATALOGUE, 2)
+    assert wide.managed == (
+        *((3, cold), (5, hot), (50, rest), (51, hot), (60, rest), (61, cold), (99, rest)),
+        (100, hot),
+    )
+    assert deep.managed == ((3, rest), (5, hot), (50, rest), (51, hot), (99, rest), (100, hot))
+    assert wide.homes == deep.homes == ()
+    assert weight.managed == ((8, rest),)
 
 
 @pytest.mark.parametrize(
@@ -72,9 +91,24 @@ def test_homes_are_ranges_of_rows() -> None:
             "every = 2 is for the code that trains, which a node does not; give the policy to autoada",
         ),
         (
-            Policy("p", [Rule("a", RowSelection(ranges=((0, 1),)), "static"), Rule("*")]),
+            Policy("p", [Rule("a", RowSelection(ranges=((0, 1),)), lookahead=2), Rule("*")]),
             {},
-            "rules 1 and 2 manage rows of a by different techniques",
+            "rules 1 and 2 give rows of a different lookaheads",
+        ),
+        (
+            Policy("p", [Rule("a", RowSelection(ranges=((3, 11),)), "static"), Rule("*")]),
+            {},
+            "the policy: rule 1: rows names row 10; a has 10, from 0 to 9",
+        ),
+        (
+            Policy("p", [Rule("a", RowSelection(file="gone.npy"), "static"), Rule("*")]),
+            {},
+            r"the policy: rule 1: rows file gone\.npy cannot be read: .*No such file",
+        ),
+        (
+            Policy("p", [Rule("a", RowSelection(hottest=0.1), "static"), Rule("*")]),
+            {},
+            "the policy: rule 1: rows hottest needs access counts",
         ),
         (Policy("p", [Rule("a", home=Home("with", table="a")), Rule("*")]), {}, "follows a, which follows a"),
         (Policy.uniform("allreduce"), {}, "'allreduce' is for dense parameters; a is a table of rows"),

@@ -1,10 +1,12 @@
-"""A policy as the server executes it: for each table technique and wire, and ranges of rows by their home."""
+"""A policy as the server executes it: for each table ranges of rows by technique and wire, and by home."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
+from typing import TypeVar
 
 from adaps.policy.catalogue import Catalogue
 from adaps.policy.document import Policy
@@ -16,6 +18,7 @@ __all__ = ["UNMANAGED", "Management", "management_of", "refuse_unexecuted"]
 
 BY_HASH = -1
 """In place of a node: a hash of the key chooses."""
+_What = TypeVar("_What")
 
 
 @dataclass(frozen=True)
@@ -24,18 +27,16 @@ class Management:
 
     Attributes
     ----------
-    technique : str, optional
-        As of a `Rule`; None leaves it to the node.
+    managed : sequence of (int, (str, str))
+        Ranges of rows: where each ends, and technique and wire as of a `Rule`. Without any the technique is
+        left to the node, and the wire to the table.
     homes : sequence of (int, int)
         Ranges of rows: where each ends, and the node where its rows are at home, or -1 for a hash. Without
         any all rows are at home by hash.
-    wire : str, optional
-        As of a `Rule`; None leaves it to the table.
     """
 
-    technique: str | None = None
+    managed: Sequence[tuple[int, tuple[str, str]]] = ()
     homes: Sequence[tuple[int, int]] = ()
-    wire: str | None = None
 
 
 UNMANAGED = Management()
@@ -64,20 +65,26 @@ def refuse_unexecuted(policy: Policy, catalogue: Catalogue) -> None:
 
 def _management(policy: Policy, managed: Managed, nodes: int) -> Management:
     rows = managed.parameter.rows
+    alike: list[tuple[int, int, tuple[str, str]]] = []
     homes: list[tuple[int, int, int]] = []
     for part in managed.parts:
-        whole = list(_homes(policy.rules[part.rule - 1].home, rows, nodes))
+        rule = policy.rules[part.rule - 1]
+        alike += [(start, end, (rule.technique, rule.wire)) for start, end in part.ranges]
+        whole = list(_homes(rule.home, rows, nodes))
         for start, end in part.ranges:
             homes += [
                 (max(start, low), min(end, high), node)
                 for low, high, node in whole
                 if max(start, low) < min(end, high)
             ]
-    first = policy.rules[managed.parts[0].rule - 1]
-    if all(node == BY_HASH for _, _, node in homes):
-        return Management(first.technique, wire=first.wire)
-    ends = tuple((end, node) for _, end, node in sorted(homes))
-    return Management(first.technique, ends, first.wire)
+    by_hash = all(node == BY_HASH for _, _, node in homes)
+    return Management(_ends(alike), () if by_hash else _ends(homes))
+
+
+def _ends(ranges: list[tuple[int, int, _What]]) -> tuple[tuple[int, _What], ...]:
+    """Where ranges end that together are all rows, in order; neighbours that are alike are one."""
+    runs = groupby(sorted(ranges, key=itemgetter(0)), key=itemgetter(2))
+    return tuple((max(end for _, end, _ in run), what) for what, run in runs)
 
 
 def _homes(home: Home, rows: int, nodes: int) -> Iterator[tuple[int, int, int]]:

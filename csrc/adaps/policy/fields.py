@@ -266,13 +266,13 @@ class RowSelection:
             rows = np.load(path, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise PolicyError(f"rows file {path} cannot be read: {error}") from error
-        if (
-            not isinstance(rows, np.ndarray)
-            or rows.ndim != 1
-            or rows.dtype.kind not in "iu"
-            or len(rows) == 0
-        ):
-            raise PolicyError(f"rows file {path} must hold one dimension of integers, at least one")
+        if not isinstance(rows, np.ndarray):
+            raise PolicyError(f"rows file {path} holds several arrays; it must hold one, of row numbers")
+        if rows.ndim != 1 or rows.dtype.kind not in "iu" or len(rows) == 0:
+            raise PolicyError(
+                f"rows file {path} holds {rows.dtype} of shape {rows.shape}; it must hold one dimension of "
+                "integers, at least one"
+            )
         if int(rows.min()) < 0:
             raise PolicyError(f"rows file {path} holds {int(rows.min())}; rows are numbered from 0 on")
         ranges = RowSelection.of_rows(np.unique(rows).astype(np.int64)).ranges

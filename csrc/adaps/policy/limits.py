@@ -37,13 +37,12 @@ def left_to_training(policy: Policy, catalogue: Catalogue) -> list[str]:
 
 _PLAIN = Rule("*")
 _ALIKE = {
-    "lookahead": "give rows of {name} different lookaheads, and all rows of a parameter are announced alike",
-    "technique": (
-        "manage rows of {name} by different techniques, and the server manages all rows of a parameter by one"
+    "table": {"lookahead": "all rows of a parameter are announced alike"},
+    "dense": dict.fromkeys(
+        ("technique", "home", "lookahead", "wire"), "every step reads all of a dense parameter: name it whole"
     ),
-    "wire": "give rows of {name} different wires, and the server sends all rows of a parameter by one",
 }
-"""What all rows of a parameter have alike, and what is said of rules that differ in it."""
+"""What all rows of a parameter have alike, by its kind, and why."""
 
 
 def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
@@ -63,10 +62,10 @@ def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
         for part in managed.parts:
             numbers.setdefault(part.rule, name)
         rules = [policy.rules[part.rule - 1] for part in managed.parts]
-        for field, sentence in _ALIKE.items():
+        for field, why in _ALIKE[managed.parameter.kind].items():
             if len({getattr(rule, field) for rule in rules}) > 1:
                 which = " and ".join(str(part.rule) for part in managed.parts)
-                found.append(f"rules {which} {sentence.format(name=name)}")
+                found.append(f"rules {which} give rows of {name} different {field}s, and {why}")
     for number in sorted(numbers):
         rule = policy.rules[number - 1]
         if rule.technique == "allreduce":

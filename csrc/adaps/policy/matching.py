@@ -85,7 +85,10 @@ def managed(rules: Sequence[Rule], parameter: Parameter, folder: Path) -> Manage
             break
         if not matches(rule.parameters, parameter):
             continue
-        wanted = ((0, parameter.rows),) if rule.rows is None else rule.rows.selected(folder)
+        try:
+            wanted = ((0, parameter.rows),) if rule.rows is None else rule.rows.selected(folder)
+        except PolicyError as error:
+            raise PolicyError(f"rule {number}: {error}") from error
         taken = list(_common(left, wanted))
         if taken:
             parts.append(Part(number, tuple(taken)))

@@ -39,8 +39,12 @@ Settings validated(const Settings& settings) {
 }
 
 bool any_other_technique(const Tables& tables, Technique technique) {
-  for (std::size_t i = 0; i < tables.size(); ++i)
-    if (tables[i].spec().technique.value_or(technique) != technique) return true;
+  const auto is_another = [&](const Management& management) {
+    return management.technique.value_or(technique) != technique;
+  };
+  for (std::size_t i = 0; i < tables.size(); ++i) {
+    if (std::any_of(tables[i].managements().begin(), tables[i].managements().end(), is_another)) return true;
+  }
   return false;
 }
 

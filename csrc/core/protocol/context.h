@@ -80,10 +80,7 @@ struct NodeContext {
   // By which technique a key is managed: every decision that depends on it asks here.
   Technique technique_of(Key key) const {
     if (!mixed) return settings.technique;
-    return technique_of(rules().managing(tables, key));
-  }
-  Technique technique_of(const Table& table) const {
-    return table.spec().technique.value_or(settings.technique);
+    return rules().managing(tables, key).technique.value_or(settings.technique);
   }
 
   // Throws PeerLost if a peer is.
@@ -95,7 +92,7 @@ struct NodeContext {
 
   const Settings settings;
   Tables tables;
-  // Whether a table has another technique than the settings.
+  // Whether a table, or some rows of it, have another technique than the settings.
   const bool mixed;
   Directory directory;
   Store store;

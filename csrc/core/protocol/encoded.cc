@@ -32,41 +32,41 @@ constexpr std::uint32_t kOfCopies = word::kSlot | word::kTracked;
 
 }  // namespace
 
-std::size_t encoded_floats(const Table& table, std::size_t floats) {
+std::size_t encoded_floats(const Table& table, Wire wire, std::size_t floats) {
   const Parts parts = parts_of(table, floats);
-  return encoded_words(table.wire(), parts.value) + encoded_words(kStateWire, parts.state) + floats -
+  return encoded_words(wire, parts.value) + encoded_words(kStateWire, parts.state) + floats -
          parts.plain_from();
 }
 
-bool encode(const Table& table, std::span<const float> floats, std::vector<float>& words) {
+bool encode(const Table& table, Wire wire, std::span<const float> floats, std::vector<float>& words) {
   const Parts parts = parts_of(table, floats.size());
-  words.resize(encoded_floats(table, floats.size()));
+  words.resize(encoded_floats(table, wire, floats.size()));
   float* out = words.data();
-  if (!encode(table.wire(), floats.first(parts.value), out)) return false;
-  out += encoded_words(table.wire(), parts.value);
+  if (!encode(wire, floats.first(parts.value), out)) return false;
+  out += encoded_words(wire, parts.value);
   if (!encode(kStateWire, floats.subspan(parts.value, parts.state), out)) return false;
   out += encoded_words(kStateWire, parts.state);
   std::copy(floats.begin() + static_cast<std::ptrdiff_t>(parts.plain_from()), floats.end(), out);
   return true;
 }
 
-void decode(const Table& table, std::span<const float> words, std::span<float> floats) {
+void decode(const Table& table, Wire wire, std::span<const float> words, std::span<float> floats) {
   const Parts parts = parts_of(table, floats.size());
-  const std::size_t value_words = encoded_words(table.wire(), parts.value);
+  const std::size_t value_words = encoded_words(wire, parts.value);
   const std::size_t state_words = encoded_words(kStateWire, parts.state);
-  decode(table.wire(), words.first(value_words), floats.first(parts.value));
+  decode(wire, words.first(value_words), floats.first(parts.value));
   decode(kStateWire, words.subspan(value_words, state_words), floats.subspan(parts.value, parts.state));
   const std::span<const float> plain = words.subspan(value_words + state_words);
   std::copy(plain.begin(), plain.end(), floats.begin() + static_cast<std::ptrdiff_t>(parts.plain_from()));
 }
 
-bool keep_rest(const Table& table, Unapplied& changes, std::vector<float>& words) {
+bool keep_rest(const Table& table, Wire wire, Unapplied& changes, std::vector<float>& words) {
   const std::span<float> sent(changes.in_flight.floats.get(), table.change_length());
-  if (!encode(table, sent, words)) return false;
+  if (!encode(table, wire, sent, words)) return false;
   auto rest = std::make_unique<float[]>(sent.size());
   table.spec().rule.init_change(rest.get(), table.length());
   std::copy_n(sent.data(), table.width(), rest.get());
-  decode(table, words, sent);
+  decode(table, wire, words, sent);
   bool any = false;
   for (std::size_t i = 0; i < table.width(); ++i) {
     rest[i] = rules().rest(rest[i], sent[i]);
@@ -83,7 +83,7 @@ void leave_no_rests(NodeContext& node) {
   if (!rules().takes_up_rests()) return;
   for (std::size_t i = 0; i < node.tables.size(); ++i) {
     const Table& table = node.tables[i];
-    if (!table.is_lossy()) continue;
+    if (!rules().may_have_rests(table)) continue;
     for (Key name = table.first_key(); name < table.end_key(); ++name) {
       if ((node.store.peek(name) & (kOfCopies | word::kSet)) != kOfCopies) continue;
       // A change that leaves behind this lock finds that it has to be exact.

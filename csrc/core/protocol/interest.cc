@@ -10,15 +10,23 @@ namespace adaps {
 namespace {
 // How many keys one tick asks for under full replication, so that frames stay of moderate size.
 constexpr Key kPermanentBatch = 8192;
+
+// Whether a row of a table is kept for good. Of rows that are managed alike one tells.
+bool keeps_any(const NodeContext& node, const Table& table) {
+  bool any = rules().keeps_for_good(node, table.first_key());
+  for (const ManagedRange& range : table.spec().managed)
+    any = any || rules().keeps_for_good(node, table.first_key() + range.end - 1);
+  return any;
+}
+
 }  // namespace
 
 Interest::Interest(ChannelContext& channel, Ownership& ownership, Replicas& replicas)
     : channel_(channel), ownership_(ownership), replicas_(replicas) {
   const Tables& tables = channel.node.tables;
-  bool keeps_any = false;
-  for (std::size_t i = 0; i < tables.size(); ++i)
-    keeps_any = keeps_any || rules().keeps_for_good(channel.node, tables[i].first_key());
-  if (!keeps_any) permanent_cursor_ = tables.num_keys();
+  bool any = false;
+  for (std::size_t i = 0; i < tables.size(); ++i) any = any || keeps_any(channel.node, tables[i]);
+  if (!any) permanent_cursor_ = tables.num_keys();
 }
 
 void Interest::act_on_intents(Micros last_round) {

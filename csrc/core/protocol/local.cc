@@ -108,9 +108,10 @@ std::uint32_t gradients_in_message(const Settings& settings, const Table& table)
   return static_cast<std::uint32_t>(std::clamp<std::size_t>(fit, 1, kMaxGradients));
 }
 
-bool sends_gradients(const Table& table) {
+bool sends_gradients(const Table& table, Key key) {
   const std::size_t otherwise =
-      table.is_lossy() ? encoded_floats(table, table.change_length()) : table.width();
+      rules().rounds(table, key) ? encoded_floats(table, rules().wire_of(table, key), table.change_length())
+                                 : table.width();
   return kGradientHeader + table.length() < otherwise;
 }
 
@@ -157,7 +158,7 @@ Delta& unsent_changes(NodeContext& node, Partition& partition, OperationKind kin
   }
   const std::size_t change_length = key.table().change_length();
   unsent.epoch = node.epochs.add();
-  if (kind == OperationKind::kPushGradients && sends_gradients(key.table())) {
+  if (kind == OperationKind::kPushGradients && sends_gradients(key.table(), key.key())) {
     unsent.floats = std::make_unique<float[]>(change_length + kGradientHeader + key.length());
     unsent.change = Change::kGradient;
     unsent.hyperparameters = step.with.fingerprint();

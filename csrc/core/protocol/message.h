@@ -66,14 +66,14 @@ struct IntentMessage {
 struct AnswerMessage {  // followed by length floats for a pull; the origin knows the key of its request
   MessageType type = MessageType::kAnswer;
   std::uint8_t has_value = 0;
-  std::uint8_t encoded = 0;  // they are in the table's wire
+  std::uint8_t encoded = 0;  // they are in the row's wire
   std::uint8_t unused = 0;
   std::uint32_t request = 0;
   Version version = 0;
   RelocationCount rc = 0;
 };
 // Whether a message carries a value. Initial content is not sent: the receiver computes it. An encoded value
-// is in the wire of its table, which is not float32 then.
+// is in the wire of its row, which is not float32 then.
 enum class Payload : std::uint8_t { kNone, kValue, kInitial, kEncoded };
 
 struct SetupMessage {  // followed by width floats if payload is kValue or kEncoded; it is never kNone

@@ -1,13 +1,13 @@
 #include "protocol/message_values.h"
 
-#include "protocol/encoded.h"
-
 namespace adaps {
 
-void read_encoded(const Table& table, Reader& reader, std::span<float> out) {
-  if (!table.is_lossy())
+void read_encoded(const LockedKey& key, Reader& reader, std::span<float> out) {
+  const Table& table = key.table();
+  if (!rules().rounds(table, key.key()))
     throw ProtocolError("a row of table '" + table.spec().name + "' is encoded, but its wire is float32");
-  rules().decode(table, reader.floats(encoded_floats(table, out.size())), out);
+  const Wire wire = rules().wire_of(table, key.key());
+  rules().decode(table, wire, reader.floats(encoded_floats(table, wire, out.size())), out);
 }
 
 }  // namespace adaps

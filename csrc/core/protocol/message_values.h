@@ -5,9 +5,11 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "common/types.h"
 #include "protocol/dirty.h"
+#include "protocol/encoded.h"
 #include "protocol/message.h"
 #include "protocol/prefetcher.h"
 #include "protocol/rules.h"
@@ -20,8 +22,13 @@ inline Payload payload_of(const SlotHeader& header) {
   return rules().is_initial(header.version()) ? Payload::kInitial : Payload::kValue;
 }
 
-// So many first floats of a row, in its table's wire.
-void read_encoded(const Table& table, Reader& reader, std::span<float> out);
+// So many first floats of a row, in its wire.
+void read_encoded(const LockedKey& key, Reader& reader, std::span<float> out);
+// The other way round. False if the row's wire is not lossy, or cannot carry them.
+inline bool encode_row(const LockedKey& key, std::span<const float> floats, std::vector<float>& words) {
+  const Table& table = key.table();
+  return rules().rounds(table, key.key()) && encode(table, rules().wire_of(table, key.key()), floats, words);
+}
 
 // Writes the value that comes with a message, or the initial one if the message says so.
 inline void read_value(LockedKey& key, Payload payload, Reader& reader) {
@@ -32,7 +39,7 @@ inline void read_value(LockedKey& key, Payload payload, Reader& reader) {
       return;
     }
     case Payload::kEncoded:
-      read_encoded(key.table(), reader, {key.value(), key.width()});
+      read_encoded(key, reader, {key.value(), key.width()});
       return;
     case Payload::kInitial:
       rules().make_initial(key);
@@ -50,8 +57,8 @@ inline std::span<const float> content(const LockedKey& key, const Delta& delta) 
   return {delta.floats.get(), key.table().change_length()};
 }
 
-inline std::span<const float> read_change(const DeltaMessage& message, const Table& table, Reader& reader) {
-  const std::optional<std::size_t> floats = payload_floats(message, table);
+inline std::span<const float> read_change(const DeltaMessage& message, const LockedKey& key, Reader& reader) {
+  const std::optional<std::size_t> floats = payload_floats(message, key.table(), key.key());
   if (!floats)
     throw ProtocolError("a change of unknown kind " + std::to_string(static_cast<int>(message.change)));
   return reader.floats(*floats);

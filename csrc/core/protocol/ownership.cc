@@ -57,7 +57,7 @@ void Ownership::transfer(LockedKey& key, NodeId to) {
     Holders holders = channel_.holders_of(key);
     const Holder* holder = holders.only();
     ADAPS_INVARIANT(holder != nullptr && holder->node == to, "a key moves while another node holds it");
-    if (rules().has_exact_copies(key.table()) && rules().has_value(*holder, header.version()))
+    if (rules().has_exact_copies(key.table(), key.key()) && rules().has_value(*holder, header.version()))
       message.payload = Payload::kNone;
     holders.remove(to);
   }

@@ -26,33 +26,32 @@ void Prefetcher::read_block() {
 }
 
 Key Prefetcher::read_key() {
-  const auto nothing = [](const auto&, const Table&) -> std::size_t { return 0; };
-  const auto width_with_value = [](const auto& message, const Table& table) {
-    if (message.payload == Payload::kValue) return table.width();
-    return message.payload == Payload::kEncoded ? encoded_floats(table, table.width()) : 0;
+  const auto nothing = [](const auto&, const Table&, Key) -> std::size_t { return 0; };
+  const auto width_with_value = [](const auto& message, const Table& table, Key key) {
+    return payload_floats(message.payload, table, key);
   };
   if (rest_.empty()) return kNoKey;
   switch (static_cast<MessageType>(rest_.front())) {
     case MessageType::kRequest:
-      return skip<RequestMessage>([](const RequestMessage& message, const Table& table) {
+      return skip<RequestMessage>([](const RequestMessage& message, const Table& table, Key) {
         return payload_floats(message, table.length()).value_or(0);
       });
     case MessageType::kIntent:
       return skip<IntentMessage>(nothing);
     case MessageType::kAnswer:
-      return skip<AnswerMessage>([](const AnswerMessage& message, const Table& table) {
-        return message.has_value != 0 ? payload_floats(message.encoded != 0, table, table.length()) : 0;
+      return skip<AnswerMessage>([](const AnswerMessage& message, const Table& table, Key key) {
+        return message.has_value != 0 ? payload_floats(message.encoded != 0, table, key, table.length()) : 0;
       });
     case MessageType::kSetup:
       return skip<SetupMessage>(width_with_value);
     case MessageType::kRefresh:
-      return skip<RefreshMessage>([](const RefreshMessage& message, const Table& table) {
-        return payload_floats(message.encoded != 0, table, table.width());
+      return skip<RefreshMessage>([](const RefreshMessage& message, const Table& table, Key key) {
+        return payload_floats(message.encoded != 0, table, key, table.width());
       });
     case MessageType::kDelta:
     case MessageType::kDrop:
-      return skip<DeltaMessage>([](const DeltaMessage& message, const Table& table) {
-        return payload_floats(message, table).value_or(0);
+      return skip<DeltaMessage>([](const DeltaMessage& message, const Table& table, Key key) {
+        return payload_floats(message, table, key).value_or(0);
       });
     case MessageType::kAck:
     case MessageType::kDropAck:
@@ -81,7 +80,7 @@ Key Prefetcher::skip(Floats floats_of) {
   }
   if (key >= store_.tables().num_keys()) return end();
   const std::size_t bytes =
-      sizeof(Message) + floats_of(message, store_.tables().find(key, read_hint_)) * sizeof(float);
+      sizeof(Message) + floats_of(message, store_.tables().find(key, read_hint_), key) * sizeof(float);
   if (rest_.size() < bytes) return end();
   rest_ = rest_.subspan(bytes);
   return key;

@@ -14,6 +14,7 @@
 #include "protocol/encoded.h"
 #include "protocol/message.h"
 #include "protocol/operation.h"
+#include "protocol/rules.h"
 #include "store/store.h"
 #include "store/table.h"
 
@@ -48,7 +49,7 @@ inline std::optional<std::size_t> payload_floats(const RequestMessage& message, 
   }
 }
 // How many floats follow a DELTA or DROP; nothing if its kind of change is unknown.
-inline std::optional<std::size_t> payload_floats(const DeltaMessage& message, const Table& table) {
+inline std::optional<std::size_t> payload_floats(const DeltaMessage& message, const Table& table, Key key) {
   switch (message.change) {
     case Change::kNone:
       return 0;
@@ -57,18 +58,18 @@ inline std::optional<std::size_t> payload_floats(const DeltaMessage& message, co
     case Change::kGradient:
       return kGradientHeader + table.length();
     case Change::kEncoded:
-      if (!table.is_lossy()) return std::nullopt;
-      return encoded_floats(table, table.change_length());
+      if (!rules().rounds(table, key)) return std::nullopt;
+      return encoded_floats(table, rules().wire_of(table, key), table.change_length());
   }
   return std::nullopt;
 }
 // And a value, of which a message has so many floats.
-inline std::size_t payload_floats(bool encoded, const Table& table, std::size_t floats) {
-  return encoded ? encoded_floats(table, floats) : floats;
+inline std::size_t payload_floats(bool encoded, const Table& table, Key key, std::size_t floats) {
+  return encoded ? encoded_floats(table, rules().wire_of(table, key), floats) : floats;
 }
-inline std::size_t payload_floats(Payload payload, const Table& table) {
+inline std::size_t payload_floats(Payload payload, const Table& table, Key key) {
   if (payload != Payload::kValue && payload != Payload::kEncoded) return 0;
-  return payload_floats(payload == Payload::kEncoded, table, table.width());
+  return payload_floats(payload == Payload::kEncoded, table, key, table.width());
 }
 
 // Prefetches the keys that the next messages of a frame name. It reports no errors: at a malformed message it

@@ -1,6 +1,6 @@
 #include "protocol/refreshes.h"
 
-#include "protocol/encoded.h"
+#include "protocol/message_values.h"
 
 namespace adaps {
 
@@ -19,7 +19,7 @@ void Refreshes::send(LockedKey& key, Holder& holder) {
   message.key = key.key();
   message.version = version;
   std::span<const float> row(key.value(), key.width());
-  if (key.table().is_lossy() && encode(key.table(), row, channel_.encoded)) {
+  if (encode_row(key, row, channel_.encoded)) {
     message.encoded = 1;
     row = channel_.encoded;
   }

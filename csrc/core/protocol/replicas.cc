@@ -25,7 +25,7 @@ void Replicas::set_up(LockedKey& key, NodeId to) {
   std::span<const float> row;
   if (message.payload == Payload::kValue) {
     row = {key.value(), key.width()};
-    if (key.table().is_lossy() && encode(key.table(), row, channel_.encoded)) {
+    if (encode_row(key, row, channel_.encoded)) {
       message.payload = Payload::kEncoded;
       row = channel_.encoded;
     }
@@ -112,8 +112,10 @@ std::span<const float> Replicas::take_off(LockedKey& key, Unapplied& changes, De
   take_up(channel_.node.epochs, sent);
   message.change = sent.change;
   message.hyperparameters = sent.hyperparameters;
-  const bool may_round = key.table().is_lossy() && !exact && sent.change == Change::kDelta;
-  if (!may_round || !keep_rest(key.table(), changes, channel_.encoded)) return content(key, sent);
+  const bool may_round = rules().rounds(key.table(), key.key()) && !exact && sent.change == Change::kDelta;
+  if (!may_round ||
+      !keep_rest(key.table(), rules().wire_of(key.table(), key.key()), changes, channel_.encoded))
+    return content(key, sent);
   message.change = Change::kEncoded;
   return channel_.encoded;
 }
@@ -153,7 +155,7 @@ bool Replicas::apply_change(LockedKey& key, const DeltaMessage& message, std::sp
                                            message.hyperparameters == step.with.fingerprint());
   } else if (message.change == Change::kEncoded) {
     channel_.encoded.resize(key.table().change_length());
-    rules().decode(key.table(), floats, channel_.encoded);
+    rules().decode(key.table(), rules().wire_of(key.table(), key.key()), floats, channel_.encoded);
     key.table().merge(key.value(), channel_.encoded.data());
   } else {
     key.table().merge(key.value(), floats.data());
@@ -176,7 +178,7 @@ void Replicas::mark_dirty_if_behind(LockedKey& key) {
 void Replicas::on_delta(NodeId from, const DeltaMessage& message, Reader& reader) {
   channel_.check_key(message.key);
   LockedKey key = channel_.lock(message.key);
-  const std::span<const float> change = read_change(message, key.table(), reader);
+  const std::span<const float> change = read_change(message, key, reader);
   if (change.empty()) throw ProtocolError("a change without content");
   Holder* holder = find_holder(key, from, message.rc);
   if (holder == nullptr) {
@@ -220,7 +222,7 @@ void Replicas::on_ack(const AckMessage& message) {
 }
 
 bool Replicas::on_drop(LockedKey& key, NodeId from, const DeltaMessage& message, Reader& reader) {
-  const std::span<const float> change = read_change(message, key.table(), reader);
+  const std::span<const float> change = read_change(message, key, reader);
   if (find_holder(key, from, message.rc) == nullptr) return false;
   if (!change.empty()) apply_change(key, message, change);
   channel_.holders_of(key).remove(from);

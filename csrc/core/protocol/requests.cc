@@ -153,7 +153,7 @@ void Requests::on_answer(NodeId from, const AnswerMessage& message, Reader& read
       std::span<const float> value;
       if (message.encoded != 0) {
         scratch_.resize(key.length());
-        read_encoded(key.table(), reader, scratch_);
+        read_encoded(key, reader, scratch_);
         value = scratch_;
       } else {
         value = reader.floats(key.length());
@@ -226,7 +226,7 @@ void Requests::apply(LockedKey& key, const RequestMessage& message, std::span<co
   }
   if (kind == OperationKind::kPull) {
     std::span<const float> value(key.value(), key.length());
-    if (key.table().is_lossy() && encode(key.table(), value, scratch_)) {
+    if (encode_row(key, value, scratch_)) {
       answer.encoded = 1;
       value = scratch_;
     }

@@ -50,8 +50,10 @@ struct Rules {
 
   // --- how a key is managed, and where it is at home ---
 
-  // The table whose technique manages a key: its own.
-  ADAPS_RULE const Table& managing(const Tables& tables, Key key) const { return tables.find(key); }
+  // How a key is managed: as its own table says of its own row.
+  ADAPS_RULE const Management& managing(const Tables& tables, Key key) const {
+    return tables.find(key).management(key);
+  }
   // Whether intent for a key has an effect: not if its rows stay where they are.
   ADAPS_RULE bool uses_intent(const NodeContext& node, Key key) const;
   // Whether a node keeps a copy of the key for good, without any signal of intent.
@@ -119,17 +121,22 @@ struct Rules {
   ADAPS_RULE Version absorbed(Version version) const { return next_version(version); }
   // Nor is either in the value that comes with REFRESH.
   ADAPS_RULE void add_again(LockedKey& key, const Unapplied& changes) const { merge_both(key, changes); }
+  // What a key's value and changes are on the network: as its table says of its row.
+  ADAPS_RULE Wire wire_of(const Table& table, Key key) const { return table.management(key).wire; }
   // What a lossy wire brings is decoded with the scale of the same row.
-  ADAPS_RULE void decode(const Table& table, std::span<const float> words, std::span<float> floats) const {
-    adaps::decode(table, words, floats);
+  ADAPS_RULE void decode(const Table& table, Wire wire, std::span<const float> words,
+                         std::span<float> floats) const {
+    adaps::decode(table, wire, words, floats);
   }
   // What a change was rounded by stays with its sender, once.
   ADAPS_RULE float rest(float change, float sent) const { return change - sent; }
   // It goes when a replica is given up, and before a checkpoint.
   ADAPS_RULE bool goes_with_drop(const Delta& unsent) const { return static_cast<bool>(unsent); }
   ADAPS_RULE bool takes_up_rests() const { return true; }
+  // Rests are where any row's wire rounds.
+  ADAPS_RULE bool may_have_rests(const Table& table) const { return table.is_lossy(); }
   // A copy that came through a lossy wire is no owner's value.
-  ADAPS_RULE bool has_exact_copies(const Table& table) const { return !table.is_lossy(); }
+  ADAPS_RULE bool has_exact_copies(const Table& table, Key key) const { return !rounds(table, key); }
   // One change of a replica is on its way at a time.
   ADAPS_RULE bool may_send_delta(LockedKey&, Unapplied& changes) const { return !changes.in_flight; }
   ADAPS_RULE bool may_send_drop(LockedKey&, Unapplied& changes) const { return !changes.in_flight; }
@@ -202,6 +209,11 @@ struct Rules {
   // A refresh that is held back goes later.
   ADAPS_RULE void hold_back(std::deque<HeldBack>& waiting, const HeldBack& refresh) const {
     waiting.push_back(refresh);
+  }
+
+  // Whether the wire of a key is a lossy one. A table without one is not asked for its rows.
+  bool rounds(const Table& table, Key key) const {
+    return table.is_lossy() && wire_of(table, key) != Wire::kFloat32;
   }
 
  protected:

@@ -1,4 +1,4 @@
-// Floats in fewer bytes, as a table's wire has them. What is encoded is a multiple of four bytes long, so it
+// Floats in fewer bytes, as a row's wire has them. What is encoded is a multiple of four bytes long, so it
 // is counted in words of the size of a float and lies among floats in a message.
 #pragma once
 

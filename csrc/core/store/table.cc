@@ -52,10 +52,14 @@ Table::Table(TableSpec spec, Key first_key, std::size_t arena)
       width_(spec_.length + spec_.rule.state_length(spec_.length)),
       change_length_(spec_.rule.change_length(spec_.length)) {
   set_hyperparameters(spec_.rule.hyperparameters());
+  manage();
 }
 
 Table::Table(Table&& other) noexcept
     : spec_(std::move(other.spec_)),
+      managements_(std::move(other.managements_)),
+      numbers_(std::move(other.numbers_)),
+      is_lossy_(other.is_lossy_),
       first_key_(other.first_key_),
       arena_(other.arena_),
       width_(other.width_),
@@ -64,6 +68,22 @@ Table::Table(Table&& other) noexcept
       history_(std::move(other.history_)),
       history_in_use_(other.history_in_use_.load(std::memory_order_relaxed)) {
   set_hyperparameters(other.hyperparameters());
+}
+
+void Table::manage() {
+  const auto number_of = [this](const Management& management) {
+    const auto found = std::find(managements_.begin(), managements_.end(), management);
+    const auto number = static_cast<std::uint8_t>(found - managements_.begin());
+    if (found == managements_.end()) managements_.push_back(management);
+    return number;
+  };
+  if (spec_.managed.empty()) number_of(spec_.management);
+  for (const ManagedRange& range : spec_.managed) number_of(range.management);
+  for (const Management& management : managements_)
+    is_lossy_ = is_lossy_ || management.wire != Wire::kFloat32;
+  if (managements_.size() == 1) return;
+  numbers_.reserve(spec_.rows);
+  for (const ManagedRange& range : spec_.managed) numbers_.resize(range.end, number_of(range.management));
 }
 
 void Table::set_hyperparameters(const Hyperparameters& with) {
@@ -85,6 +105,26 @@ void Table::init(Key key, float* out) const {
   spec_.rule.init_state(out + spec_.length, spec_.length);
 }
 
+namespace {
+
+// Ranges ascend, and all rows are in one of them.
+template <typename Range>
+void validate(const TableSpec& spec, const std::vector<Range>& ranges, const std::string& what) {
+  const std::string table = "table '" + spec.name + "' has ";
+  std::uint64_t before = 0;
+  for (const Range& range : ranges) {
+    if (range.end <= before || range.end > spec.rows)
+      throw std::invalid_argument(table + "a " + what + " range up to row " + std::to_string(range.end) +
+                                  "; they must ascend to its " + std::to_string(spec.rows) + " rows");
+    before = range.end;
+  }
+  if (!ranges.empty() && before != spec.rows)
+    throw std::invalid_argument(table + what + "s up to row " + std::to_string(before) + " of " +
+                                std::to_string(spec.rows) + "; every row needs one");
+}
+
+}  // namespace
+
 void validate(const TableSpec& spec) {
   const std::string table = "table '" + spec.name + "' has ";
   if (spec.rows == 0) throw std::invalid_argument(table + "0 rows; it needs at least 1");
@@ -92,16 +132,8 @@ void validate(const TableSpec& spec) {
   if (spec.rows > kMaxKeys)
     throw std::invalid_argument(table + std::to_string(spec.rows) + " rows; at most " +
                                 std::to_string(kMaxKeys) + " are possible");
-  std::uint64_t before = 0;
-  for (const HomeRange& home : spec.homes) {
-    if (home.end <= before || home.end > spec.rows)
-      throw std::invalid_argument(table + "a home range up to row " + std::to_string(home.end) +
-                                  "; they must ascend to its " + std::to_string(spec.rows) + " rows");
-    before = home.end;
-  }
-  if (!spec.homes.empty() && before != spec.rows)
-    throw std::invalid_argument(table + "homes up to row " + std::to_string(before) + " of " +
-                                std::to_string(spec.rows) + "; every row needs one");
+  validate(spec, spec.homes, "home");
+  validate(spec, spec.managed, "management");
   if (const auto& sampling = spec.sampling; sampling && sampling->distribution->rows() != spec.rows)
     throw std::invalid_argument(table + std::to_string(spec.rows) + " rows and " +
                                 std::to_string(sampling->distribution->rows()) +
@@ -152,12 +184,13 @@ std::uint64_t Tables::fingerprint() const {
     for (const char c : spec.name) hash = combine(hash, static_cast<std::uint64_t>(c));
     hash = combine(hash, spec.rows);
     hash = combine(hash, spec.length);
-    if (const std::optional<Technique> technique = spec.technique) {
-      hash = combine(hash, 1 + static_cast<std::uint64_t>(*technique));
-    } else {
-      hash = combine(hash, 0);
+    std::vector<ManagedRange> managed = spec.managed;
+    if (managed.empty()) managed.push_back({spec.rows, spec.management});
+    for (const auto& [end, management] : managed) {
+      const std::optional<Technique> technique = management.technique;
+      hash = combine(combine(hash, end), technique ? 1 + static_cast<std::uint64_t>(*technique) : 0);
+      hash = combine(hash, static_cast<std::uint64_t>(management.wire));
     }
-    if (table.is_lossy()) hash = combine(hash, static_cast<std::uint64_t>(spec.wire));
     for (const HomeRange& home : spec.homes) hash = combine(combine(hash, home.end), home.node);
     // All fields by name, so that this does not compile if one is added and forgotten here.
     const auto& [kind, lr, momentum, eps, beta1, beta2, accumulator, decay, decoupled, nesterov, centered] =

@@ -40,18 +40,31 @@ struct HomeRange {
   NodeId node = kHomeByHash;
 };
 
+// By which technique rows are managed, and what their values and changes are on the network.
+struct Management {
+  std::optional<Technique> technique{};  // if not given, that of the node's settings
+  Wire wire = Wire::kFloat32;
+  bool operator==(const Management&) const = default;
+};
+
+// Rows from the end of the range before up to `end`, exclusive, are managed alike.
+struct ManagedRange {
+  std::uint64_t end = 0;
+  Management management{};
+};
+
 struct TableSpec {
   std::string name;
   std::uint64_t rows = 0;
   std::size_t length = 0;
   UpdateRule rule;
   Initializer init;
-  // How its rows are managed; if not given, by the technique of the node's settings.
-  std::optional<Technique> technique{};
+  // How its rows are managed, unless `managed` says it.
+  Management management{};
+  // How its rows are managed where they differ, ascending and up to the last row.
+  std::vector<ManagedRange> managed{};
   // The homes of its rows, ascending and up to the last row; if empty, all are by hash.
   std::vector<HomeRange> homes{};
-  // What its values and changes are on the network.
-  Wire wire = Wire::kFloat32;
   // How samples of its rows are drawn; none without it.
   std::optional<SamplingSpec> sampling{};
 };
@@ -75,9 +88,13 @@ class Table {
   // Floats of a change of one row; see UpdateRule.
   std::size_t change_length() const { return change_length_; }
   std::size_t arena() const { return arena_; }
-  Wire wire() const { return spec_.wire; }
-  // Whether its wire rounds, so that a copy is not exactly its owner's value.
-  bool is_lossy() const { return spec_.wire != Wire::kFloat32; }
+  const Management& management(Key key) const {
+    return managements_[numbers_.empty() ? 0 : numbers_[key - first_key_]];
+  }
+  // Those that its rows have, each once.
+  const std::vector<Management>& managements() const { return managements_; }
+  // Whether the wire of any of its rows rounds, so that a copy is not exactly its owner's value.
+  bool is_lossy() const { return is_lossy_; }
   bool contains(Key key) const { return key - first_key_ < spec_.rows; }
 
   // For gradients that are applied from now on.
@@ -105,7 +122,12 @@ class Table {
   void merge(float* value, const float* change) const { spec_.rule.merge(value, change, spec_.length); }
 
  private:
+  void manage();
+
   TableSpec spec_;
+  std::vector<Management> managements_;
+  std::vector<std::uint8_t> numbers_;  // for each row, which of them; empty if all have the same
+  bool is_lossy_ = false;
   Key first_key_;
   std::size_t arena_;
   std::size_t width_;

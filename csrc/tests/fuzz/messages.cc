@@ -33,7 +33,7 @@ std::vector<TableSpec> tables() {
   for (const Wire wire : kLossy) {
     table.name = name_of(wire);
     table.rows = kLossyRows;
-    table.wire = wire;
+    table.management.wire = wire;
     all.push_back(table);
   }
   return all;
@@ -130,18 +130,19 @@ std::vector<Bytes> examples() {
       const Tables all_tables(tables());
       for (Key key = 0; key < kAllKeys; ++key) {  // those of a table whose wire is float32 are refused
         const Table& table = all_tables.find(key);
-        const std::size_t row = encoded_floats(table, table.width());
+        const Wire wire = table.management(key).wire;
+        const std::size_t row = encoded_floats(table, wire, table.width());
         RefreshMessage refresh = keyed<RefreshMessage>(MessageType::kRefresh, key);
         refresh.version = 9;
         refresh.encoded = 1;
-        all.push_back(
-            script.send(0, encoded_row<SetupMessage>(MessageType::kSetup, key), row)
-                .send(0, refresh, row)
-                .send(0, keyed<AckMessage>(MessageType::kAck, key))
-                .send(1, encoded_change(MessageType::kDelta, key), row)
-                .send(1, encoded_change(MessageType::kDrop, key), row)
-                .send(0, AnswerMessage{.has_value = 1, .encoded = 1}, encoded_floats(table, table.length()))
-                .bytes);
+        all.push_back(script.send(0, encoded_row<SetupMessage>(MessageType::kSetup, key), row)
+                          .send(0, refresh, row)
+                          .send(0, keyed<AckMessage>(MessageType::kAck, key))
+                          .send(1, encoded_change(MessageType::kDelta, key), row)
+                          .send(1, encoded_change(MessageType::kDrop, key), row)
+                          .send(0, AnswerMessage{.has_value = 1, .encoded = 1},
+                                encoded_floats(table, wire, table.length()))
+                          .bytes);
         script.bytes.resize(2);
         all.push_back(script.send(1, intent(2, key))
                           .send(1, encoded_change(MessageType::kDelta, key), row)

@@ -56,11 +56,11 @@ Entry EntryCutter::cut(NodeId from, NodeId to, std::span<const std::byte>& rest)
   const auto take = [&](const auto& message, auto count) {
     header = sizeof(message);
     entry.key = message.key;
-    floats = count(tables_.find(message.key));
+    floats = count(tables_.find(message.key), message.key);
   };
-  const auto none = [](const Table&) { return std::size_t{0}; };
+  const auto none = [](const Table&, Key) { return std::size_t{0}; };
   const auto take_valued = [&](const auto& message) {
-    take(message, [&](const Table& table) { return payload_floats(message.payload, table); });
+    take(message, [&](const Table& table, Key key) { return payload_floats(message.payload, table, key); });
   };
   switch (entry.type) {
     case MessageType::kRequest: {
@@ -80,7 +80,8 @@ Entry EntryCutter::cut(NodeId from, NodeId to, std::span<const std::byte>& rest)
       header = sizeof(message);
       entry.key = request_keys_[to].at(message.request);
       const Table& table = tables_.find(entry.key);
-      floats = message.has_value != 0 ? payload_floats(message.encoded != 0, table, table.length()) : 0;
+      floats =
+          message.has_value != 0 ? payload_floats(message.encoded != 0, table, entry.key, table.length()) : 0;
       break;
     }
     case MessageType::kIntent:
@@ -91,14 +92,16 @@ Entry EntryCutter::cut(NodeId from, NodeId to, std::span<const std::byte>& rest)
       break;
     case MessageType::kRefresh: {
       const auto message = header_of<RefreshMessage>(rest);
-      take(message,
-           [&](const Table& table) { return payload_floats(message.encoded != 0, table, table.width()); });
+      take(message, [&](const Table& table, Key key) {
+        return payload_floats(message.encoded != 0, table, key, table.width());
+      });
       break;
     }
     case MessageType::kDelta:
     case MessageType::kDrop: {
       const auto message = header_of<DeltaMessage>(rest);
-      take(message, [&](const Table& table) { return payload_floats(message, table).value_or(0); });
+      take(message,
+           [&](const Table& table, Key key) { return payload_floats(message, table, key).value_or(0); });
       break;
     }
     case MessageType::kAck:

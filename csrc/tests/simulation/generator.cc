@@ -38,6 +38,7 @@ class Generator {
     draw_wires();
     draw_tables();
     draw_management();
+    draw_rows();
     draw_speeds();
     draw_limits();
     draw_samples();
@@ -214,8 +215,7 @@ class Generator {
   void draw_wires() {
     Random random(mix(spec_.seed) ^ 0x77697265U);
     if (!random.chance(0.3)) return;
-    constexpr Wire kWires[] = {Wire::kBfloat16, Wire::kFloat16, Wire::kInt8, Wire::kInt8, Wire::kFloat32};
-    for (Wire& wire : wires_) wire = kWires[random.below(std::size(kWires))];
+    for (Wire& wire : wires_) wire = draw_wire(random);
     if (wires_[0] == Wire::kFloat32) wires_[0] = Wire::kBfloat16;
     spec_.coarse = random.chance(0.5);
     spec_.rounded = !spec_.coarse;
@@ -249,7 +249,7 @@ class Generator {
       TableSpec table;
       table.name = joined("t", i);
       table.rows = rows;
-      table.wire = wires_[i];
+      table.management.wire = wires_[i];
       table.length = content_length(longest[i], spec_.coding()) + random_.below(3);
       if (random_.chance(0.1)) table.length += 64 + random_.below(200);  // long rows are exchanged less often
       table.rule.lr = 1.0F;
@@ -284,19 +284,54 @@ class Generator {
     const auto any_node = [&] { return static_cast<NodeId>(random.below(spec_.settings.nodes)); };
     const bool mixes = spec_.tables.size() > 1 && random.chance(0.7);
     const bool places = random.chance(0.3);
-    using enum Technique;
-    constexpr Technique kTechniques[] = {kAdaptive,   kAdaptive, kReplication,
-                                         kRelocation, kStatic,   kFullReplication};
     for (TableSpec& table : spec_.tables) {
-      if (mixes) table.technique = kTechniques[random.below(std::size(kTechniques))];
-      // A table that is copied whole is short: every row of it takes messages.
-      if (table.technique == kFullReplication && table.rows > 16) table.technique = kReplication;
+      if (mixes) table.management.technique = draw_technique(random, table.rows);
       if (!places) continue;
       for (std::uint64_t end = 0; end < table.rows;) {
         end = std::min(table.rows, end + 1 + random.below(table.rows));
         table.homes.push_back({end, random.chance(0.1) ? kHomeByHash : any_node()});
       }
     }
+  }
+
+  // Rows of one table that are managed differently: there are bounds at keys that are used and anywhere.
+  void draw_rows() {
+    Random random(mix(spec_.seed) ^ 0x726f7773U);
+    if (!random.chance(0.4)) return;
+    Key first = 0;
+    for (TableSpec& table : spec_.tables) {
+      std::vector<std::uint64_t> ends{table.rows, 1 + random.below(table.rows)};
+      for (const Key key : spec_.keys) {
+        if (key - first >= table.rows) continue;
+        if (random.chance(0.7)) ends.push_back(key - first + 1);
+        if (random.chance(0.7) && key > first) ends.push_back(key - first);
+      }
+      first += table.rows;
+      std::sort(ends.begin(), ends.end());
+      ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
+      std::uint64_t before = 0;
+      for (const std::uint64_t end : ends) {
+        Management management = table.management;
+        if (random.chance(0.8)) management.technique = draw_technique(random, end - before);
+        if (spec_.rounds()) management.wire = draw_wire(random);
+        table.managed.push_back({end, management});
+        before = end;
+      }
+    }
+  }
+
+  static Technique draw_technique(Random& random, std::uint64_t rows) {
+    using enum Technique;
+    constexpr Technique kTechniques[] = {kAdaptive,   kAdaptive, kReplication,
+                                         kRelocation, kStatic,   kFullReplication};
+    const Technique technique = kTechniques[random.below(std::size(kTechniques))];
+    // Rows that are copied everywhere are few: each of them takes messages.
+    return technique == kFullReplication && rows > 16 ? kReplication : technique;
+  }
+
+  static Wire draw_wire(Random& random) {
+    constexpr Wire kWires[] = {Wire::kBfloat16, Wire::kFloat16, Wire::kInt8, Wire::kInt8, Wire::kFloat32};
+    return kWires[random.below(std::size(kWires))];
   }
 
   UpdateRule draw_rule() {

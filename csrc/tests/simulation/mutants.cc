@@ -30,6 +30,8 @@ void forget(LockedKey& key, Delta& delta) {
   delta.floats.reset();
 }
 
+Key row_before(const Table& table, Key key) { return key == table.first_key() ? key : key - 1; }
+
 // One for each mutant, and called like it.
 namespace broken {
 
@@ -206,8 +208,15 @@ struct held_back_forgotten : Rules {
   void hold_back(std::deque<HeldBack>&, const HeldBack&) const override {}
 };
 struct technique_of_neighbour : Rules {
-  const Table& managing(const Tables& tables, Key key) const override {
-    return tables[(tables.number_of(tables.find(key)) + 1) % tables.size()];
+  const Management& managing(const Tables& tables, Key key) const override {
+    const Table& next = tables[(tables.number_of(tables.find(key)) + 1) % tables.size()];
+    return next.management(next.first_key());
+  }
+};
+struct technique_of_row_before : Rules {
+  const Management& managing(const Tables& tables, Key key) const override {
+    const Table& table = tables.find(key);
+    return table.management(row_before(table, key));
   }
 };
 struct intent_as_first_table : Rules {
@@ -215,6 +224,16 @@ struct intent_as_first_table : Rules {
 };
 struct kept_as_first_table : Rules {
   bool keeps_for_good(const NodeContext& node, Key) const override { return Rules::keeps_for_good(node, 0); }
+};
+struct intent_as_first_row : Rules {
+  bool uses_intent(const NodeContext& node, Key key) const override {
+    return Rules::uses_intent(node, node.tables.find(key).first_key());
+  }
+};
+struct kept_as_first_row : Rules {
+  bool keeps_for_good(const NodeContext& node, Key key) const override {
+    return Rules::keeps_for_good(node, node.tables.find(key).first_key());
+  }
 };
 struct gives_away_replicated : Rules {
   bool may_give_to_last_holder(Technique technique) const override {
@@ -230,6 +249,11 @@ struct home_by_hash : Rules {
 struct news_by_hash : Rules {
   NodeId told_of_relocation(const Directory& directory, Key key) const override {
     return directory.home_by_hash(key);
+  }
+};
+struct news_as_row_before : Rules {
+  NodeId told_of_relocation(const Directory& directory, Key key) const override {
+    return directory.home(key == 0 ? key : key - 1);
   }
 };
 struct sample_of_absent : Rules {
@@ -264,15 +288,29 @@ struct rest_lost_at_checkpoint : Rules {
   bool takes_up_rests() const override { return false; }
 };
 struct scale_of_neighbour : Rules {
-  void decode(const Table& table, std::span<const float> words, std::span<float> floats) const override {
+  void decode(const Table& table, Wire wire, std::span<const float> words,
+              std::span<float> floats) const override {
     static float scale_before = 1.0F;
     std::vector<float> own(words.begin(), words.end());
-    if (table.wire() == Wire::kInt8) std::swap(own.front(), scale_before);
-    Rules::decode(table, own, floats);
+    if (wire == Wire::kInt8) std::swap(own.front(), scale_before);
+    Rules::decode(table, wire, own, floats);
   }
 };
 struct owns_a_rounded_copy : Rules {
-  bool has_exact_copies(const Table&) const override { return true; }
+  bool has_exact_copies(const Table&, Key) const override { return true; }
+};
+struct owns_a_copy_as_first_row : Rules {
+  bool has_exact_copies(const Table& table, Key) const override {
+    return Rules::has_exact_copies(table, table.first_key());
+  }
+};
+struct wire_of_row_before : Rules {
+  Wire wire_of(const Table& table, Key key) const override {
+    return Rules::wire_of(table, row_before(table, key));
+  }
+};
+struct rests_as_first_row : Rules {
+  bool may_have_rests(const Table& table) const override { return rounds(table, table.first_key()); }
 };
 
 }  // namespace broken

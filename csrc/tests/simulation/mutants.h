@@ -57,11 +57,18 @@ namespace adaps {
   X(held_back_forgotten, "a refresh that is held back is never sent")                       \
   X(echo_ahead_of_held_back, "MARK is echoed ahead of the refreshes that are held back")    \
   X(technique_of_neighbour, "keys are managed by the technique of the next table")          \
+  X(technique_of_row_before, "keys are managed by the technique of the row before")         \
+  X(intent_as_first_row, "intent is dropped where the table's first row uses none")         \
+  X(kept_as_first_row, "copies are permanent where that of the table's first row is")       \
   X(intent_as_first_table, "intent is dropped where the first table's technique uses none") \
   X(kept_as_first_table, "copies are permanent where those of the first table are")         \
   X(gives_away_replicated, "an owner gives a replicated key to its only holder")            \
   X(home_by_hash, "one node looks for all keys where a hash puts them")                     \
   X(news_by_hash, "after a relocation the node is told where a hash puts the key")          \
+  X(news_as_row_before, "after a relocation the home of the row before is told")            \
+  X(wire_of_row_before, "rows and changes are encoded for the row before")                  \
+  X(owns_a_copy_as_first_row, "copies count as exact where the table's first row is")       \
+  X(rests_as_first_row, "a checkpoint takes up rests where the table's first row has any")  \
   X(rest_forgotten, "what a change is rounded by is lost")                                  \
   X(rest_sent_twice, "what a change is rounded by goes with the next one twice")            \
   X(rest_lost_at_relocation, "TRANSFER does not absorb the rest of a change")               \

@@ -62,7 +62,9 @@ float tolerance(const World& world, std::size_t position, const std::vector<floa
   if (spec.rounds()) {
     largest *= 1.1F;  // rests lower a value, too
     if (spec.rough) largest += static_cast<float>(writes_of(world, position));
-    for (const TableSpec& table : spec.tables) bound = std::max(bound, rounding_bound(table.wire, largest));
+    const Wire wire = wire_of(spec, spec.keys[position]);
+    if (wire == Wire::kFloat32) return bound;
+    bound = std::max(bound, rounding_bound(wire, largest));
     bound = std::max(bound, rounding_bound(Wire::kBfloat16, largest));  // of optimizer state
   }
   return bound;
@@ -108,10 +110,17 @@ bool replicates(Technique technique) {
 }
 
 bool any_permanent(const World& world) {
+  const Technique otherwise = world.spec().settings.technique;
+  const auto is_permanent = [&](const Management& management) {
+    return management.technique.value_or(otherwise) == Technique::kFullReplication;
+  };
+  const auto has_permanent = [&](const TableSpec& table) {
+    if (table.managed.empty()) return is_permanent(table.management);
+    return std::any_of(table.managed.begin(), table.managed.end(),
+                       [&](const ManagedRange& range) { return is_permanent(range.management); });
+  };
   const std::vector<TableSpec>& tables = world.spec().tables;
-  return std::any_of(tables.begin(), tables.end(), [&](const TableSpec& table) {
-    return table.technique.value_or(world.spec().settings.technique) == Technique::kFullReplication;
-  });
+  return std::any_of(tables.begin(), tables.end(), has_permanent);
 }
 
 // Who has intent for a key: certainly, and possibly (an intent that begins later may be acted on early).

@@ -75,13 +75,24 @@ TEST(random_worlds_keep_every_promise) {
 TEST(random_worlds_use_everything) {
   // The calls of programs are those before a checkpoint's.
   std::vector<int> techniques(5), kinds(static_cast<std::size_t>(CallKind::kFreeze)), nodes(17);
-  int mixed = 0, placed = 0, coarse = 0, rounded = 0;
+  int mixed = 0, mixed_rows = 0, mixed_wires = 0, placed = 0, coarse = 0, rounded = 0;
   std::uint64_t relocations = 0, set_up = 0, dropped = 0, deltas = 0, refreshes = 0, forwarded = 0, late = 0;
   for (std::uint64_t number = 0; number < 1000; ++number) {
     const WorldSpec spec = random_world(2, number);
     ++techniques[static_cast<std::size_t>(spec.settings.technique)];
     ++nodes[spec.settings.nodes];
-    mixed += spec.tables.size() > 1 && spec.tables[0].technique != spec.tables[1].technique ? 1 : 0;
+    mixed +=
+        spec.tables.size() > 1 && spec.tables[0].management.technique != spec.tables[1].management.technique
+            ? 1
+            : 0;
+    const auto differs = [&](auto of) {
+      return std::any_of(spec.keys.begin(), spec.keys.end(), [&](Key key) {
+        const Key neighbour = key == 0 ? 1 : key - 1;
+        return of(spec, key) != of(spec, neighbour);
+      });
+    };
+    mixed_rows += differs(technique_of) ? 1 : 0;
+    mixed_wires += differs(wire_of) ? 1 : 0;
     coarse += spec.coarse ? 1 : 0;
     rounded += spec.rounded ? 1 : 0;
     placed += spec.tables[0].homes.empty() ? 0 : 1;
@@ -105,6 +116,8 @@ TEST(random_worlds_use_everything) {
   }
   for (const int count : techniques) CHECK(count > 10);
   CHECK(mixed > 30);
+  CHECK(mixed_rows > 100);
+  CHECK(mixed_wires > 50);
   CHECK(placed > 200);
   CHECK(coarse > 100);
   CHECK(rounded > 100);

@@ -40,13 +40,36 @@ const char* name_of(CallKind kind) {
   return "?";
 }
 
-Technique technique_of(const WorldSpec& spec, Key key) {
+namespace {
+
+Management management_of(const WorldSpec& spec, Key key) {
   for (const TableSpec& table : spec.tables) {
-    if (key < table.rows) return table.technique.value_or(spec.settings.technique);
-    key -= table.rows;
+    if (key >= table.rows) {
+      key -= table.rows;
+      continue;
+    }
+    for (const ManagedRange& range : table.managed) {
+      if (key < range.end) return range.management;
+    }
+    return table.management;
   }
-  return spec.settings.technique;
+  return {};
 }
+
+std::string describe(const Management& management) {
+  std::string text;
+  if (management.technique) text += std::string(" by ") + name_of(*management.technique);
+  if (management.wire != Wire::kFloat32) text += std::string(" as ") + name_of(management.wire);
+  return text;
+}
+
+}  // namespace
+
+Technique technique_of(const WorldSpec& spec, Key key) {
+  return management_of(spec, key).technique.value_or(spec.settings.technique);
+}
+
+Wire wire_of(const WorldSpec& spec, Key key) { return management_of(spec, key).wire; }
 
 NodeId home_of(const WorldSpec& spec, Key key) {
   const NodeId by_hash = Directory(spec.settings.nodes, spec.settings.channels).home(key);
@@ -73,14 +96,19 @@ std::string describe(const WorldSpec& spec) {
   for (const Key key : spec.keys) text << " " << key << "@" << home_of(spec, key);
   if (spec.freeze_probability > 0.0) text << ", frozen links";
   for (const TableSpec& table : spec.tables) {
-    if (table.technique) text << ", " << table.name << " by " << name_of(*table.technique);
+    if (table.managed.empty() && table.management != Management{})
+      text << ", " << table.name << describe(table.management);
+    Key first = 0;
+    for (const ManagedRange& range : table.managed) {
+      text << ", " << table.name << " from " << first << " on" << describe(range.management);
+      first = range.end;
+    }
     if (const auto& sampling = table.sampling)
       text << ", samples of " << table.name << " by scheme " << static_cast<int>(sampling->scheme)
            << (sampling->replacement ? "" : " without replacement") << ", pools of " << sampling->pool_size
            << " used " << sampling->reuse << " times";
     if (!table.homes.empty()) text << ", " << table.name << " at home at";
     for (const HomeRange& home : table.homes) text << " " << home.node << " up to " << home.end;
-    if (table.wire != Wire::kFloat32) text << ", " << table.name << " as " << name_of(table.wire);
     const UpdateRule& rule = table.rule;
     if (spec.rough)
       text << ", rule " << static_cast<int>(rule.kind) << " with weight decay " << rule.weight_decay

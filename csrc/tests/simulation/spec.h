@@ -85,6 +85,7 @@ struct WorldSpec {
 
 // As the specification says it, without asking a node.
 Technique technique_of(const WorldSpec& spec, Key key);
+Wire wire_of(const WorldSpec& spec, Key key);
 NodeId home_of(const WorldSpec& spec, Key key);
 
 const char* name_of(CallKind kind);

@@ -1,7 +1,11 @@
-"""A node with one worker that trains its share of every batch as a policy says; with counters by table."""
+"""A node with one worker that trains its share of every batch as a policy says.
+
+With counters by table, and rows by what happened to them.
+"""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 import adaps
@@ -13,6 +17,19 @@ given = arguments()
 model = clicks()
 optimizer = torch.optim.SGD(model.parameters(), lr=RATE / given["shares"])
 node = autoada.create_node(model, optimizer, policy=adaps.Policy.parse(given["policy"]))
+node.trace(np.arange(node.num_keys))
 result = train_share(node, 0, given["steps"])
 node.close()
-report(**result, tables={table.name: table.stats() for table in node.tables}, total=node.stats())
+events = adaps.trace_frame(node)
+report(
+    **result,
+    tables={table.name: table.stats() for table in node.tables},
+    rows={
+        table.name: {
+            str(event): sorted(set(found["row"].tolist()))
+            for event, found in events[events["table"] == table.name].groupby("event")
+        }
+        for table in node.tables
+    },
+    total=node.stats(),
+)
