@@ -110,17 +110,20 @@ namespace {
 // Ranges ascend, and all rows are in one of them.
 template <typename Range>
 void validate(const TableSpec& spec, const std::vector<Range>& ranges, const std::string& what) {
-  const std::string table = "table '" + spec.name + "' has ";
+  std::string wrong = "table '" + spec.name + "' has ";
   std::uint64_t before = 0;
   for (const Range& range : ranges) {
-    if (range.end <= before || range.end > spec.rows)
-      throw std::invalid_argument(table + "a " + what + " range up to row " + std::to_string(range.end) +
-                                  "; they must ascend to its " + std::to_string(spec.rows) + " rows");
+    if (range.end <= before || range.end > spec.rows) {
+      wrong.append("a ").append(what).append(" range up to row ").append(std::to_string(range.end));
+      wrong.append("; they must ascend to its ").append(std::to_string(spec.rows)).append(" rows");
+      throw std::invalid_argument(wrong);
+    }
     before = range.end;
   }
-  if (!ranges.empty() && before != spec.rows)
-    throw std::invalid_argument(table + what + "s up to row " + std::to_string(before) + " of " +
-                                std::to_string(spec.rows) + "; every row needs one");
+  if (ranges.empty() || before == spec.rows) return;
+  wrong.append(what).append("s up to row ").append(std::to_string(before)).append(" of ");
+  wrong.append(std::to_string(spec.rows)).append("; every row needs one");
+  throw std::invalid_argument(wrong);
 }
 
 }  // namespace

@@ -21,7 +21,9 @@ constexpr std::size_t kWidth = 2 * kLength;
 // Behind them, of a table for each lossy wire.
 constexpr Wire kLossy[] = {Wire::kBfloat16, Wire::kFloat16, Wire::kInt8};
 constexpr std::uint64_t kLossyRows = 4;
-constexpr Key kAllKeys = kRows + std::size(kLossy) * kLossyRows;
+// And of one whose rows are managed differently.
+constexpr std::uint64_t kMixedRows = 4;
+constexpr Key kAllKeys = kRows + std::size(kLossy) * kLossyRows + kMixedRows;
 
 std::vector<TableSpec> tables() {
   TableSpec table;
@@ -36,6 +38,13 @@ std::vector<TableSpec> tables() {
     table.management.wire = wire;
     all.push_back(table);
   }
+  table.name = "mixed";
+  table.rows = kMixedRows;
+  table.managed = {{1, {Technique::kStatic}},
+                   {2, {Technique::kRelocation, Wire::kInt8}},
+                   {3, {Technique::kReplication, Wire::kBfloat16}},
+                   {4, {}}};
+  all.push_back(table);
   return all;
 }
 
@@ -204,8 +213,8 @@ void run(std::span<const std::byte> input) {
   Worker worker(node, 0);
 
   // Some keys are wanted, some are waited for, some were written.
-  const std::array<Key, 12> wanted = {0, 1, 2, 3, 4, 5, 12, 13, 16, 17, 20, 21};
-  const std::array<Key, 12> used = {1, 3, 5, 7, 9, 11, 13, 14, 17, 18, 21, 22};
+  const std::array<Key, 16> wanted = {0, 1, 2, 3, 4, 5, 12, 13, 16, 17, 20, 21, 24, 25, 26, 27};
+  const std::array<Key, 14> used = {1, 3, 5, 7, 9, 11, 13, 14, 17, 18, 21, 22, 25, 26};
   std::array<float, used.size() * kLength> values{};
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = 0.3F * static_cast<float>(i);
   Micros now = 1'000'000;
