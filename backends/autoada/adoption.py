@@ -20,6 +20,8 @@ from autoada.parameter import TableParameter
 _log = logging.getLogger("autoada.optimizers")
 _handed_over: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 _in_server = WeakTensorKeyDictionary()
+_identities: set[int] = set()
+"""Of all parameters that were ever in the server: what is not among them is found at once."""
 _told: set[str] = set()
 
 
@@ -94,6 +96,7 @@ def register(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
     for parameter in model.parameters():
         if not isinstance(parameter, TableParameter):
             _in_server[parameter] = True
+            _identities.add(id(parameter))
 
 
 def release(model: nn.Module) -> None:
@@ -121,7 +124,8 @@ def _refuse_strangers(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) 
     if optimizer in _handed_over:
         return
     for parameter in _parameters(optimizer):
-        if isinstance(parameter, TableParameter) or parameter in _in_server:
+        known = id(parameter) in _identities and parameter in _in_server
+        if known or type(parameter) is TableParameter:
             raise RuntimeError(
                 f"this {type(optimizer).__name__} was not handed over, but its parameters are in the "
                 "parameter server: make it before the model is wrapped and hand it over, "

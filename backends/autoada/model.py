@@ -15,7 +15,7 @@ import adaps
 from adaps.optimizers import Optimizer as Rule
 from autoada.access.tables import hidden_tables
 from autoada.adoption import optimizers_of, register, release, tell_differences
-from autoada.calls import Calls, DirectCalls, is_method, method
+from autoada.calls import Calls, DirectCalls, is_method, method, plain_call
 from autoada.checkpoint import WorkerState
 from autoada.freshness import STALENESS, Freshness, Together
 from autoada.guard import ONE_PROCESS, PARALLEL, refuse_new_parameters
@@ -155,18 +155,19 @@ class AdaModel(nn.Module):
         self.module = model
         if self._immediate:
             self._push_after_backward(model)
-        named = dict(model.named_parameters())
-        stepped = [name for shared in layout.shared for name in shared.names]
-        stepped += [name for allreduced in layout.allreduced for name in allreduced.names]
-        own = {id(named[name]) for name in stepped}
+        own = {name for shared in layout.shared for name in shared.names}
+        own |= {name for allreduced in layout.allreduced for name in allreduced.names}
+        in_server = {id(parameter) for name, parameter in model.named_parameters() if name not in own}
         for each in listed(optimizer):
-            push_at_step(each, lambda parameter: id(parameter) in own, self.push)
+            push_at_step(each, in_server, self.push)
         register(model, listed(optimizer))
         _made[:] = [*(reference for reference in _made if reference() is not None), weakref.ref(self)]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The wrapped model's forward."""
-        return self._calls.run("", self.module, self.training, args, kwargs)
+        module = self._modules["module"]
+        assert module is not None
+        return self._calls.run("", plain_call(module), self.training, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
         try:

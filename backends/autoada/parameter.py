@@ -110,9 +110,8 @@ def _embedding(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any
     padding = given.get("padding_idx")
     if padding is not None and func is not F.embedding and padding < 0:
         padding = None  # as the kernel has it
-    plainly = given.get("max_norm") is None and not given.get("scale_grad_by_freq")
-    if plainly and not torch._C._functorch.is_batchedtensor(ids):
-        read = weight.table.read_as_asked(ids, weight.requires_grad, padding)
+    if given.get("max_norm") is None and not given.get("scale_grad_by_freq"):
+        read = _read_as_asked(weight, ids, padding)
         if read is not None:
             return read
     rows = _read(weight, ids)
@@ -132,6 +131,13 @@ def _bag(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     table = bag.table.table
     given = {**dict(zip(lookups.BAG_NAMES, args, strict=False)), **kwargs}
     padding = bag.padding
+    if padding is None and given.get("max_norm") is None and not given.get("scale_grad_by_freq"):
+        values = _read_as_asked(bag.table, bag.ids)
+        if values is not None:
+            positions = torch.arange(bag.ids.numel()).view(bag.ids.shape)
+            if _is_one_each(bag, positions) and given.get("per_sample_weights") is None:
+                return values.flatten(0, bag.ids.dim() - 1)
+            return F.embedding_bag(positions, values.flatten(0, bag.ids.dim() - 1), **_of_bags(given))
     if padding is None:
         rows = _read(bag.table, bag.ids)
         inverse = rows.inverse
@@ -145,12 +151,21 @@ def _bag(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         values = _scaled_by_frequency(values, inverse)
     if padding is not None:
         values = torch.cat([values, values.new_zeros(1, *table.shape[1:])])
-    rest = {
-        name: given[name]
-        for name in ("offsets", "mode", "per_sample_weights", "include_last_offset")
-        if name in given
-    }
-    return F.embedding_bag(inverse, values, padding_idx=padding, **rest)
+    return F.embedding_bag(inverse, values, padding_idx=padding, **_of_bags(given))
+
+
+def _is_one_each(bag: lookups.BagArguments, positions: Tensor) -> bool:
+    """Whether every bag has one id, and so is its row."""
+    if bag.offsets is None:
+        return bag.ids.dim() == 2 and bag.ids.shape[1] == 1
+    same = bag.offsets.dtype is positions.dtype and bag.offsets.is_cpu
+    return same and torch.equal(bag.offsets, positions)
+
+
+def _of_bags(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What `F.embedding_bag` was given that does not concern rows."""
+    names = ("offsets", "mode", "per_sample_weights", "include_last_offset")
+    return {name: given[name] for name in names if name in given}
 
 
 def _skip_padding(weight: TableParameter, ids: Tensor, padding: int) -> tuple[Rows, Tensor]:
@@ -178,6 +193,8 @@ def _index_select(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, 
     source, dim, index = lookups.index_select_arguments(args, kwargs)
     if not isinstance(source, TableParameter) or dim not in (0, -len(source.table.shape)):
         return _with_whole_tables(func, args, kwargs)
+    if index.dim() == 1 and (read := _read_as_asked(source, index)) is not None:
+        return read
     rows = _read(source, index)
     return rows.values.index_select(0, rows.inverse)
 
@@ -195,6 +212,8 @@ def _get_item(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
         ids = lookups.item_rows(source.table.shape[0], index, lambda function, *given: function(*given))
     if ids is None:
         return _with_whole_tables(func, args, kwargs)
+    if first is index and isinstance(first, Tensor) and (read := _read_as_asked(source, ids)) is not None:
+        return read
     rows = _read(source, ids)
     picked = rows.inverse[0] if isinstance(first, int) else rows.inverse
     return rows.values[(picked, *index[1:])] if type(index) is tuple else rows.values[picked]
@@ -231,6 +250,13 @@ def _write(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         func(*map(plain, args), **{name: plain(value) for name, value in kwargs.items()})
         target.table.write(values)
     return target
+
+
+def _read_as_asked(parameter: TableParameter, ids: Tensor, padding: int | None = None) -> Tensor | None:
+    """The row of each id, where the table can give it in one go."""
+    if torch._C._functorch.is_batchedtensor(ids):
+        return None
+    return parameter.table.read_as_asked(ids, parameter.requires_grad, padding)
 
 
 def _read(parameter: TableParameter, ids: Tensor) -> Rows:

@@ -6,15 +6,18 @@ knows the other; both know the `Steps` of the model.
 
 from __future__ import annotations
 
+import functools
+import operator
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from types import MappingProxyType, MethodType
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 import adaps
 from autoada.access.binding import Recording
@@ -141,20 +144,27 @@ class Steps:
         self._owner: ThreadLoops | None = None
         self._compared_data = False
         self._loaders_shared = 0
+        self._idle = False  # tables expect nothing, and no call has been made since they were told
 
     # Of calls
 
-    @property
-    def listener(self) -> CallListener | None:
-        """Who follows a call that the present thread makes."""
+    def begin_call(self, training: bool) -> CallListener | None:
+        """A call by the present thread begins; who follows it.
+
+        In training mode the model's steps are those of the loops that run here.
+        """
         loops = self._present_loops()
+        if training:
+            self._idle = False
+            if loops is not None and loops is not self._owner:
+                loops.join()
         return None if loops is None else loops.listener
 
-    def join_loops(self) -> None:
-        """A call in training mode begins: the model's steps are those of the loops that run here."""
+    @property
+    def listener(self) -> CallListener | None:
+        """Who follows the calls that the present thread makes."""
         loops = self._present_loops()
-        if loops is not None and loops is not self._owner:
-            loops.join()
+        return None if loops is None else loops.listener
 
     # Of loaders
 
@@ -175,6 +185,9 @@ class Steps:
         self.expected_calls = 1 if expected is None else expected.calls
         self.replay = NO_REPLAY if expected is None else expected.around
         self.reads.clear()
+        if expected is None and self._idle:
+            return
+        self._idle = expected is None
         for name, table in self.tables.items():
             table.expect(None if expected is None else expected.rows.get(name))
 
@@ -318,16 +331,16 @@ class ThreadLoops:
 
 def push_at_step(
     optimizer: torch.optim.Optimizer,
-    steps_itself: Callable[[nn.Parameter], bool],
+    in_server: Container[int],
     push: Callable[[torch.optim.Optimizer], None],
 ) -> None:
     """Let ``optimizer.step()`` push; torch's own step then finds no gradient and does nothing.
 
-    Parameters for which ``steps_itself(parameter)`` holds are still the optimizer's own.
+    `in_server` has the identities of those parameters of which this holds; others stay the optimizer's own.
     """
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            if not steps_itself(parameter):
+            if id(parameter) in in_server:
                 optimizer.state.pop(parameter, None)  # the state is the server's now
 
     def before_step(_: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -338,6 +351,35 @@ def push_at_step(
         push(optimizer)
 
     optimizer.register_step_pre_hook(before_step)
+    known = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    pushes_all = all(id(parameter) in in_server for parameter in known)
+    if pushes_all and "step" not in vars(optimizer):  # where a scheduler watches it, it stays
+        optimizer.step = MethodType(_step_of(type(optimizer), known, before_step), optimizer)  # type: ignore[method-assign]
+
+
+def _step_of(
+    kind: type[torch.optim.Optimizer], known: list[nn.Parameter], hook: Callable[..., None]
+) -> Callable[..., Any]:
+    """`kind`'s ``step``, of which only `hook` is left if nobody else follows it.
+
+    The gradients of all parameters, those in `known`, are handed over then, and torch would spend as much
+    time as a step of a small model takes on finding that none is left.
+    """
+
+    @functools.wraps(kind.step)
+    def step(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        present = [parameter for group in self.param_groups for parameter in group["params"]]
+        followed = (
+            len(present) != len(known)
+            or not all(map(operator.is_, present, known))
+            or len(self._optimizer_step_pre_hooks) + len(_global_optimizer_pre_hooks) > 2
+            or self._optimizer_step_post_hooks
+            or _global_optimizer_post_hooks
+            or torch.autograd.profiler._is_profiler_enabled
+        )
+        return kind.step(self, *args, **kwargs) if followed else hook(self, (self, *args), kwargs)
+
+    return step
 
 
 def _nothing() -> None:

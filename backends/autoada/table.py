@@ -112,6 +112,7 @@ class RemoteTable:
         self._reads = reads
         self._worker = worker
         self._table = table
+        self._first_key = table.first_key
         self._transfer = transfer
         self._collected: list[Pushed] = []
         self._on_gradient = on_gradient
@@ -181,13 +182,14 @@ class RemoteTable:
         keys = self._table.keys(host_ids(ids))
         if self._catches_up:
             self._table.catch_up(keys)
-        rows = torch.empty((*ids.shape, *self._row_shape))
+        shape = [*ids.shape, *self._row_shape]
+        rows = torch.empty(shape)
         self._worker.pull(keys, rows)
         if not (requires_grad and self.training and torch.is_grad_enabled()):
             return rows
-        ignored = None if padding is None else self._table.first_key + padding % self.shape[0]
+        ignored = None if padding is None else self._first_key + padding % self.shape[0]
         self._track(PulledRows(rows, keys, False, ignored))
-        read: Tensor = _unsafe_view(rows, rows.shape)  # models may change it in place, which a leaf refuses
+        read: Tensor = _unsafe_view(rows, shape)  # models may change it in place, which a leaf refuses
         return read
 
     def lookup(self, ids: Tensor, requires_grad: bool) -> Rows:
@@ -227,7 +229,8 @@ class RemoteTable:
     @property
     def gradient(self) -> Tensor | None:
         """The gradient of the rows that were read since the last push, each row once, shape (rows, ...)."""
-        self._merge()
+        if self._awaited:
+            self._merge()
         return self._gradients[0][1] if self._gradients else None
 
     def drop_gradient(self) -> None:
@@ -237,8 +240,10 @@ class RemoteTable:
 
     def collect(self, scale: float) -> None:
         """Take the gradients, to be pushed: each row once, as coalesced sparse gradients have it."""
+        if not self._awaited and not self._gradients:
+            return
         arrived = self._arrived()
-        if len(arrived) != 1 or self._gradients or scale != 1:
+        if self._gradients or scale != 1 or not self._are_one_step(arrived):
             self._merge()
             arrived = [
                 Pushed(keys, gradient if scale == 1 else scale * gradient)
@@ -247,10 +252,22 @@ class RemoteTable:
             self._gradients.clear()
         else:
             self._forget_gradients()
+            arrived = [_together(arrived)] if len(arrived) > 1 else arrived
+        to_host = self._transfer.start_to_host
         self._collected = [
-            each._replace(gradients=self._transfer.start_to_host(each.gradients.contiguous()))
-            for each in arrived
+            Pushed(keys, to_host(gradients.contiguous()), distinct, ignored)
+            for keys, gradients, distinct, ignored in arrived
         ]
+
+    def _are_one_step(self, arrived: list[Pushed]) -> bool:
+        """Whether the server, which adds up one after the other, rounds what has arrived as autograd does.
+
+        That adds up what each read of the table got, and then the reads.
+        """
+        if len(arrived) != 2:
+            return len(arrived) == 1
+        one, two = arrived
+        return self._reads_as_asked and one.ignored == two.ignored and (one.distinct or two.distinct)
 
     def take(self) -> list[Pushed]:
         """What was collected and has arrived in host memory: the gradients of a step, which now is made."""
@@ -298,7 +315,7 @@ class RemoteTable:
 
     def position(self, rows: Rows, row: int) -> int | None:
         """Where row number `row` is among `rows`."""
-        found = (rows.keys == self._table.first_key + row % self.shape[0]).nonzero()
+        found = (rows.keys == self._first_key + row % self.shape[0]).nonzero()
         return int(found[0]) if len(found) else None
 
     def shrink_norms(self, rows: Rows, max_norm: float, norm_type: float) -> None:
@@ -396,6 +413,15 @@ class RemoteTable:
             return given.keys, given.gradients
         keys, sums = adaps.sum_by_key(given.keys, given.gradients.contiguous(), given.ignored)
         return keys, sums.view(len(keys), *self._row_shape)
+
+
+def _together(parts: list[Pushed]) -> Pushed:
+    """All of these, those first in which a row may come several times."""
+    parts = sorted(parts, key=lambda part: part.distinct)
+    keys = torch.cat([part.keys.reshape(-1) for part in parts])
+    length = prod(parts[0].gradients.shape[parts[0].keys.dim() :])
+    gradients = torch.cat([part.gradients.reshape(-1, length) for part in parts])
+    return Pushed(keys, gradients, False, parts[0].ignored)
 
 
 def _is_reachable(leaf: Tensor) -> bool:

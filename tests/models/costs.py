@@ -3,10 +3,10 @@
 ``python -m tests.models.costs [LIBRARY …]``, or ``make model-costs``. Both models train in one process and
 take turns, so that whatever else the machine does meets both alike; the CPU time is that of all threads of
 the process, the server's included. The reason of a ratio above `LIMIT` is measured in a round of its own:
-what reads of rows, the optimizer's step and the loader take, each beside what it takes of a plain step. A
-read costs some tens of microseconds whatever it reads, and in these cases, with their small tables and
-batches, a plain step costs little more. Exit code 1 if a ratio is above `LIMIT` and these parts make up less
-than `EXPLAINED` of the difference, unless the case gives another reason.
+what reads of rows, the optimizer's step, the loader and what the library does after the step take, each
+beside what it takes of a plain step. A read costs some tens of microseconds whatever it reads, and in these
+cases, with their small tables and batches, a plain step costs little more. Exit code 1 if a ratio is above
+`LIMIT` and these parts make up less than `EXPLAINED` of the difference, unless the case gives another reason.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import functools
 import itertools
 import json
 import logging
+import multiprocessing
 import statistics
 import subprocess
 import sys
 import time
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -45,7 +46,9 @@ WARM_UP, ROUNDS, ROUND_SECONDS = 25, 7, 0.05
 BATCHES = 10
 EXPLAINED = 0.5
 """Share of the difference that measured parts have to make up."""
-PARTS = ("reading", "stepping", "loading")
+PARTS = ("reading", "stepping", "loading", "ending")
+FIGURES = "measured: "
+"""Before the line that a process of a case says."""
 
 
 def main(names: list[str]) -> int:
@@ -54,8 +57,7 @@ def main(names: list[str]) -> int:
     unexplained = []
     print(f"{'model':64} {'plain':>9} {'wrapped':>9} {'ratio':>6}  reason")
     for name in names or [name for name, library in LIBRARIES.items() if library.installed]:
-        for case in LIBRARIES[name].cases():
-            plain, wrapped, parts = _in_a_process(name, case.name)
+        for case, plain, wrapped, parts in _measured(name):
             label = f"{name}: {case.name}"
             ratios[label] = ratio = wrapped / plain
             reason = (case.dear or _reason(wrapped - plain, parts)) if ratio > LIMIT else ""
@@ -80,14 +82,16 @@ class Parts:
     ----------
     reads : float
         How often rows of a table are read.
-    reading, stepping, loading : float
-        CPU seconds of these reads, of ``optimizer.step()`` and of the loader, less what they take plainly.
+    reading, stepping, loading, ending : float
+        CPU seconds of these reads, of ``optimizer.step()``, of the loader and of what the library's loop does
+        after the step, less what they take plainly.
     """
 
     reads: float
     reading: float
     stepping: float
     loading: float
+    ending: float
 
 
 def measure(case: Case) -> tuple[float, float, Parts]:
@@ -97,21 +101,39 @@ def measure(case: Case) -> tuple[float, float, Parts]:
     model = autoada.AdaModel(wrapped, optimizer, tables=case.tables)
     batches = case.batches(BATCHES, 1)
     loader = autoada.AdaDataLoader(itertools.cycle(batches), model=model)
+    optimizers = (plain_optimizer, optimizer)
+    ending = Ending(case.after_step)
     steps = [
-        _stepper(case, plain, plain_optimizer, itertools.cycle(batches)),
-        _stepper(case, model, optimizer, iter(loader)),
+        _stepper(case, plain, plain_optimizer, itertools.cycle(batches), ending),
+        _stepper(case, model, optimizer, iter(loader), ending),
     ]
     for step in steps:
         step(WARM_UP)
     count = max(5, round(ROUND_SECONDS / steps[0](5)))
     figures = list(zip(*([step(count) for step in steps] for _ in range(ROUNDS)), strict=True))
-    before, after = (_parts_of(step, count) for step in steps)
+    before, after = (
+        _parts_of(step, count, each, ending) for step, each in zip(steps, optimizers, strict=True)
+    )
     model.close()
     parts = Parts(after.reads, *(getattr(after, part) - getattr(before, part) for part in PARTS))
     return statistics.median(figures[0]), statistics.median(figures[1]), parts
 
 
-def _parts_of(step: Callable[[int], float], count: int) -> Parts:
+@dataclass
+class Ending:
+    """What the library's loop does after a step, if anything."""
+
+    function: Callable[[Any], None] | None
+
+    def run(self, model: Any) -> None:
+        """Do it."""
+        if self.function is not None:
+            self.function(model)
+
+
+def _parts_of(
+    step: Callable[[int], float], count: int, optimizer: torch.optim.Optimizer, ending: Ending
+) -> Parts:
     """What parts of a step take in all."""
     seconds, calls = defaultdict[str, float](float), Counter[str]()
 
@@ -131,7 +153,8 @@ def _parts_of(step: Callable[[int], float], count: int) -> Parts:
         for part, owner, name in (
             ("reading", nn.Embedding, "forward"),
             ("reading", nn.EmbeddingBag, "forward"),
-            ("stepping", torch.optim.SGD, "step"),
+            ("stepping", optimizer, "step"),
+            ("ending", ending, "run"),
             ("loading", Ahead, "take"),
             ("loading", Ahead, "hand_out"),
         ):
@@ -140,7 +163,7 @@ def _parts_of(step: Callable[[int], float], count: int) -> Parts:
     return Parts(calls["reading"] / count, *(seconds[part] / count for part in PARTS))
 
 
-def _stepper(case: Case, model: Any, optimizer: Any, batches: Any) -> Callable[[int], float]:
+def _stepper(case: Case, model: Any, optimizer: Any, batches: Any, ending: Ending) -> Callable[[int], float]:
     """A function that does so many steps and gives the CPU seconds of one."""
 
     def steps(count: int) -> float:
@@ -150,8 +173,7 @@ def _stepper(case: Case, model: Any, optimizer: Any, batches: Any) -> Callable[[
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            if case.after_step is not None:
-                case.after_step(model)
+            ending.run(model)
         return (time.process_time() - start) / count
 
     return steps
@@ -159,35 +181,55 @@ def _stepper(case: Case, model: Any, optimizer: Any, batches: Any) -> Callable[[
 
 def _reason(more: float, parts: Parts) -> str:
     """The reason that a step takes so many CPU seconds more, if its parts explain it."""
-    found = parts.reading + parts.stepping + parts.loading
+    found = sum(getattr(parts, part) for part in PARTS)
     if found < EXPLAINED * more:
         return ""
     each = parts.reading / max(1.0, parts.reads)
     return (
         f"{more * 1e3:.2f} ms more: {parts.reads:.0f} reads of rows, {each * 1e6:.0f} us each; the step "
-        f"{parts.stepping * 1e3:.2f} ms; the loader {parts.loading * 1e3:.2f} ms"
+        f"{parts.stepping * 1e3:.2f} ms; the loader {parts.loading * 1e3:.2f} ms; what the "
+        f"library does after it {parts.ending * 1e3:.2f} ms"
     )
 
 
-def _in_a_process(library: str, case: str) -> tuple[float, float, Parts]:
-    """`measure` in a process of its own."""
-    command = [sys.executable, "-m", "tests.models.costs", "--one", library, case]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    plain, wrapped, parts = json.loads(done.stdout.splitlines()[-1])
-    return plain, wrapped, Parts(**parts)
+def _measured(library: str) -> Iterator[tuple[Case, float, float, Parts]]:
+    """`measure` of all cases of a library, each in a process of its own.
+
+    All are forks of one process that has imported the library, which takes longer than measuring.
+    """
+    cases = LIBRARIES[library].cases()
+    command = [sys.executable, "-m", "tests.models.costs", "--library", library]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        found = (line.removeprefix(FIGURES) for line in process.stdout if line.startswith(FIGURES))
+        for case, line in zip(cases, found, strict=True):
+            plain, wrapped, parts = json.loads(line)
+            yield case, plain, wrapped, Parts(**parts)
+    if process.returncode != 0:
+        raise subprocess.CalledProcessError(process.returncode, command)
 
 
-def _one(library: str, name: str) -> None:
+def _library(name: str) -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    case = next(case for case in LIBRARIES[library].cases() if case.name == name)
+    cases = LIBRARIES[name].cases()
+    build(cases[0])  # imports the library
+    for case in cases:
+        fork = multiprocessing.get_context("fork").Process(target=_one, args=(case,))
+        fork.start()
+        fork.join()
+        if fork.exitcode != 0:
+            sys.exit(f"{name}: {case.name} could not be measured")
+
+
+def _one(case: Case) -> None:
     plain, wrapped, parts = measure(case)
-    print(json.dumps([plain, wrapped, asdict(parts)]))
+    print(f"{FIGURES}{json.dumps([plain, wrapped, asdict(parts)])}", flush=True)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--one"]:
-        _one(*sys.argv[2:])
+    if sys.argv[1:2] == ["--library"]:
+        _library(*sys.argv[2:])
     else:
         sys.exit(main(sys.argv[1:]))

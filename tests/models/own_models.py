@@ -13,6 +13,10 @@ EXPECTED = {
     "transformer with tied head": Expected(told=("'tokens.weight' is read in full",)),
     "routing": Expected(told=("rows of 'experts.weight' depend on parameters",)),
 }
+DEAR = {
+    "siamese with vmap": "reads under vmap, and those with scale_grad_by_freq, find distinct rows first",
+}
+"""Why some cost more, where no part of a step that is measured by itself says it."""
 
 
 def case(specimen: Specimen) -> Case:
@@ -27,6 +31,7 @@ def case(specimen: Specimen) -> Case:
         EXPECTED.get(specimen.name, Expected()),
         tables=specimen.tables,
         draws=specimen.draws,
+        dear=DEAR.get(specimen.name, ""),
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autoada
@@ -382,4 +383,55 @@ def test_rows_of_calls_without_a_backward_pass_are_not_kept() -> None:
     torch.cat(kept).sum().backward()
     gradient = cast("Any", model.module).weight.grad
     assert torch.equal(gradient, torch.full((2, 3), 3.0 * AWAITED))
+    model.close()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda w, ids: F.embedding_bag(ids, w, torch.arange(len(ids)), mode="sum"),
+        lambda w, ids: F.embedding_bag(ids, w, torch.zeros(len(ids), dtype=torch.int64), mode="sum"),
+        lambda w, ids: F.embedding_bag(ids, w, torch.tensor([0, 0, 2, 2, 3, 5]), mode="mean"),
+        lambda w, ids: F.embedding_bag(ids, w, torch.tensor([0, 1, 2, 3, 4, 6]), include_last_offset=True),
+        lambda w, ids: F.embedding_bag(ids[:, None], w, mode="max"),
+        lambda w, ids: F.embedding_bag(ids.view(2, 3), w, mode="max"),
+        lambda w, ids: F.embedding_bag(
+            ids[:, None], w, mode="sum", per_sample_weights=torch.full((6, 1), 0.5)
+        ),
+        lambda w, ids: F.embedding_bag(ids, w, torch.arange(len(ids)), padding_idx=3, mode="sum"),
+        lambda w, ids: w.index_select(0, ids),
+        lambda w, ids: w[ids],
+        lambda w, ids: w[ids.view(2, 3)],
+        lambda w, ids: w[-ids - 1],
+        lambda w, ids: w[ids[0]],
+        lambda w, ids: w[ids, :2],
+        lambda w, ids: w[ids].add_(w.sum(0)),
+        lambda w, ids: w[ids] + w[ids.flip(0)],
+    ],
+)
+def test_every_read_gives_rows_and_gradients_of_plain_pytorch(read: Callable[[Any, Tensor], Tensor]) -> None:
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows = nn.Embedding(7, 4)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return read(self.rows.weight, ids)
+
+    torch.manual_seed(3)
+    plain = Table()
+    wrapped = copy.deepcopy(plain)
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9) for net in (plain, wrapped)]
+    model = autoada.AdaModel(wrapped, optimizers[1])
+    for step in range(4):
+        ids = torch.tensor([3, 1, 3, 0, 5, 5]) if step % 2 else torch.tensor([2, 2, 6, 4, 3, 0])
+        given = [net(ids) for net in (plain, model)]
+        torch.testing.assert_close(given[1], given[0], rtol=1e-6, atol=1e-6)
+        for rows, optimizer in zip(given, optimizers, strict=True):
+            optimizer.zero_grad()
+            rows.square().sum().backward()
+            optimizer.step()
+    torch.testing.assert_close(
+        model.state_dict()["rows.weight"], plain.rows.weight.detach(), rtol=1e-5, atol=1e-5
+    )
     model.close()

@@ -421,3 +421,67 @@ def test_a_large_table_that_hides_is_named_once(
     assert len(caplog.messages) == (rows >= 1024)
     for message in caplog.messages:
         assert re.search(expected, message)
+
+
+def test_what_else_an_optimizer_holds_trains_on_as_before() -> None:
+    def train_both(wrap: bool) -> list[float]:
+        torch.manual_seed(0)
+        wrapped, other = Net(), nn.Linear(3, 1)
+        optimizer = torch.optim.SGD([*wrapped.parameters(), *other.parameters()], lr=0.1, momentum=0.9)
+        x = torch.rand(8, 3)
+        losses = []
+        model: Any = wrapped
+        for step in range(6):
+            if wrap and step == 2:  # with momentum from the steps before
+                model = autoada.AdaModel(wrapped, optimizer)
+            optimizer.zero_grad()
+            loss = other(x).square().mean()
+            losses.append(loss.item())
+            (loss + model(torch.arange(4))).backward()
+            optimizer.step()
+        if wrap:
+            model.close()
+        return losses
+
+    assert train_both(True) == train_both(False)
+
+
+def test_a_step_calls_hooks_and_trains_what_comes_to_the_optimizer_later(net: Net) -> None:
+    optimizer = sgd(net)
+    model = autoada.AdaModel(net, optimizer)
+    train(model, optimizer, 1)
+    called = []
+    optimizer.register_step_pre_hook(lambda *_: called.append("before"))
+    optimizer.register_step_post_hook(lambda *_: called.append("after"))
+    train(model, optimizer, 2)
+    assert called == ["before", "after"] * 2
+    late = nn.Parameter(torch.ones(2))
+    optimizer.add_param_group({"params": [late]})
+    late.square().sum().backward()
+    optimizer.step()
+    assert late.tolist() == pytest.approx([0.4, 0.4])
+    with pytest.raises(ValueError, match="takes no closure"):
+        optimizer.step(lambda: 0.0)
+    model.close()
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_scheduler_sees_the_steps_of_a_wrapped_models_optimizer(net: Net, before: bool) -> None:
+    optimizer = sgd(net)
+    if before:
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    model = autoada.AdaModel(net, optimizer)
+    if not before:
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    for _ in range(3):  # a scheduler that sees no step of its optimizer warns, which is an error here
+        train(model, optimizer, 1)
+        scheduler.step()
+    torch.manual_seed(0)
+    plain = Net()
+    other = sgd(plain)
+    following = torch.optim.lr_scheduler.StepLR(other, 1, 0.5)
+    for _ in range(3):
+        train(plain, other, 1)
+        following.step()
+    assert_equal(model.state_dict(), plain.state_dict())
+    model.close()

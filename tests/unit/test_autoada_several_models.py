@@ -283,7 +283,7 @@ def test_a_loop_that_goes_back_to_training_mode_itself_is_announced_from_the_nex
     model = autoada.AdaModel(Net(ROWS))
     intents = Intents(model)
     model.eval()
-    loader = autoada.AdaDataLoader(batches(), 2)
+    loader = autoada.AdaDataLoader(batches(), 2, model=model)
     steps = 0
     for ids, label in loader:
         model.train()
