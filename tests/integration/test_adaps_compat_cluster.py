@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-import adaps.compat.adapm as adapm
 from adabench.harness.launch.fork_server import ForkServer
 from tests.warm import WarmProcess
 
@@ -31,6 +29,7 @@ lengths = torch.ones(num_keys) * 2
 lengths[400] = 10
 server = adapm.Server(lengths)
 server.barrier()
+server.enable_sampling_support("preloc", False, "log-uniform", 500, 900)
 failures = []
 
 def work(index, kv):
@@ -53,6 +52,17 @@ def work(index, kv):
         # Key 0 belongs to one thread of each server, the others to both.
         assert vals[:2].tolist() == [20, 20], vals[:2]
         assert (vals[2:] == 40).all(), vals
+        kv.barrier()
+        if server.my_rank() == 0 and index == 0:
+            kv.set(torch.arange(500, 900), torch.arange(500, 900).float().repeat_interleave(2))
+        kv.wait_sync()
+        kv.barrier()
+        kv.wait_sync()
+        sample = kv.prepare_sample(100, kv.current_clock())
+        keys, vals = torch.empty(100, dtype=torch.int64), torch.empty(200)
+        kv.wait(kv.pull_sample(sample, keys, vals, True))
+        assert len(set(keys.tolist())) == 100 and 500 <= keys.min() and keys.max() < 900, keys
+        assert (vals.view(100, 2) == keys[:, None]).all(), (keys, vals)
         kv.barrier()
         kv.finalize()
     except BaseException as error:
@@ -135,23 +145,6 @@ def test_the_scheduler_ends_with_a_reason_when_a_server_does_not_shut_down(
     said = outputs(processes, 120)
     assert message in said[0][1]
     assert [process.returncode for process in processes] == [1, code][: len(roles)]
-
-
-def test_sampling_is_refused_by_name() -> None:
-    with adapm_server() as server:
-        worker = adapm.Worker(0, server)
-        for call in (server.enable_sampling_support, worker.prepare_sample, worker.pull_sample):
-            instead = f"^{call.__name__} is not in this interface: .*adaps.Table"
-            with pytest.raises(NotImplementedError, match=instead):
-                call(1, 2)
-
-
-@contextlib.contextmanager
-def adapm_server() -> Iterator[adapm.Server]:
-    adapm.setup(10, 1)
-    server = adapm.Server(2)
-    yield server
-    server.shutdown()
 
 
 def free_port() -> int:

@@ -151,3 +151,58 @@ def test_mistakes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         adaps.RendezvousError, match="DMLC_ROLE is 'server' in a process that runs a scheduler"
     ):
         adapm.scheduler(50, 1)
+
+
+@pytest.mark.parametrize("scheme", ["naive", "preloc", "pool", "local"])
+@pytest.mark.parametrize("distribution", ["uniform", "log-uniform"])
+def test_samples_are_drawn_of_the_keys_that_were_named(scheme: str, distribution: str) -> None:
+    adapm.setup(NUM_KEYS, 1)
+    lengths = torch.ones(NUM_KEYS) * LENGTH
+    lengths[400] = 10
+    server = adapm.Server(lengths)
+    server.enable_sampling_support(scheme, True, distribution, 401, 411)
+    kv = adapm.Worker(0, server)
+    kv.set(np.arange(401, 411), np.repeat(np.arange(401, 411, dtype=np.float32), LENGTH))
+    keys, vals = np.empty(3000, np.int64), np.empty((3000, LENGTH), np.float32)
+    kv.pull_sample(kv.prepare_sample(3000, 0), keys, vals)
+    assert (vals == keys[:, None]).all()
+    counts = np.bincount(keys - 401, minlength=10)
+    assert len(counts) == 10
+    ranks = np.arange(10)
+    probabilities = np.full(10, 0.1)
+    if distribution == "log-uniform":
+        probabilities = np.log((ranks + 2) / (ranks + 1)) / np.log(11)
+    assert np.allclose(counts / 3000, probabilities, atol=0.06), counts  # six standard deviations
+    assert [kv.get_key_size(key) for key in (0, 400, 405, 999)] == [LENGTH, 10, LENGTH, LENGTH]
+    server.shutdown()
+
+
+def test_without_replacement_no_key_comes_twice() -> None:
+    adapm.setup(20, 1)
+    server = adapm.Server(1)
+    server.enable_sampling_support("local", False, "uniform", 0, 20)
+    kv = adapm.Worker(0, server)
+    keys, vals = torch.empty(20, dtype=torch.int64), torch.empty(20)
+    kv.pull_sample(kv.prepare_sample(20, 0, 1), keys, vals)
+    assert sorted(keys.tolist()) == list(range(20))
+    server.shutdown()
+
+
+def test_mistakes_of_sampling_are_named() -> None:
+    adapm.setup(50, 1)
+    lengths = torch.ones(50)
+    lengths[7] = 2
+    server = adapm.Server(lengths)
+    with pytest.raises(ValueError, match=r"distribution 'zipf' does not exist.*uniform, log-uniform"):
+        server.enable_sampling_support("local", True, "zipf", 0, 5)
+    with pytest.raises(ValueError, match=r"sampling scheme 'far' does not exist.*naive"):
+        server.enable_sampling_support("far", True, "uniform", 0, 5)
+    for first, end in ((5, 9), (40, 51), (9, 9), (-1, 3)):
+        with pytest.raises(ValueError, match=f"keys {first} to {end - 1}: they must be in .0, 50."):
+            server.enable_sampling_support("local", True, "uniform", first, end)
+    kv = adapm.Worker(0, server)
+    with pytest.raises(adaps.AdapsError, match="nothing says how keys are drawn"):
+        kv.prepare_sample(3, 0)
+    with pytest.raises(adaps.AdapsError, match="once, before the first Worker"):
+        server.enable_sampling_support("local", True, "uniform", 10, 20)
+    server.shutdown()

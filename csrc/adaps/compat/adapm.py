@@ -17,17 +17,19 @@ import warnings
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, cast
 
 from adaps import _checks, _core, rendezvous
 from adaps._hosts import address_towards
 from adaps.compat._presence import Presence, await_servers
 from adaps.errors import AdapsError, RendezvousError
+from adaps.initializers import Uniform
 from adaps.node import NodeOptions, listening_address, open_node, wants_frame_mac
+from adaps.sampling import SAMPLING_SCHEMES, LogUniform, RowDistribution, Sampling
 from adaps.tables import Table
 
 if TYPE_CHECKING:
-    from adaps._typing import Float32Like, Int64Like
+    from adaps._typing import Float32Like, Int64Like, SamplingScheme
 
 __all__ = ["Server", "Worker", "scheduler", "setup"]
 
@@ -38,7 +40,7 @@ _TECHNIQUES = {
     "relocation_only": _core.Technique.RELOCATION,
 }
 _CONNECT_TIMEOUT = 60.0
-_NO_SAMPLING = "{} is not in this interface: draw keys in the script, or use adaps.Table(..., sampling=...)"
+_DISTRIBUTIONS: Mapping[str, RowDistribution] = {"uniform": Uniform(), "log-uniform": LogUniform()}
 _DONE = -1
 
 
@@ -101,17 +103,18 @@ class Server:
     def __init__(self, value_lengths: Any) -> None:
         if _setup is None:
             raise AdapsError("a Server needs setup(num_keys, num_threads) before")
-        num_keys, options = _setup
-        tables = [
+        num_keys, self._options = _setup
+        self._tables = [
             Table(f"keys from {first}", rows, length)
             for first, rows, length in _runs(value_lengths, num_keys)
         ]
+        self._workers = 0
         deadline = time.monotonic() + _CONNECT_TIMEOUT
         # Shows the scheduler process, if there is one, that this server is alive.
         self._presence: Presence | None = None
         self._others = self._meet(deadline)
         self._barriers = 0
-        self._node = open_node([table.spec() for table in tables], options, self._others, deadline)
+        self._node = self._open(deadline)
 
     def my_rank(self) -> int:
         """Return this server's number among all servers."""
@@ -139,9 +142,54 @@ class Server:
             raise
         self._leave("")
 
-    def enable_sampling_support(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Not in this interface; raises NotImplementedError."""
-        raise NotImplementedError(_NO_SAMPLING.format("enable_sampling_support"))
+    def enable_sampling_support(
+        self, scheme: str, with_replacement: bool, distribution: str, min: int, max: int
+    ) -> None:
+        """Collective: let workers draw samples of the keys in ``[min, max)``. Before the first `Worker`.
+
+        Parameters
+        ----------
+        scheme : str
+            ``naive``, ``preloc``, ``pool`` or ``local``, as `adaps.Sampling` has them.
+        with_replacement : bool
+            Whether a key may come twice in one sample.
+        distribution : str
+            ``uniform``, or ``log-uniform``: of n keys, ``min + k`` with probability
+            log((k + 2) / (k + 1)) / log(n + 1).
+        min, max : int
+            All these keys have values of one length.
+        """
+        drawn = _DISTRIBUTIONS[_checks.one_of("distribution", distribution, _DISTRIBUTIONS)]
+        _checks.one_of("sampling scheme", scheme, SAMPLING_SCHEMES)
+        sampling = Sampling(drawn, cast("SamplingScheme", scheme), replacement=bool(with_replacement))
+        if self._workers or any(table.sampling is not None for table in self._tables):
+            raise AdapsError("enable_sampling_support is called once, before the first Worker is made")
+        tables: list[Table] = []
+        first, found = 0, False
+        for table in self._tables:
+            end = first + table.rows
+            if first <= min < max <= end:
+                found = True
+                parts = (first, min, None), (min, max, sampling), (max, end, None)
+                tables += [
+                    Table(f"keys from {start}", stop - start, table.length, sampling=how)
+                    for start, stop, how in parts
+                    if start < stop
+                ]
+            else:
+                tables.append(table)
+            first = end
+        if not found:
+            raise ValueError(
+                f"samples are to be drawn of keys {min} to {max - 1}: they must be in [0, {first}), at least "
+                "one, and all have values of one length"
+            )
+        self._tables = tables
+        self._node.close()  # which nobody has used yet: the keys are in other tables from now on
+        self._node = self._open(time.monotonic() + _CONNECT_TIMEOUT)
+
+    def _open(self, deadline: float) -> _core.Node:
+        return open_node([table.spec() for table in self._tables], self._options, self._others, deadline)
 
     def _leave(self, reason: str) -> None:
         if self._presence is not None:
@@ -181,7 +229,10 @@ class Worker:
 
     def __init__(self, customer_id: int, server: Server) -> None:
         self._worker = server._node.worker(customer_id)
+        server._workers += 1
         self._tables = server._node.tables()
+        sampled = next((i for i, table in enumerate(server._tables) if table.sampling is not None), None)
+        self._sampled = None if sampled is None else self._tables[sampled]
         self.num_keys = server._node.num_keys
         """Number of keys."""
 
@@ -197,13 +248,21 @@ class Worker:
         """Overwrite the values of the keys; both arrays may be changed after the call."""
         return _timestamp(self._worker.set(*_kept(keys, vals, asynchronous), asynchronous))
 
-    def prepare_sample(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Not in this interface; raises NotImplementedError."""
-        raise NotImplementedError(_NO_SAMPLING.format("prepare_sample"))
+    def prepare_sample(self, K: int, start: int, end: int = 0) -> int:
+        """Prepare a sample of `K` keys for the clocks [start, end), 0 for start + 1; returns its number."""
+        return self._worker.prepare_sample(self._drawn_from(), K, start, end or start + 1)
 
-    def pull_sample(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Not in this interface; raises NotImplementedError."""
-        raise NotImplementedError(_NO_SAMPLING.format("pull_sample"))
+    def pull_sample(self, id: int, keys: Int64Like, vals: Float32Like, asynchronous: bool = False) -> int:
+        """Write the keys of a prepared sample, which has as many, to `keys`, and their values to `vals`."""
+        drawn: Any = keys
+        timestamp = _timestamp(self._worker.pull_sample(id, drawn, vals, asynchronous))
+        drawn += self._drawn_from().first_key
+        return timestamp
+
+    def _drawn_from(self) -> _core.NodeTable:
+        if self._sampled is None:
+            raise AdapsError("nothing says how keys are drawn: call Server.enable_sampling_support before")
+        return self._sampled
 
     def intent(self, keys: Int64Like, start: int, end: int = 0) -> int:
         """Announce access to the keys in this worker's clocks [start, end); 0 stands for start + 1."""
