@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autoada
+from autoada.freshness import Freshness
 from autoada.parameter import TableParameter
 from autoada.table import AWAITED
 
@@ -435,3 +437,38 @@ def test_every_read_gives_rows_and_gradients_of_plain_pytorch(read: Callable[[An
         model.state_dict()["rows.weight"], plain.rows.weight.detach(), rtol=1e-5, atol=1e-5
     )
     model.close()
+
+
+@pytest.mark.parametrize(("limit", "asked"), [(1, 12), (2, 12), (7, 4), (64, 0)])
+def test_what_a_worker_misses_is_bounded_by_its_steps(limit: int, asked: int) -> None:
+    class Worker:
+        """Numbers what it is asked, and remembers the steps in which that was, and was waited for."""
+
+        def __init__(self) -> None:
+            self.step = 0
+            self.asked: list[int] = []
+            self.waited: dict[int, int] = {}
+
+        def wait_sync(self, asynchronous: bool) -> int:
+            assert asynchronous
+            self.asked.append(self.step)
+            return len(self.asked) - 1
+
+        def wait(self, ticket: int) -> None:
+            self.waited.setdefault(ticket, self.step)
+
+    worker = Worker()
+    freshness = Freshness(cast("Any", worker), limit, alone=False)
+    for worker.step in range(12):
+        freshness.step()
+    assert len(worker.asked) == asked
+    since = [0, *worker.asked]
+    assert all(later - before <= max(1, limit // 2) for before, later in itertools.pairwise(since))
+    assert set(worker.waited) >= set(range(asked - 1))
+    assert all(done - worker.asked[ticket] <= limit - 1 for ticket, done in worker.waited.items())
+
+
+@pytest.mark.parametrize("limit", [0, -3, 1.5, True])
+def test_a_limit_of_staleness_is_a_number_of_steps(limit: Any) -> None:
+    with pytest.raises(ValueError, match=f"staleness is {limit!r}: it must be a number of steps, 1 or more"):
+        Freshness(cast("Any", None), limit, alone=True)
