@@ -37,6 +37,11 @@ class TableParameter(nn.Parameter):
         return parameter
 
     @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """Where its rows are wanted; libraries ask at each read, and torch's own way takes much longer."""
+        return self.table.device
+
+    @property
     def grad(self) -> Tensor | None:
         """The gradient of the rows that were read, each row once: norms and scaling work on it."""
         return self.table.gradient
