@@ -179,4 +179,4 @@ def _sampler(
     draws = usecase.draws()
     sampling = adaps.Sampling(scheme=options.sampling, seed=cluster.seed)
     table = model.get_submodule(draws.table.rpartition(".")[0])
-    return autoada.NegativeSampler(table, draws.rows, sampling)
+    return autoada.NegativeSampler(table, draws.number, sampling)

@@ -197,12 +197,12 @@ class Draws(NamedTuple):
     ----------
     table : str
         Qualified parameter name of the table that rows are drawn from, all with the same probability.
-    rows : int
-        How many a batch has.
+    number : int
+        How many rows a batch has.
     """
 
     table: str
-    rows: int
+    number: int
 
 
 @runtime_checkable

@@ -215,14 +215,15 @@ void run(std::span<const std::byte> input) {
   // Some keys are wanted, some are waited for, some were written.
   const std::array<Key, 16> wanted = {0, 1, 2, 3, 4, 5, 12, 13, 16, 17, 20, 21, 24, 25, 26, 27};
   const std::array<Key, 14> used = {1, 3, 5, 7, 9, 11, 13, 14, 17, 18, 21, 22, 25, 26};
-  std::array<float, used.size() * kLength> values{};
+  static_assert(used.size() <= wanted.size());
+  std::array<float, wanted.size() * kLength> values{};
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = 0.3F * static_cast<float>(i);
   Micros now = 1'000'000;
   try {
     channel.set_now(now);
     worker.intent(wanted, 0, 100);
-    worker.push(used, values.data(), values.size(), true);
-    worker.pull(used, values.data(), values.size(), true);
+    worker.push(used, values.data(), used.size() * kLength, true);
+    worker.pull(used, values.data(), used.size() * kLength, true);
     channel.on_tick();
     while (!source.empty()) {
       const auto from = static_cast<NodeId>((settings.rank + 1 + source.byte() % (kNodes - 1)) % kNodes);
@@ -230,7 +231,7 @@ void run(std::span<const std::byte> input) {
       const Bytes frame(bytes.begin(), bytes.end());  // aligned, as the receive buffer has it
       channel.set_now(now += 5'000);
       channel.on_frame(from, frame);
-      worker.push(wanted, values.data(), wanted.size() * kLength, true);
+      worker.push(wanted, values.data(), values.size(), true);
       channel.on_tick();
       channel.outbox().drain([&](NodeId to, const Frame&) {
         if (to >= kNodes || to == settings.rank) broken("what is sent has a receiver");
