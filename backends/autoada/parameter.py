@@ -139,7 +139,7 @@ def _bag(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if padding is None and given.get("max_norm") is None and not given.get("scale_grad_by_freq"):
         values = _read_as_asked(bag.table, bag.ids)
         if values is not None:
-            positions = torch.arange(bag.ids.numel()).view(bag.ids.shape)
+            positions = torch.arange(bag.ids.numel(), device=values.device).view(bag.ids.shape)
             if _is_one_each(bag, positions) and given.get("per_sample_weights") is None:
                 return values.flatten(0, bag.ids.dim() - 1)
             return F.embedding_bag(positions, values.flatten(0, bag.ids.dim() - 1), **_of_bags(given))
@@ -302,7 +302,6 @@ _HANDLERS: dict[Kind, Handler] = {
     Kind.GET_ITEM: _get_item,
     Kind.ALIAS: _alias,
     Kind.MOVE: lambda func, args, kwargs: args[0],
-    Kind.DEVICE: lambda func, args, kwargs: args[0].table.device,
     Kind.IGNORED: _assign,
     Kind.INPLACE: _write,
     Kind.SET_ITEM: _write,

@@ -71,6 +71,8 @@ def environment(**variables: str) -> dict[str, str]:
     """What commands run in: this Python's programs come first."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     given = {"OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "200", **variables}
+    # Without buffers print writes the end of a line for itself, and torchrun's ranks share a pipe.
+    given["PYTHONUNBUFFERED"] = ""
     return {**os.environ, **given, "PATH": path}
 
 

@@ -57,8 +57,8 @@ struct TableSpec {
   std::string name;
   std::uint64_t rows = 0;
   std::size_t length = 0;
-  UpdateRule rule;
-  Initializer init;
+  UpdateRule rule{};
+  Initializer init{};
   // How its rows are managed, unless `managed` says it.
   Management management{};
   // How its rows are managed where they differ, ascending and up to the last row.
