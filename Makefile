@@ -122,11 +122,7 @@ record: $(SET_UP)  ## run the studies that the documentation shows, half an hour
 	@for study in $(STUDIES); do $(BIN)/adabench run --fresh --study $$study; done
 	@$(BIN)/python tools/keep_sessions.py $(STUDIES)
 
-scale: export PATH := $(CURDIR)/$(BIN):$(PATH)
 scale: $(SET_UP)  ## replay what trainings access on simulated clusters of 2 to 256 nodes, and draw how cost grows
-	@mkdir -p build
-	@cmake --preset release > build/release.log || { cat build/release.log; exit 1; }
-	@cmake --build --preset release --target scale
 	@$(BIN)/python tools/measure_scale.py
 
 clean:  ## remove what builds and tools left behind; .venv and recorded sessions stay

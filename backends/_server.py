@@ -12,7 +12,8 @@ from torch import Tensor, nn
 import adaps
 import autoada
 from adabench.backends._measure import server_calls
-from adabench.backends.protocol import Cluster, ServerOptions, Timed, Unavailable
+from adabench.backends._simulate import simulate
+from adabench.backends.protocol import Cluster, ServerOptions, SimulatedRun, Timed, Unavailable
 from adabench.usecases.protocol import Placed, Sampled, UseCase
 from autoada.management import check_policy
 
@@ -32,6 +33,9 @@ class OnServer:
         model = usecase.model()
         optimizer = usecase.optimizer(model)
         check_policy(model, optimizer, policy, nodes, workers=workers, network=network)
+
+    def simulate(self, usecase: UseCase, options: ServerOptions, run: SimulatedRun) -> adaps.Simulation:
+        return simulate(usecase, options, run)
 
 
 class DrawnByServer:

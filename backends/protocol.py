@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from adabench.usecases.protocol import UseCase
 from adaps._typing import SamplingScheme
 from adaps.policy import Policy
+from adaps.simulation import Cluster as SimulatedCluster
+from adaps.simulation import Simulation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,6 +107,59 @@ class Cluster:
     def index(self) -> int:
         """This worker's number among all workers of the cluster."""
         return self.rank * self.workers + self.worker
+
+
+@dataclass(frozen=True)
+class SimulatedRun:
+    """What is simulated.
+
+    Attributes
+    ----------
+    cluster : adaps.Cluster
+        Machines and links.
+    policy : adaps.Policy
+        How each parameter is managed.
+    workers : int
+        Threads that train on each node.
+    steps : int or None
+        Of each worker; None is one epoch.
+    compute : float
+        Seconds that a step computes for, on the machine of the costs.
+    traced_steps : int
+        So many steps are kept for a trace.
+    seed : int
+        As of `adaps.simulate`.
+    """
+
+    cluster: SimulatedCluster
+    policy: Policy
+    workers: int = 1
+    steps: int | None = None
+    compute: float = 0.01
+    traced_steps: int = 0
+    seed: int = 0
+
+
+@runtime_checkable
+class Simulated(Protocol):
+    """A backend that can say what it would cost on a cluster that is not there."""
+
+    def simulate(self, usecase: UseCase, options: Any, run: SimulatedRun) -> Simulation:
+        """Replay what the use case's batches access.
+
+        Parameters
+        ----------
+        usecase : UseCase
+        options : Options
+            Of this backend's own `Options`.
+        run : SimulatedRun
+
+        Raises
+        ------
+        ValueError
+            Naming what of it cannot be simulated.
+        """
+        ...
 
 
 class Session(Protocol):

@@ -2,37 +2,33 @@
 
 ``python tools/measure_scale.py [--data FOLDER] [--nodes 2,4,…]``, or ``make scale``. For each use case
 and number of nodes the batches come from the use case's own loaders, for as many workers as there are nodes;
-what they access is replayed, under every technique, by the parameter server's real code on a simulated
-network (csrc/tests/scale). Writes ``results/reference/scale/scale.csv`` and the figures beside it.
+`adaps.simulate` replays what they access under every technique. Writes ``results/reference/scale/scale.csv``
+and the figures beside it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
-import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from pathlib import Path
-from struct import pack
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
+import adaps
 from adabench.analysis.scale import TECHNIQUES, save_figures
+from adabench.backends._simulate import streams_of
 from adabench.usecases.ctr.task import CtrParams, CtrUseCase
 from adabench.usecases.gcn.task import GcnParams, GcnUseCase
-from adabench.usecases.protocol import DataError, Placed, UseCase
+from adabench.usecases.protocol import DataError, UseCase
 from autoada.layout import layout_of
 
-__all__ = ["main", "measure", "record_stream", "replay", "use_cases"]
+__all__ = ["main", "measure", "replay", "row_of", "use_cases"]
 
 ROOT = Path(__file__).resolve().parents[1]
-SIMULATOR = ROOT / "build" / "release" / "csrc" / "tests" / "scale"
 
 NODES = (2, 4, 8, 16, 32, 64, 128, 256)
 LOOKAHEAD, WARM_UP, COUNTED = 10, 5, 6
@@ -42,7 +38,12 @@ STEPS = WARM_UP + COUNTED + LOOKAHEAD
 MOST_COPIES = 7_000_000
 """Rows that all nodes together may hold under full replication, for memory and time."""
 
-MAGIC = 0x31537041
+LINE = adaps.Line(latency_ms=0.25, gbit_per_second=10.0)
+MACHINE = adaps.Machine(cores=2, gbit_per_second=10.0 * max(NODES))
+"""Its card is none that links wait for: each is alone."""
+COSTS = adaps.Costs(call=20.0, key=0.0, value=0.0, message=0.0, frame=0.0, byte=0.0)
+"""So a figure tells techniques apart, and not processors."""
+
 SEED = 1
 BATCH, DIM = 16, 8
 ROWS = max(NODES) * STEPS * BATCH * 7 // 5 + 7
@@ -56,50 +57,52 @@ def use_cases(data: Path) -> dict[str, UseCase]:
     return {"ctr": CtrUseCase(ctr, None, SEED), "gcn": GcnUseCase(gcn, data, SEED)}
 
 
-def steps_of(loader: Iterable[Any], usecase: UseCase, first_keys: dict[str, int]) -> Iterator[np.ndarray]:
-    """The distinct keys of each batch, ascending, epoch after epoch, without end."""
-    while True:
-        for batch in loader:
-            rows = usecase.keys(batch)
-            yield np.concatenate([np.unique(ids.numpy()) + first_keys[name] for name, ids in rows.items()])
-
-
-def record_stream(usecase: UseCase, nodes: int, steps: int, file: Path) -> None:
-    """Write what each of `nodes` workers accesses in its first steps, as csrc/tests/scale/stream.h says."""
+def replay(usecase: UseCase, streams: list[adaps.Stream], technique: Any) -> dict[str, float]:
+    """What the simulator counted, as `row_of` names it."""
     model = usecase.model()
     layout = layout_of(model, usecase.optimizer(model))
-    tables = layout.server_tables()
-    first_keys = dict(
-        zip((table.name for table in tables), np.cumsum([0, *(table.rows for table in tables)]), strict=False)
+    dense = [blocks.table for blocks in layout.dense]
+    found = adaps.simulate(
+        streams,
+        technique,
+        adaps.Cluster((MACHINE,) * len(streams), LINE, costs=COSTS),
+        tables=layout.server_tables(),
+        dense=dense,
+        lookahead=LOOKAHEAD,
+        warm_up=WARM_UP,
+        seed=SEED,
     )
-    with file.open("wb") as out:
-        out.write(pack("<4I", MAGIC, nodes, steps, len(tables)))
-        for table in tables:
-            out.write(pack("<Q2I", table.rows, table.length, table.name not in layout.tables))
-        for rank in range(nodes):
-            placed = usecase.home_rows(rank, nodes) if isinstance(usecase, Placed) else {}
-            _write(out, [ids.numpy() + first_keys[name] for name, ids in placed.items()])
-            train = usecase.loaders(rank, nodes).train
-            for keys in islice(steps_of(train, usecase, first_keys), steps):
-                _write(out, [keys])
+    return row_of(found, dense)
 
 
-def _write(out: Any, keys: list[np.ndarray]) -> None:
-    joined = np.concatenate(keys) if keys else np.empty(0)
-    out.write(pack("<I", len(joined)))
-    out.write(joined.astype("<u4").tobytes())
+def row_of(found: adaps.Simulation, dense: list[str]) -> dict[str, float]:
+    """Sums over all nodes, in the counted steps; those of `dense` tables apart."""
+    rows, blocks = Counter[str](), Counter[str]()
+    counters = Counter[str]()
+    for node in found.nodes:
+        counters.update(node.counters)
+        for name, table in node.tables.items():
+            (blocks if name in dense else rows).update(table)
+    sent = [name for name in rows if "_sent_" in name]
 
+    def total(of: Counter[str], what: str) -> int:
+        return int(sum(of[name] for name in sent if name.startswith(what)))
 
-def replay(stream: Path, technique: str) -> dict[str, float]:
-    """What the simulator counted; see csrc/tests/scale/replay.h."""
-    command = [str(SIMULATOR), str(stream), technique, str(LOOKAHEAD), str(WARM_UP)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(
-            f"{' '.join(command[1:])}: {done.stderr.strip() or f'exit code {done.returncode}'}"
-        )
-    counted: dict[str, float] = json.loads(done.stdout)
-    return counted
+    return {
+        "nodes": len(found.nodes),
+        "node_steps": found.steps,
+        "elapsed_micros": round(1e6 * found.seconds),
+        "waited_micros": round(1e6 * sum(node.waiting for node in found.nodes)),
+        **{name: int(rows[name]) for name in ("pulled_local", "pulled_replica", "pulled_remote")},
+        "relocations": int(counters["relocations"]),
+        "replicas_set_up": int(counters["replicas"]),
+        "replicas_dropped": int(counters["replicas_dropped"]),
+        "frames": int(counters["frames_sent"]),
+        **{f"{what}_rows": total(rows, what) for what in ("messages", "bytes")},
+        **{f"{what}_dense": total(blocks, what) for what in ("messages", "bytes")},
+        "resident_bytes": int(max(node.counters["resident_bytes"] for node in found.nodes)),
+        **{name.replace("_sent_", "_"): int(rows[name] + blocks[name]) for name in sent},
+    }
 
 
 def weight(technique: str, nodes: int) -> float:
@@ -134,16 +137,14 @@ def measure(data: Path, nodes: Iterable[int]) -> Iterator[dict[str, Any]]:
         if technique != "full_replication" or _rows(case) * count <= MOST_COPIES
     ]
     progress = Progress(sum(weight(technique, count) for count, _, technique in plan))
-    with tempfile.TemporaryDirectory() as folder:
-        for count, name in dict.fromkeys((count, name) for count, name, _ in plan):
-            stream = Path(folder) / "stream"
-            record_stream(cases[name], count, STEPS, stream)
-            for technique in (own for *at, own in plan if at == [count, name]):
-                began = time.monotonic()
-                counted = replay(stream, technique)
-                what = f"{name} {technique} on {count} nodes"
-                progress.ended(what, weight(technique, count), time.monotonic() - began)
-                yield {"usecase": name, "technique": technique, **counted}
+    for count, name in dict.fromkeys((count, name) for count, name, _ in plan):
+        streams = streams_of(cases[name], count, STEPS)
+        for technique in (own for *at, own in plan if at == [count, name]):
+            began = time.monotonic()
+            counted = replay(cases[name], streams, technique)
+            what = f"{name} {technique} on {count} nodes"
+            progress.ended(what, weight(technique, count), time.monotonic() - began)
+            yield {"usecase": name, "technique": technique, **counted}
 
 
 def _rows(case: UseCase) -> int:
@@ -157,8 +158,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "reference" / "scale")
     given = parser.parse_args(arguments)
     try:
-        if not SIMULATOR.is_file():
-            raise DataError(f"{SIMULATOR} is not built: say make scale, which builds it")
         nodes = [_node_count(text) for text in given.nodes.split(",")]
         given.out.mkdir(exist_ok=True)
         found = []

@@ -24,6 +24,7 @@ from adaps.node import TECHNIQUES, Node
 from adaps.optimizers import SGD, Adagrad, Adam, AdamW, RMSprop, RowAdagrad, SparseAdam
 from adaps.policy import Policy, PolicyError
 from adaps.sampling import SAMPLING_SCHEMES, LogUniform, Sampling, Weighted
+from adaps.simulation import Cluster, Costs, Line, Machine, Simulation, Stream, simulate
 from adaps.tables import Table
 from adaps.trace import trace_frame, write_chrome_trace
 
@@ -36,8 +37,12 @@ __all__ = [
     "AdamW",
     "AdapsError",
     "CheckpointError",
+    "Cluster",
     "Constant",
+    "Costs",
+    "Line",
     "LogUniform",
+    "Machine",
     "Node",
     "NodeTable",
     "Normal",
@@ -48,13 +53,16 @@ __all__ = [
     "RendezvousError",
     "RowAdagrad",
     "Sampling",
+    "Simulation",
     "SparseAdam",
+    "Stream",
     "Table",
     "TraceEvent",
     "Uniform",
     "Weighted",
     "Worker",
     "deduplicate",
+    "simulate",
     "sum_by_key",
     "trace_frame",
     "write_chrome_trace",

@@ -260,3 +260,49 @@ def deduplicate(ids: Tensor, first_key: int = 0) -> tuple[Tensor, Tensor]: ...
 def deduplicate(
     ids: npt.NDArray[np.int64] | Sequence[int], first_key: int = 0
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
+
+class NodeReplay:
+    @property
+    def steps(self) -> int: ...
+    @property
+    def computing(self) -> int: ...
+    @property
+    def visiting(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def on_network(self) -> int: ...
+    @property
+    def channels(self) -> float: ...
+    @property
+    def counters(self) -> dict[str, float]: ...
+    @property
+    def tables(self) -> list[dict[str, float]]: ...
+
+class ReplayResult:
+    @property
+    def elapsed(self) -> int: ...
+    @property
+    def nodes(self) -> list[NodeReplay]: ...
+    @property
+    def spans(self) -> list[tuple[str, int, int, int, int, int]]: ...
+
+def replay(
+    tables: Sequence[TableSpec],
+    dense: Sequence[bool],
+    streams: Sequence[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]],
+    *,
+    technique: Technique,
+    timing: bool,
+    max_rounds_per_second: float,
+    workers: int,
+    channels: int,
+    lookahead: Sequence[int],
+    warm_up: int | None,
+    compute: float,
+    costs: tuple[float, float, float, float, float, float],
+    machines: Sequence[tuple[int, float, float]],
+    links: Sequence[tuple[float, float]],
+    seed: int,
+    traced_steps: int,
+) -> ReplayResult: ...

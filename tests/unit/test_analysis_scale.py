@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from adabench.analysis.scale import MEASURES, TECHNIQUES, derived, draw_scale, save_figures
+from adabench.backends._simulate import streams_of
 from adabench.usecases.ctr.task import CtrParams, CtrUseCase
 from tests.scripts import ROOT, load_script
 
@@ -24,13 +25,6 @@ def usecase() -> CtrUseCase:
     return CtrUseCase(CtrParams(batch=8, dim=4, wide=False, vocabulary=50, rows=4000), None, 1)
 
 
-@pytest.fixture(scope="module")
-def stream(usecase: CtrUseCase, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file: Path = tmp_path_factory.mktemp("scale") / "stream"
-    scale.record_stream(usecase, NODES, STEPS, file)
-    return file
-
-
 def counted(technique: str, nodes: int = 2) -> dict[str, object]:
     names = ["node_steps", "waited_micros", "pulled_local", "pulled_replica", "pulled_remote"]
     names += ["relocations", "bytes_rows", "messages_rows", "frames"]
@@ -38,39 +32,38 @@ def counted(technique: str, nodes: int = 2) -> dict[str, object]:
     return {"usecase": "ctr", "technique": technique, "nodes": nodes, **row}
 
 
-def test_a_stream_holds_what_the_loaders_give(usecase: CtrUseCase, stream: Path) -> None:
-    words = np.frombuffer(stream.read_bytes(), dtype="<u4")
-    magic, nodes, steps, tables = words[:4].tolist()
-    assert (magic, nodes, steps, tables) == (0x31537041, NODES, STEPS, 2)
-    rows, _, length, dense = words[4:8].tolist()
-    assert (rows, length, dense) == (26 * 50, 4, 0)
-    assert words[11] == 1  # the second table is that of the dense parameters
-    at = 12
-    for rank in range(NODES):
-        assert words[at] == 0  # nothing is placed
-        at += 1
-        for batch in islice(usecase.loaders(rank, NODES).train, STEPS):
-            expected = np.unique(usecase.keys(batch)["deep.weight"].numpy())
-            assert words[at] == len(expected)
-            assert np.array_equal(words[at + 1 : at + 1 + len(expected)], expected)
-            at += 1 + len(expected)
-    assert at == len(words)
+def test_streams_hold_what_the_loaders_give(usecase: CtrUseCase) -> None:
+    streams = streams_of(usecase, NODES, STEPS)
+    assert len(streams) == NODES
+    for rank, stream in enumerate(streams):
+        assert stream.placed == {}
+        batches = islice(usecase.loaders(rank, NODES).train, STEPS)
+        for step, batch in zip(stream.steps, batches, strict=True):
+            assert np.array_equal(np.asarray(step["deep.weight"]), usecase.keys(batch)["deep.weight"].numpy())
 
 
-def test_a_recorded_stream_is_replayed(stream: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    built = sorted((ROOT / "build").glob("*/csrc/tests/scale"))
-    if not built:
-        pytest.skip("the simulator is not built: make stress-ci or make scale builds it")
-    monkeypatch.setattr(scale, "SIMULATOR", built[0])
-    adaptive, static = (scale.replay(stream, technique) for technique in ("adaptive", "static"))
+def test_a_streams_steps_go_on_with_the_next_epoch(usecase: CtrUseCase) -> None:
+    epoch = len(streams_of(usecase, NODES, None)[0].steps)
+    assert len(streams_of(usecase, NODES, epoch + 3)[0].steps) == epoch + 3
+
+
+def test_recorded_streams_are_replayed(usecase: CtrUseCase) -> None:
+    streams = streams_of(usecase, NODES, STEPS)
+    adaptive, static = (scale.replay(usecase, streams, technique) for technique in ("adaptive", "static"))
+    columns = pd.read_csv(REFERENCE / "scale" / "scale.csv").columns
     for one in (adaptive, static):
+        assert set(one) < set(columns)
         assert one["nodes"] == NODES
         assert one["node_steps"] > 0
+        for what in ("messages", "bytes"):
+            parts = {one[f"{what}_rows"], one[f"{what}_dense"]}
+            by_type = [count for name, count in one.items() if name.startswith(what)]
+            assert sum(by_type) == 2 * sum(parts) > 0
     assert adaptive["pulled_remote"] == 0
     assert static["pulled_remote"] > 2 * static["pulled_local"]  # three quarters are at home elsewhere
     assert static["relocations"] == static["replicas_set_up"] == 0
-    with pytest.raises(RuntimeError, match="the technique is 'magic'"):
-        scale.replay(stream, "magic")
+    with pytest.raises(ValueError, match="technique 'magic'"):
+        scale.replay(usecase, streams, "magic")
 
 
 def test_measures_are_per_node_and_step() -> None:
@@ -104,14 +97,6 @@ def test_the_recorded_figures_are_those_of_the_records(tmp_path: Path) -> None:
         assert file.read_text() == (REFERENCE / "scale" / file.name).read_text()
 
 
-def test_mistakes_are_one_sentence(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scale, "SIMULATOR", tmp_path / "scale")
-    assert scale.main(["--out", str(tmp_path)]) == 2
-    assert (
-        capsys.readouterr().err == f"error: {tmp_path}/scale is not built: say make scale, which builds it\n"
-    )
-    (tmp_path / "scale").touch()
+def test_mistakes_are_one_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert scale.main(["--out", str(tmp_path), "--nodes", "2,many"]) == 2
     assert capsys.readouterr().err == "error: --nodes 'many' is no number of nodes from 2 to 256\n"

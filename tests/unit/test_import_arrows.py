@@ -34,7 +34,7 @@ ARROWS: dict[str, tuple[str, tuple[str, ...]]] = {
 LIGHT = ("results", "analysis")
 ROOMS = ("errors", "machine", "plugins", "planning", "trial", "launch", "session", "checks", "cli")
 """Of the harness; each may import those before it."""
-CORE_ROOMS = ("common", "store", "transport", "protocol", "node")
+CORE_ROOMS = ("common", "store", "transport", "protocol", "node", "replay")
 """Of the C++ server; each may include those before it."""
 FLOORS = (
     ("access", "random_state", "transfer", "freshness", "guard", "lookahead"),

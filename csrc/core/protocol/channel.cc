@@ -125,7 +125,9 @@ void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
   context_.slice.begin();
   Reader reader(payload);
   Prefetcher prefetcher(context_.node.store, requests_.awaiting(), payload);
+  std::uint64_t messages = 0;
   while (!reader.at_end()) {
+    ++messages;
     prefetcher.step();
     switch (reader.peek_type()) {
       case MessageType::kRequest:
@@ -196,6 +198,7 @@ void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
         throw ProtocolError("unknown message type " + std::to_string(static_cast<int>(reader.peek_type())));
     }
   }
+  context_.counters.messages_received.add(messages);
 }
 
 }  // namespace adaps

@@ -10,6 +10,7 @@ SimulatedNetwork::SimulatedNetwork(NodeId nodes, int channels, std::uint32_t tim
       timers_(timers),
       random_(seed, 0x6e6574),
       traits_(static_cast<std::size_t>(nodes) * nodes),
+      cards_(nodes),
       queues_(static_cast<std::size_t>(nodes) * nodes * static_cast<std::size_t>(channels)),
       timer_at_(timers, kNever) {}
 
@@ -17,17 +18,39 @@ void SimulatedNetwork::set_traits(NodeId from, NodeId to, const LinkTraits& trai
   traits_[static_cast<std::size_t>(from) * nodes_ + to] = traits;
 }
 
-void SimulatedNetwork::send(const Link& link, std::span<const std::byte> entry) {
+void SimulatedNetwork::set_card(NodeId node, double bytes_per_micro) {
+  cards_[node].bytes_per_micro = bytes_per_micro;
+}
+
+Micros SimulatedNetwork::send(const Link& link, std::span<const std::byte> entry) {
   const LinkTraits& traits = traits_[static_cast<std::size_t>(link.from) * nodes_ + link.to];
   const std::uint32_t own_name = name(link);
   Queue& queue = queues_[own_name - timers_];
-  const auto transmission = static_cast<Micros>(static_cast<double>(entry.size()) / traits.bytes_per_micro);
-  queue.free_at = std::max(queue.free_at, now_) + transmission;
+  const auto size = static_cast<double>(entry.size());
+  const auto taken_by = [&](double& until, double bytes_per_micro) {
+    until = std::max(until, static_cast<double>(now_)) + size / bytes_per_micro;
+    return static_cast<Micros>(until);
+  };
+  queue.free_at = std::max(queue.free_at, now_) + static_cast<Micros>(size / traits.bytes_per_micro);
+  Card& sender = cards_[link.from];
+  Card& receiver = cards_[link.to];
+  const Micros sent = std::max(queue.free_at, taken_by(sender.sends_until, sender.bytes_per_micro));
+  const Micros received = std::max(sent, taken_by(receiver.receives_until, receiver.bytes_per_micro));
   const auto travel = static_cast<Micros>(traits.latency + random_.exponential(traits.jitter));
-  queue.last_due = std::max(queue.last_due, queue.free_at + travel);
-  queue.entries.push_back({queue.bytes.size(), entry.size(), queue.last_due});
+  queue.last_due = std::max(queue.last_due, received + travel);
+  queue.entries.push_back({queue.bytes.size(), entry.size(), sent, queue.last_due});
   queue.bytes.insert(queue.bytes.end(), entry.begin(), entry.end());
   if (!std::exchange(queue.scheduled, true)) schedule(queue.last_due, own_name);
+  return queue.last_due;
+}
+
+std::size_t SimulatedNetwork::backlog(const Link& link) const {
+  const Queue& queue = queues_[name(link) - timers_];
+  std::size_t count = 0;
+  while (count < queue.entries.size() - queue.head &&
+         queue.entries[queue.entries.size() - 1 - count].sent > now_)
+    ++count;
+  return count;
 }
 
 void SimulatedNetwork::freeze(const Link& link, Micros until) {

@@ -16,7 +16,7 @@
 namespace adaps {
 
 // One ordered pair of nodes on one channel: reliable and in order. Different links are independent of each
-// other.
+// other, but for the network cards that they share.
 struct Link {
   int channel = 0;
   NodeId from = 0;
@@ -35,13 +35,17 @@ class SimulatedNetwork {
 
   Micros now() const { return now_; }
   void set_traits(NodeId from, NodeId to, const LinkTraits& traits);
+  // What all links of a node together send, and receive, at most; without it each is alone.
+  void set_card(NodeId node, double bytes_per_micro);
   // Probability that an entry is delivered in one frame with the one before it, if it has arrived by then.
   void set_merging(double probability) { merging_ = probability; }
   // To test the checker itself: entries of a link overtake each other.
   void set_reordering(bool reordering) { reordering_ = reordering; }
 
-  // `entry` is one message; frames are made of whole entries.
-  void send(const Link& link, std::span<const std::byte> entry);
+  // `entry` is one message; frames are made of whole entries. Returns when it will have arrived.
+  Micros send(const Link& link, std::span<const std::byte> entry);
+  // How many entries of the link have not left their node yet.
+  std::size_t backlog(const Link& link) const;
   // Nothing is delivered on the link before `until`.
   void freeze(const Link& link, Micros until);
   // The timer goes off at the given time, or earlier if it was set to that.
@@ -66,7 +70,13 @@ class SimulatedNetwork {
   struct Entry {
     std::size_t begin;
     std::size_t size;
+    Micros sent;
     Micros due;
+  };
+  struct Card {
+    double bytes_per_micro = std::numeric_limits<double>::infinity();
+    double sends_until = 0.0;
+    double receives_until = 0.0;
   };
   struct Queue {
     std::vector<std::byte> bytes;
@@ -98,6 +108,7 @@ class SimulatedNetwork {
   double merging_ = 0.0;
   bool reordering_ = false;
   std::vector<LinkTraits> traits_;
+  std::vector<Card> cards_;  // by node
   std::vector<Queue> queues_;
   std::vector<Micros> timer_at_;
   std::vector<std::byte> frame_;

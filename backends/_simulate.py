@@ -1,0 +1,75 @@
+"""What the backends on the parameter server cost on a cluster that is only simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import adaps
+from adabench.backends.protocol import ServerOptions, SimulatedRun
+from adabench.usecases.protocol import Placed, UseCase
+from autoada.management import plan_of
+
+__all__ = ["simulate", "streams_of"]
+
+
+def simulate(usecase: UseCase, options: ServerOptions, run: SimulatedRun) -> adaps.Simulation:
+    """Replay what the use case's own batches access; see `adaps.simulate`.
+
+    Raises
+    ------
+    PolicyError
+        If the policy does not fit, or has something in it that is not simulated.
+    ValueError
+        If batches draw rows at random on the server.
+    """
+    model = usecase.model()
+    plan = plan_of(model, usecase.optimizer(model), None, run.policy, len(run.cluster.machines))
+    for what, there in (
+        ("synchronization every so many steps", plan.training.every > 0),
+        ("technique 'allreduce'", bool(plan.training.allreduced)),
+    ):
+        if there:
+            raise adaps.PolicyError(f"{run.policy.source}: {what} is not simulated; leave it out")
+    if plan.layout.shared:
+        raise ValueError("parameters that an optimizer of their own changes are not simulated")
+    if options.sampling != "loader":
+        raise ValueError(f"sampling={options.sampling} is not simulated; leave it out")
+    tables = plan.layout.server_tables()
+    dense = [layout.table for layout in plan.layout.dense]
+    lookahead = {
+        **dict.fromkeys(plan.layout.tables, options.lookahead),
+        **{name: ahead for name, ahead in plan.training.lookaheads.items() if name in plan.layout.tables},
+    }
+    return adaps.simulate(
+        streams_of(usecase, len(run.cluster.machines) * run.workers, run.steps),
+        "adaptive" if plan.managed is None else plan.managed,
+        run.cluster,
+        tables=tables,
+        dense=dense,
+        compute=run.compute,
+        lookahead=lookahead,
+        workers=run.workers,
+        channels=options.channels,
+        timing=options.timing,
+        traced_steps=run.traced_steps,
+        seed=run.seed,
+    )
+
+
+def streams_of(usecase: UseCase, workers: int, steps: int | None) -> list[adaps.Stream]:
+    """What each of so many workers accesses in its first steps, epoch after epoch; or in one epoch."""
+    streams = []
+    for worker in range(workers):
+        placed = usecase.home_rows(worker, workers) if isinstance(usecase, Placed) else {}
+        train = usecase.loaders(worker, workers).train
+        batches = iter(train) if steps is None else islice(_again(train), steps)
+        accessed = [{name: rows.numpy() for name, rows in usecase.keys(batch).items()} for batch in batches]
+        streams.append(adaps.Stream(accessed, {name: rows.numpy() for name, rows in placed.items()}))
+    return streams
+
+
+def _again(batches: Any) -> Iterator[Any]:
+    while True:
+        yield from batches

@@ -1,0 +1,564 @@
+"""What a training would cost on a cluster: the server's real code, on simulated machines and links.
+
+Example
+-------
+>>> import numpy as np
+>>> import adaps
+>>> table = adaps.Table("emb", rows=100, length=8)
+>>> random = np.random.default_rng(0)
+>>> steps = [[{"emb": random.choice(100, 5, replace=False)} for _ in range(30)] for _ in range(4)]
+>>> streams = [adaps.Stream(own) for own in steps]
+>>> found = adaps.simulate(streams, "static", tables=[table])
+>>> found.steps, round(found.local_share("emb"), 2)
+(120, 0.24)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from adaps import _checks, _core
+from adaps._typing import Technique
+from adaps.policy import Catalogue, Parameter, Policy
+from adaps.policy.executed import UNMANAGED, management_of
+from adaps.tables import Table
+
+__all__ = ["Cluster", "Costs", "Line", "Machine", "NodeSimulation", "Simulation", "Stream", "simulate"]
+
+TECHNIQUES = ("adaptive", "replication", "relocation", "static", "full_replication")
+_MICROS = 1e6
+
+
+def _positive(name: str, value: float) -> None:
+    if _checks.number(name, value) <= 0:
+        raise ValueError(f"{name} is {value!r}; it must be more than 0")
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What one worker accesses.
+
+    Parameters
+    ----------
+    steps : sequence of mapping of str to array
+        For each step the rows of each table that it reads and writes, by the table's name; what a step names
+        twice is accessed once.
+    placed : mapping of str to array
+        Rows that begin on the worker's node.
+    """
+
+    steps: Sequence[Mapping[str, npt.ArrayLike]]
+    placed: Mapping[str, npt.ArrayLike] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """CPU time of the server, in microseconds of one core.
+
+    Parameters
+    ----------
+    call : float
+        Of a worker's call, and of each time that a channel's thread wakes.
+    key : float
+        Of a key that a worker reads, writes or announces.
+    value : float
+        Of a byte of the rows that a worker reads or writes.
+    message, frame, byte : float
+        Of a message, of a frame, and of a byte of frames, at each end.
+    speed : float
+        Of the machine where this was measured: on one of half the speed all takes twice as long.
+    """
+
+    call: float = 3.0
+    key: float = 0.1
+    value: float = 0.0003
+    message: float = 0.15
+    frame: float = 8.0
+    byte: float = 0.0005
+    speed: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("call", "key", "value", "message", "frame", "byte"):
+            _checks.number(f"cost of a {name}", getattr(self, name), low=0.0)
+        _positive("speed of the machine of the costs", self.speed)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A node.
+
+    Parameters
+    ----------
+    cores : int
+        That its workers and channels share.
+    speed : float
+        In the unit of `Costs`'s.
+    gbit_per_second : float, optional
+        Of its network card, which all its links share, in each direction; without it that of its fastest
+        link.
+    """
+
+    cores: int = 1
+    speed: float = 1.0
+    gbit_per_second: float | None = None
+
+    def __post_init__(self) -> None:
+        _checks.count("cores of a machine", self.cores)
+        _positive("speed of a machine", self.speed)
+        if self.gbit_per_second is not None:
+            _positive("gbit_per_second of a machine", self.gbit_per_second)
+
+
+@dataclass(frozen=True)
+class Line:
+    """The link between two nodes, alike in both directions.
+
+    Parameters
+    ----------
+    latency_ms : float
+        Of one way, in milliseconds.
+    gbit_per_second : float
+        What it carries in each direction.
+    """
+
+    latency_ms: float = 0.05
+    gbit_per_second: float = 10.0
+
+    def __post_init__(self) -> None:
+        _checks.number("latency_ms of a line", self.latency_ms, low=0.0)
+        _positive("gbit_per_second of a line", self.gbit_per_second)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Machines and what joins them.
+
+    Parameters
+    ----------
+    machines : sequence of Machine
+        In the order of their ranks.
+    line : Line
+        Between any two nodes for which `lines` has no other.
+    lines : mapping of (int, int) to Line
+        The exceptions, by the lesser and the greater number of the nodes.
+    costs : Costs
+        Of the server.
+    """
+
+    machines: Sequence[Machine]
+    line: Line = Line()
+    lines: Mapping[tuple[int, int], Line] = field(default_factory=dict)
+    costs: Costs = Costs()
+
+    def __post_init__(self) -> None:
+        for one, other in self.lines:
+            if not 0 <= one < other < len(self.machines):
+                raise ValueError(
+                    f"a line between nodes {one} and {other} of {len(self.machines)}: give the lesser first"
+                )
+
+    @classmethod
+    def alike(cls, nodes: int, machine: Machine | None = None, line: Line | None = None) -> Cluster:
+        """A cluster of equal nodes and links.
+
+        Parameters
+        ----------
+        nodes : int
+            At least 1.
+        machine : Machine, optional
+            Each of them; one with two cores.
+        line : Line, optional
+            Between any two.
+        """
+        return cls((machine or Machine(cores=2),) * _checks.count("nodes", nodes), line or Line())
+
+    def between(self, one: int, other: int) -> Line:
+        """The link between two nodes.
+
+        Parameters
+        ----------
+        one, other : int
+            Their numbers.
+        """
+        return self.lines.get((min(one, other), max(one, other)), self.line)
+
+
+@dataclass(frozen=True)
+class NodeSimulation:
+    """What one node did while it was counted.
+
+    Attributes
+    ----------
+    steps : int
+        Of all its workers.
+    computing, visiting, waiting : float
+        Its workers' seconds: what steps compute; calls that its own share of the server serves; waiting for
+        other nodes, in pulls and pushes.
+    on_network : float
+        Seconds of waiting while a frame to or from this node was under way; the rest of it other nodes, or
+        this one's channels, worked.
+    channels : float
+        Seconds that its channels' threads worked.
+    counters : dict of str to float
+        As `Node.stats` gives them; those of seconds that calls block are 0, as the simulator's never do.
+    tables : dict of str to dict of str to float
+        As ``node.table(name).stats()`` gives them.
+    """
+
+    steps: int
+    computing: float
+    visiting: float
+    waiting: float
+    on_network: float
+    channels: float
+    counters: dict[str, float]
+    tables: dict[str, dict[str, float]]
+
+    @property
+    def bytes_sent(self) -> int:
+        """To all other nodes."""
+        return int(self.counters["bytes_sent"])
+
+    @property
+    def messages_sent(self) -> int:
+        """About rows, to all other nodes."""
+        return sum(
+            int(count)
+            for table in self.tables.values()
+            for name, count in table.items()
+            if name.startswith("messages_sent_")
+        )
+
+    def local_share(self, table: str) -> float:
+        """The part of the rows that were read without a message; NaN if none was read.
+
+        Parameters
+        ----------
+        table : str
+            Its name.
+        """
+        return _local_share([self.tables[table]])
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a training would cost.
+
+    Attributes
+    ----------
+    seconds : float
+        Until the last counted step was done.
+    workers : int
+        Of a node.
+    nodes : tuple of NodeSimulation
+        What each did.
+    spans : tuple of (str, int, int, int, int, int)
+        What threads did and how frames travelled in the traced steps: ``announce``, ``pull``, ``compute``,
+        ``push``, ``wait``, ``channel`` or ``frame``; the node; its thread, channels first, or the node that
+        the frame goes to; keys or bytes; begin and end in microseconds.
+    """
+
+    seconds: float
+    workers: int
+    nodes: tuple[NodeSimulation, ...]
+    spans: tuple[tuple[str, int, int, int, int, int], ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """Of all workers."""
+        return sum(node.steps for node in self.nodes)
+
+    @property
+    def seconds_per_step(self) -> float:
+        """What a step of a worker took, while all others made theirs."""
+        return self.seconds * self.workers * len(self.nodes) / max(self.steps, 1)
+
+    @property
+    def bytes_per_step(self) -> float:
+        """What a node sends per step of a worker."""
+        return sum(node.bytes_sent for node in self.nodes) / max(self.steps, 1)
+
+    @property
+    def messages_per_step(self) -> float:
+        """Messages about rows per step of a worker."""
+        return sum(node.messages_sent for node in self.nodes) / max(self.steps, 1)
+
+    def shares(self) -> dict[str, float]:
+        """Where workers' time went: parts of their steps, which add up to 1.
+
+        Returns
+        -------
+        dict of str to float
+            ``compute``, ``visits`` of their own node's rows, waiting for ``rows`` that other nodes or this
+            one's channels worked at, and for the ``network``.
+        """
+        sums = {
+            "compute": sum(node.computing for node in self.nodes),
+            "visits": sum(node.visiting for node in self.nodes),
+            "rows": sum(node.waiting - node.on_network for node in self.nodes),
+            "network": sum(node.on_network for node in self.nodes),
+        }
+        total = sum(sums.values())
+        return {name: seconds / total if total > 0 else 0.0 for name, seconds in sums.items()}
+
+    def local_share(self, table: str) -> float:
+        """The part of the rows that all nodes read without a message; NaN if none was read.
+
+        Parameters
+        ----------
+        table : str
+            Its name.
+        """
+        return _local_share([node.tables[table] for node in self.nodes])
+
+    def write_chrome_trace(self, path: str | PathLike[str]) -> None:
+        """Write the traced steps as Chrome trace JSON, for chrome://tracing or ui.perfetto.dev.
+
+        A node is a process of the viewer; its channels, its workers and its links to others are the threads.
+
+        Parameters
+        ----------
+        path : path
+            The file to write.
+        """
+        Path(path).write_text(
+            json.dumps({"traceEvents": self._chrome_events(), "displayTimeUnit": "ms"}), encoding="utf-8"
+        )
+
+    def _chrome_events(self) -> list[dict[str, Any]]:
+        names: dict[tuple[int, int], str] = {}
+        events: list[dict[str, Any]] = []
+        for kind, node, thread, amount, begin, end in self.spans:
+            tid = thread + (1000 if kind == "frame" else 0)
+            if kind == "frame":
+                names[node, tid] = f"to node {thread}"
+            elif kind == "channel":
+                names[node, tid] = f"channel {thread}"
+            else:
+                names[node, tid] = "worker"
+            unit = "bytes" if kind in ("frame", "channel") else "keys"
+            timing = {"ts": begin, "dur": end - begin}
+            events.append(
+                {"ph": "X", "name": kind, "pid": node, "tid": tid, **timing, "args": {unit: amount}}
+            )
+        processes = {(node, 0): f"node {node}" for node, _ in sorted(names)}
+        for what, named in (("process_name", processes), ("thread_name", names)):
+            events += [
+                {"ph": "M", "name": what, "pid": node, "tid": tid, "args": {"name": name}}
+                for (node, tid), name in sorted(named.items())
+            ]
+        return events
+
+
+def simulate(
+    streams: Sequence[Stream],
+    policy: Policy | Technique = "adaptive",
+    cluster: Cluster | None = None,
+    *,
+    tables: Sequence[Table],
+    dense: Sequence[str] = (),
+    compute: float = 0.01,
+    lookahead: int | Mapping[str, int] = 20,
+    warm_up: int | None = None,
+    workers: int = 1,
+    channels: int = 1,
+    timing: bool = True,
+    max_rounds_per_second: float = 500.0,
+    traced_steps: int = 0,
+    seed: int = 0,
+) -> Simulation:
+    """Replay what workers access with the server's real code, on simulated machines and links.
+
+    Every worker does what a step of `autoada` does: it announces the batch that is `lookahead` ahead, pulls
+    the dense tables, but for its first step, and its rows, table after table, computes, pushes gradients of
+    its rows and of dense tables, pulls those again, and advances its clock. Equal arguments give equal
+    results. Counts and bytes of what does not depend on time, as under ``static``, are those of a real run.
+
+    Parameters
+    ----------
+    streams : sequence of Stream
+        One per worker, node after node.
+    policy : Policy or str
+        How each table is managed, as for `Node`; or one of its techniques for all.
+    cluster : Cluster, optional
+        As many machines as there are nodes. Without it equal ones of two cores.
+    tables : sequence of Table
+        As for `Node`.
+    dense : sequence of str
+        Names of tables all of whose rows are accessed in every step, and which streams do not name.
+    compute : float
+        Seconds of a core of the speed of the costs' machine that a step computes for.
+    lookahead : int or mapping of str to int
+        Batches announced ahead of their use, of all tables or by their names. Dense tables are announced for
+        good, unless a mapping has 0 for them.
+    warm_up : int, optional
+        First steps of every worker, which are not counted; counting then ends with the first worker that has
+        nothing more to announce. Without it everything is counted, from the first step, for which the rows
+        that were announced are there, until nothing is under way after the last one.
+    workers, channels, timing, max_rounds_per_second
+        As for `Node`.
+    traced_steps : int
+        So many counted steps are kept as `Simulation.spans`.
+    seed : int
+        Of the moments at which workers begin, and of the order of what happens at the same time.
+
+    Raises
+    ------
+    PolicyError
+        If the policy does not fit the tables or the number of nodes, or has something in it that the server
+        does not execute.
+    ValueError
+        If streams are too few or too short, or name tables or rows that there are not.
+    """
+    workers = _checks.count("workers", workers)
+    if not streams or len(streams) % workers:
+        raise ValueError(f"{len(streams)} streams for nodes of {workers} workers; give one per worker")
+    nodes = len(streams) // workers
+    if nodes > 4096:
+        raise ValueError(f"{nodes} nodes; a cluster has at most 4096")
+    cluster = Cluster.alike(nodes) if cluster is None else cluster
+    if len(cluster.machines) != nodes:
+        raise ValueError(
+            f"{len(streams)} streams are those of {nodes} nodes; the cluster has {len(cluster.machines)}"
+        )
+    names = [table.name for table in tables]
+    for name in dense:
+        _checks.one_of("dense table", name, names)
+    for name in {} if isinstance(lookahead, int) else lookahead:
+        _checks.one_of("table with a lookahead", name, names)
+    technique, specs = _managed(policy, tables, nodes)
+    ahead = [_ahead(lookahead, table, table in dense) for table in names]
+    prepared = [_prepared(number, stream, tables, dense) for number, stream in enumerate(streams)]
+    if warm_up is not None and warm_up < 0:
+        raise ValueError(f"warm_up is {warm_up!r}; it must be 0 or more steps")
+    costs = cluster.costs
+    found = _core.replay(
+        specs,
+        [name in dense for name in names],
+        prepared,
+        technique=technique,
+        timing=timing,
+        max_rounds_per_second=max_rounds_per_second,
+        workers=workers,
+        channels=_checks.count("channels", channels),
+        lookahead=ahead,
+        warm_up=warm_up,
+        compute=_checks.number("compute", compute, low=0.0) * _MICROS,
+        costs=(costs.call, costs.key, costs.value, costs.message, costs.frame, costs.byte),
+        machines=_machines(cluster),
+        links=[_link(cluster.between(a, b)) for a in range(nodes) for b in range(nodes)],
+        seed=seed,
+        traced_steps=traced_steps,
+    )
+    return Simulation(
+        found.elapsed / _MICROS,
+        workers,
+        tuple(_node(node, names) for node in found.nodes),
+        tuple(found.spans),
+    )
+
+
+def _managed(
+    policy: Policy | Technique, tables: Sequence[Table], nodes: int
+) -> tuple[_core.Technique, list[_core.TableSpec]]:
+    if isinstance(policy, str):
+        technique = _core.Technique[_checks.one_of("technique", policy, TECHNIQUES).upper()]
+        return technique, [table.spec(UNMANAGED) for table in tables]
+    if not isinstance(policy, Policy):
+        raise TypeError(f"policy is {policy!r}; it must be an adaps.Policy or a technique")
+    catalogue = Catalogue([Parameter(table.name, table.rows, table.length, "table") for table in tables])
+    managed = management_of(policy, catalogue, nodes)
+    specs = [table.spec(one) for table, one in zip(tables, managed, strict=True)]
+    return _core.Technique.ADAPTIVE, specs
+
+
+def _ahead(lookahead: int | Mapping[str, int], table: str, dense: bool) -> int:
+    alike = int(dense) if not isinstance(lookahead, int) or dense else lookahead
+    value = alike if isinstance(lookahead, int) else lookahead.get(table, alike)
+    if isinstance(value, bool) or value < 0:
+        raise ValueError(f"lookahead of table {table!r} is {value!r}; it must be 0 or more batches")
+    return value
+
+
+def _prepared(
+    number: int, stream: Stream, tables: Sequence[Table], dense: Sequence[str]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Keys where they begin, keys of all steps, and where each step's end."""
+    first_keys = dict(zip((table.name for table in tables), _first_keys(tables), strict=True))
+    rows_of = {table.name: table.rows for table in tables}
+
+    def keys(accessed: Mapping[str, npt.ArrayLike]) -> npt.NDArray[np.int64]:
+        found = []
+        for name in accessed:
+            if name in dense:
+                raise ValueError(
+                    f"the stream of worker {number} names rows of {name!r}, which is dense: leave it out"
+                )
+            _checks.one_of(f"table in the stream of worker {number}", name, rows_of)
+            rows = np.unique(np.asarray(accessed[name], dtype=np.int64))
+            if rows.size and not 0 <= rows[0] <= rows[-1] < rows_of[name]:
+                wrong = rows[0] if rows[0] < 0 else rows[-1]
+                raise ValueError(
+                    f"the stream of worker {number} names row {wrong} of {name!r}, which has {rows_of[name]}"
+                )
+            found.append((first_keys[name], rows + first_keys[name]))
+        ordered = [rows for _, rows in sorted(found, key=lambda one: one[0])]
+        return np.concatenate(ordered) if ordered else np.empty(0, dtype=np.int64)
+
+    steps = [keys(step) for step in stream.steps]
+    together = np.concatenate(steps) if steps else np.empty(0, dtype=np.int64)
+    return keys(stream.placed), together, np.cumsum([len(step) for step in steps], dtype=np.int64)
+
+
+def _first_keys(tables: Sequence[Table]) -> list[int]:
+    ends = np.cumsum([table.rows for table in tables]).tolist()
+    return [0, *ends[:-1]]
+
+
+def _machines(cluster: Cluster) -> list[tuple[int, float, float]]:
+    nodes = len(cluster.machines)
+    machines = []
+    for rank, machine in enumerate(cluster.machines):
+        card = machine.gbit_per_second
+        if card is None:
+            others = [other for other in range(nodes) if other != rank]
+            card = max((cluster.between(rank, other).gbit_per_second for other in others), default=1.0)
+        machines.append((machine.cores, machine.speed / cluster.costs.speed, _bytes_per_micro(card)))
+    return machines
+
+
+def _link(line: Line) -> tuple[float, float]:
+    return 1e3 * line.latency_ms, _bytes_per_micro(line.gbit_per_second)
+
+
+def _bytes_per_micro(gbit_per_second: float) -> float:
+    return gbit_per_second * 1e9 / 8 / _MICROS
+
+
+def _node(node: _core.NodeReplay, names: Sequence[str]) -> NodeSimulation:
+    return NodeSimulation(
+        steps=node.steps,
+        computing=node.computing / _MICROS,
+        visiting=node.visiting / _MICROS,
+        waiting=node.waiting / _MICROS,
+        on_network=node.on_network / _MICROS,
+        channels=node.channels / _MICROS,
+        counters=node.counters,
+        tables=dict(zip(names, node.tables, strict=True)),
+    )
+
+
+def _local_share(tables: Sequence[Mapping[str, float]]) -> float:
+    local, replica, remote = (
+        sum(table[f"pulled_{how}"] for table in tables) for how in ("local", "replica", "remote")
+    )
+    pulled = local + replica + remote
+    return (local + replica) / pulled if pulled else float("nan")

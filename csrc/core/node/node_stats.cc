@@ -1,0 +1,89 @@
+#include "node/node_stats.h"
+
+namespace adaps {
+
+namespace {
+
+// Counters by name, those of workers and of channels added up.
+struct Sums {
+  void add(const std::string& name, std::uint64_t count) { by_name[name] += static_cast<double>(count); }
+  void add(const std::string& name, const Counter& counter) { add(name, counter.get()); }
+  void add(const TableAccesses& table) {
+    add("pulled", table.pulled);
+    add("pushed", table.pushed);
+    add("set_local", table.set.local);
+    add("set_remote", table.set.remote);
+    add("sampled", table.sampled);
+    add("sampled_fallback", table.sampled_fallback);
+  }
+  void add(const std::string& name, const AccessCounters& accesses) {
+    add(name + "_local", accesses.local);
+    add(name + "_replica", accesses.replica);
+    add(name + "_remote", accesses.remote);
+  }
+
+  std::map<std::string, double> by_name;
+};
+
+}  // namespace
+
+std::map<std::string, double> stats_of(const NodeState& state) {
+  Sums sums;
+  for (const auto& worker : state.workers) {
+    for (const TableAccesses& table : worker->accesses) sums.add(table);
+    const WorkerCounters& c = worker->counters;
+    sums.add("staleness_micros", c.staleness_micros);
+    sums.add("staleness_reads", c.staleness_reads);
+    sums.add("intents", c.intents);
+    sums.add("intents_late", c.intents_late);
+    sums.add("gradients_skipped", c.gradients_skipped);
+    sums.add("blocked_micros", c.blocked_micros);
+    sums.add("queue_full_micros", c.queue_full_micros);
+    sums.add("queued_bytes", worker->completion.queued_bytes.load());
+    sums.add("sync_micros", c.sync_micros);
+    sums.add("barrier_micros", c.barrier_micros);
+  }
+  for (const auto& channel : state.channels) {
+    const ChannelCounters& c = channel->counters();
+    sums.add("rounds", c.rounds);
+    sums.add("frames_sent", c.frames_sent);
+    sums.add("frames_received", c.frames_received);
+    sums.add("bytes_sent", c.bytes_sent);
+    sums.add("bytes_received", c.bytes_received);
+    sums.add("intents_acted", c.intents_acted);
+    sums.add("intents_late", c.intents_late);
+    sums.add("relocations", c.relocations);
+    sums.add("replicas", c.replicas_set_up);
+    sums.add("replicas_dropped", c.replicas_dropped);
+    sums.add("deltas_sent", c.deltas_sent);
+    sums.add("refreshes_sent", c.refreshes_sent);
+    sums.add("refreshes_held_back", c.refreshes_held_back);
+    sums.add("requests_forwarded", c.requests_forwarded);
+    sums.add("lead_micros", c.lead_micros);
+    sums.add("lead_keys", c.lead_keys);
+    for (std::size_t i = 1; i < kMessageTypes; ++i) {
+      const auto type = static_cast<MessageType>(i);
+      sums.add(std::string("bytes_sent_") + name_of(type), channel->outbox().bytes_of(type));
+    }
+  }
+  sums.add("resident_bytes", state.store.resident_bytes());
+  sums.add("slots", state.store.slots_in_use());
+  return sums.by_name;
+}
+
+std::map<std::string, double> stats_of(const NodeState& state, std::size_t table) {
+  Sums sums;
+  for (const auto& worker : state.workers) sums.add(worker->accesses[table]);
+  for (const auto& channel : state.channels) {
+    for (std::size_t i = 1; i < kMessageTypes; ++i) {
+      const auto type = static_cast<MessageType>(i);
+      if (!is_about_a_key(type)) continue;
+      const Outbox::Sent sent = channel->outbox().sent_of(table, type);
+      sums.add(std::string("messages_sent_") + name_of(type), sent.messages);
+      sums.add(std::string("bytes_sent_") + name_of(type), sent.bytes);
+    }
+  }
+  return sums.by_name;
+}
+
+}  // namespace adaps

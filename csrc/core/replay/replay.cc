@@ -1,0 +1,460 @@
+#include "replay/replay.h"
+
+#include <algorithm>
+#include <chrono>
+#include <stdexcept>
+#include <utility>
+
+#include "node/node_stats.h"
+#include "protocol/message.h"
+
+namespace adaps {
+
+namespace {
+
+// A clock that no training reaches.
+constexpr Clock kForGood = Clock{1} << 40;
+constexpr float kGradient = 1e-3F;
+constexpr auto kInterruptDistance = std::chrono::milliseconds(200);
+
+NodeId nodes_of(const Accesses& accesses, const ReplaySettings& settings) {
+  return static_cast<NodeId>(accesses.workers.size() / static_cast<std::size_t>(settings.workers));
+}
+
+std::size_t longest_lookahead(const Accesses& accesses, const ReplaySettings& settings) {
+  std::size_t longest = 0;
+  for (std::size_t table = 0; table < accesses.tables.size(); ++table) {
+    if (!accesses.dense[table]) longest = std::max(longest, settings.lookahead[table]);
+  }
+  return longest;
+}
+
+void check(const Accesses& accesses, const ReplaySettings& settings) {
+  const std::size_t needed =
+      settings.warm_up ? *settings.warm_up + longest_lookahead(accesses, settings) + 1 : 1;
+  for (std::size_t worker = 0; worker < accesses.workers.size(); ++worker) {
+    const std::size_t steps = accesses.workers[worker].steps();
+    if (steps < needed) {
+      throw std::invalid_argument("the stream of worker " + std::to_string(worker) + " has " +
+                                  std::to_string(steps) + " steps; lookahead and warm-up need " +
+                                  std::to_string(needed));
+    }
+  }
+}
+
+}  // namespace
+
+const char* name_of(ReplaySpan::Kind kind) {
+  static constexpr const char* kNames[] = {"announce", "pull", "compute", "push", "wait", "channel", "frame"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+Replay::Replay(const Accesses& accesses, const ReplaySettings& settings)
+    : accesses_(accesses),
+      settings_(settings),
+      threads_(static_cast<std::size_t>(settings.channels + settings.workers)),
+      network_(nodes_of(accesses, settings), settings.channels,
+               static_cast<std::uint32_t>(nodes_of(accesses, settings) * (threads_ + 1)), settings.seed),
+      random_(settings.seed, 0x7363616c65) {
+  check(accesses, settings);
+  const NodeId count = nodes_of(accesses, settings);
+  const std::size_t announced = settings.warm_up ? longest_lookahead(accesses, settings) : 0;
+  Settings own;
+  own.nodes = count;
+  own.workers = settings.workers;
+  own.channels = settings.channels;
+  own.technique = settings.technique;
+  own.timing = settings.timing;
+  own.max_rounds_per_second = settings.max_rounds_per_second;
+  nodes_.resize(count);
+  for (NodeId rank = 0; rank < count; ++rank) {
+    own.rank = rank;
+    Node& node = nodes_[rank];
+    const Machine& machine = settings.machines[rank];
+    node.state = std::make_unique<NodeState>(accesses.tables, own);
+    node.processor = std::make_unique<Processor>(machine.cores, machine.speed, threads_);
+    node.channels.resize(static_cast<std::size_t>(own.channels));
+    for (int channel = 0; channel < own.channels; ++channel) {
+      const auto thread = static_cast<std::size_t>(channel);
+      Channel& driven = *node.state->channels[thread];
+      driven.partition().set_waker([this, rank, thread] {
+        nodes_[rank].channels[thread].woken = true;
+        network_.set_timer(timer(rank, thread), network_.now());
+      });
+      driven.set_backlog([this, channel, rank](NodeId to) { return network_.backlog({channel, rank, to}); });
+      network_.set_timer(timer(rank, thread), 0);  // full replication begins by itself
+    }
+    for (int worker = 0; worker < own.workers; ++worker) {
+      WorkerThread thread;
+      thread.worker = std::make_unique<Worker>(*node.state, worker);
+      thread.accesses = &accesses.workers[static_cast<std::size_t>(rank * own.workers + worker)];
+      thread.last_step = thread.accesses->steps() - announced;
+      node.workers.push_back(std::move(thread));
+    }
+    network_.set_card(rank, machine.card);
+    for (NodeId peer = 0; peer < count; ++peer)
+      network_.set_traits(rank, peer, settings.links[static_cast<std::size_t>(rank) * count + peer]);
+  }
+  const Tables& tables = nodes_[0].state->tables;
+  std::size_t most = 0;
+  std::size_t longest = 0;
+  for (std::size_t i = 0; i < tables.size(); ++i) {
+    std::vector<Key>& keys = dense_.emplace_back();
+    longest = std::max(longest, tables[i].length());
+    if (!accesses.dense[i]) continue;
+    for (Key key = tables[i].first_key(); key < tables[i].end_key(); ++key) keys.push_back(key);
+    most = std::max(most, keys.size());
+  }
+  for (const WorkerAccesses& worker : accesses.workers) {
+    for (std::size_t step = 0; step < worker.steps(); ++step) most = std::max(most, worker.step(step).size());
+  }
+  pulled_.resize(most * longest);
+  gradients_.assign(pulled_.size(), kGradient);
+}
+
+ReplayResult Replay::run(const std::function<void()>& interrupted) {
+  set_up();
+  for (NodeId rank = 0; rank < nodes_.size(); ++rank) {
+    for (std::size_t worker = 0; worker < nodes_[rank].workers.size(); ++worker) {
+      const auto later = static_cast<Micros>(random_.uniform(0.0, settings_.compute));
+      network_.set_timer(timer(rank, nodes_[rank].channels.size() + worker), network_.now() + later);
+    }
+  }
+  if (settings_.warm_up.value_or(0) == 0) {
+    warm_ = accesses_.workers.size();
+    begin_counting();
+  }
+  const std::size_t enough = settings_.warm_up ? 1 : accesses_.workers.size();
+  auto asked = std::chrono::steady_clock::now();
+  for (std::size_t event = 0; finished_ < enough; ++event) {
+    if (!advance())
+      throw std::logic_error("the simulated cluster stands still before its training has ended");
+    if (event % 1024 != 0 || std::chrono::steady_clock::now() < asked + kInterruptDistance) continue;
+    interrupted();
+    asked = std::chrono::steady_clock::now();
+  }
+  if (warm_ < accesses_.workers.size())
+    throw std::invalid_argument("a worker ended before all were warm: the streams need more steps");
+  result_.elapsed += network_.now();
+  tracing_ = false;
+  if (!settings_.warm_up) run_until_quiet();
+  return counted();
+}
+
+// What precedes the first step: initial weights are there, dense parameters everywhere, rows where the use
+// case places them.
+void Replay::set_up() {
+  const Tables& tables = nodes_[0].state->tables;
+  for (Key key = 0; key < tables.num_keys(); ++key) {
+    const NodeId home = nodes_[0].state->directory.home(key);
+    nodes_[home].workers[0].worker->set(std::span(&key, 1), gradients_.data(), tables.find(key).length(),
+                                        false);
+  }
+  for (Node& node : nodes_) {
+    for (WorkerThread& thread : node.workers) {
+      for (std::size_t table = 0; table < tables.size(); ++table) {
+        if (settings_.lookahead[table] > 0) thread.worker->intent(dense_[table], 0, kForGood);
+      }
+      thread.worker->intent(thread.accesses->placed, 0, 1);
+    }
+  }
+  run_until_quiet();
+  for (Node& node : nodes_) {
+    for (WorkerThread& thread : node.workers) {
+      thread.worker->advance_clock();
+      for (std::size_t table = 0; table < tables.size(); ++table) {
+        for (std::size_t step = 0; step < settings_.lookahead[table]; ++step) announce(thread, table, step);
+      }
+    }
+  }
+  run_until_quiet();
+}
+
+void Replay::run_until_quiet() {
+  while (advance()) {
+  }
+}
+
+bool Replay::advance() {
+  const SimulatedNetwork::Event event = network_.next();
+  switch (event.kind) {
+    case SimulatedNetwork::Event::Kind::kNothingLeft:
+      return false;
+    case SimulatedNetwork::Event::Kind::kFrame:
+      arrive(event.link, event.frame);
+      return true;
+    case SimulatedNetwork::Event::Kind::kTimer:
+      break;
+  }
+  const auto rank = static_cast<NodeId>(event.timer / (threads_ + 1));
+  const std::size_t thread = event.timer % (threads_ + 1);
+  Node& node = nodes_[rank];
+  if (thread == threads_) {
+    end_work(rank);
+  } else if (thread >= node.channels.size()) {
+    begin_work(rank, thread - node.channels.size());
+  } else if (const ChannelThread& channel = node.channels[thread];
+             !channel.busy && (channel.woken || channel.due <= network_.now())) {
+    begin_turn(rank, thread);
+  }
+  return true;
+}
+
+void Replay::arrive(const Link& link, std::span<const std::byte> frame) {
+  for (const NodeId end : {link.from, link.to}) {
+    Node& node = nodes_[end];
+    if (--node.under_way == 0) node.network_time += network_.now() - node.network_since;
+  }
+  const auto thread = static_cast<std::size_t>(link.channel);
+  ChannelThread& channel = nodes_[link.to].channels[thread];
+  channel.inbox.push_back({link.from, Frame(frame.begin(), frame.end())});
+  if (!channel.busy) begin_turn(link.to, thread);
+}
+
+void Replay::work(NodeId rank, std::size_t thread, double micros) {
+  Processor& processor = *nodes_[rank].processor;
+  processor.begin(thread, micros, network_.now());
+  network_.set_timer(timer(rank, threads_), processor.next_end());
+}
+
+void Replay::end_work(NodeId rank) {
+  Node& node = nodes_[rank];
+  for (const std::size_t thread : node.processor->take_ended(network_.now())) {
+    if (thread < node.channels.size()) {
+      end_turn(rank, thread);
+    } else {
+      end_work_of(rank, thread - node.channels.size());
+    }
+  }
+  if (const Micros next = node.processor->next_end(); next != kNever)
+    network_.set_timer(timer(rank, threads_), next);
+}
+
+// The thread looks at everything at once, works, and sends when it has done so.
+void Replay::begin_turn(NodeId rank, std::size_t number) {
+  ChannelThread& thread = nodes_[rank].channels[number];
+  Channel& channel = *nodes_[rank].state->channels[number];
+  ChannelCounters& counters = channel.counters();
+  const ReplayCosts& costs = settings_.costs;
+  const std::uint64_t intents = counters.intents_acted.get();
+  double micros = costs.call;
+  const auto count = [&](Counter& frames, Counter& bytes, const Frame& frame) {
+    frames.add();
+    bytes.add(frame.size());
+    micros += costs.frame + costs.byte * static_cast<double>(frame.size());
+  };
+  thread.busy = true;
+  thread.woken = false;
+  thread.began = network_.now();
+  channel.set_now(network_.now());
+  for (const Received& received : thread.inbox) {
+    count(counters.frames_received, counters.bytes_received, received.frame);
+    channel.on_frame(received.from, received.frame);
+  }
+  thread.inbox.clear();
+  thread.due = channel.on_tick();
+  channel.outbox().drain([&](NodeId to, Frame frame) {
+    count(counters.frames_sent, counters.bytes_sent, frame);
+    thread.sending.emplace_back(to, std::move(frame));
+  });
+  const std::uint64_t messages = messages_of(channel);
+  micros += costs.message * static_cast<double>(messages - std::exchange(thread.messages, messages));
+  micros += costs.key * static_cast<double>(counters.intents_acted.get() - intents);
+  nodes_[rank].times.channels += micros / settings_.machines[rank].speed;
+  work(rank, number, micros);
+}
+
+void Replay::end_turn(NodeId rank, std::size_t number) {
+  Node& node = nodes_[rank];
+  ChannelThread& thread = node.channels[number];
+  std::uint64_t bytes = 0;
+  for (const auto& [to, frame] : thread.sending) {
+    bytes += frame.size();
+    const Micros due = network_.send({static_cast<int>(number), rank, to}, frame);
+    for (const NodeId end : {rank, to}) {
+      if (nodes_[end].under_way++ == 0) nodes_[end].network_since = network_.now();
+    }
+    trace(ReplaySpan::Kind::kFrame, rank, to, frame.size(), network_.now(), due);
+  }
+  thread.sending.clear();
+  thread.busy = false;
+  trace(ReplaySpan::Kind::kChannel, rank, number, bytes, thread.began, network_.now());
+  for (std::size_t worker = 0; worker < node.workers.size(); ++worker) {
+    if (node.workers[worker].waits && node.workers[worker].worker->is_done(node.workers[worker].ticket))
+      resume(rank, worker);
+  }
+  if (thread.woken || !thread.inbox.empty() || thread.due <= network_.now()) {
+    begin_turn(rank, number);
+  } else if (thread.due != kNever) {
+    network_.set_timer(timer(rank, number), thread.due);
+  }
+}
+
+std::uint64_t Replay::messages_of(const Channel& channel) const {
+  std::uint64_t messages = channel.counters().messages_received.get();
+  for (std::size_t table = 0; table <= accesses_.tables.size(); ++table) {
+    for (std::size_t type = 1; type < kMessageTypes; ++type)
+      messages += channel.outbox().sent_of(table, static_cast<MessageType>(type)).messages;
+  }
+  return messages;
+}
+
+// A call takes its time first, and has its effect then.
+void Replay::begin_work(NodeId rank, std::size_t number) {
+  WorkerThread& thread = nodes_[rank].workers[number];
+  if (thread.actions.empty()) thread.actions = actions_of(thread);
+  const Action& action = thread.actions[thread.next];
+  const ReplayCosts& costs = settings_.costs;
+  double micros = settings_.compute;
+  if (action.kind != ReplaySpan::Kind::kCompute) {
+    micros = costs.call + costs.key * static_cast<double>(action.keys.size()) +
+             costs.value * static_cast<double>(floats_of(action) * sizeof(float));
+  }
+  thread.began = network_.now();
+  work(rank, nodes_[rank].channels.size() + number, micros);
+}
+
+void Replay::end_work_of(NodeId rank, std::size_t number) {
+  Node& node = nodes_[rank];
+  WorkerThread& thread = node.workers[number];
+  const Action& action = thread.actions[thread.next++];
+  const Micros now = network_.now();
+  (action.kind == ReplaySpan::Kind::kCompute ? node.times.computing : node.times.visiting) +=
+      now - thread.began;
+  trace(action.kind, rank, node.channels.size() + number, action.keys.size(), thread.began, now);
+  Ticket ticket = kDone;
+  if (action.kind == ReplaySpan::Kind::kAnnounce) {
+    for (std::size_t table = 0; table < accesses_.tables.size(); ++table) {
+      const std::size_t ahead = settings_.lookahead[table];
+      if (thread.step > 0 && ahead > 0) announce(thread, table, thread.step + ahead - 1);
+    }
+  } else if (action.kind == ReplaySpan::Kind::kPull) {
+    ticket = thread.worker->pull(action.keys, pulled_.data(), floats_of(action), true);
+  } else if (action.kind == ReplaySpan::Kind::kPush) {
+    ticket = thread.worker->push_gradients(action.keys, gradients_.data(), floats_of(action), true);
+  }
+  if (ticket == kDone) {
+    go_on(rank, number);
+    return;
+  }
+  thread.ticket = ticket;
+  thread.waits = true;
+  thread.began = now;
+  thread.network_then = network_time(node);
+}
+
+void Replay::resume(NodeId rank, std::size_t number) {
+  Node& node = nodes_[rank];
+  WorkerThread& thread = node.workers[number];
+  thread.waits = false;
+  node.times.waiting += network_.now() - thread.began;
+  node.times.on_network += network_time(node) - thread.network_then;
+  trace(ReplaySpan::Kind::kWait, rank, node.channels.size() + number, 0, thread.began, network_.now());
+  go_on(rank, number);
+}
+
+void Replay::go_on(NodeId rank, std::size_t number) {
+  WorkerThread& thread = nodes_[rank].workers[number];
+  if (thread.next == thread.actions.size()) {
+    thread.actions.clear();
+    thread.next = 0;
+    thread.worker->advance_clock();
+    ++thread.step;
+    ++nodes_[rank].times.steps;
+    if (thread.step == settings_.warm_up && ++warm_ == accesses_.workers.size()) begin_counting();
+    if (thread.step == traced_until_) tracing_ = false;
+    if (thread.step == thread.last_step) {
+      ++finished_;
+      return;
+    }
+  }
+  begin_work(rank, number);
+}
+
+void Replay::announce(WorkerThread& thread, std::size_t table, std::size_t step) {
+  if (accesses_.dense[table] || step >= thread.accesses->steps()) return;
+  const auto clock = thread.worker->current_clock() + static_cast<Clock>(step - thread.step);
+  const Table& own = nodes_[0].state->tables[table];
+  const std::span<const Key> keys = thread.accesses->step(step);
+  const auto first = std::lower_bound(keys.begin(), keys.end(), own.first_key());
+  const auto last = std::lower_bound(first, keys.end(), own.end_key());
+  if (first != last) thread.worker->intent(std::span(first, last), clock, clock + 1);
+}
+
+std::vector<Replay::Action> Replay::actions_of(const WorkerThread& thread) const {
+  using enum ReplaySpan::Kind;
+  const Tables& tables = nodes_[0].state->tables;
+  const std::span<const Key> all = thread.accesses->step(thread.step);
+  std::vector<Action> actions{{kAnnounce, 0, all}};
+  const auto dense = [&](ReplaySpan::Kind kind) {
+    for (std::size_t table = 0; table < dense_.size(); ++table) {
+      if (!dense_[table].empty()) actions.push_back({kind, table, dense_[table]});
+    }
+  };
+  const auto rows = [&](ReplaySpan::Kind kind) {
+    for (std::span<const Key> rest = all; !rest.empty();) {
+      const Table& table = tables.find(rest.front());
+      const auto end = std::lower_bound(rest.begin(), rest.end(), table.end_key());
+      const auto count = static_cast<std::size_t>(end - rest.begin());
+      actions.push_back({kind, tables.number_of(table), rest.first(count)});
+      rest = rest.subspan(count);
+    }
+  };
+  if (thread.step > 0) dense(kPull);
+  rows(kPull);
+  actions.push_back({kCompute, 0, {}});
+  rows(kPush);
+  dense(kPush);
+  dense(kPull);
+  return actions;
+}
+
+std::size_t Replay::floats_of(const Action& action) const {
+  if (action.kind == ReplaySpan::Kind::kAnnounce) return 0;
+  return action.keys.size() * nodes_[0].state->tables[action.table].length();
+}
+
+void Replay::begin_counting() {
+  tracing_ = settings_.traced_steps > 0;
+  traced_until_ = settings_.warm_up.value_or(0) + settings_.traced_steps;
+  result_.elapsed = -network_.now();
+  for (Node& node : nodes_) {
+    node.times = {};
+    node.times.counters = stats_of(*node.state);
+    for (std::size_t table = 0; table < accesses_.tables.size(); ++table)
+      node.times.tables.push_back(stats_of(*node.state, table));
+  }
+}
+
+ReplayResult Replay::counted() {
+  const auto since = [](std::map<std::string, double> now, const std::map<std::string, double>& then) {
+    for (auto& [name, count] : now) {
+      // What there is, and not what happened.
+      if (name != "resident_bytes" && name != "slots" && name != "queued_bytes") count -= then.at(name);
+    }
+    return now;
+  };
+  for (Node& node : nodes_) {
+    NodeReplay& own = node.times;
+    own.counters = since(stats_of(*node.state), own.counters);
+    for (std::size_t table = 0; table < own.tables.size(); ++table)
+      own.tables[table] = since(stats_of(*node.state, table), own.tables[table]);
+    result_.nodes.push_back(std::move(own));
+  }
+  return std::move(result_);
+}
+
+void Replay::trace(ReplaySpan::Kind kind, NodeId rank, std::size_t thread, std::uint64_t amount, Micros begin,
+                   Micros end) {
+  if (tracing_) result_.spans.push_back({kind, rank, static_cast<std::uint32_t>(thread), amount, begin, end});
+}
+
+Micros Replay::network_time(const Node& node) const {
+  return node.network_time + (node.under_way == 0 ? 0 : network_.now() - node.network_since);
+}
+
+std::uint32_t Replay::timer(NodeId rank, std::size_t thread) const {
+  return static_cast<std::uint32_t>(rank * (threads_ + 1) + thread);
+}
+
+}  // namespace adaps

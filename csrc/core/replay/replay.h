@@ -1,0 +1,189 @@
+// A training's accesses, replayed by the parameter server's real code on simulated machines and links.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/random.h"
+#include "node/node_state.h"
+#include "node/worker.h"
+#include "replay/accesses.h"
+#include "replay/processor.h"
+#include "transport/simulated_network.h"
+#include "transport/transport.h"
+
+namespace adaps {
+
+// Microseconds of a core of speed 1.
+struct ReplayCosts {
+  double call = 20.0;    // of a worker, or a turn of a channel's thread: from what wakes it until it sleeps
+  double key = 0.0;      // that a worker reads, writes or announces, or whose intent a channel acts on
+  double value = 0.0;    // a byte of a row that is read or written
+  double message = 0.0;  // at each end
+  double frame = 0.0;    // at each end
+  double byte = 0.0;     // of a frame, at each end
+};
+
+struct Machine {
+  int cores = 1;
+  double speed = 1.0;
+  double card = std::numeric_limits<double>::infinity();  // bytes per microsecond of all links together
+};
+
+struct ReplaySettings {
+  Technique technique = Technique::kAdaptive;
+  bool timing = true;
+  double max_rounds_per_second = 500.0;
+  int workers = 1;  // of a node
+  int channels = 1;
+  std::vector<std::size_t> lookahead;  // by table: batches announced ahead, 0 for none; dense ones for good
+  // First steps of every worker, which are not counted; counting ends with the first worker that has none
+  // left whose batches are announced in full. Without it everything is counted, from the first step on until
+  // nothing is under way after the last one.
+  std::optional<std::size_t> warm_up;
+  double compute = 10'000.0;  // what a step computes for: microseconds of a core of speed 1
+  ReplayCosts costs;
+  std::vector<Machine> machines;  // by node
+  std::vector<LinkTraits> links;  // from each node to each, those of node 0 first
+  std::uint64_t seed = 1;
+  std::size_t traced_steps = 0;  // so many steps of each worker are recorded as spans
+};
+
+struct NodeReplay {
+  std::uint64_t steps = 0;
+  // Of its workers' time:
+  Micros computing = 0;
+  Micros visiting = 0;    // the node's share of the server, in calls
+  Micros waiting = 0;     // for other nodes, in calls
+  Micros on_network = 0;  // of waiting, while a frame to or from this node was under way
+  double channels = 0.0;  // what its channels' threads worked: microseconds of its own cores
+  // As of Node::stats and Node::table_stats.
+  std::map<std::string, double> counters;
+  std::vector<std::map<std::string, double>> tables;
+};
+
+// What a thread did, or how a frame travelled.
+struct ReplaySpan {
+  enum class Kind : std::uint8_t { kAnnounce, kPull, kCompute, kPush, kWait, kChannel, kFrame };
+  Kind kind;
+  NodeId node;
+  std::uint32_t thread;  // channels first, then workers; of a frame, the node that it goes to
+  std::uint64_t amount;  // keys, or bytes
+  Micros begin, end;
+};
+const char* name_of(ReplaySpan::Kind kind);
+
+struct ReplayResult {
+  Micros elapsed = 0;  // until the last worker that was counted had done its last step
+  std::vector<NodeReplay> nodes;
+  std::vector<ReplaySpan> spans;
+};
+
+// Every worker does what autoada does in a step: it announces the batch that is `lookahead` ahead, pulls
+// dense tables, but for its first step, and its rows, table after table, computes, pushes gradients of its
+// rows and of dense tables, pulls those again, as they are seen after a step, and advances its clock.
+// Workers begin at different moments of a step and do not wait for each other.
+class Replay {
+ public:
+  // `accesses` must outlive it. Throws std::invalid_argument if they are too short for the settings.
+  Replay(const Accesses& accesses, const ReplaySettings& settings);
+
+  // Once. `interrupted` is called several times per second; it may throw.
+  ReplayResult run(const std::function<void()>& interrupted = [] {});
+
+ private:
+  // One thing that a worker does in a step; with all rows of one table that the step accesses, if it is a
+  // pull or a push.
+  struct Action {
+    ReplaySpan::Kind kind;
+    std::size_t table = 0;
+    std::span<const Key> keys;
+  };
+  struct WorkerThread {
+    std::unique_ptr<Worker> worker;
+    const WorkerAccesses* accesses;
+    std::size_t last_step;
+    std::size_t step = 0;
+    std::vector<Action> actions;  // of the step
+    std::size_t next = 0;         // of them
+    bool waits = false;
+    Ticket ticket = kDone;
+    Micros began = 0;  // what it does
+    Micros network_then = 0;
+  };
+  struct Received {
+    NodeId from;
+    Frame frame;
+  };
+  struct ChannelThread {
+    bool busy = false;
+    bool woken = false;
+    Micros due = 0;
+    Micros began = 0;
+    std::uint64_t messages = 0;  // that it had sent and received before this turn
+    std::vector<Received> inbox;
+    std::vector<std::pair<NodeId, Frame>> sending;  // at the end of this turn
+  };
+  struct Node {
+    std::unique_ptr<NodeState> state;
+    std::unique_ptr<Processor> processor;
+    std::vector<ChannelThread> channels;
+    std::vector<WorkerThread> workers;
+    NodeReplay times;
+    std::size_t under_way = 0;  // frames to or from it
+    Micros network_since = 0;
+    Micros network_time = 0;  // during which any was
+  };
+
+  void set_up();
+  void run_until_quiet();
+  bool advance();  // by one event; false if nothing is left
+  void arrive(const Link& link, std::span<const std::byte> frame);
+  void work(NodeId rank, std::size_t thread, double micros);
+  void end_work(NodeId rank);
+
+  void begin_turn(NodeId rank, std::size_t channel);
+  void end_turn(NodeId rank, std::size_t channel);
+  std::uint64_t messages_of(const Channel& channel) const;
+
+  void begin_work(NodeId rank, std::size_t worker);
+  void end_work_of(NodeId rank, std::size_t worker);
+  void resume(NodeId rank, std::size_t worker);
+  void go_on(NodeId rank, std::size_t worker);
+  void announce(WorkerThread& thread, std::size_t table, std::size_t step);
+  std::vector<Action> actions_of(const WorkerThread& thread) const;
+  std::size_t floats_of(const Action& action) const;
+
+  void begin_counting();
+  ReplayResult counted();
+  void trace(ReplaySpan::Kind kind, NodeId rank, std::size_t thread, std::uint64_t amount, Micros begin,
+             Micros end);
+  Micros network_time(const Node& node) const;
+
+  std::uint32_t timer(NodeId rank, std::size_t thread) const;
+
+  const Accesses& accesses_;
+  const ReplaySettings settings_;
+  const std::size_t threads_;  // of a node
+  SimulatedNetwork network_;
+  Random random_;
+  std::vector<Node> nodes_;
+  std::vector<std::vector<Key>> dense_;  // keys by table
+  std::vector<float> pulled_;            // by all workers: nobody looks at it
+  std::vector<float> gradients_;         // of all workers
+  std::size_t warm_ = 0;                 // workers that are
+  std::size_t finished_ = 0;             // workers that have no step left
+  bool tracing_ = false;
+  std::size_t traced_until_ = 0;  // a worker's step
+  ReplayResult result_;
+};
+
+}  // namespace adaps

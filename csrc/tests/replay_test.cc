@@ -1,0 +1,302 @@
+#include "replay/replay.h"
+
+#include <numeric>
+#include <string>
+
+#include "check.h"
+#include "protocol/message.h"
+#include "replay/processor.h"
+
+using namespace adaps;
+
+namespace {
+
+constexpr std::size_t kLength = 4;
+constexpr double kValue = kLength * sizeof(float);
+constexpr std::size_t kSteps = 30;
+constexpr std::size_t kLookahead = 5;
+
+TableSpec table_of(const char* name, std::uint64_t rows) {
+  TableSpec spec;
+  spec.name = name;
+  spec.rows = rows;
+  spec.length = kLength;
+  spec.rule.kind = RuleKind::kAdagrad;
+  return spec;
+}
+
+// Two rows per node and step, chosen by `row(node, step, i)`, ascending, out of 64.
+template <typename Row>
+Accesses accesses_of(NodeId nodes, Row row) {
+  Accesses accesses;
+  accesses.tables.push_back(table_of("table", 64));
+  accesses.dense.push_back(false);
+  for (NodeId node = 0; node < nodes; ++node) {
+    WorkerAccesses own;
+    for (std::size_t step = 0; step < kSteps; ++step) {
+      for (const Key i : {0, 1}) own.keys.push_back(row(node, step, i));
+      own.ends.push_back(own.keys.size());
+    }
+    accesses.workers.push_back(own);
+  }
+  return accesses;
+}
+
+Accesses own_rows(NodeId nodes) {
+  return accesses_of(nodes, [](NodeId node, std::size_t, Key i) { return 2 * Key{node} + i; });
+}
+
+Accesses same_rows(NodeId nodes) {
+  return accesses_of(nodes, [](NodeId, std::size_t, Key i) { return i; });
+}
+
+Accesses scattered_rows(NodeId nodes) {
+  return accesses_of(
+      nodes, [](NodeId node, std::size_t step, Key i) { return (mix(node * 100 + step) % 32) * 2 + i; });
+}
+
+ReplaySettings settings_of(const Accesses& accesses, Technique technique) {
+  const std::size_t nodes = accesses.workers.size();
+  ReplaySettings settings;
+  settings.technique = technique;
+  settings.lookahead.assign(accesses.tables.size(), kLookahead);
+  settings.warm_up = 10;
+  settings.machines.assign(nodes, Machine{.cores = 2});
+  settings.links.assign(nodes * nodes, {.latency = 250.0, .jitter = 0.0, .bytes_per_micro = 1250.0});
+  return settings;
+}
+
+ReplayResult replay(const Accesses& accesses, Technique technique) {
+  return Replay(accesses, settings_of(accesses, technique)).run();
+}
+
+double sum(const ReplayResult& result, const std::string& counter, std::size_t table = 0) {
+  double all = 0.0;
+  for (const NodeReplay& node : result.nodes) all += node.tables[table].at(counter);
+  return all;
+}
+
+double counted(const ReplayResult& result, const std::string& counter) {
+  double all = 0.0;
+  for (const NodeReplay& node : result.nodes) all += node.counters.at(counter);
+  return all;
+}
+
+double pulled(const ReplayResult& result) {
+  return sum(result, "pulled_local") + sum(result, "pulled_replica") + sum(result, "pulled_remote");
+}
+
+double of_all_types(const ReplayResult& result, const std::string& what, std::size_t table = 0) {
+  double all = 0.0;
+  for (std::size_t i = 1; i < kMessageTypes; ++i) {
+    const auto type = static_cast<MessageType>(i);
+    if (is_about_a_key(type)) all += sum(result, what + "_sent_" + name_of(type), table);
+  }
+  return all;
+}
+
+double messages(const ReplayResult& result, std::size_t table = 0) {
+  return of_all_types(result, "messages", table);
+}
+
+template <typename Of>
+Micros total(const ReplayResult& result, Of NodeReplay::* of) {
+  Micros all = 0;
+  for (const NodeReplay& node : result.nodes) all += static_cast<Micros>(node.*of);
+  return all;
+}
+
+}  // namespace
+
+TEST(threads_share_the_cores_of_their_node) {
+  Processor alone(2, 1.0, 3);
+  alone.begin(0, 100.0, 0);
+  alone.begin(1, 50.0, 0);
+  CHECK_EQ(alone.next_end(), Micros{50});  // each has a core
+  CHECK(alone.take_ended(50) == std::vector<std::size_t>{1});
+  CHECK_EQ(alone.next_end(), Micros{100});
+  Processor shared(1, 0.5, 2);  // of half the speed
+  shared.begin(0, 100.0, 0);
+  shared.begin(1, 50.0, 0);
+  CHECK_EQ(shared.next_end(), Micros{200});  // each has half a core
+  CHECK(shared.take_ended(200) == std::vector<std::size_t>{1});
+  CHECK_EQ(shared.next_end(), Micros{300});  // what is left has all of it
+}
+
+TEST(short_pieces_of_work_take_no_longer_than_they_should) {
+  Processor processor(1, 1.0, 1);
+  Micros now = 0;
+  for (int i = 0; i < 100; ++i) {
+    processor.begin(0, 0.3, now);
+    now = processor.next_end();
+    CHECK_EQ(processor.take_ended(now).size(), std::size_t{1});
+  }
+  CHECK_EQ(now, Micros{30});
+}
+
+TEST(rows_of_one_node_each_are_relocated_once_and_cost_nothing_then) {
+  for (const Technique technique : {Technique::kAdaptive, Technique::kRelocation}) {
+    const ReplayResult result = replay(own_rows(8), technique);
+    CHECK(total(result, &NodeReplay::steps) > 0);
+    CHECK_EQ(sum(result, "pulled_local"), pulled(result));
+    CHECK_EQ(messages(result), 0.0);
+    CHECK_EQ(total(result, &NodeReplay::waiting), Micros{0});
+  }
+}
+
+TEST(rows_that_all_nodes_share_are_replicated_everywhere) {
+  const ReplayResult result = replay(same_rows(8), Technique::kAdaptive);
+  CHECK_EQ(sum(result, "pulled_remote"), 0.0);
+  CHECK(sum(result, "pulled_replica") > 6 * sum(result, "pulled_local"));  // seven of eight hold replicas
+  CHECK_EQ(sum(result, "messages_sent_request"), 0.0);
+  CHECK_EQ(counted(result, "relocations"), 0.0);
+  CHECK(sum(result, "messages_sent_refresh") > 0);
+}
+
+// A pull and a push of each remote row: the value comes back with one, the gradient goes along with the
+// other.
+TEST(static_pays_a_request_and_an_answer_for_each_remote_row) {
+  const Accesses accesses = same_rows(4);
+  ReplaySettings settings = settings_of(accesses, Technique::kStatic);
+  settings.warm_up.reset();
+  const ReplayResult result = Replay(accesses, settings).run();
+  const double remote = sum(result, "pulled_remote");
+  CHECK_EQ(total(result, &NodeReplay::steps), static_cast<Micros>(4 * kSteps));
+  CHECK_EQ(sum(result, "pulled_replica"), 0.0);
+  CHECK_EQ(remote, 2.0 * 3 * kSteps);  // three of four nodes do not have it
+  CHECK_EQ(sum(result, "messages_sent_request"), 2 * remote);
+  CHECK_EQ(sum(result, "messages_sent_answer"), 2 * remote);
+  CHECK_EQ(of_all_types(result, "bytes"),
+           remote * (2 * sizeof(RequestMessage) + 2 * sizeof(AnswerMessage) + 2 * kValue));
+  CHECK_EQ(counted(result, "frames_sent"), counted(result, "frames_received"));
+  // Two round trips per step of a node without the rows, of 0.25 ms each way.
+  CHECK(total(result, &NodeReplay::waiting) > static_cast<Micros>(3 * kSteps * 1000));
+  CHECK(total(result, &NodeReplay::on_network) > total(result, &NodeReplay::waiting) / 2);
+  CHECK(total(result, &NodeReplay::on_network) <= total(result, &NodeReplay::waiting));
+}
+
+TEST(full_replication_answers_every_pull_locally) {
+  const ReplayResult result = replay(own_rows(4), Technique::kFullReplication);
+  CHECK_EQ(sum(result, "pulled_remote"), 0.0);
+  CHECK(sum(result, "messages_sent_refresh") > 0);
+}
+
+TEST(dense_tables_are_accessed_whole_in_every_step) {
+  Accesses accesses = own_rows(4);
+  accesses.tables.push_back(table_of("dense", 3));
+  accesses.dense.push_back(true);
+  const ReplayResult result = replay(accesses, Technique::kAdaptive);
+  CHECK_EQ(messages(result, 0), 0.0);
+  CHECK(messages(result, 1) > 0);
+  const auto steps = static_cast<double>(total(result, &NodeReplay::steps));
+  CHECK(pulled(result) >= 2 * (steps - 4) && pulled(result) <= 2 * (steps + 4));
+}
+
+TEST(placed_rows_begin_where_they_are_placed) {
+  Accesses accesses = own_rows(8);
+  for (NodeId node = 0; node < 8; ++node) accesses.workers[node].placed = {2 * Key{node}, 2 * Key{node} + 1};
+  ReplaySettings settings = settings_of(accesses, Technique::kRelocation);
+  settings.lookahead = {0};  // nothing else brings them
+  settings.warm_up.reset();
+  const ReplayResult result = Replay(accesses, settings).run();
+  CHECK_EQ(sum(result, "pulled_local"), 2.0 * 8 * kSteps);
+  CHECK_EQ(messages(result), 0.0);
+}
+
+TEST(workers_and_channels_of_a_node_are_threads_of_it) {
+  Accesses accesses = scattered_rows(6);  // three nodes of two workers
+  ReplaySettings settings = settings_of(accesses, Technique::kStatic);
+  settings.warm_up.reset();
+  settings.workers = 2;
+  settings.channels = 2;
+  const ReplayResult result = Replay(accesses, settings).run();
+  CHECK_EQ(result.nodes.size(), std::size_t{3});
+  for (const NodeReplay& node : result.nodes) CHECK_EQ(node.steps, std::uint64_t{2 * kSteps});
+  CHECK_EQ(pulled(result), 2.0 * 6 * kSteps);
+  // On one core the two workers' computing takes each of them twice as long.
+  ReplaySettings one_core = settings;
+  one_core.machines.assign(3, Machine{.cores = 1});
+  const Micros both = Replay(accesses, one_core).run().elapsed;
+  CHECK(both > result.elapsed * 18 / 10 && both < result.elapsed * 22 / 10);
+}
+
+TEST(slow_nodes_and_links_slow_down_whom_they_concern) {
+  const Accesses accesses = scattered_rows(4);
+  ReplaySettings settings = settings_of(accesses, Technique::kStatic);
+  settings.warm_up.reset();
+  const ReplayResult even = Replay(accesses, settings).run();
+  ReplaySettings slow_node = settings;
+  slow_node.machines[1].speed = 0.25;
+  const ReplayResult uneven = Replay(accesses, slow_node).run();
+  CHECK(uneven.elapsed > 3 * even.elapsed);
+  CHECK_EQ(uneven.nodes[0].computing, even.nodes[0].computing);
+  CHECK(uneven.nodes[1].computing > 39 * even.nodes[1].computing / 10);
+  ReplaySettings slow_link = settings;
+  slow_link.links[0 * 4 + 1].latency = slow_link.links[1 * 4 + 0].latency = 20'000.0;
+  const ReplayResult far = Replay(accesses, slow_link).run();
+  CHECK(far.nodes[0].waiting > even.nodes[0].waiting + 20'000);
+  CHECK(far.nodes[1].waiting > even.nodes[1].waiting + 20'000);
+  CHECK(far.nodes[2].waiting < even.nodes[2].waiting + 20'000);
+  CHECK_EQ(of_all_types(far, "bytes"), of_all_types(even, "bytes"));
+}
+
+TEST(links_of_a_node_share_its_network_card) {
+  SimulatedNetwork network(3, 1, 0, 1);
+  for (const NodeId peer : {1, 2}) network.set_traits(0, peer, {.latency = 5.0, .bytes_per_micro = 10.0});
+  network.set_card(0, 10.0);
+  const std::vector<std::byte> frame(1000);
+  CHECK_EQ(network.send({0, 0, 1}, frame), Micros{105});
+  CHECK_EQ(network.backlog({0, 0, 1}), std::size_t{1});
+  CHECK_EQ(network.send({0, 0, 2}, frame), Micros{205});  // behind the other one
+  network.advance(100);
+  CHECK_EQ(network.backlog({0, 0, 1}), std::size_t{0});
+  CHECK_EQ(network.backlog({0, 0, 2}), std::size_t{1});
+}
+
+TEST(costs_of_the_server_are_time_of_its_node) {
+  const Accesses accesses = scattered_rows(4);
+  ReplaySettings settings = settings_of(accesses, Technique::kStatic);
+  settings.warm_up.reset();
+  settings.costs = {};
+  settings.costs.call = 0.0;
+  const ReplayResult free = Replay(accesses, settings).run();
+  CHECK_EQ(total(free, &NodeReplay::channels), Micros{0});
+  CHECK_EQ(total(free, &NodeReplay::visiting), Micros{0});
+  settings.costs.message = 10.0;
+  const ReplayResult dear = Replay(accesses, settings).run();
+  const double handled = messages(dear) * 2;  // at each end
+  CHECK_EQ(total(dear, &NodeReplay::channels), static_cast<Micros>(10 * handled));
+  CHECK(total(dear, &NodeReplay::waiting) > total(free, &NodeReplay::waiting));
+}
+
+TEST(traced_steps_are_spans) {
+  const Accesses accesses = scattered_rows(2);
+  ReplaySettings settings = settings_of(accesses, Technique::kStatic);
+  settings.traced_steps = 3;
+  const ReplayResult result = Replay(accesses, settings).run();
+  std::size_t computing = 0;
+  std::size_t frames = 0;
+  for (const ReplaySpan& span : result.spans) {
+    CHECK(span.begin <= span.end);
+    computing += span.kind == ReplaySpan::Kind::kCompute ? 1 : 0;
+    frames += span.kind == ReplaySpan::Kind::kFrame ? 1 : 0;
+  }
+  CHECK(computing >= 3 && computing <= 8);
+  CHECK(frames > 0);
+}
+
+TEST(equal_seeds_give_equal_results) {
+  const Accesses accesses = scattered_rows(6);
+  const ReplayResult a = replay(accesses, Technique::kAdaptive);
+  const ReplayResult b = replay(accesses, Technique::kAdaptive);
+  CHECK_EQ(a.elapsed, b.elapsed);
+  for (std::size_t node = 0; node < 6; ++node) CHECK(a.nodes[node].tables == b.nodes[node].tables);
+  CHECK(counted(a, "relocations") > 0);
+}
+
+TEST(accesses_that_are_too_short_are_refused) {
+  const Accesses accesses = own_rows(2);
+  ReplaySettings settings = settings_of(accesses, Technique::kAdaptive);
+  settings.lookahead = {20};
+  CHECK_THROWS(Replay(accesses, settings), std::invalid_argument, "30 steps");
+}

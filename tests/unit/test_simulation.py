@@ -1,0 +1,160 @@
+"""Simulated clusters: what is counted, what depends on machines and links, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import adaps
+from adaps.policy import Home, Policy, PolicyError, Rule, Synchronization
+from adaps.simulation import Simulation
+
+ROWS, STEPS, NODES = 100, 20, 4
+TABLES = [adaps.Table("emb", rows=ROWS, length=8), adaps.Table("dense", rows=3, length=4)]
+
+
+def streams(nodes: int = NODES, steps: int = STEPS) -> list[adaps.Stream]:
+    random = np.random.default_rng(1)
+    return [
+        adaps.Stream([{"emb": random.choice(ROWS, 5, replace=False)} for _ in range(steps)])
+        for _ in range(nodes)
+    ]
+
+
+def simulated(policy: Any = "static", cluster: adaps.Cluster | None = None, **options: Any) -> Simulation:
+    options = {"tables": TABLES, "dense": ["dense"], "lookahead": 5, **options}
+    return adaps.simulate(options.pop("streams", streams()), policy, cluster, **options)
+
+
+def test_equal_arguments_give_equal_results_and_other_seeds_other_times() -> None:
+    assert simulated("adaptive") == simulated("adaptive")
+    assert simulated("adaptive") != simulated("adaptive", seed=1)
+
+
+def test_all_steps_are_counted_without_a_warm_up() -> None:
+    found = simulated()
+    assert found.steps == NODES * STEPS
+    pulled = sum(
+        node.tables["emb"][f"pulled_{how}"] for node in found.nodes for how in ("local", "replica", "remote")
+    )
+    assert pulled == NODES * STEPS * 5
+    assert found.messages_per_step * found.steps == sum(node.messages_sent for node in found.nodes)
+    assert sum(found.shares().values()) == pytest.approx(1)
+    steady = simulated(warm_up=5)
+    assert NODES * (STEPS - 11) <= steady.steps <= NODES * (STEPS - 5)
+
+
+def test_intent_makes_rows_local() -> None:
+    assert simulated("static").local_share("emb") < 0.5
+    assert simulated("adaptive").local_share("emb") == 1
+    assert simulated("adaptive", lookahead=0).local_share("emb") < 0.5
+
+
+def test_a_policy_manages_each_table() -> None:
+    policy = Policy("here", [Rule("emb", technique="static", home=Home("node", node=2)), Rule("*")])
+    found = simulated(policy)
+    assert [node.local_share("emb") for node in found.nodes] == [0, 0, 1, 0]
+    assert found.local_share("dense") == 1
+
+
+def test_a_slow_machine_and_a_slow_line_slow_down_whom_they_concern() -> None:
+    machine = adaps.Machine(cores=2)
+    even = adaps.Cluster((machine,) * NODES)
+    usual = simulated(cluster=even)
+    slow = replace(even, machines=(machine, machine, replace(machine, speed=0.25), machine))
+    uneven = simulated(cluster=slow)
+    assert uneven.nodes[2].computing == pytest.approx(4 * usual.nodes[2].computing, rel=0.01)
+    assert uneven.nodes[1].computing == pytest.approx(usual.nodes[1].computing, rel=0.01)
+    far = simulated(cluster=replace(even, lines={(0, 3): adaps.Line(latency_ms=30.0)}))
+    for rank in (0, 3):
+        assert far.nodes[rank].waiting > usual.nodes[rank].waiting + STEPS * 0.06
+        assert far.nodes[rank].on_network > 0.9 * far.nodes[rank].waiting
+    for node in (1, 2):
+        assert far.nodes[node].waiting < usual.nodes[node].waiting + 0.06
+    narrow = replace(even, line=adaps.Line(gbit_per_second=0.001))
+    assert simulated(cluster=narrow).seconds > 1.2 * usual.seconds
+    card = replace(even, machines=(replace(machine, gbit_per_second=0.001), machine, machine, machine))
+    assert simulated(cluster=card).nodes[0].waiting > 2 * usual.nodes[0].waiting
+    for other in (uneven, far, simulated(cluster=narrow)):
+        assert other.bytes_per_step == pytest.approx(usual.bytes_per_step)
+
+
+def test_costs_are_those_of_a_machine_of_a_speed() -> None:
+    costs = adaps.Costs(message=50.0)
+    machines = (adaps.Machine(cores=2, speed=10.0),) * NODES
+    slow = simulated(cluster=adaps.Cluster(machines, costs=replace(costs, speed=10.0)))
+    fast = simulated(cluster=adaps.Cluster(machines, costs=replace(costs, speed=1.0)))
+    assert slow.nodes[0].channels == pytest.approx(10 * fast.nodes[0].channels, rel=0.2)
+    assert slow.nodes[0].computing == pytest.approx(10 * fast.nodes[0].computing, rel=0.01)
+
+
+def test_traced_steps_are_written_for_chrome(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    simulated(traced_steps=2).write_chrome_trace(file)
+    events = json.loads(file.read_text())["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    assert {event["name"] for event in spans} >= {"pull", "compute", "push", "wait", "channel", "frame"}
+    assert all(event["dur"] >= 0 for event in spans)
+    computed = sum(event["name"] == "compute" for event in spans)
+    assert 2 <= computed <= 2 * NODES
+    named = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert named == {f"node {rank}" for rank in range(NODES)}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"streams": []}, "0 streams for nodes of 1 workers; give one per worker"),
+        ({"workers": 3}, "4 streams for nodes of 3 workers; give one per worker"),
+        ({"cluster": adaps.Cluster.alike(2)}, "4 streams are those of 4 nodes; the cluster has 2"),
+        ({"dense": ["none"]}, "dense table 'none' does not exist; valid are emb, dense"),
+        ({"lookahead": -1}, "lookahead of table 'emb' is -1; it must be 0 or more batches"),
+        ({"lookahead": {"em": 1}}, "table with a lookahead 'em' does not exist (did you mean 'emb'?)"),
+        ({"policy": "statics"}, "technique 'statics' does not exist (did you mean 'static'?)"),
+        ({"warm_up": 19}, "the stream of worker 0 has 20 steps; lookahead and warm-up need 25"),
+        ({"warm_up": -1}, "warm_up is -1; it must be 0 or more steps"),
+        ({"streams": streams(steps=0)}, "the stream of worker 0 has 0 steps"),
+        (
+            {"streams": [adaps.Stream([{"emb": [ROWS]}])]},
+            "the stream of worker 0 names row 100 of 'emb', which has 100",
+        ),
+        (
+            {"streams": [adaps.Stream([{"dense": [0]}])]},
+            "names rows of 'dense', which is dense: leave it out",
+        ),
+        ({"streams": [adaps.Stream([{"e": [0]}])]}, "table in the stream of worker 0 'e' does not exist"),
+    ],
+)
+def test_mistakes_are_one_sentence(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        simulated(**options)
+
+
+def test_what_the_server_does_not_execute_is_refused() -> None:
+    policy = Policy("often", [Rule("*")], synchronization=Synchronization(every=1))
+    with pytest.raises(PolicyError, match="every"):
+        simulated(policy)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: adaps.Costs(byte=-1.0), "cost of a byte is -1.0; it must be at least 0"),
+        (lambda: adaps.Costs(speed=0.0), "speed of the machine of the costs is 0.0; it must be more than 0"),
+        (lambda: adaps.Machine(cores=0), "cores of a machine is 0; it must be a positive integer"),
+        (lambda: adaps.Line(gbit_per_second=0.0), "gbit_per_second of a line is 0.0; it must be more than 0"),
+        (
+            lambda: adaps.Cluster((adaps.Machine(),) * 2, lines={(1, 0): adaps.Line()}),
+            "a line between nodes 1 and 0 of 2: give the lesser first",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        make()
