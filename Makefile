@@ -43,7 +43,7 @@ lint: $(SET_UP)  ## check style, spelling, types and stubs
 	@find csrc -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
 	@git ls-files -z ':!typings' | xargs -0 $(BIN)/codespell
 	@$(BIN)/mypy typings tests tools
-	@MYPYPATH=typings $(BIN)/stubtest --mypy-config-file pyproject.toml --allowlist typings/stubtest-allowlist.txt adaps._core adabench.usecases.gcn._sampler
+	@MYPYPATH=typings $(BIN)/stubtest --mypy-config-file pyproject.toml --allowlist typings/stubtest-allowlist.txt adaps._core adabench.usecases.gcn._sampler adabench.usecases._partition
 
 tidy: $(SET_UP)  ## look for mistakes in the C++ code with clang-tidy, two minutes of CPU time
 	@ls csrc/core/*/*.cc csrc/bindings/*.cc csrc/relay/*.cc csrc/sampler/*.cc | xargs -P $$(nproc) -I{} $(BIN)/clang-tidy --quiet {} -- -std=c++20 \

@@ -141,6 +141,8 @@ class ServerSession:
 
     def _place(self, rows: Mapping[str, Tensor]) -> None:
         """Bring rows to this node; they stay until another one wants them."""
+        if not rows:
+            return
         for table, ids in rows.items():
             keys = self.model.node.table(table).keys(ids)
             self.server.intent(keys, self.server.current_clock)

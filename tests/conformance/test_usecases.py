@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterator
 from itertools import chain, islice, repeat
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 import torch
 
 from adabench.backends.protocol import Cluster, Unavailable
 from adabench.harness.checks.check_usecase import check_usecase
 from adabench.harness.plugins.registry import load_backend, load_usecase, names
+from adabench.usecases.placement import PLACEMENTS
 from adabench.usecases.protocol import Placed, Sampled, UseCase
 from adaps import SAMPLING_SCHEMES
 from adaps._typing import SamplingScheme
@@ -23,6 +26,19 @@ BACKENDS = sorted(name for name in names("backend") if load_backend(name).distri
 STEPS = 12
 LEARNED_AFTER = 6
 """Steps until prediction has seen enough batches."""
+
+
+SMALL = {
+    "ctr": {"rows": 2000},
+    "kge": {"triples": 3000},
+    "mf": {"ratings": 3000},
+    "mf-implicit": {"ratings": 3000},
+}
+"""Of data that are enough to be dealt."""
+
+
+def fields_of(name: str) -> set[str]:
+    return {field.name for field in msgspec.structs.fields(load_usecase(name).Params)}
 
 
 @functools.cache
@@ -100,7 +116,7 @@ def test_what_is_announced_is_what_is_read(name: str, backend: str, learned: int
         first = int(session.server.current_clock)  # placing rows takes a clock
         trained(usecase, session)
         session.close()
-    assert first == isinstance(usecase, Placed)
+    assert first == (isinstance(usecase, Placed) and bool(usecase.home_rows(0, 1)))
     tables = {table: span(session.model.node.table(table)) for table in usecase.keys(first_batch(usecase))}
     for table, clocks in observer.clocks(first + STEPS, tables).items():
         assert all(clocks.rows[first:]), table
@@ -141,7 +157,33 @@ def test_rows_at_home_are_disjoint(name: str) -> None:
     usecase = usecase_of(name)
     if not isinstance(usecase, Placed):
         pytest.skip(f"{name} places no rows")
-    parameters = dict(usecase.model().named_parameters())
+    require_homes(usecase)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("name", [name for name in USECASES if "placement" in fields_of(name)])
+def test_samples_of_every_placement_are_shared_equally_and_alike_everywhere(
+    name: str, placement: str
+) -> None:
+    kind = load_usecase(name)
+    params = msgspec.convert({"placement": placement, "batch": 8, **SMALL[name]}, kind.Params)
+    usecase, elsewhere = kind(params, None, 1), kind(params, None, 1)
+    shares = [usecase._placement.share(rank, 3) for rank in range(3)]  # type: ignore[attr-defined]
+    samples = usecase._placement.samples  # type: ignore[attr-defined]
+    assert {len(share) for share in shares} == {samples // 3}
+    together = np.concatenate(shares)
+    assert len(np.unique(together)) == len(together)
+    for rank, share in enumerate(shares):
+        assert np.array_equal(share, elsewhere._placement.share(rank, 3))  # type: ignore[attr-defined]
+    assert isinstance(usecase, Placed)
+    if placement == "random":
+        assert usecase.home_rows(0, 3) == {}
+    else:
+        require_homes(usecase)
+
+
+def require_homes(usecase: Placed) -> None:
+    parameters = dict(usecase.model().named_parameters())  # type: ignore[attr-defined]
     homes = [usecase.home_rows(rank, 3) for rank in range(3)]
     for table in homes[0]:
         together = torch.cat([home[table] for home in homes])

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from adabench.usecases.batches import OrderedBatches, ShuffledBatches, batch_loader, strided_share
+from adabench.usecases.batches import OrderedBatches, ShuffledBatches, batch_loader
 from adabench.usecases.checked import require_choice, require_positive, require_sizes
 from adabench.usecases.ctr.data import load
 from adabench.usecases.ctr.loader import Batch, Split
 from adabench.usecases.ctr.metrics import auc, logloss
 from adabench.usecases.ctr.model import WideAndDeep
 from adabench.usecases.optimizers import OPTIMIZERS, OptimizerName, make_optimizer
+from adabench.usecases.placement import PLACEMENTS, Placement, SamplePlacement
 from adabench.usecases.protocol import EVALUATION_BATCH, Loaders, Params
 
 
@@ -39,6 +41,9 @@ class CtrParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
     vocabulary : int or None
         Where no data are given: values of each categorical feature, Zipf-distributed with exponent 1.05, all
         with a row of their own. None generates the vocabularies and skews of Criteo.
+    placement : "random", "greedy", "label" or "cluster"
+        How samples are dealt to workers: in turn; by the rows that they read; clicks apart from the others;
+        by the values of the feature that has most of them.
     """
 
     epochs: int = 3
@@ -48,6 +53,7 @@ class CtrParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
     wide: bool = True
     rows: int = 65_536
     vocabulary: int | None = None
+    placement: Placement = "random"
 
     def __post_init__(self) -> None:
         if not self.hidden:
@@ -55,7 +61,7 @@ class CtrParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
         optional = ("vocabulary",) if self.vocabulary is not None else ()
         require_sizes(self, ("epochs", "batch", "dim", "rows", "hidden", *optional))
         require_positive(self, ("lr",))
-        require_choice(self, {"optimizer": OPTIMIZERS})
+        require_choice(self, {"optimizer": OPTIMIZERS, "placement": PLACEMENTS})
 
 
 class CtrUseCase:
@@ -74,6 +80,17 @@ class CtrUseCase:
         self._params = params
         self._seed = seed
         self._data = load(data, params.rows, params.vocabulary)
+        train = self._data.train.samples
+        self._placement = SamplePlacement(
+            params.placement,
+            samples=len(train.label),
+            tables={"deep.weight": self._data.rows},
+            reads=lambda numbers: train.ids[torch.from_numpy(numbers)].numpy(),
+            orders={"label": train.label.numpy, "cluster": self._largest_feature},
+            batch=params.batch,
+            seed=seed,
+            what="rows",
+        )
 
     @property
     def params(self) -> CtrParams:
@@ -93,8 +110,7 @@ class CtrUseCase:
 
     def loaders(self, rank: int, world: int) -> Loaders:
         data, batch = self._data, self._params.batch
-        share = strided_share(len(data.train), rank, world, batch, "rows")
-        shuffled = ShuffledBatches(share, batch, self._seed, rank)
+        shuffled = ShuffledBatches(self._placement.share(rank, world), batch, self._seed, rank)
         return Loaders(
             batch_loader(data.train, shuffled), self._in_order(data.valid), self._in_order(data.test)
         )
@@ -123,9 +139,20 @@ class CtrUseCase:
     def samples(self, batch: Batch) -> int:
         return len(batch.label)
 
+    def home_rows(self, rank: int, world: int) -> dict[str, Tensor]:
+        """The rows that worker `rank` reads most; none if samples are dealt at random."""
+        homes = self._placement.home_rows(rank, world)
+        return dict.fromkeys(self._tables, homes["deep.weight"]) if homes else {}
+
     @property
     def _tables(self) -> tuple[str, ...]:
         return ("wide.weight", "deep.weight") if self._params.wide else ("deep.weight",)
+
+    def _largest_feature(self) -> NDArray[np.integer[Any]]:
+        """The values of the feature that has most of them, (samples,)."""
+        sizes = np.diff(self._data.first_rows.numpy(), append=self._data.rows)
+        ids: NDArray[np.integer[Any]] = self._data.train.samples.ids[:, int(sizes.argmax())].numpy()
+        return ids
 
     def _in_order(self, split: Split) -> Iterable[Batch]:
         rows, batch = np.arange(len(split)), max(self._params.batch, EVALUATION_BATCH)

@@ -19,7 +19,6 @@ from adabench.usecases.batches import (
     ShuffledBatches,
     batch_loader,
     generator_of,
-    strided_share,
 )
 from adabench.usecases.checked import require_choice, require_positive, require_sizes, require_weight
 from adabench.usecases.kge.data import load
@@ -27,6 +26,7 @@ from adabench.usecases.kge.model import MODELS, Knowledge, ModelName, Scores
 from adabench.usecases.kge.ranking import Answers, ranks, summary
 from adabench.usecases.negatives import Uniform
 from adabench.usecases.optimizers import make_optimizer
+from adabench.usecases.placement import PLACEMENTS, Placement, SamplePlacement
 from adabench.usecases.protocol import Draws, Loaders, Params
 
 __all__ = ["KgeParams", "KgeUseCase"]
@@ -53,6 +53,9 @@ class KgeParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Deviation of the initial weights.
     triples : int
         How many to generate where no data are given.
+    placement : "random", "greedy", "label" or "cluster"
+        How triples are dealt to workers: in turn; by the rows that they read; by their relations; by their
+        heads.
     """
 
     epochs: int = 5
@@ -64,12 +67,13 @@ class KgeParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
     regularization: float = 0.05
     scale: float = 0.05
     triples: int = 60_000
+    placement: Placement = "random"
 
     def __post_init__(self) -> None:
         require_sizes(self, ("epochs", "batch", "dim", "negatives", "triples"))
         require_positive(self, ("lr", "scale"))
         require_weight(self, ("regularization",))
-        require_choice(self, {"model": MODELS})
+        require_choice(self, {"model": MODELS, "placement": PLACEMENTS})
         if self.model in ("complex", "rotate") and self.dim % 2:
             raise ValueError(f"dim is {self.dim}: the rows of {self.model} have an even number of numbers")
 
@@ -116,6 +120,17 @@ class KgeUseCase:
         self._seed = seed
         self._graph = load(data, params.triples)
         self._answers: tuple[Answers, Answers] | None = None
+        train, entities = self._graph.train, self._graph.sizes.entities
+        self._placement = SamplePlacement(
+            params.placement,
+            samples=len(train),
+            tables={"entities.weight": entities, "relations.weight": self._graph.sizes.relations},
+            reads=lambda numbers: train[numbers][:, [0, 2, 1]] + np.array([0, 0, entities], dtype=np.int32),
+            orders={"label": lambda: train[:, 1], "cluster": lambda: train[:, 0]},
+            batch=params.batch,
+            seed=seed,
+            what="triples",
+        )
 
     @property
     def params(self) -> KgeParams:
@@ -135,9 +150,8 @@ class KgeUseCase:
 
     def loaders(self, rank: int, world: int) -> Loaders:
         graph, params = self._graph, self._params
-        share = strided_share(len(graph.train), rank, world, params.batch, "triples")
         train = CorruptedTriples(graph.train, graph.sizes.entities, params.negatives)
-        shuffled = ShuffledBatches(share, params.batch, self._seed, rank)
+        shuffled = ShuffledBatches(self._placement.share(rank, world), params.batch, self._seed, rank)
         return Loaders(batch_loader(train, shuffled), self._in_order(graph.valid), self._in_order(graph.test))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -189,6 +203,10 @@ class KgeUseCase:
 
     def with_drawn(self, batch: Batch, rows: Tensor) -> Batch:
         return batch._replace(negatives=rows)
+
+    def home_rows(self, rank: int, world: int) -> dict[str, Tensor]:
+        """The rows that worker `rank`'s triples read most; none if triples are dealt at random."""
+        return self._placement.home_rows(rank, world)
 
     def _in_order(self, triples: NDArray[np.int32]) -> Iterable[Queries]:
         at_once = min(512, max(1, SCORES_AT_ONCE // self._graph.sizes.entities))

@@ -18,8 +18,7 @@ from adabench.usecases.checked import require_sizes
 from adabench.usecases.mf.data import load, split
 from adabench.usecases.mf.model import Estimates, MatrixFactorization
 from adabench.usecases.mf.ranking import ItemsOf, ndcg
-from adabench.usecases.mf.shares import Shares
-from adabench.usecases.mf.task import FactorParams
+from adabench.usecases.mf.task import FactorParams, placement_of
 from adabench.usecases.negatives import Uniform
 from adabench.usecases.optimizers import make_optimizer
 from adabench.usecases.protocol import DataError, Draws, Loaders, Params
@@ -116,7 +115,7 @@ class MfImplicitUseCase:
                     f"{name} split: more are needed"
                 )
         self._train = parts[0]
-        self._shares = Shares(self._train, block.users[self._train], params.batch)
+        self._placement = placement_of(self._ratings, self._train, params, seed)
         self._items = [ItemsOf(block.users[rows], block.items[rows], self._ratings.users) for rows in parts]
 
     @property
@@ -137,7 +136,8 @@ class MfImplicitUseCase:
 
     def loaders(self, rank: int, world: int) -> Loaders:
         block, params = self._ratings.block, self._params
-        share = ShuffledBatches(self._shares.of(rank, world), params.batch, self._seed, rank)
+        own = self._train[self._placement.share(rank, world)]
+        share = ShuffledBatches(own, params.batch, self._seed, rank)
         liked = LikedRows(block.users, block.items, self._ratings.items, params.negatives)
         train, valid, test = self._items
         ranked = [HeldOut([train], valid), HeldOut([train, valid], test)]
@@ -181,8 +181,8 @@ class MfImplicitUseCase:
         return batch._replace(items=torch.cat([batch.items[:, :1], drawn], dim=1))
 
     def home_rows(self, rank: int, world: int) -> dict[str, Tensor]:
-        """The rows of users whose ratings worker `rank` trains on: nobody else needs them in training."""
-        return {"users.weight": self._shares.home_users(rank, world)}
+        """The rows that worker `rank`'s ratings read most; none if they are dealt at random."""
+        return self._placement.home_rows(rank, world)
 
     def _in_order(self, users: HeldOut) -> Iterable[RankedUsers]:
         return batch_loader(users, OrderedBatches(users.numbers, USERS_AT_ONCE))

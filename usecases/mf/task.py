@@ -8,20 +8,21 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import Dataset
 
 from adabench.usecases.batches import Draw, OrderedBatches, ShuffledBatches, batch_loader
 from adabench.usecases.checked import require_choice, require_positive, require_sizes, require_weight
-from adabench.usecases.mf.data import FOLDS, load, split
+from adabench.usecases.mf.data import FOLDS, Ratings, load, split
 from adabench.usecases.mf.model import Estimates, MatrixFactorization
 from adabench.usecases.mf.read import Block
-from adabench.usecases.mf.shares import Shares
 from adabench.usecases.optimizers import OPTIMIZERS, OptimizerName, make_optimizer
+from adabench.usecases.placement import PLACEMENTS, Placement, SamplePlacement
 from adabench.usecases.protocol import EVALUATION_BATCH, DataError, Loaders, Params
 
-__all__ = ["FactorParams", "MfParams", "MfUseCase"]
+__all__ = ["FactorParams", "MfParams", "MfUseCase", "placement_of"]
 
 
 class FactorParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,18 +40,22 @@ class FactorParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True
         How many to generate where no data are given.
     fold : int
         Which fifth of the ratings is the test split, from 0 to 4.
+    placement : "random", "greedy", "label" or "cluster"
+        How ratings are dealt to workers: in turn; by the rows that they read; low ones apart from high ones;
+        by their users.
     """
 
     optimizer: OptimizerName = "adagrad"
     regularization: float = 0.0
     ratings: int = 200_000
     fold: int = 0
+    placement: Placement = "cluster"
 
     def __post_init__(self) -> None:
         require_sizes(self, ("epochs", "batch", "dim", "ratings"))
         require_positive(self, ("lr",))
         require_weight(self, ("regularization",))
-        require_choice(self, {"optimizer": OPTIMIZERS})
+        require_choice(self, {"optimizer": OPTIMIZERS, "placement": PLACEMENTS})
         if not 0 <= self.fold < FOLDS:
             raise ValueError(f"fold is {self.fold}: it must be from 0 to {FOLDS - 1}")
 
@@ -111,7 +116,7 @@ class MfUseCase:
         known = block.ratings[self._split.train]
         self._mean = float(known.mean(dtype=np.float64))
         self._range = float(known.min()), float(known.max())
-        self._shares = Shares(self._split.train, block.users[self._split.train], params.batch)
+        self._placement = placement_of(self._ratings, self._split.train, params, seed)
 
     @property
     def params(self) -> MfParams:
@@ -131,7 +136,8 @@ class MfUseCase:
 
     def loaders(self, rank: int, world: int) -> Loaders:
         rows, batch = RatingRows(self._ratings.block), self._params.batch
-        train = ShuffledBatches(self._shares.of(rank, world), batch, self._seed, rank)
+        share = self._split.train[self._placement.share(rank, world)]
+        train = ShuffledBatches(share, batch, self._seed, rank)
         valid, test = (OrderedBatches(part, max(batch, EVALUATION_BATCH)) for part in self._split[1:])
         return Loaders(*(batch_loader(rows, batches) for batches in (train, valid, test)))
 
@@ -164,5 +170,24 @@ class MfUseCase:
         return len(batch.ratings)
 
     def home_rows(self, rank: int, world: int) -> dict[str, Tensor]:
-        """The rows of users whose ratings worker `rank` trains on: nobody else needs them in training."""
-        return {"users.weight": self._shares.home_users(rank, world)}
+        """The rows that worker `rank`'s ratings read most; none if ratings are dealt at random."""
+        return self._placement.home_rows(rank, world)
+
+
+def placement_of(
+    ratings: Ratings, numbers: NDArray[np.int64], params: FactorParams, seed: int
+) -> SamplePlacement:
+    """Deals the ratings of these numbers to workers."""
+    block, first_item = ratings.block, ratings.users
+    return SamplePlacement(
+        params.placement,
+        samples=len(numbers),
+        tables={"users.weight": ratings.users, "items.weight": ratings.items},
+        reads=lambda some: np.stack(
+            [block.users[numbers[some]], block.items[numbers[some]] + first_item], axis=1
+        ),
+        orders={"label": lambda: block.ratings[numbers], "cluster": lambda: block.users[numbers]},
+        batch=params.batch,
+        seed=seed,
+        what="ratings",
+    )
