@@ -121,7 +121,7 @@ def accesses(
         if value < 1:
             raise UsageError(f"{name} {value}: give 1 or more")
     found = usecase_from(usecase, data, seed)
-    catalogue = count_accesses(found, nodes * workers, epochs)
+    catalogue = count_accesses(found, nodes * workers, epochs, nodes)
     file = out or Path(f"accesses-{found.name}.npz")
     write_accesses(file, catalogue)
     tell(f"{shown(file)}: {catalogue.batches} batches")

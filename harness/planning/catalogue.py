@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["catalogue_of", "count_accesses", "read_accesses", "usecase_from", "write_accesses"]
 
-_PARAMETERS, _BATCHES, _COUNTS = "parameters", "batches", "accesses"
+_PARAMETERS, _BATCHES, _COUNTS, _HOMES = "parameters", "batches", "accesses", "homes"
 
 
 def usecase_from(text: str, data: Path | None, seed: int) -> UseCase:
@@ -55,7 +55,7 @@ def catalogue_of(usecase: UseCase) -> Catalogue:
         raise UsageError(f"use case {usecase.name!r}: keys: {error}") from error
 
 
-def count_accesses(usecase: UseCase, workers: int, epochs: int) -> Catalogue:
+def count_accesses(usecase: UseCase, workers: int, epochs: int, nodes: int | None = None) -> Catalogue:
     """Its parameters, with the number of training batches of all workers that read each row.
 
     Parameters
@@ -65,20 +65,29 @@ def count_accesses(usecase: UseCase, workers: int, epochs: int) -> Catalogue:
         Of all nodes together; each has its share of the data.
     epochs : int
         Passes over the training data.
+    nodes : int, optional
+        Of the cluster; by default each worker is a node.
     """
     catalogue = catalogue_of(usecase)
-    counts = {
-        one.name: np.zeros(one.rows, dtype=np.int64) for one in catalogue.parameters if one.kind == "table"
-    }
+    per_node = workers // (nodes or workers)
+    tables = {one.name: one.rows for one in catalogue.parameters if one.kind == "table"}
+    total, most = ({name: np.zeros(rows, dtype=np.int64) for name, rows in tables.items()} for _ in "ab")
+    homes = {name: np.full(rows, -1, dtype=np.int32) for name, rows in tables.items()}
     batches = 0
-    for worker in range(workers):
-        train = usecase.loaders(worker, workers).train
-        for batch in itertools.chain.from_iterable(train for _ in range(epochs)):
-            batches += 1
-            for name, rows in usecase.keys(batch).items():
-                # a row that a batch names twice is read once
-                counts[name][np.unique(rows.numpy())] += 1
-    return Catalogue(catalogue.parameters, counts, batches)
+    for node in range(workers // per_node):
+        counts = {name: np.zeros(rows, dtype=np.int64) for name, rows in tables.items()}
+        for worker in range(node * per_node, (node + 1) * per_node):
+            train = usecase.loaders(worker, workers).train
+            for batch in itertools.chain.from_iterable(train for _ in range(epochs)):
+                batches += 1
+                for name, rows in usecase.keys(batch).items():
+                    # a row that a batch names twice is read once
+                    counts[name][np.unique(rows.numpy())] += 1
+        for name, count in counts.items():
+            total[name] += count
+            homes[name][count > most[name]] = node
+            np.maximum(most[name], count, out=most[name])
+    return Catalogue(catalogue.parameters, total, batches, homes)
 
 
 def write_accesses(file: Path, catalogue: Catalogue) -> None:
@@ -97,6 +106,8 @@ def write_accesses(file: Path, catalogue: Catalogue) -> None:
     for number, one in enumerate(catalogue.parameters):
         if one.name in catalogue.accesses:
             arrays[f"{_COUNTS}.{number}"] = catalogue.accesses[one.name]
+        if one.name in catalogue.homes:
+            arrays[f"{_HOMES}.{number}"] = catalogue.homes[one.name]
     try:
         with file.open("wb") as out:
             np.savez_compressed(out, **arrays)
@@ -121,6 +132,11 @@ def read_accesses(file: Path, catalogue: Catalogue) -> Catalogue:
                 for number, one in enumerate(listed)
                 if f"{_COUNTS}.{number}" in arrays
             }
+            homes = {
+                one[0]: arrays[f"{_HOMES}.{number}"].astype(np.int32, casting="safe")
+                for number, one in enumerate(listed)
+                if f"{_HOMES}.{number}" in arrays  # older files have none
+            }
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror or error}") from error
     except (
@@ -133,4 +149,4 @@ def read_accesses(file: Path, catalogue: Catalogue) -> Catalogue:
             f"{file} holds access counts of another model: run `adabench accesses` with the same use case "
             "and parameters"
         )
-    return Catalogue(catalogue.parameters, counts, batches)
+    return Catalogue(catalogue.parameters, counts, batches, homes)

@@ -41,7 +41,7 @@ class _Building:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._catalogues: dict[bytes, Catalogue] = {}
-        self._counted: dict[tuple[bytes, int], Catalogue] = {}
+        self._counted: dict[tuple[bytes, int, int], Catalogue] = {}
         self._policies: dict[tuple[bytes, str, int, int, str, str], str] = {}
 
     def policy_of(self, cell: Cell) -> str:
@@ -80,10 +80,11 @@ class _Building:
         return self._catalogues[key]
 
     def _with_accesses(self, cell: Cell) -> Catalogue:
-        workers = cell.nodes * cell.workers
-        key = (data_key(cell), workers)
+        key = (data_key(cell), cell.nodes, cell.workers)
         if key not in self._counted:
-            self._counted[key] = count_accesses(usecase_of(cell, self._seed), workers, epochs=1)
+            self._counted[key] = count_accesses(
+                usecase_of(cell, self._seed), cell.nodes * cell.workers, epochs=1, nodes=cell.nodes
+            )
         return self._counted[key]
 
 

@@ -35,13 +35,19 @@ from tests.unit.policies import CATALOGUE
 BUILDERS = sorted(registry.names("policy"))
 NODES = Resources(node=(Node(speed=3.0), Node(speed=1.0)))
 COUNTS = np.r_[np.full(4, 5000), np.ones(96)].astype(np.int64)
-MEASURED = Catalogue(CATALOGUE.parameters, {"wide.weight": COUNTS, "deep.weight": COUNTS}, 5000)
+ROW_HOMES = np.zeros(100, dtype=np.int32)
+MEASURED = Catalogue(
+    CATALOGUE.parameters,
+    {"wide.weight": COUNTS, "deep.weight": COUNTS},
+    5000,
+    {"wide.weight": ROW_HOMES, "deep.weight": ROW_HOMES},
+)
 
 
 def test_there_is_a_builder_for_each_idea() -> None:
     assert {
         *("static", "balanced", "partitioned", "uneven", "allreduce", "parallax"),
-        *("lapse", "nups", "petuum", "adaptive", "random", "uniform"),
+        *("lapse", "nups", "petuum", "adaptive", "random", "uniform", "placed"),
     } == set(BUILDERS)
 
 
@@ -221,6 +227,9 @@ def test_accesses_are_those_of_the_batches(tmp_path: Path) -> None:
     assert {name: counts.tolist() for name, counts in again.accesses.items()} == {
         name: counts.tolist() for name, counts in measured.accesses.items()
     }
+    assert {name: homes.tolist() for name, homes in again.homes.items()} == {
+        name: homes.tolist() for name, homes in measured.homes.items()
+    }
     before = file.read_bytes()
     write_accesses(file, measured)
     assert file.read_bytes() == before
@@ -306,3 +315,35 @@ shares = "speed"
     assert len(said) == len(expected)
     for words in expected:
         assert sum(words in sentence for sentence in said) == 1, words
+
+
+def test_placed_rows_are_at_home_where_they_are_read_most() -> None:
+    usecase = usecase_from("kge[triples=2000,batch=32,negatives=1,placement=greedy]", None, 3)
+    measured = count_accesses(usecase, 4, 1, nodes=2)
+    apart = [np.zeros_like(measured.accesses["entities.weight"]) for _ in range(2)]
+    for worker in range(4):
+        for batch in usecase.loaders(worker, 4).train:
+            rows = set(usecase.keys(batch)["entities.weight"].flatten().tolist())
+            apart[worker // 2][list(rows)] += 1
+    expected = np.where(apart[1] > apart[0], 1, np.where(apart[0] > 0, 0, -1))
+    homes = measured.homes["entities.weight"]
+    assert np.array_equal(homes, expected)
+    policy = policy_from("placed", measured, Resources.alike(2))
+    for row in range(0, len(homes), 7):
+        rule = policy.rules[policy.rule_number(measured, "entities.weight", row) - 1]
+        said = rule.home.node if rule.home.scheme == "node" else -1
+        assert (said, rule.technique) == (homes[row], "static")
+    assert not_executed(policy, measured) == []
+    few = policy_from("placed[rows=5,technique=adaptive]", measured, Resources.alike(2))
+    named = [rule for rule in few.rules if rule.rows is not None and rule.parameters == "entities.weight"]
+    ranges = [span for rule in named if rule.rows is not None for span in rule.rows.ranges or ()]
+    assert sum(end - start for start, end in ranges) == 5
+    assert {rule.technique for rule in named} == {"adaptive"}
+    with pytest.raises(UsageError, match="counted for more nodes, with a number 1; there are 1"):
+        policy_from("placed", measured, Resources.alike(1))
+    with pytest.raises(UsageError, match="placed needs to know which node reads rows of ent"):
+        policy_from("placed", Catalogue(measured.parameters), Resources.alike(2))
+    with pytest.raises(UsageError, match="rows is 0: it must be 1 or more"):
+        policy_from("placed[rows=0]", measured, Resources.alike(2))
+    with pytest.raises(PolicyError, match=r"homes of entities\.weight are of 3 rows; it has"):
+        Catalogue(measured.parameters, measured.accesses, 1, {"entities.weight": homes[:3]})

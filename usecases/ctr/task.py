@@ -88,7 +88,6 @@ class CtrUseCase:
             reads=lambda numbers: train.ids[torch.from_numpy(numbers)].numpy(),
             orders={"label": train.label.numpy, "cluster": self._largest_feature},
             batch=params.batch,
-            seed=seed,
             what="rows",
         )
 

@@ -128,7 +128,6 @@ class KgeUseCase:
             reads=lambda numbers: train[numbers][:, [0, 2, 1]] + np.array([0, 0, entities], dtype=np.int32),
             orders={"label": lambda: train[:, 1], "cluster": lambda: train[:, 0]},
             batch=params.batch,
-            seed=seed,
             what="triples",
         )
 

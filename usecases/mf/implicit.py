@@ -115,7 +115,7 @@ class MfImplicitUseCase:
                     f"{name} split: more are needed"
                 )
         self._train = parts[0]
-        self._placement = placement_of(self._ratings, self._train, params, seed)
+        self._placement = placement_of(self._ratings, self._train, params)
         self._items = [ItemsOf(block.users[rows], block.items[rows], self._ratings.users) for rows in parts]
 
     @property

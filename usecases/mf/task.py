@@ -116,7 +116,7 @@ class MfUseCase:
         known = block.ratings[self._split.train]
         self._mean = float(known.mean(dtype=np.float64))
         self._range = float(known.min()), float(known.max())
-        self._placement = placement_of(self._ratings, self._split.train, params, seed)
+        self._placement = placement_of(self._ratings, self._split.train, params)
 
     @property
     def params(self) -> MfParams:
@@ -174,9 +174,7 @@ class MfUseCase:
         return self._placement.home_rows(rank, world)
 
 
-def placement_of(
-    ratings: Ratings, numbers: NDArray[np.int64], params: FactorParams, seed: int
-) -> SamplePlacement:
+def placement_of(ratings: Ratings, numbers: NDArray[np.int64], params: FactorParams) -> SamplePlacement:
     """Deals the ratings of these numbers to workers."""
     block, first_item = ratings.block, ratings.users
     return SamplePlacement(
@@ -188,6 +186,5 @@ def placement_of(
         ),
         orders={"label": lambda: block.ratings[numbers], "cluster": lambda: block.users[numbers]},
         batch=params.batch,
-        seed=seed,
         what="ratings",
     )

@@ -54,6 +54,8 @@ class Catalogue:
         Of parameters for which they are known: for each row, by how many of `batches` it is read.
     batches : int
         How many batches of all workers were looked at.
+    homes : dict of str to int32 array, optional
+        Of parameters for which it is known: for each row, the node that reads it in most batches, or -1.
     """
 
     parameters: Sequence[Parameter]
@@ -61,6 +63,9 @@ class Catalogue:
         default_factory=dict, compare=False, repr=False
     )
     batches: int = field(default=0, compare=False)
+    homes: Mapping[str, np.ndarray[Any, np.dtype[np.int32]]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parameters", tuple(self.parameters))
@@ -68,6 +73,12 @@ class Catalogue:
             rows = self.parameter(name).rows
             if counts.shape != (rows,):
                 raise PolicyError(f"access counts of {name} are of {counts.size} rows; it has {rows}")
+        for name, homes in self.homes.items():
+            rows = self.parameter(name).rows
+            if homes.shape != (rows,) or name not in self.accesses:
+                raise PolicyError(
+                    f"homes of {name} are of {homes.size} rows; it has {rows}, and needs access counts, too"
+                )
 
     @classmethod
     def of_shapes(cls, shapes: Iterable[tuple[str, Sequence[int]]], tables: Iterable[str]) -> Catalogue:
