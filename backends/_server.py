@@ -182,7 +182,7 @@ def _sampler(
     assert options.sampling != "loader"
     if not isinstance(usecase, Sampled):
         raise Unavailable(f"{usecase.name} draws no rows for its batches: say sampling=loader")
-    draws = usecase.draws()
+    draws = usecase.draws(cluster.index)
     sampling = adaps.Sampling(scheme=options.sampling, seed=cluster.seed)
     table = model.get_submodule(draws.table.rpartition(".")[0])
     return autoada.NegativeSampler(table, draws.number, sampling)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -11,9 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from adabench.usecases.protocol import DataError
+from adabench.usecases.protocol import DataError, Params
 
 __all__ = [
+    "DealsBatches",
     "Draw",
     "OrderedBatches",
     "ShuffledBatches",
@@ -21,11 +23,12 @@ __all__ = [
     "generator_of",
     "require_worker",
     "scattered",
-    "share_length",
+    "share_lengths",
     "strided_share",
 ]
 
 T = TypeVar("T")
+U = TypeVar("U", bound="DealsBatches")
 
 
 class Draw(NamedTuple):
@@ -102,29 +105,69 @@ class OrderedBatches(Sampler[Draw]):
             yield Draw(torch.from_numpy(rows.astype(np.int64)), number)
 
 
-def strided_share(count: int, rank: int, world: int, batch: int, what: str = "samples") -> NDArray[np.int64]:
-    """Every `world`-th of `count` samples from number `rank` on; all shares have the same length.
+class DealsBatches:
+    """What use cases have in common that deal workers batches of different sizes: see `Dealt`."""
+
+    _batches: tuple[int, ...] = ()
+
+    @property
+    def params(self) -> Params:
+        """What it was constructed with."""
+        raise NotImplementedError
+
+    def with_batches(self: U, batches: Sequence[int]) -> U:
+        """The same task, with so many samples in a step of each worker."""
+        dealt = copy.copy(self)
+        dealt._batches = tuple(batches)
+        return dealt
+
+    def _sizes(self, rank: int, world: int) -> tuple[int, ...]:
+        """Samples of a step of each of `world` workers, of which `rank` is one."""
+        require_worker(rank, world)
+        sizes = self._batches or (self.params.batch,) * world
+        if len(sizes) != world:
+            raise ValueError(f"{world} workers: batches were dealt to {len(sizes)}")
+        return sizes
+
+
+def strided_share(count: int, rank: int, sizes: Sequence[int], what: str = "samples") -> NDArray[np.int64]:
+    """The samples of worker `rank`, of `count`, if workers take turns in proportion to `sizes`.
+
+    Parameters
+    ----------
+    count, rank : int
+    sizes : sequence of int
+        Samples of a step of each worker. With equal ones each has every so-many-th sample.
+    what : str
+        What the samples are, for messages.
 
     Raises
     ------
-    ValueError
-        If there is no such worker.
     DataError
-        If the share does not fill a batch; `what` says what the samples are.
+        If there are fewer than those of one step.
     """
-    length = share_length(count, rank, world, batch, what)
-    return np.arange(rank, length * world, world)
+    length = share_lengths(count, sizes, what)[rank]
+    turns = [((place + 0.5) / size, worker) for worker, size in enumerate(sizes) for place in range(size)]
+    own = np.array([place for place, (_, worker) in enumerate(sorted(turns)) if worker == rank])
+    rounds = np.arange(0, count, len(turns))
+    rows: NDArray[np.int64] = (rounds[:, None] + own).ravel()
+    return rows[: np.searchsorted(rows, count)][:length]
 
 
-def share_length(count: int, rank: int, world: int, batch: int, what: str = "samples") -> int:
-    """How many of `count` samples each of `world` workers trains on; raises as `strided_share` does."""
-    require_worker(rank, world)
-    if count // world < batch:
+def share_lengths(count: int, sizes: Sequence[int], what: str = "samples") -> list[int]:
+    """How many of `count` samples each worker trains on; raises as `strided_share` does.
+
+    They are such that all make equally many full batches of `sizes`.
+    """
+    step = sum(sizes)
+    if count < step:
+        equal = len(set(sizes)) == 1
+        batches = str(sizes[0]) if equal else " and ".join(map(str, sizes))
         raise DataError(
-            f"the training split has {count} {what}: {world} workers with batches of {batch} need at least "
-            f"{world * batch}"
+            f"the training split has {count} {what}: {len(sizes)} workers with batches of {batches} need at "
+            f"least {step}"
         )
-    return count // world
+    return [count * size // step for size in sizes]
 
 
 def require_worker(rank: int, world: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adabench.usecases._partition import Greedy, Readers
-from adabench.usecases.batches import share_length
+from adabench.usecases.batches import require_worker, share_lengths, strided_share
+from adabench.usecases.protocol import DataError
 
 __all__ = ["PLACEMENTS", "Placement", "SamplePlacement", "greedy_parts", "most_reading"]
 
@@ -40,7 +41,7 @@ BLOCK = 1 << 16
 
 @dataclass
 class SamplePlacement:
-    """Deals samples to workers; all shares are disjoint and equally long, and equal on all nodes.
+    """Deals samples to workers; all shares are disjoint, and equal on all nodes.
 
     Attributes
     ----------
@@ -68,26 +69,41 @@ class SamplePlacement:
     orders: Mapping[str, Callable[[], NDArray[Any]]]
     batch: int
     what: str = "samples"
-    _shares: dict[int, list[NDArray[np.int64]]] = field(default_factory=dict, init=False, repr=False)
-    _homes: dict[int, NDArray[np.int32]] = field(default_factory=dict, init=False, repr=False)
+    _shares: dict[tuple[int, ...], list[NDArray[np.int64]]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    _homes: dict[tuple[int, ...], NDArray[np.int32]] = field(default_factory=dict, init=False, repr=False)
 
-    def share(self, rank: int, world: int) -> NDArray[np.int64]:
+    def share(self, rank: int, world: int, sizes: Sequence[int] = ()) -> NDArray[np.int64]:
         """Numbers of the samples of worker `rank` of `world`.
+
+        Parameters
+        ----------
+        rank, world : int
+        sizes : sequence of int
+            Samples of a step of each worker, in proportion to which it has some; equal ones if not given.
 
         Raises
         ------
         ValueError
             If there is no such worker.
         DataError
-            If the share does not fill a batch.
+            If the share does not fill a batch, or shares of different sizes are to be dealt greedily.
         """
-        length = share_length(self.samples, rank, world, self.batch, self.what)
-        if world not in self._shares:
-            self._shares[world] = self._dealt(length, world)
-        return self._shares[world][rank]
+        require_worker(rank, world)
+        sizes = tuple(sizes) or (self.batch,) * world
+        lengths = share_lengths(self.samples, sizes, self.what)
+        if sizes not in self._shares:
+            self._shares[sizes] = self._dealt(lengths, sizes)
+        return self._shares[sizes][rank]
 
-    def home_rows(self, rank: int, world: int) -> dict[str, Tensor]:
+    def home_rows(self, rank: int, world: int, sizes: Sequence[int] = ()) -> dict[str, Tensor]:
         """The rows that no other worker's samples read more often; none where samples are dealt at random.
+
+        Parameters
+        ----------
+        rank, world, sizes
+            As for `share`.
 
         Returns
         -------
@@ -96,24 +112,30 @@ class SamplePlacement:
         """
         if self.placement == "random":
             return {}
-        if world not in self._homes:
-            shares = [self.share(each, world) for each in range(world)]
-            self._homes[world] = most_reading(self.reads, shares, sum(self.tables.values()))
-        share_length(self.samples, rank, world, self.batch, self.what)
+        self.share(rank, world, sizes)  # raises if there is none
+        sizes = tuple(sizes) or (self.batch,) * world
+        if sizes not in self._homes:
+            self._homes[sizes] = most_reading(self.reads, self._shares[sizes], sum(self.tables.values()))
         ends = np.cumsum(list(self.tables.values()))
-        parts = np.split(self._homes[world], ends[:-1])
+        parts = np.split(self._homes[sizes], ends[:-1])
         own = (torch.from_numpy(np.flatnonzero(part == rank)) for part in parts)
         return dict(zip(self.tables, own, strict=True))
 
-    def _dealt(self, length: int, world: int) -> list[NDArray[np.int64]]:
+    def _dealt(self, lengths: list[int], sizes: Sequence[int]) -> list[NDArray[np.int64]]:
+        world = len(sizes)
         if self.placement == "random":
-            return [np.arange(rank, length * world, world) for rank in range(world)]
+            return [strided_share(self.samples, rank, sizes, self.what) for rank in range(world)]
         if self.placement == "greedy":
+            if len(set(sizes)) > 1:
+                raise DataError(
+                    "placement is 'greedy', which deals equal shares, and batches of "
+                    f"{', '.join(map(str, sizes))} {self.what} need others: use random, label or cluster"
+                )
             rows = sum(self.tables.values())
-            parts = greedy_parts(self.reads, length * world, rows, world, SEED)
+            parts = greedy_parts(self.reads, sum(lengths), rows, world, SEED)
             return [np.flatnonzero(parts == rank) for rank in range(world)]
-        order = np.argsort(self.orders[self.placement](), kind="stable")[: length * world]
-        return np.split(order, world)
+        order = np.argsort(self.orders[self.placement](), kind="stable")[: sum(lengths)]
+        return np.split(order, np.cumsum(lengths)[:-1])
 
 
 def greedy_parts(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -190,6 +190,22 @@ class Featured(Protocol):
         ...
 
 
+@runtime_checkable
+class Dealt(Protocol):
+    """A use case that can deal workers different numbers of samples, for instance as their nodes are fast."""
+
+    def with_batches(self, batches: Sequence[int]) -> UseCase:
+        """The same task, whose workers take as many steps as before, with more or fewer samples in each.
+
+        Parameters
+        ----------
+        batches : sequence of int
+            Samples of a training step of each worker, at least 1: their shares of the training split are in
+            proportion, and all have equally many steps.
+        """
+        ...
+
+
 class Draws(NamedTuple):
     """What each batch brings that was drawn.
 
@@ -198,7 +214,7 @@ class Draws(NamedTuple):
     table : str
         Qualified parameter name of the table that rows are drawn from, all with the same probability.
     number : int
-        How many rows a batch has.
+        How many rows a batch of the worker has.
     """
 
     table: str
@@ -213,8 +229,8 @@ class Sampled(Protocol):
     such as are on the worker's node.
     """
 
-    def draws(self) -> Draws:
-        """What the training loader draws for each of its batches."""
+    def draws(self, rank: int = 0) -> Draws:
+        """What the training loader of worker `rank` draws for each of its batches."""
         ...
 
     def with_drawn(self, batch: Any, rows: Tensor) -> Any:

@@ -50,6 +50,8 @@ class AllReducedParameters(SteppedParameters):
         Whose cluster it is, with one worker per node.
     transfer : Transfer
         To the parameters' device.
+    weight : float
+        What this node's gradients count in the mean.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class AllReducedParameters(SteppedParameters):
         parameters: Mapping[str, nn.Parameter],
         node: adaps.Node,
         transfer: Transfer,
+        weight: float = 1.0,
     ) -> None:
         own = {name: parameters[name] for name in layout.names}
         super().__init__(layout.name, own, transfer, layout.optimizer)
@@ -66,7 +69,7 @@ class AllReducedParameters(SteppedParameters):
         self._node = node
         self._group: Any = None
         self._trained = [parameter for parameter in self._parameters if parameter.requires_grad]
-        self._buckets = _buckets_of(self._trained)
+        self._buckets = _buckets_of(self._trained, weight)
         self._launched = 0
         self._overlaps = True
         if node.world_size > 1:
@@ -222,8 +225,11 @@ class _Said(NamedTuple):
 class _Bucket:
     """Gradients that are sent together, with a number behind them for each that says whether there is one."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], dtype: torch.dtype, flags: int) -> None:
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], dtype: torch.dtype, flags: int, weight: float
+    ) -> None:
         self.parameters = list(parameters)
+        self._weight = weight
         sizes = [parameter.numel() for parameter in parameters]
         self.given = torch.zeros(sum(sizes) + len(sizes) + flags, dtype=dtype)
         self.sums = torch.zeros_like(self.given)
@@ -248,7 +254,7 @@ class _Bucket:
             if empty or parameter.grad is None:
                 part.zero_()
             else:
-                part.copy_(gradient_of(parameter).detach())
+                part.copy_(self._weighted(parameter, part))
             present.append(0.0 if empty or parameter.grad is None else 1.0)
         self.given[self._counts] = torch.tensor(present, dtype=self.given.dtype)
 
@@ -259,7 +265,7 @@ class _Bucket:
             if parameter.grad is None:
                 if count:
                     return True
-            elif not (count and torch.equal(part, gradient_of(parameter).to(part.device, part.dtype))):
+            elif not (count and torch.equal(part, self._weighted(parameter, part))):
                 return True
         return False
 
@@ -269,6 +275,10 @@ class _Bucket:
         self.sums.div_(nodes)
         for part, count, parameter in zip(self._sums, counts, self.parameters, strict=True):
             parameter.grad = part.to(parameter.device, parameter.dtype, copy=True) if count else None
+
+    def _weighted(self, parameter: nn.Parameter, part: Tensor) -> Tensor:
+        gradient = gradient_of(parameter).detach().to(part.device, part.dtype)
+        return gradient if self._weight == 1 else gradient * self._weight
 
     def _parts(self, buffer: Tensor, sizes: Sequence[int]) -> list[Tensor]:
         parts = buffer[: sum(sizes)].split(list(sizes))
@@ -288,7 +298,7 @@ class _Arrived:
             owner.arrived(*self._place)
 
 
-def _buckets_of(parameters: Sequence[nn.Parameter]) -> list[_Bucket]:
+def _buckets_of(parameters: Sequence[nn.Parameter], weight: float) -> list[_Bucket]:
     """Parameters in buckets, the last ones first, as a backward pass comes to them."""
     chunks: list[list[nn.Parameter]] = []
     for dtype in (torch.float64, torch.float32):
@@ -307,10 +317,13 @@ def _buckets_of(parameters: Sequence[nn.Parameter]) -> list[_Bucket]:
             chunks.append(chunk)
     return [
         _Bucket(
-            chunk, _sent_as(chunk[0]) if chunk else torch.float32, FLAGS if number == len(chunks) - 1 else 0
+            chunk,
+            _sent_as(chunk[0]) if chunk else torch.float32,
+            FLAGS if number == len(chunks) - 1 else 0,
+            weight,
         )
         for number, chunk in enumerate(chunks)
-    ] or [_Bucket([], torch.float32, FLAGS)]
+    ] or [_Bucket([], torch.float32, FLAGS, weight)]
 
 
 def _sent_as(parameter: nn.Parameter) -> torch.dtype:

@@ -17,6 +17,7 @@ import adaps.rendezvous
 from adaps.optimizers import Optimizer
 from adaps.policy import Catalogue, Home, Managed, PolicyError, RowSelection, Rule
 from adaps.policy.executed import refuse_unexecuted
+from adaps.policy.fields import toml_numbers
 from autoada.adoption import optimizers_of
 from autoada.layout import DenseLayout, Layout, layout_of
 from autoada.optimizers import Optimizers
@@ -36,11 +37,18 @@ class Training:
         Batches that are announced ahead, by the qualified names of parameters for which the policy says it.
     allreduced : frozenset of str
         Qualified names of dense parameters whose gradients are all-reduced.
+    shares : tuple of float
+        Each node's part of the samples of a step; empty if they are equal.
     """
 
     every: int = 0
     lookaheads: Mapping[str, int] = field(default_factory=dict)
     allreduced: frozenset[str] = frozenset()
+    shares: tuple[float, ...] = ()
+
+    def weight(self, rank: int) -> float:
+        """What a gradient of a node's workers counts, so that every sample counts alike; 1 in the mean."""
+        return len(self.shares) * self.shares[rank] if self.shares else 1.0
 
     def agreement(self) -> dict[str, str]:
         """What every node has to have alike, by what it is called."""
@@ -48,6 +56,7 @@ class Training:
             **({"every": str(self.every)} if self.every else {}),
             **{f"lookahead of {name}": str(ahead) for name, ahead in self.lookaheads.items()},
             **{f"technique of {name}": "allreduce" for name in sorted(self.allreduced)},
+            **({"shares of the data": toml_numbers(self.shares)} if self.shares else {}),
         }
 
 
@@ -141,6 +150,7 @@ def plan_of(
         policy.synchronization.every,
         {name: rule.lookahead for name, rule in first_rules.items() if rule.lookahead is not None},
         frozenset(name for name, rule in first_rules.items() if rule.technique == "allreduce"),
+        policy.data.numbers,
     )
     layout = layout_of(model, optimizer, tables, training.allreduced)
     return Plan(layout, _server_policy(layout, policy, managed, nodes), training, nodes)

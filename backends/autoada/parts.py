@@ -115,7 +115,8 @@ class Parts:
             for each in layout.shared
         ]
         self._allreduced = [
-            AllReducedParameters(each, parameters, node, transfer) for each in layout.allreduced
+            AllReducedParameters(each, parameters, node, transfer, training.weight(node.rank))
+            for each in layout.allreduced
         ]
         self.stepped: list[SteppedParameters] = [*shared, *self._allreduced]
         of_layout = (*layout.tables, *(each.table for each in (*layout.dense, *layout.shared)))
@@ -127,8 +128,8 @@ class Parts:
         for owner, part in zip(owners, parts, strict=True):
             if owner is not None:
                 self._owned.setdefault(owner, []).append(part)
-        # One step of all workers together is one with the mean of their gradients.
-        self._scale = 1 / member.shares if training.every == 1 else 1.0
+        # One step of all workers together is one with the mean of their gradients, by samples.
+        self._scale = training.weight(node.rank) / (member.shares if training.every == 1 else 1)
         self._announced = [each.keys_of(_wanted(each, training)) for each in self.dense]
         self.stale = False
         self.push_queued = False

@@ -17,7 +17,7 @@ def policy_for(
     resources: Resources,
     *,
     every: int = 0,
-    shares: str = "equal",
+    shares: str | Sequence[float] = "equal",
 ) -> Policy:
     """The policy of these rules, made for this model and cluster."""
     made_for = MadeFor(catalogue.sha256, resources.nodes)

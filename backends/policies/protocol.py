@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 
 from adabench.backends.policies._resources import Link, LinkBetween, Node, Resources, ResourcesError
-from adaps.policy import AccessesMissing, Catalogue, Parameter, Policy, PolicyError
+from adaps.policy import AccessesMissing, Catalogue, DataSharing, Parameter, Policy, PolicyError
 from adaps.policy.limits import not_executed
 from adaps.policy.matching import matches
 
@@ -16,6 +16,7 @@ __all__ = [
     "Builder",
     "BuilderOptions",
     "Catalogue",
+    "DataSharing",
     "Link",
     "LinkBetween",
     "Node",

@@ -20,7 +20,7 @@ class Uneven:
 
     def build(self, catalogue: Catalogue, resources: Resources, options: BuilderOptions) -> Policy:
         rule = Rule("*", technique="static", home=Home("shares", shares=tuple(resources.shares)))
-        return policy_for(self.name, [rule], catalogue, resources, shares="speed")
+        return policy_for(self.name, [rule], catalogue, resources, shares=resources.shares)
 
 
 BUILDER = Uneven

@@ -14,7 +14,7 @@ import torch
 from adabench.harness.checks.findings import Finding
 from adabench.harness.errors import UsageError
 from adabench.harness.plugins.registry import load_usecase
-from adabench.usecases.protocol import DataError, Sampled, UseCase
+from adabench.usecases.protocol import DataError, Dealt, Sampled, UseCase
 
 __all__ = ["check_usecase"]
 
@@ -86,7 +86,22 @@ def _weights(one: UseCase, other: UseCase) -> str:
 
 def _shares(one: UseCase, other: UseCase) -> str:
     counts = [sum(1 for _ in one.loaders(rank, 2).train) for rank in (0, 1)]
-    return "" if counts[0] == counts[1] > 0 else f"{counts[0]} and {counts[1]} batches"
+    if not counts[0] == counts[1] > 0:
+        return f"{counts[0]} and {counts[1]} batches"
+    return _uneven_shares(one, counts[0])
+
+
+def _uneven_shares(one: UseCase, steps: int) -> str:
+    """Batches of other sizes are as many."""
+    batch = one.params.batch
+    if not isinstance(one, Dealt) or batch == 1:
+        return ""
+    sizes = (2 * batch - batch // 2, batch // 2)
+    dealt = one.with_batches(sizes)
+    counts = [sum(1 for _ in dealt.loaders(rank, 2).train) for rank in (0, 1)]
+    if counts != [steps, steps]:
+        return f"{counts[0]} and {counts[1]} batches of {sizes[0]} and {sizes[1]}, {steps} of {batch} each"
+    return ""
 
 
 def _samples(one: UseCase, other: UseCase) -> str:

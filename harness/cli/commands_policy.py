@@ -142,12 +142,15 @@ def build(
         Path | None, typer.Option("--out", "-o", help="Where to; without it to standard output.")
     ] = None,
 ) -> None:
-    """Let a builder decide how a model's parameters are managed; or resolve the hottest rows of a file."""
+    """Let a builder decide how a model's parameters are managed; or resolve what a file leaves open.
+
+    That is, the hottest rows, and shares of the data by speed.
+    """
     from adabench.harness.planning.policies import policy_from, refused
 
     found = policy_from(policy, model.catalogue, model.resources)
     with refused():
-        resolved = found.resolved(model.catalogue)
+        resolved = found.resolved(model.catalogue, model.resources.shares)
         resolved.check(model.catalogue, model.resources.nodes)
     if out is None:
         typer.echo(resolved.text(), nl=False)
@@ -264,7 +267,8 @@ def _tell_rest(model: Model, policy: Policy) -> None:
         often = "step" if steps == 1 else f"{steps} steps"
         tell(f"synchronization: all updates are visible to all every {often}")
     if policy.data.shares != "equal":
-        tell(f"data: samples are shared by {policy.data.shares}")
+        shares = [f"{100 * share:.3g} %" for share in policy.data.numbers]
+        tell(f"data: samples are shared by {', '.join(shares) or policy.data.shares}")
     for sentence in not_executed(policy, model.catalogue):
         tell(f"not executed by this version: {sentence}")
 

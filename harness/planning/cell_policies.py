@@ -11,6 +11,7 @@ from adabench.harness.errors import UsageError
 from adabench.harness.machine.namespaces import link_of
 from adabench.harness.planning.catalogue import catalogue_of, count_accesses
 from adabench.harness.planning.cell import Cell, data_key, usecase_of
+from adabench.harness.planning.dealing import dealt, with_whole_samples
 from adabench.harness.planning.policies import made_policy, refused
 from adabench.harness.plugins.registry import load_backend
 
@@ -61,6 +62,8 @@ class _Building:
             policy = made_policy(text, catalogue := self._catalogue(cell), resources)
         except AccessesMissing:
             policy = made_policy(text, catalogue := self._with_accesses(cell), resources)
+        if policy.data.numbers:
+            policy = self._dealt(cell, policy)
         backend = load_backend(cell.backend)()
         from adabench.backends.protocol import TakesPolicy
 
@@ -71,6 +74,18 @@ class _Building:
         else:
             for sentence in not_executed(policy, catalogue):
                 raise UsageError(f"{policy.source}: {sentence}")
+        return policy
+
+    def _dealt(self, cell: Cell, policy: Policy) -> Policy:
+        """With the shares that batches have in whole samples, if they can be dealt."""
+        from adabench.usecases.protocol import DataError
+
+        usecase = usecase_of(cell, self._seed)
+        try:
+            policy = with_whole_samples(policy, usecase.params.batch)
+            dealt(usecase, policy, cell.workers).loaders(0, cell.nodes * cell.workers)
+        except DataError as error:
+            raise UsageError(f"use case {cell.usecase!r}: {error}") from error
         return policy
 
     def _catalogue(self, cell: Cell) -> Catalogue:

@@ -27,6 +27,7 @@ from adabench.backends.protocol import (
     Unavailable,
 )
 from adabench.harness.machine.namespaces import address
+from adabench.harness.planning.dealing import dealt
 from adabench.harness.plugins.registry import load_backend, load_usecase
 from adabench.harness.trial.profile import Profile
 from adabench.harness.trial.spec import (
@@ -77,7 +78,9 @@ class Trial:
         backend = load_backend(self.spec.backend)()
         kind = load_usecase(self.spec.usecase)
         data = Path(self.spec.data) if self.spec.data is not None else None
-        usecase = kind(msgspec.convert(self.spec.params, kind.Params), data, self.spec.seed)
+        usecase: UseCase = kind(msgspec.convert(self.spec.params, kind.Params), data, self.spec.seed)
+        if self.spec.policy is not None:
+            usecase = dealt(usecase, Policy.parse(self.spec.policy), self.spec.workers)
         workers = [_Worker(self, backend, usecase, worker) for worker in range(self.spec.workers)]
         if len(workers) == 1:
             workers[0].run()

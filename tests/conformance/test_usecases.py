@@ -15,8 +15,9 @@ import torch
 from adabench.backends.protocol import Cluster, Unavailable
 from adabench.harness.checks.check_usecase import check_usecase
 from adabench.harness.plugins.registry import load_backend, load_usecase, names
+from adabench.usecases.batches import strided_share
 from adabench.usecases.placement import PLACEMENTS
-from adabench.usecases.protocol import Placed, Sampled, UseCase
+from adabench.usecases.protocol import Dealt, Placed, Sampled, UseCase
 from adaps import SAMPLING_SCHEMES
 from adaps._typing import SamplingScheme
 from tests.models.observer import Observer
@@ -189,6 +190,37 @@ def require_homes(usecase: Placed) -> None:
         together = torch.cat([home[table] for home in homes])
         assert len(together.unique()) == len(together) > 0
         assert 0 <= int(together.min()) <= int(together.max()) < len(parameters[table])
+
+
+@pytest.mark.parametrize("name", USECASES)
+def test_samples_are_dealt_in_proportion_to_batches(name: str) -> None:
+    usecase = usecase_of(name)
+    assert isinstance(usecase, Dealt)
+    batch = usecase.params.batch
+    sizes = (batch + batch // 2, batch, batch - batch // 2)
+    dealt = usecase.with_batches(sizes)
+    steps = [len(usecase.loaders(rank, 3).train) for rank in range(3)]  # type: ignore[arg-type]
+    assert [len(dealt.loaders(rank, 3).train) for rank in range(3)] == steps  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="2 workers: batches were dealt to 3"):
+        dealt.loaders(0, 2)
+    if name != "word2vec":  # whose samples are pairs of words, of which sentences have any number
+        first = [dealt.samples(next(iter(dealt.loaders(rank, 3).train))) for rank in range(3)]
+        assert first == list(sizes)
+    if isinstance(dealt, Placed) and isinstance(dealt, Dealt):
+        homes = [dealt.home_rows(rank, 3) for rank in range(3)]
+        for table in homes[0]:
+            together = torch.cat([home[table] for home in homes])
+            assert len(together.unique()) == len(together) > 0
+
+
+def test_shares_of_other_sizes_are_disjoint() -> None:
+    for sizes in ((3, 5), (1, 1, 6), (7,), (2, 2, 2)):
+        for count in (64, 100, 101):
+            shares = [strided_share(count, rank, sizes) for rank in range(len(sizes))]
+            together = np.concatenate(shares)
+            assert len(np.unique(together)) == len(together)
+            steps = {len(share) // size for share, size in zip(shares, sizes, strict=True)}
+            assert steps == {count // sum(sizes)}
 
 
 def first_batch(usecase: UseCase) -> Any:

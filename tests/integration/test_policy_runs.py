@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from adabench.results.store import list_sessions
-from adaps.policy import Policy
+from adaps.policy import DataSharing, Policy
 
 CTR = "ctr[rows=3000,vocabulary=100,dim=4,hidden=8,epochs=1]"
 POLICIES = ("static", "lapse", "uniform[technique=replication]")
@@ -43,7 +44,11 @@ def test_a_record_has_the_policy_and_counters_by_table(adabench: Any, tmp_path: 
 
 
 def test_a_policy_that_is_not_executed_starts_nothing(adabench: Any, tmp_path: Path) -> None:
-    done = adabench("run", "-u", CTR, "-b", "manual[policy=uneven]")
+    file = tmp_path / "fast.toml"
+    replace(Policy.uniform("static"), data=DataSharing("speed")).write(file)
+    done = adabench("run", "-u", CTR, "-b", f"manual[policy={file}]")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: backend 'manual': uneven: [data]: shares = 'speed' is not executed")
+    assert done.stderr.startswith(
+        f"error: backend 'manual': {file}: [data]: shares = 'speed' needs the speed"
+    )
     assert not (tmp_path / "adabench-results").exists()

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 import torch
 
-from adabench.backends.policies.protocol import Catalogue, Resources
+from adabench.backends.policies.protocol import Catalogue, Node, Resources
 from adabench.harness.planning.catalogue import catalogue_of, count_accesses
+from adabench.harness.planning.dealing import dealt
 from adabench.harness.planning.policies import policy_from
 from adabench.harness.plugins.registry import load_usecase, names
 from adaps.policy import DataSharing, Policy, Rule, Synchronization
@@ -43,6 +44,28 @@ def test_steps_together_are_those_of_one_process_under_every_builder(launch: Lau
     for number, ran in enumerate(cases):
         tables = [result["runs"][number]["tables"] for result in results]
         check_counters(Policy.parse(ran["policy"]), catalogue, tables)
+
+
+@pytest.mark.parametrize("usecase", ["ctr", "gcn"])
+def test_samples_count_alike_however_they_are_shared(launch: Launch, usecase: str) -> None:
+    catalogue = count_accesses(made(usecase), 2, epochs=1)
+    resources = Resources(node=(Node(speed=1.0), Node(speed=3.0)))
+    policies = [
+        replace(policy, synchronization=Synchronization(1), data=DataSharing((0.25, 0.75)))
+        for policy in (
+            policy_from(name, catalogue, resources) for name in ("uneven", "allreduce", "adaptive")
+        )
+    ]
+    cases = [case(usecase, "autoada-automatic", policy) for policy in policies]
+    results = launch(SESSIONS, 2, cases=cases)
+    expected = one_process(usecase, (0.25, 0.75))
+    for rank, losses in enumerate(expected):
+        for ran, trained in zip(cases, results[rank]["runs"], strict=True):
+            assert trained["losses"] == pytest.approx(losses, abs=1e-5), (rank, ran)
+    # As many samples with every worker counting alike are another training.
+    assert one_process(usecase, (0.25, 0.75), weights=(0.5, 0.5)) != [
+        pytest.approx(losses, abs=1e-4) for losses in expected
+    ]
 
 
 def check_counters(policy: Policy, catalogue: Catalogue, tables: list[dict[str, dict[str, float]]]) -> None:
@@ -155,7 +178,7 @@ def in_lockstep(name: str, catalogue: Catalogue) -> Policy:
     # So few accesses to so few rows that no row is hot by the usual threshold.
     policy = policy_from("nups[times=2]" if name == "nups" else name, catalogue, Resources.alike(2))
     assert name != "nups" or any(rule.rows is not None for rule in policy.rules)
-    return replace(policy, synchronization=Synchronization(1), data=DataSharing())
+    return replace(policy, synchronization=Synchronization(1))
 
 
 def made(name: str, params: dict[str, Any] | None = None) -> Any:
@@ -163,9 +186,12 @@ def made(name: str, params: dict[str, Any] | None = None) -> Any:
     return kind(msgspec.convert(params or PARAMS[name], kind.Params), None, 1)
 
 
-def one_process(name: str) -> list[list[float]]:
+def one_process(
+    name: str, shares: tuple[float, ...] = (0.5, 0.5), weights: tuple[float, ...] | None = None
+) -> list[list[float]]:
     """The losses of each worker's batches in one process that trains on both together."""
     usecase = made(name)
+    usecase = dealt(usecase, replace(Policy.uniform("static"), data=DataSharing(shares)), 1)
     model = usecase.model()
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     losses: list[list[float]] = [[], []]
@@ -173,7 +199,7 @@ def one_process(name: str) -> list[list[float]]:
     for batches in islice(zip(*loaders, strict=True), STEPS):
         found = [usecase.loss(model, batch) for batch in batches]
         optimizer.zero_grad()
-        torch.stack(found).mean().backward()
+        (torch.stack(found) * torch.tensor(weights or shares)).sum().backward()
         optimizer.step()
         for worker, loss in enumerate(found):
             losses[worker].append(loss.item())

@@ -31,7 +31,7 @@ def random_policy(random_: random.Random) -> Policy:
         rules,
         made_for,
         Synchronization(random_.choice([0, 1, 10, 2**63 - 1])),
-        DataSharing(random_.choice(["equal", "speed"])),
+        DataSharing(random_shares(random_) if random_.random() < 0.3 else random_.choice(["equal", "speed"])),
     )
 
 
@@ -64,9 +64,13 @@ def random_home(random_: random.Random) -> Home:
     if scheme == "with":
         return Home("with", table=random_text(random_))
     if scheme == "shares":
-        weights = [random_.random() for _ in range(random_.randrange(1, 9))]
-        return Home("shares", shares=tuple(weight / sum(weights) for weight in weights))
+        return Home("shares", shares=random_shares(random_))
     return Home("hash" if scheme == "hash" else "blocks")
+
+
+def random_shares(random_: random.Random) -> tuple[float, ...]:
+    weights = [1 - random_.random() for _ in range(random_.randrange(1, 9))]
+    return tuple(weight / sum(weights) for weight in weights)
 
 
 def random_text(random_: random.Random) -> str:

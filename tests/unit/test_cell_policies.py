@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from adabench.harness.errors import UsageError
-from adabench.harness.planning.cell import Cell
+from adabench.harness.planning.cell import Cell, usecase_of
+from adabench.harness.planning.dealing import dealt, with_whole_samples
 from adabench.harness.planning.plan import cells_of
 from adabench.harness.planning.study import load_study
-from adaps.policy import Home, MadeFor, Policy, RowSelection, Rule
+from adaps.policy import DataSharing, Home, MadeFor, Policy, PolicyError, RowSelection, Rule
 
 CTR = "ctr[rows=2000,vocabulary=100,dim=4,hidden=8]"
 
@@ -95,12 +100,57 @@ def test_a_policy_for_another_model_or_cluster_is_refused(tmp_path: Path) -> Non
         ("nup", "backend 'manual': unknown policy, neither a file nor a builder, 'nup': did you mean 'nups'"),
         ("nups[tims=3]", "unknown parameter of builder 'nups' 'tims': did you mean 'times'"),
         ("gone.toml", "backend 'manual': gone.toml: no such file or directory"),
-        ("uneven", r"backend 'manual': uneven: \[data\]: shares = 'speed' is not executed"),
     ],
 )
 def test_what_is_wrong_or_not_executed_is_refused_before_anything_starts(policy: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         planned(f"manual[policy={policy}]")
+
+
+def shared(tmp_path: Path, shares: str | tuple[float, ...]) -> str:
+    file = tmp_path / "shared.toml"
+    Policy("shared", [Rule("*")], data=DataSharing(shares)).write(file)
+    return f"manual[policy={file}]"
+
+
+def test_shares_of_the_data_are_those_of_whole_samples(tmp_path: Path) -> None:
+    (uneven,) = planned("manual[policy=uneven]")
+    assert policy_of(uneven).data.shares == (0.5, 0.5)  # the nodes of a run count as alike
+    (cell,) = planned(shared(tmp_path, (0.7, 0.3)), usecases=f"{CTR[:-1]},batch=64]")
+    assert policy_of(cell).data.shares == (90 / 128, 38 / 128)
+    (cell,) = planned(shared(tmp_path, (0.7, 0.3)), workers="2", usecases=f"{CTR[:-1]},batch=64]")
+    sizes = dealt(usecase_of(cell, 1), policy_of(cell), 2)._batches  # type: ignore[attr-defined]
+    assert sizes == (90, 90, 38, 38)
+
+
+@pytest.mark.parametrize("step", [2, 3, 7, 100, 128, 4097])
+def test_whole_samples_make_shares_that_make_them_again(step: int) -> None:
+    random_ = random.Random(step)
+    for _ in range(100):
+        cuts = [random_.random() + 0.3 for _ in range(random_.randrange(1, 9))]
+        policy = Policy("a", [Rule("*")], data=DataSharing(tuple(cut / sum(cuts) for cut in cuts)))
+        try:
+            once = with_whole_samples(policy, step)
+        except PolicyError:
+            assert step < 8
+            continue
+        assert with_whole_samples(once, step) == once
+        for given, found in zip(policy.data.numbers, once.data.numbers, strict=True):
+            assert abs(given - found) * step * len(cuts) < 1
+
+
+def test_shares_that_cannot_be_dealt_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"shared\.toml: \[data\]: shares = 'speed' needs the speed of each"):
+        planned(shared(tmp_path, "speed"))
+    with pytest.raises(UsageError, match=r"\[data\]: shares has 2 numbers for 3 nodes; give one each"):
+        planned(shared(tmp_path, (0.5, 0.5)), "3")
+    with pytest.raises(UsageError, match=r"share 0\.001 of node 1 is less than one of the 128 samples of a"):
+        planned(shared(tmp_path, (0.999, 0.001)), usecases=f"{CTR[:-1]},batch=64]")
+    policy = Policy("a", [Rule("*")], data=DataSharing((0.75, 0.25)))
+    plain: Any = SimpleNamespace(name="plain")
+    with pytest.raises(PolicyError, match="differ, and use case 'plain' deals equal ones only: leave it 'eq"):
+        dealt(plain, policy, 1)
+    assert dealt(plain, replace(policy, data=DataSharing((0.5, 0.5))), 1) is plain
 
 
 def test_what_a_cell_has_beside_its_policy_is_looked_at() -> None:

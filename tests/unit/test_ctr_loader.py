@@ -21,7 +21,7 @@ def numbered(count: int) -> Split:
 
 
 def shuffled(count: int, batch: int, seed: int, share: int, shares: int) -> ShuffledBatches:
-    return ShuffledBatches(strided_share(count, share, shares, batch), batch, seed, share)
+    return ShuffledBatches(strided_share(count, share, [batch] * shares), batch, seed, share)
 
 
 def epoch(batches: ShuffledBatches) -> list[int]:

@@ -77,7 +77,7 @@ def test_what_builders_decide() -> None:
     assert rules("static") == [Rule("*", technique="static")]
     assert rules("partitioned") == [Rule("*", technique="static", home=Home("blocks"))]
     assert rules("uneven") == [Rule("*", technique="static", home=Home("shares", shares=(0.75, 0.25)))]
-    assert policy_from("uneven", MEASURED, NODES).data.shares == "speed"
+    assert policy_from("uneven", MEASURED, NODES).data.shares == (0.75, 0.25)
     assert rules("lapse") == [Rule("*", technique="relocation")]
     assert rules("uniform[technique=replication]") == [Rule("*", technique="replication")]
     assert rules("adaptive") == [Rule("*", technique="adaptive")]
@@ -309,7 +309,7 @@ shares = "speed"
         *(
             "wire of mlp.0.weight has no effect beside technique 'allreduce'",
             "home with of wide.weight",
-            "shares = 'speed'",
+            "shares = 'speed' needs the speed of each node",
         ),
     )
     assert len(said) == len(expected)

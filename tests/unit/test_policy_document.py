@@ -106,6 +106,15 @@ shares = "speed"
             'format = 1\nname = "a"' + REST + '[data]\nshares = "sped"',
             r"shares 'sped' .*did you mean 'speed'",
         ),
+        (
+            'format = 1\nname = "a"' + REST + "[data]\nshares = [0.5, 0.4]",
+            r"\[data\]: shares add up to 0.9; they must add up to 1",
+        ),
+        (
+            'format = 1\nname = "a"' + REST + "[data]\nshares = [1.0, 0.0]",
+            r"\[data\]: shares holds 0 for node 1; every node needs samples",
+        ),
+        ('format = 1\nname = "a"' + REST + "[data]\nshares = 3", "shares 3 .* or a list of numbers"),
         ('format = 1\nname = "a"' + REST + '[made_for]\nparameters = "sha256:12"', "64 hexadecimal digits"),
         ('format = 1\nname = "a"' + REST + "[made_for]\nnodes = 0", "nodes is 0"),
     ],

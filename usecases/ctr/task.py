@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from adabench.usecases.batches import OrderedBatches, ShuffledBatches, batch_loader
+from adabench.usecases.batches import DealsBatches, OrderedBatches, ShuffledBatches, batch_loader
 from adabench.usecases.checked import require_choice, require_positive, require_sizes
 from adabench.usecases.ctr.data import load
 from adabench.usecases.ctr.loader import Batch, Split
@@ -64,7 +64,7 @@ class CtrParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
         require_choice(self, {"optimizer": OPTIMIZERS, "placement": PLACEMENTS})
 
 
-class CtrUseCase:
+class CtrUseCase(DealsBatches):
     """Predicts whether an advertisement is clicked. See `adabench.usecases.ctr.data` for what `data` may be.
 
     The seed decides the initial weights and the order of the data, not the data themselves.
@@ -108,8 +108,9 @@ class CtrUseCase:
         return make_optimizer(model, self._params.lr, self._params.optimizer)
 
     def loaders(self, rank: int, world: int) -> Loaders:
-        data, batch = self._data, self._params.batch
-        shuffled = ShuffledBatches(self._placement.share(rank, world), batch, self._seed, rank)
+        sizes = self._sizes(rank, world)
+        data = self._data
+        shuffled = ShuffledBatches(self._placement.share(rank, world, sizes), sizes[rank], self._seed, rank)
         return Loaders(
             batch_loader(data.train, shuffled), self._in_order(data.valid), self._in_order(data.test)
         )
@@ -140,7 +141,7 @@ class CtrUseCase:
 
     def home_rows(self, rank: int, world: int) -> dict[str, Tensor]:
         """The rows that worker `rank` reads most; none if samples are dealt at random."""
-        homes = self._placement.home_rows(rank, world)
+        homes = self._placement.home_rows(rank, world, self._sizes(rank, world))
         return dict.fromkeys(self._tables, homes["deep.weight"]) if homes else {}
 
     @property

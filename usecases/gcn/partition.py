@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -37,19 +38,20 @@ class Partition:
     ----------
     part : int64 (nodes,)
         The worker whose neighbourhood each node is in.
-    training : int64 (workers, training nodes // workers)
-        Each worker's training nodes, ascending. Where the workers do not divide the number of training nodes,
-        the remainder, fewer nodes than there are workers, is left out.
+    training : list of int64 arrays
+        Each worker's training nodes, ascending: as many as its batch is large, in proportion. Equal batches
+        have equally many; where they do not divide the training nodes, the remainder, fewer nodes than there
+        are workers, is left out.
     """
 
     part: NDArray[np.int64]
-    training: NDArray[np.int64]
+    training: list[NDArray[np.int64]]
 
 
 def partition(
     graph: Graph,
     training: NDArray[np.int64],
-    workers: int,
+    sizes: Sequence[int],
     method: Method,
     seed: int,
     cache: Path | None = None,
@@ -60,8 +62,8 @@ def partition(
     ----------
     graph : Graph
     training : int64 (training nodes,)
-    workers : int
-        Parts, at least 1.
+    sizes : sequence of int
+        Training nodes of a step of each worker, at least 1.
     method : "metis", "random" or "contiguous"
         METIS cuts few edges while it balances training nodes (Karypis and Kumar, SIAM J. Sci. Comput. 20,
         1998); the others ignore edges and divide at random or by node id.
@@ -75,55 +77,71 @@ def partition(
     DataError
         If there are fewer training nodes than workers.
     """
+    workers = len(sizes)
     if len(training) < workers:
         raise DataError(
             f"{len(training)} training nodes cannot be shared among {workers} workers: "
             "each needs at least one; use fewer workers or a larger graph"
         )
     if workers == 1:
-        return Partition(np.zeros(graph.num_nodes, dtype=np.int64), np.sort(training)[None, :])
+        return Partition(np.zeros(graph.num_nodes, dtype=np.int64), [np.sort(training)])
     if method == "metis":
-        part = _cached_metis(graph, training, workers, seed, cache or _default_cache())
+        part = _cached_metis(graph, training, sizes, seed, cache or _default_cache())
     else:
-        part = _by_rank(graph.num_nodes, training, workers, seed if method == "random" else None)
-    return _balance(graph, training, workers, part)
+        part = _by_rank(graph.num_nodes, training, sizes, seed if method == "random" else None)
+    return _balance(graph, training, lengths_of(len(training), sizes), part)
+
+
+def lengths_of(count: int, sizes: Sequence[int]) -> list[int]:
+    """How many of `count` training nodes each worker has, if those of a step are `sizes`.
+
+    They are such that all make equally many steps, the last of which may be a smaller one.
+    """
+    steps, left = divmod(count, sum(sizes))
+    spare = left - len(sizes)
+    last = [1 + spare * size // sum(sizes) if spare >= 0 else 0 for size in sizes]
+    return [steps * size + more for size, more in zip(sizes, last, strict=True)]
 
 
 def _by_rank(
-    num_nodes: int, training: NDArray[np.int64], workers: int, seed: int | None
+    num_nodes: int, training: NDArray[np.int64], sizes: Sequence[int], seed: int | None
 ) -> NDArray[np.int64]:
-    """Equal shares of the training nodes and of the others, by id or, with a seed, in random order."""
+    """Shares of the training nodes and of the others, by id or, with a seed, in random order."""
+    ends = np.cumsum(sizes)
     part = np.empty(num_nodes, dtype=np.int64)
     others = np.setdiff1d(np.arange(num_nodes), training)
     rng = None if seed is None else np.random.default_rng(seed)
     for nodes in (np.sort(training), others):
         order = nodes if rng is None else rng.permutation(nodes)
-        part[order] = np.arange(len(order)) * workers // max(len(order), 1)
+        turns = np.arange(len(order)) * ends[-1] // max(len(order), 1)
+        part[order] = np.searchsorted(ends, turns, side="right")
     return part
 
 
-def _balance(graph: Graph, training: NDArray[np.int64], workers: int, part: NDArray[np.int64]) -> Partition:
+def _balance(
+    graph: Graph, training: NDArray[np.int64], lengths: list[int], part: NDArray[np.int64]
+) -> Partition:
     """Move training nodes out of parts with too many, those first that have most neighbours where they go."""
     part = part.copy()
-    share = len(training) // workers
+    workers, wanted = len(lengths), np.array(lengths)
     counts = np.bincount(part[training], minlength=workers)
-    surplus = training[(counts > share)[part[training]]]
+    surplus = training[(counts > wanted)[part[training]]]
     neighbours = _neighbours_by_part(graph, surplus, part, workers)
     gains = neighbours - neighbours[np.arange(len(surplus)), part[surplus]][:, None]
     candidates = np.argsort(-gains, axis=None, kind="stable")
-    missing = int(np.maximum(share - counts, 0).sum())
+    missing = int(np.maximum(wanted - counts, 0).sum())
     for node, target in zip(*np.unravel_index(candidates, gains.shape), strict=True):
         if missing == 0:
             break
         origin = part[surplus[node]]
         # A node that has moved is no longer in a part that had too many.
-        if counts[target] < share < counts[origin]:
+        if counts[target] < wanted[target] and counts[origin] > wanted[origin]:
             counts[origin] -= 1
             counts[target] += 1
             missing -= 1
             part[surplus[node]] = target
-    shares = [np.sort(training[part[training] == worker])[:share] for worker in range(workers)]
-    return Partition(part, np.stack(shares))
+    shares = [np.sort(training[part[training] == worker])[: lengths[worker]] for worker in range(workers)]
+    return Partition(part, shares)
 
 
 def _neighbours_by_part(
@@ -142,9 +160,11 @@ def _neighbours_by_part(
 
 
 def _cached_metis(
-    graph: Graph, training: NDArray[np.int64], workers: int, seed: int, cache: Path
+    graph: Graph, training: NDArray[np.int64], sizes: Sequence[int], seed: int, cache: Path
 ) -> NDArray[np.int64]:
-    identity = f"{graph.fingerprint} {workers} {seed} {TRAINING_WEIGHT}:{OTHER_WEIGHT} {version('pymetis')} "
+    workers = len(sizes)
+    who = workers if _are_equal(sizes) else ",".join(map(str, sizes))
+    identity = f"{graph.fingerprint} {who} {seed} {TRAINING_WEIGHT}:{OTHER_WEIGHT} {version('pymetis')} "
     key = hashlib.sha256(identity.encode() + training.tobytes()).hexdigest()
     file = cache / f"metis-{workers}-{key[:32]}.npz"
     try:
@@ -155,7 +175,7 @@ def _cached_metis(
         pass
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         logger.warning("%s: not a readable partition (%s); it is computed again", file, error)
-    part = _metis(graph, training, workers, seed)
+    part = _metis(graph, training, sizes, seed)
     try:
         _store(file, part)
     except OSError as error:
@@ -163,16 +183,24 @@ def _cached_metis(
     return part
 
 
-def _metis(graph: Graph, training: NDArray[np.int64], workers: int, seed: int) -> NDArray[np.int64]:
+def _metis(graph: Graph, training: NDArray[np.int64], sizes: Sequence[int], seed: int) -> NDArray[np.int64]:
     import pymetis
 
     weights = np.full(graph.num_nodes, OTHER_WEIGHT)
     weights[training] = TRAINING_WEIGHT
     adjacency = pymetis.CSRAdjacency(graph.indptr, graph.indices)
     _, part = pymetis.part_graph(
-        workers, adjacency=adjacency, vweights=weights.tolist(), options=pymetis.Options(seed=seed % 2**31)
+        len(sizes),
+        adjacency=adjacency,
+        vweights=weights.tolist(),
+        tpwgts=None if _are_equal(sizes) else [size / sum(sizes) for size in sizes],
+        options=pymetis.Options(seed=seed % 2**31),
     )
     return np.asarray(part, dtype=np.int64)
+
+
+def _are_equal(sizes: Sequence[int]) -> bool:
+    return len(set(sizes)) == 1
 
 
 def _store(file: Path, part: NDArray[np.int64]) -> None:

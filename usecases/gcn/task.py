@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from torch_geometric.loader import NodeLoader
 from torch_geometric.sampler import BaseSampler
 
-from adabench.usecases.batches import require_worker
+from adabench.usecases.batches import DealsBatches
 from adabench.usecases.checked import require_choice, require_positive, require_sizes
 from adabench.usecases.gcn.graph import random_split
 from adabench.usecases.gcn.load import load
@@ -65,7 +65,7 @@ class GcnParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
         require_choice(self, {"sampler": ("native", "pyg"), "partition": METHODS})
 
 
-class GcnUseCase:
+class GcnUseCase(DealsBatches):
     """Predicts the class of a node from its neighbourhood; nodes have no features but those that are learned.
 
     The seed decides the initial weights, the order of the data, the neighbours drawn, METIS's choices and,
@@ -83,7 +83,7 @@ class GcnUseCase:
         self._seed = seed
         self._graph = load(params.graph, data)
         self._split = self._graph.split or random_split(self._graph.labels, seed)
-        self._partitions: dict[int, Partition] = {}  # by number of workers
+        self._partitions: dict[tuple[int, ...], Partition] = {}  # by the sizes of their batches
         self._data = Data(
             edge_index=torch.from_numpy(self._graph.edge_index),
             y=torch.from_numpy(self._graph.labels),
@@ -109,8 +109,9 @@ class GcnUseCase:
     def loaders(self, rank: int, world: int) -> Loaders:
         training = torch.from_numpy(self._partition(rank, world).training[rank])
         shuffle, batch = torch.Generator().manual_seed(self._seed * world + rank), self._params.batch
+        own = self._sizes(rank, world)[rank]
         return Loaders(
-            self._loader(training, batch, shuffle=True, generator=shuffle),
+            self._loader(training, own, shuffle=True, generator=shuffle),
             self._loader(torch.from_numpy(self._split.valid), max(batch, EVALUATION_BATCH)),
             self._loader(torch.from_numpy(self._split.test), max(batch, EVALUATION_BATCH)),
         )
@@ -153,12 +154,12 @@ class GcnUseCase:
         return {"embedding.weight": (part == rank).nonzero().flatten()}
 
     def _partition(self, rank: int, world: int) -> Partition:
-        require_worker(rank, world)
-        if world not in self._partitions:
-            self._partitions[world] = partition(
-                self._graph, self._split.train, world, self._params.partition, self._seed
+        sizes = self._sizes(rank, world)
+        if sizes not in self._partitions:
+            self._partitions[sizes] = partition(
+                self._graph, self._split.train, sizes, self._params.partition, self._seed
             )
-        return self._partitions[world]
+        return self._partitions[sizes]
 
     def _loader(self, nodes: Tensor, batch: int, **order: Any) -> NodeLoader:
         return NodeLoader(self._data, self._sampler(), input_nodes=nodes, batch_size=batch, **order)

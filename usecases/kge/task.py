@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset
 
 from adabench.usecases.batches import (
+    DealsBatches,
     Draw,
     OrderedBatches,
     ShuffledBatches,
@@ -101,7 +102,7 @@ class Queries(NamedTuple):
     heads: Tensor
 
 
-class KgeUseCase:
+class KgeUseCase(DealsBatches):
     """Learns to score true triples above corrupted ones. See `adabench.usecases.kge.read` for `data`.
 
     The loss is the cross-entropy of finding a triple's tail among it and the entities drawn, and its head
@@ -148,9 +149,10 @@ class KgeUseCase:
         return make_optimizer(model, self._params.lr)
 
     def loaders(self, rank: int, world: int) -> Loaders:
+        sizes = self._sizes(rank, world)
         graph, params = self._graph, self._params
         train = CorruptedTriples(graph.train, graph.sizes.entities, params.negatives)
-        shuffled = ShuffledBatches(self._placement.share(rank, world), params.batch, self._seed, rank)
+        shuffled = ShuffledBatches(self._placement.share(rank, world, sizes), sizes[rank], self._seed, rank)
         return Loaders(batch_loader(train, shuffled), self._in_order(graph.valid), self._in_order(graph.test))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -197,7 +199,8 @@ class KgeUseCase:
     def samples(self, batch: Batch) -> int:
         return len(batch.triples)
 
-    def draws(self) -> Draws:
+    def draws(self, rank: int = 0) -> Draws:
+        del rank  # all triples of a batch have the same ones
         return Draws("entities.weight", self._params.negatives)
 
     def with_drawn(self, batch: Batch, rows: Tensor) -> Batch:
@@ -205,7 +208,7 @@ class KgeUseCase:
 
     def home_rows(self, rank: int, world: int) -> dict[str, Tensor]:
         """The rows that worker `rank`'s triples read most; none if triples are dealt at random."""
-        return self._placement.home_rows(rank, world)
+        return self._placement.home_rows(rank, world, self._sizes(rank, world))
 
     def _in_order(self, triples: NDArray[np.int32]) -> Iterable[Queries]:
         at_once = min(512, max(1, SCORES_AT_ONCE // self._graph.sizes.entities))

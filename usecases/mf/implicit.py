@@ -13,7 +13,14 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 from torch.utils.data import Dataset
 
-from adabench.usecases.batches import Draw, OrderedBatches, ShuffledBatches, batch_loader, generator_of
+from adabench.usecases.batches import (
+    DealsBatches,
+    Draw,
+    OrderedBatches,
+    ShuffledBatches,
+    batch_loader,
+    generator_of,
+)
 from adabench.usecases.checked import require_sizes
 from adabench.usecases.mf.data import load, split
 from adabench.usecases.mf.model import Estimates, MatrixFactorization
@@ -82,7 +89,7 @@ class RankedUsers(NamedTuple):
     wanted: Tensor
 
 
-class MfImplicitUseCase:
+class MfImplicitUseCase(DealsBatches):
     """Learns to rank what a user likes above what was drawn at random (BPR, Rendle et al., UAI 2009).
 
     The seed decides the initial weights, the order of the data and the items drawn, not the data themselves
@@ -135,9 +142,10 @@ class MfImplicitUseCase:
         return make_optimizer(model, self._params.lr, self._params.optimizer)
 
     def loaders(self, rank: int, world: int) -> Loaders:
+        sizes = self._sizes(rank, world)
         block, params = self._ratings.block, self._params
-        own = self._train[self._placement.share(rank, world)]
-        share = ShuffledBatches(own, params.batch, self._seed, rank)
+        own = self._train[self._placement.share(rank, world, sizes)]
+        share = ShuffledBatches(own, sizes[rank], self._seed, rank)
         liked = LikedRows(block.users, block.items, self._ratings.items, params.negatives)
         train, valid, test = self._items
         ranked = [HeldOut([train], valid), HeldOut([train, valid], test)]
@@ -173,8 +181,9 @@ class MfImplicitUseCase:
     def samples(self, batch: Batch) -> int:
         return len(batch.users)
 
-    def draws(self) -> Draws:
-        return Draws("items.weight", self._params.batch * self._params.negatives)
+    def draws(self, rank: int = 0) -> Draws:
+        batch = self._batches[rank] if self._batches else self._params.batch
+        return Draws("items.weight", batch * self._params.negatives)
 
     def with_drawn(self, batch: Batch, rows: Tensor) -> Batch:
         drawn = rows.view(len(batch.users), len(rows) // len(batch.users))
@@ -182,7 +191,7 @@ class MfImplicitUseCase:
 
     def home_rows(self, rank: int, world: int) -> dict[str, Tensor]:
         """The rows that worker `rank`'s ratings read most; none if they are dealt at random."""
-        return self._placement.home_rows(rank, world)
+        return self._placement.home_rows(rank, world, self._sizes(rank, world))
 
     def _in_order(self, users: HeldOut) -> Iterable[RankedUsers]:
         return batch_loader(users, OrderedBatches(users.numbers, USERS_AT_ONCE))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import Dataset
 
-from adabench.usecases.batches import Draw, OrderedBatches, ShuffledBatches, batch_loader
+from adabench.usecases.batches import DealsBatches, Draw, OrderedBatches, ShuffledBatches, batch_loader
 from adabench.usecases.checked import require_choice, require_positive, require_sizes, require_weight
 from adabench.usecases.mf.data import FOLDS, Ratings, load, split
 from adabench.usecases.mf.model import Estimates, MatrixFactorization
@@ -89,7 +89,7 @@ class RatingRows(Dataset[Batch]):
         return Batch(users.long(), items.long(), ratings)
 
 
-class MfUseCase:
+class MfUseCase(DealsBatches):
     """Predicts what a user would rate an item. See `adabench.usecases.mf.read` for what `data` may be.
 
     The seed decides the initial weights and the order of the data, not the data themselves or their splits.
@@ -135,9 +135,10 @@ class MfUseCase:
         return make_optimizer(model, self._params.lr, self._params.optimizer)
 
     def loaders(self, rank: int, world: int) -> Loaders:
+        sizes = self._sizes(rank, world)
         rows, batch = RatingRows(self._ratings.block), self._params.batch
-        share = self._split.train[self._placement.share(rank, world)]
-        train = ShuffledBatches(share, batch, self._seed, rank)
+        share = self._split.train[self._placement.share(rank, world, sizes)]
+        train = ShuffledBatches(share, sizes[rank], self._seed, rank)
         valid, test = (OrderedBatches(part, max(batch, EVALUATION_BATCH)) for part in self._split[1:])
         return Loaders(*(batch_loader(rows, batches) for batches in (train, valid, test)))
 
@@ -171,7 +172,7 @@ class MfUseCase:
 
     def home_rows(self, rank: int, world: int) -> dict[str, Tensor]:
         """The rows that worker `rank`'s ratings read most; none if ratings are dealt at random."""
-        return self._placement.home_rows(rank, world)
+        return self._placement.home_rows(rank, world, self._sizes(rank, world))
 
 
 def placement_of(ratings: Ratings, numbers: NDArray[np.int64], params: FactorParams) -> SamplePlacement:

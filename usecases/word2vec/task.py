@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from adabench.usecases.batches import OrderedBatches, ShuffledBatches, batch_loader, strided_share
+from adabench.usecases.batches import (
+    DealsBatches,
+    OrderedBatches,
+    ShuffledBatches,
+    batch_loader,
+    strided_share,
+)
 from adabench.usecases.checked import require_positive, require_sizes, require_weight
 from adabench.usecases.negatives import Weighted
 from adabench.usecases.optimizers import make_optimizer
@@ -63,7 +69,7 @@ class Word2VecParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         require_weight(self, ("sample",))
 
 
-class Word2VecUseCase:
+class Word2VecUseCase(DealsBatches):
     """Learns which words stand near each other (Mikolov et al., NIPS 2013).
 
     See `adabench.usecases.word2vec.read` for what `data` may be. The seed decides the initial vectors, the
@@ -100,8 +106,9 @@ class Word2VecUseCase:
 
     def loaders(self, rank: int, world: int) -> Loaders:
         text, batch = self.text, self._params.batch
-        share = strided_share(text.train.size, rank, world, batch, "sentences")
-        shuffled = ShuffledBatches(share, batch, self._seed, rank)
+        sizes = self._sizes(rank, world)
+        share = strided_share(text.train.size, rank, sizes, "sentences")
+        shuffled = ShuffledBatches(share, sizes[rank], self._seed, rank)
         in_order = (
             batch_loader(self._windows(split), OrderedBatches(np.arange(split.size), batch))
             for split in (text.valid, text.test)

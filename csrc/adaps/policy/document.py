@@ -18,6 +18,8 @@ from adaps.policy.fields import (
     Home,
     PolicyError,
     RowSelection,
+    checked_shares,
+    toml_numbers,
     toml_string,
 )
 from adaps.policy.matching import Managed, check_fit, managed, matches, resolve_hottest
@@ -31,6 +33,7 @@ __all__ = ["FORMAT", "DataSharing", "MadeFor", "Policy", "Rule", "Synchronizatio
 
 FORMAT = 1
 """Of the documents that this version reads and writes."""
+SHARES_EQUAL, SHARES_BY_SPEED = "equal", "speed"
 _LARGEST = 2**63 - 1
 
 
@@ -145,14 +148,43 @@ class DataSharing:
 
     Attributes
     ----------
-    shares : "equal" or "speed"
-        Equal numbers, or in proportion to the speed of each worker's node.
+    shares : "equal", "speed", or sequence of float
+        Equal numbers; in proportion to the speed of each worker's node, which is to be replaced by numbers
+        where speeds are known; or each node's part of the samples of a step. These add up to 1.
     """
 
-    shares: str = "equal"
+    shares: str | Sequence[float] = "equal"
 
     def __post_init__(self) -> None:
-        _one_of("shares", self.shares, ("equal", "speed"))
+        if isinstance(self.shares, str) or not isinstance(self.shares, Sequence):
+            _one_of("shares", self.shares, (SHARES_EQUAL, SHARES_BY_SPEED), " or a list of numbers")
+            return
+        numbers = checked_shares("shares", self.shares)
+        if 0.0 in numbers:
+            raise PolicyError(f"shares holds 0 for node {numbers.index(0.0)}; every node needs samples")
+        object.__setattr__(self, "shares", numbers)
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """Each node's part; empty unless it is given by numbers."""
+        return () if isinstance(self.shares, str) else tuple(self.shares)
+
+    def check(self, nodes: int) -> None:
+        """Raise `PolicyError` if the numbers are not those of so many nodes.
+
+        Parameters
+        ----------
+        nodes : int
+            Of the cluster.
+        """
+        if self.numbers and len(self.numbers) != nodes:
+            raise PolicyError(
+                f"[data]: shares has {len(self.numbers)} numbers for {nodes} nodes; give one each"
+            )
+
+    def text(self) -> str:
+        """As TOML says it."""
+        return toml_string(self.shares) if isinstance(self.shares, str) else toml_numbers(self.shares)
 
 
 @dataclass(frozen=True)
@@ -287,7 +319,7 @@ class Policy:
             parts.append("\n".join(lines))
         parts += [rule.text() for rule in self.rules]
         parts.append(f"[synchronization]\nevery = {self.synchronization.every}")
-        parts.append(f"[data]\nshares = {toml_string(self.data.shares)}")
+        parts.append(f"[data]\nshares = {self.data.text()}")
         return "\n\n".join(parts) + "\n"
 
     def write(self, path: str | os.PathLike[str]) -> None:
@@ -333,6 +365,7 @@ class Policy:
                 )
         try:
             check_fit(self.rules, catalogue, nodes, self.folder)
+            self.data.check(nodes)
         except PolicyError as error:
             raise PolicyError(f"{self.source}: {error}") from error
 
@@ -378,7 +411,7 @@ class Policy:
                     return number
         raise AssertionError("the last rule matches all")
 
-    def resolved(self, catalogue: Catalogue) -> Policy:
+    def resolved(self, catalogue: Catalogue, speed_shares: Sequence[float] | None = None) -> Policy:
         """The policy with ranges in place of all other rows, and made for this catalogue's parameters.
 
         So it needs no file and no access counts any more.
@@ -387,6 +420,8 @@ class Policy:
         ----------
         catalogue : Catalogue
             With access counts, if a rule asks for the hottest rows.
+        speed_shares : sequence of float, optional
+            Each node's part of the speed of all, where that is known: put in the place of `data`'s "speed".
 
         Raises
         ------
@@ -409,7 +444,10 @@ class Policy:
             except PolicyError as error:
                 raise type(error)(f"{self.source}: rule {number}: {error}") from error
         nodes = None if self.made_for is None else self.made_for.nodes
-        return replace(self, rules=tuple(rules), made_for=MadeFor(catalogue.sha256, nodes))
+        data = self.data
+        if speed_shares is not None and data.shares == SHARES_BY_SPEED:
+            data = DataSharing(tuple(speed_shares))
+        return replace(self, rules=tuple(rules), made_for=MadeFor(catalogue.sha256, nodes), data=data)
 
 
 def _policy(document: Mapping[str, Any]) -> Policy:

@@ -23,6 +23,8 @@ __all__ = [
     "Home",
     "PolicyError",
     "RowSelection",
+    "checked_shares",
+    "toml_numbers",
     "toml_string",
 ]
 
@@ -79,7 +81,7 @@ class Home:
         if self.table is not None and (not isinstance(self.table, str) or not self.table):
             raise PolicyError(f"home with is {self.table!r}; it must be a table's qualified name")
         if self.shares is not None:
-            object.__setattr__(self, "shares", _checked_shares(self.shares))
+            object.__setattr__(self, "shares", checked_shares("home shares", self.shares))
 
     @classmethod
     def of(cls, value: Any) -> Home:
@@ -119,7 +121,7 @@ class Home:
         if self.node is not None:
             return f"{{ node = {self.node} }}"
         if self.shares is not None:
-            return f"{{ shares = [{', '.join(repr(float(share)) for share in self.shares)}] }}"
+            return f"{{ shares = {toml_numbers(self.shares)} }}"
         if self.table is not None:
             return f"{{ with = {toml_string(self.table)} }}"
         return toml_string(self.scheme)
@@ -285,6 +287,21 @@ def toml_string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
+def toml_numbers(numbers: Iterable[float]) -> str:
+    """An array of TOML."""
+    return f"[{', '.join(repr(float(number)) for number in numbers)}]"
+
+
+def checked_shares(what: str, shares: Sequence[Any]) -> tuple[float, ...]:
+    """Numbers of 0 or more that add up to 1; raises `PolicyError`, which names `what`, if they are others."""
+    for share in shares:
+        if not _is_number(share) or share < 0:
+            raise PolicyError(f"{what} holds {share!r}; each must be a number of 0 or more")
+    if not shares or abs(sum(shares) - 1) > _TOLERANCE:
+        raise PolicyError(f"{what} add up to {sum(shares):.6g}; they must add up to 1")
+    return tuple(float(share) for share in shares)
+
+
 def _unknown(what: str, value: object, valid: Iterable[str]) -> str:
     known = list(valid)
     return f"{what} {value!r} does not exist{_checks.nearest(value, known)}; valid are {', '.join(known)}"
@@ -296,15 +313,6 @@ def _is_int(value: object) -> bool:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
-
-
-def _checked_shares(shares: Sequence[Any]) -> tuple[float, ...]:
-    for share in shares:
-        if not _is_number(share) or share < 0:
-            raise PolicyError(f"home shares holds {share!r}; each must be a number of 0 or more")
-    if not shares or abs(sum(shares) - 1) > _TOLERANCE:
-        raise PolicyError(f"home shares add up to {sum(shares):.6g}; they must add up to 1")
-    return tuple(float(share) for share in shares)
 
 
 def _checked_ranges(ranges: Any) -> tuple[tuple[int, int], ...]:

@@ -5,7 +5,7 @@ never ignored.
 from __future__ import annotations
 
 from adaps.policy.catalogue import Catalogue
-from adaps.policy.document import Policy, Rule
+from adaps.policy.document import SHARES_BY_SPEED, Policy, Rule
 
 __all__ = ["left_to_training", "not_executed"]
 
@@ -31,6 +31,11 @@ def left_to_training(policy: Policy, catalogue: Catalogue) -> list[str]:
         found.append(
             f"[synchronization]: every = {policy.synchronization.every} is for the code that trains, "
             "which a node does not; give the policy to autoada"
+        )
+    if policy.data.numbers:
+        found.append(
+            f"[data]: shares = {policy.data.text()} is for the code that trains, whose gradients count by "
+            "them; give the policy to autoada"
         )
     return found
 
@@ -79,6 +84,9 @@ def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
             found.append(f"rule {number}: home with of {numbers[number]} is not executed yet")
         if rule.exchange != "auto":
             found.append(f"rule {number}: exchange = {rule.exchange} is not executed yet; leave it 'auto'")
-    if policy.data.shares != "equal":
-        found.append(f"[data]: shares = {policy.data.shares!r} is not executed yet; leave it 'equal'")
+    if policy.data.shares == SHARES_BY_SPEED:
+        found.append(
+            f"[data]: shares = {SHARES_BY_SPEED!r} needs the speed of each node: `adabench policy build FILE "
+            "--resources …` replaces it by numbers"
+        )
     return found

@@ -13,6 +13,7 @@ import torch
 
 import adaps
 from adabench.backends.protocol import Cluster
+from adabench.harness.planning.dealing import dealt
 from adabench.harness.plugins.registry import load_backend, load_usecase
 from tests.integration.guarantees.common import RANK, arguments, report
 
@@ -31,7 +32,7 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
 
     policy = adaps.Policy.parse(case["policy"])
     cluster = Cluster(RANK, NODES, 0, 1, 1, "loopback", share, policy=policy)
-    loader = usecase.loaders(RANK, NODES).train
+    loader = dealt(usecase, policy, 1).loaders(RANK, NODES).train
     distances: dict[str, set[int]] = defaultdict(set)
     announce = adaps.Worker.intent
 

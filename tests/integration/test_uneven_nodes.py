@@ -1,0 +1,88 @@
+"""A node that is slower than another one: what it is worth to give it less to do."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adabench.backends.policies.protocol import Node, Resources
+from adabench.harness.planning.catalogue import catalogue_of, usecase_from
+from adabench.harness.planning.dealing import with_whole_samples
+from adabench.harness.planning.policies import policy_from
+from adaps.policy import Policy
+
+Launch = Callable[..., list[dict[str, Any]]]
+
+QUOTAS = (0.16, 0.04)
+"""Of a core."""
+PARAMS = {"rows": 8000, "vocabulary": 100, "dim": 8, "hidden": [16], "lr": 0.02, "batch": 200, "epochs": 4}
+LARGE = {**PARAMS, "rows": 60_000, "dim": 16, "hidden": [256], "batch": 2000}
+
+
+@pytest.fixture
+def slowed_groups() -> Iterator[list[Path]]:
+    """Control groups with `QUOTAS`, version 1 or 2; skips where this user cannot make them."""
+    root = Path("/sys/fs/cgroup/cpu")
+    limits = [("cpu.cfs_quota_us", str(round(quota * 100_000))) for quota in QUOTAS]
+    if not root.is_dir():
+        root = Path("/sys/fs/cgroup")
+        limits = [("cpu.max", f"{round(quota * 100_000)} 100000") for quota in QUOTAS]
+    made: list[Path] = []
+    try:
+        for file, quota in limits:
+            group = root / f"adabench-test-{uuid.uuid4().hex}"
+            group.mkdir()
+            made.append(group)
+            (group / file).write_text(quota)
+        yield made
+    except OSError as error:
+        pytest.skip(f"no control groups that limit the processor can be made here ({error.strerror})")
+    finally:
+        for group in made:
+            group.rmdir()
+
+
+def test_blocks_and_samples_by_speed_are_less_work_for_a_slower_node(launch: Launch) -> None:
+    by_speed, equal = trained(launch, [], PARAMS)
+    slow, half = by_speed[1], equal[1]
+    assert slow["samples"] == 0.4 * half["samples"]
+    # The fast node asks for more rows than before, of which far fewer are here.
+    assert 0 < slow["answers"] < half["answers"], (by_speed, equal)
+
+
+def test_blocks_and_samples_by_speed_shorten_an_epoch(
+    launch: Launch, slowed_groups: list[Path], full: bool
+) -> None:
+    if not full:
+        pytest.skip("how long it takes is seen with --full, on a machine with nothing else to do")
+    by_speed, equal = (runs[0]["seconds"] for runs in trained(launch, slowed_groups, LARGE))
+    assert by_speed <= 0.6 * equal, (by_speed, equal)
+
+
+def trained(launch: Launch, groups: list[Path], params: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """What each node did by blocks and samples by speed, and by equal ones; quality is the same."""
+    cases = [{"policy": policy.text(), "params": params} for policy in by_speed_and_equal(params)]
+    ranks = launch(
+        "tests.integration.autoada_ranks.slowed", 2, cases=cases, groups=[str(group) for group in groups]
+    )
+    by_speed, equal = ([rank["runs"][number] for rank in ranks] for number in range(2))
+    assert by_speed[0]["samples"] == 4 * by_speed[1]["samples"]
+    assert {run["samples"] for run in equal} == {sum(run["samples"] for run in by_speed) / 2}
+    assert abs(max(by_speed[0]["auc"]) - max(equal[0]["auc"])) <= 0.01, ranks
+    return [by_speed, equal]
+
+
+def by_speed_and_equal(params: dict[str, Any]) -> tuple[Policy, Policy]:
+    """What `uneven` makes of the nodes' speeds, and equal blocks and shares."""
+    said = ",".join(f"{name}={value}" for name, value in params.items()).replace("[", "").replace("]", "")
+    catalogue = catalogue_of(usecase_from(f"ctr[{said}]", None, 1))
+    resources = Resources(node=tuple(Node(speed=quota) for quota in QUOTAS))
+    uneven = with_whole_samples(policy_from("uneven", catalogue, resources), params["batch"])
+    return uneven, replace(
+        policy_from("partitioned", catalogue, resources), synchronization=uneven.synchronization
+    )
