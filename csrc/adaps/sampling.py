@@ -116,7 +116,8 @@ class Sampling:
         by no more than the share of the distribution that is elsewhere. ``naive`` draws and reads, with a
         message for what is elsewhere. ``preloc`` draws the same rows as ``naive``, but when the sample is
         prepared, and signals intent for them. ``pool`` signals intent for `pool_size` rows, and hands each of
-        them out `reuse` times, in a new order each time, before it draws other ones.
+        them out `reuse` times, in a new order each time, before another one takes its place. With
+        replacement its draws are spread evenly, not independent: each part of the distribution has its turn.
     replacement : bool
         Whether a row may come twice in one sample. Without replacement a sample has no more rows than can be
         drawn, and with ``pool`` no more than `pool_size`, whose rows then differ, too.
@@ -124,7 +125,8 @@ class Sampling:
         In [0, 2^64). Rows follow from the seed, the node, the worker, the table and how many samples this
         worker has prepared of it; with ``local`` also from what is here.
     pool_size, reuse : int
-        Of ``pool``: how many rows it has, and how often each is used.
+        Of ``pool``: how many rows it has, and how often each is used. The more often, the fewer rows are
+        brought to this node, and the fewer different ones a training meets.
     """
 
     distribution: RowDistribution = field(default_factory=Uniform)
@@ -132,7 +134,7 @@ class Sampling:
     replacement: bool = True
     seed: int = 0
     pool_size: int = 4096
-    reuse: int = 16
+    reuse: int = 4
 
     def __post_init__(self) -> None:
         if not isinstance(self.distribution, RowDistribution):

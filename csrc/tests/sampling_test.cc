@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -11,6 +10,7 @@
 
 #include "check.h"
 #include "memory_cluster.h"
+#include "store/strata.h"
 
 using namespace adaps;
 using adaps::testing::MemoryCluster;
@@ -297,21 +297,72 @@ TEST(naive_and_preloc_draw_the_same_rows_and_each_worker_others) {
   CHECK(naive != drawn(SamplingScheme::kNaive, 2, 0));
 }
 
-TEST(a_pool_is_used_up_before_there_is_another) {
+// Without replacement all of it is: with it, a part of it is new in each pass, and each row is handed out so
+// often.
+TEST(rows_of_a_pool_are_used_up_before_there_are_others) {
   for (const bool replacement : {true, false}) {
     SamplingSpec spec = sampling(shared(Distribution::uniform(kRows)), SamplingScheme::kPool, 1, replacement);
-    spec.pool_size = 100;
+    spec.pool_size = 90;
     spec.reuse = 3;
     MemoryCluster cluster(one_table(spec), alone());
-    for (int pools = 0; pools < 20; ++pools) {
-      std::map<std::int64_t, std::uint64_t> uses;
-      for (int i = 0; i < 10; ++i) {
-        const std::vector<std::int64_t> rows = sample(cluster, 0, 30);
-        for (const std::int64_t row : rows) ++uses[row];
-        CHECK(replacement || std::set<std::int64_t>(rows.begin(), rows.end()).size() == rows.size());
-      }
-      for (const auto& [row, times] : uses) CHECK(replacement ? times % 3 == 0 : times == 3);
+    std::vector<std::set<std::int64_t>> passes;
+    for (int i = 0; i < 30; ++i) {
+      const std::vector<std::int64_t> rows = sample(cluster, 0, 45);
+      CHECK(replacement || std::set<std::int64_t>(rows.begin(), rows.end()).size() == rows.size());
+      if (i % 2 == 0) passes.emplace_back();
+      passes.back().insert(rows.begin(), rows.end());
     }
+    for (std::size_t pass = 1; pass < passes.size(); ++pass) {
+      CHECK_EQ(passes[pass].size(), 90U);
+      std::size_t stay = 0;
+      for (const std::int64_t row : passes[pass]) stay += passes[pass - 1].count(row);
+      CHECK_EQ(stay, replacement ? 60U : pass % 3 == 0 ? stay : 90U);
+    }
+    std::size_t fresh = 0;
+    for (const std::int64_t row : passes[3]) {
+      if (passes[2].count(row) > 0) continue;
+      ++fresh;
+      CHECK(passes[4].count(row) == 1 && passes[5].count(row) == 1);
+      CHECK(!replacement || passes[6].count(row) == 0);
+    }
+    CHECK(replacement ? fresh == 30 : fresh > 30);
+  }
+}
+
+TEST(a_pool_draws_every_part_of_the_distribution_in_turn) {
+  for (const std::uint64_t rows : {std::uint64_t{1}, std::uint64_t{2}, std::uint64_t{7}, kRows}) {
+    for (const auto& [called, distribution] : distributions(rows)) {
+      for (const std::uint64_t seed : kSeeds) {
+        Strata strata(*distribution, seed);
+        std::vector<double> counts(rows);
+        for (int round = 1; round <= 8; ++round) {
+          for (std::uint64_t i = 0; i < rows; ++i) counts[strata.draw()] += 1.0;
+          for (std::uint64_t row = 0; row < rows; ++row) {
+            const double expected = round * static_cast<double>(rows) * distribution->probability(row);
+            if (distribution->kind() == DistributionKind::kUniform) CHECK(counts[row] == round);
+            // Of a part that several rows share one of them may be ahead; a heavy row shares many.
+            CHECK(std::abs(counts[row] - expected) <= 2.0 + 2.0 * std::sqrt(expected));
+            CHECK(distribution->probability(row) > 0.0 || counts[row] == 0.0);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(a_random_order_has_every_number_once) {
+  for (const std::uint64_t size : {1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65, 1000, 4097}) {
+    std::set<std::vector<std::uint64_t>> orders;
+    for (std::uint64_t key = 0; key < 20; ++key) {
+      const RandomOrder order(size, key);
+      std::vector<std::uint64_t> numbers(size);
+      for (std::uint64_t i = 0; i < size; ++i) numbers[i] = order.at(i);
+      orders.insert(numbers);
+      std::sort(numbers.begin(), numbers.end());
+      for (std::uint64_t i = 0; i < size; ++i) CHECK_EQ(numbers[i], i);
+    }
+    CHECK(orders.size() == (size >= 15 ? 20 : orders.size()));
+    CHECK(size == 1 || orders.size() > 1);
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include "protocol/context.h"
 #include "protocol/local.h"
+#include "store/strata.h"
 
 namespace adaps {
 
@@ -114,12 +115,21 @@ class Preloc : public Sampler {
   }
 };
 
-// Draws a pool of rows and hands them out in a random order, so often as the pool may be used; then another.
+// Has a pool of rows and hands it out again and again, in a random order. A row that has been used up makes
+// room for another one.
 class Pool : public Sampler {
  public:
-  using Sampler::Sampler;
+  Pool(NodeContext& node, int worker, const Table& table, const SamplingSpec& spec)
+      : Sampler(node, worker, table, spec),
+        random_(random(Stream::kPools, 0)),
+        strata_(*spec.distribution, random_.next()) {}
 
  private:
+  struct Row {
+    Key key = 0;
+    std::uint64_t uses_left = 0;
+  };
+
   std::uint64_t largest() const override {
     return spec().replacement ? Sampler::largest() : std::min(Sampler::largest(), spec().pool_size);
   }
@@ -130,27 +140,42 @@ class Pool : public Sampler {
     sample.keys.reserve(sample.size);
     while (sample.keys.size() < sample.size) {
       if (next_ == rules().handed_out(pool_.size())) {
-        if (uses_left_ == 0) {
-          renew();
-          announcements.push_back({pool_, start, end + clocks_of_pool(sample.size)});
-        }
+        std::vector<Key> drawn = renew();
+        if (!drawn.empty())
+          announcements.push_back({std::move(drawn), start, end + clocks_of_row(sample.size)});
         begin_pass();
         // What is in the sample already comes later in this pass.
         if (distinct)
-          std::stable_partition(pool_.begin(), pool_.end(),
-                                [&](Key key) { return !rules().is_left_out(taken.contains(key)); });
+          std::stable_partition(pool_.begin(), pool_.end(), [&](const Row& row) {
+            return !rules().is_left_out(taken.contains(row.key));
+          });
       }
-      sample.keys.push_back(pool_[next_++]);
+      sample.keys.push_back(pool_[next_++].key);
       if (distinct) taken.add(sample.keys.back());
     }
     announcements.push_back({sample.keys, start, end});
   }
 
-  void renew() {
-    random_ = random(Stream::kPools, pools_++);
-    pool_.resize(spec().replacement ? spec().pool_size : std::min(spec().pool_size, Sampler::largest()));
-    draw(Random(random_.next()), pool_);
-    uses_left_ = spec().reuse;
+  // Draws rows in the place of those that are used up.
+  std::vector<Key> renew() {
+    const bool first = pool_.empty();
+    if (first) pool_.resize(spec().replacement ? spec().pool_size : largest());
+    std::vector<Row*> used_up;
+    for (Row& row : pool_) {
+      if (row.uses_left == 0) used_up.push_back(&row);
+    }
+    std::vector<Key> drawn(used_up.size());
+    if (spec().replacement) {
+      for (Key& key : drawn) key = table().first_key() + strata_.draw();
+    } else if (!drawn.empty()) {  // then it is all of them: they are as if drawn one by one
+      draw(Random(random_.next()), drawn);
+    }
+    for (std::size_t i = 0; i < drawn.size(); ++i) {
+      // With different times to go from the first, so that a part of the pool is new in each pass.
+      used_up[i]->uses_left = first && spec().replacement ? 1 + i % spec().reuse : spec().reuse;
+      used_up[i]->key = drawn[i];
+    }
+    return drawn;
   }
 
   void begin_pass() {
@@ -158,20 +183,19 @@ class Pool : public Sampler {
       std::uint64_t rest = 0;
       std::swap(pool_[i - 1], pool_[pick(random_.next(), i, rest)]);
     }
-    --uses_left_;
+    for (Row& row : pool_) --row.uses_left;
     next_ = 0;
   }
 
-  // As many as it takes to hand it out, if there is one sample in each.
-  Clock clocks_of_pool(std::size_t size) const {
+  // As many as it takes to use a row up, if there is one sample in each.
+  Clock clocks_of_row(std::size_t size) const {
     return static_cast<Clock>(pool_.size() * spec().reuse / size);
   }
 
-  std::vector<Key> pool_;
+  std::vector<Row> pool_;
   std::size_t next_ = 0;
-  std::uint64_t uses_left_ = 0;
-  std::uint64_t pools_ = 0;
-  Random random_{0};
+  Random random_;
+  Strata strata_;
 };
 
 // Takes what is here; what is missing then is drawn from all rows.

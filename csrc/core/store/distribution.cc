@@ -104,13 +104,12 @@ std::uint64_t Distribution::fingerprint() const {
   return hash;
 }
 
+std::uint64_t Distribution::draw_log_uniform(Random& random) const { return log_uniform_at(random.unit()); }
+
 // By inversion: exp(u log(rows + 1)) lies in [k + 1, k + 2) with the probability of row k. Rounding can reach
 // the upper end, which is no row.
-std::uint64_t Distribution::draw_log_uniform(Random& random) const {
-  for (;;) {
-    const auto row = static_cast<std::uint64_t>(std::expm1(random.unit() * log_rows_));
-    if (row < rows_) return row;
-  }
+std::uint64_t Distribution::log_uniform_at(double place) const {
+  return std::min(static_cast<std::uint64_t>(std::expm1(place * log_rows_)), rows_ - 1);
 }
 
 }  // namespace adaps

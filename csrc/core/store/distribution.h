@@ -47,9 +47,24 @@ class Distribution {
       case DistributionKind::kLogUniform:
         return draw_log_uniform(random);
       case DistributionKind::kWeighted: {
-        const std::uint64_t row = pick(random.next(), rows_, rest);
-        return rest < own_share_[row] ? row : other_[row];
+        const std::uint64_t part = pick(random.next(), rows_, rest);
+        return row_at(part, rest);
       }
+    }
+    return 0;
+  }
+
+  // The row at a place in [0, 1), of which each row has as much as its probability: `rest`, in units of
+  // 2^-64, within one of as many equal parts as there are rows.
+  std::uint64_t row_at(std::uint64_t part, std::uint64_t rest) const {
+    switch (kind_) {
+      case DistributionKind::kUniform:
+        return part;
+      case DistributionKind::kLogUniform:
+        return log_uniform_at((static_cast<double>(part) + static_cast<double>(rest) * 0x1p-64) /
+                              static_cast<double>(rows_));
+      case DistributionKind::kWeighted:
+        return rest < own_share_[part] ? part : other_[part];
     }
     return 0;
   }
@@ -58,6 +73,7 @@ class Distribution {
   Distribution(DistributionKind kind, std::uint64_t rows);
 
   std::uint64_t draw_log_uniform(Random& random) const;
+  std::uint64_t log_uniform_at(double place) const;
 
   DistributionKind kind_;
   std::uint64_t rows_;

@@ -16,7 +16,7 @@ struct SamplingSpec {
   // Whether a row may come twice in one sample.
   bool replacement = true;
   std::uint64_t seed = 0;
-  // Of the scheme pool: rows in it, and how often each is used.
+  // Of the scheme pool: rows in it, and how often each is handed out before another one takes its place.
   std::uint64_t pool_size = 0;
   std::uint64_t reuse = 0;
 };

@@ -62,6 +62,13 @@ class World {
     Sample sample;
   };
 
+  // What samples of a pool were.
+  struct PoolSeen {
+    std::uint64_t passes = 0;     // complete ones
+    std::vector<Key> handed_out;  // in this one
+    std::vector<Key> before;      // in the one before it, in order
+  };
+
   struct Caller {  // a worker
     NodeId node = 0;
     int worker = 0;
@@ -77,7 +84,7 @@ class World {
     bool waits_for_room = false;                     // before it submits
     std::size_t snapshots = 0;                       // that it took
     std::vector<std::unique_ptr<Sampler>> samplers;  // by table
-    std::vector<std::vector<Key>> handed_out;        // of the pools in use, by table
+    std::vector<PoolSeen> pools;                     // by table
     std::deque<PreparedSample> samples;
 
     bool blocked() const { return waits_for != nullptr || waits_for_all || waits_for_others; }

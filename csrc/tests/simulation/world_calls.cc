@@ -1,5 +1,6 @@
 // The calls of a world's workers.
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <span>
@@ -202,7 +203,7 @@ void World::signal_intent(Caller& caller, const Call& call) {
 void World::prepare_sample(Caller& caller, const Call& call) {
   NodeState& node = cluster_.node(caller.node);
   caller.samplers.resize(node.tables.size());
-  caller.handed_out.resize(node.tables.size());
+  caller.pools.resize(node.tables.size());
   std::unique_ptr<Sampler>& sampler = caller.samplers[call.table];
   if (sampler == nullptr) sampler = Sampler::make(node, caller.worker, node.tables[call.table]);
   const Clock now = clock(caller.node, caller.worker);
@@ -228,22 +229,33 @@ void World::prepare_sample(Caller& caller, const Call& call) {
   caller.samples.push_back({sampler.get(), std::move(sample)});
 }
 
-// Each row of a pool is handed out as often as the pool is used, before there is another pool.
+// Each pass hands out the whole pool. With replacement a part of it is new in each; without, all of it is,
+// once it is used up.
 void World::check_pool(Caller& caller, std::size_t table, const std::vector<Key>& keys) {
   const SamplingSpec& sampling = *caller.samplers[table]->table().spec().sampling;
   const std::uint64_t rows = sampling.replacement
                                  ? sampling.pool_size
                                  : std::min(sampling.pool_size, sampling.distribution->possible());
-  std::vector<Key>& handed_out = caller.handed_out[table];
+  const std::uint64_t reuse = sampling.reuse;
+  const auto is_new = [&](std::uint64_t row, std::uint64_t pass) {
+    return sampling.replacement ? row % reuse == (pass + reuse - 1) % reuse : pass % reuse == 0;
+  };
+  PoolSeen& seen = caller.pools[table];
   for (const Key key : keys) {
-    handed_out.push_back(key);
-    if (handed_out.size() < rows * sampling.reuse) continue;
-    for (const Key each : handed_out) {
-      const auto times = static_cast<std::uint64_t>(std::count(handed_out.begin(), handed_out.end(), each));
-      if (times % sampling.reuse != 0)
-        throw Violation("sample: key ", each, " of a pool was handed out ", times, " times");
-    }
-    handed_out.clear();
+    seen.handed_out.push_back(key);
+    if (seen.handed_out.size() < rows) continue;
+    std::vector<Key> pool = std::exchange(seen.handed_out, {});
+    std::sort(pool.begin(), pool.end());
+    std::vector<Key> common;
+    std::set_intersection(pool.begin(), pool.end(), seen.before.begin(), seen.before.end(),
+                          std::back_inserter(common));
+    std::uint64_t stay = 0;
+    for (std::uint64_t row = 0; row < rows; ++row) stay += is_new(row, seen.passes) ? 0 : 1;
+    if (seen.passes > 0 && common.size() < stay)
+      throw Violation("sample: of a pool of ", rows, " rows ", stay, " stay after pass ", seen.passes,
+                      ", but ", common.size(), " of them were handed out");
+    seen.before = std::move(pool);
+    ++seen.passes;
   }
 }
 
