@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 __all__ = ["first_line", "numbered", "open_bytes", "text_blocks"]
 
-_BLOCK_BYTES = 1 << 24
+_BLOCK_BYTES = 1 << 22
 
 
 def open_bytes(path: Path) -> IO[bytes]:

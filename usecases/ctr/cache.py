@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,6 +27,7 @@ __all__ = ["Columns", "cached"]
 
 FORMAT = 1
 _BLOCK = 1 << 18  # rows that are worked on at a time
+_READ_BYTES = 1 << 22
 
 
 class Columns(NamedTuple):
@@ -114,7 +116,7 @@ def _build(files: Sequence[Path], what: str, folder: Path) -> None:
         require_both_classes(labels[part], f"the {name} split of {what}")
     fingerprint = _fingerprint(folder, sizes)
     _standardise(folder, sizes)
-    distinct = [np.unique(np.fromfile(_field(folder, field), dtype=np.int64)) for field in _FIELDS]
+    distinct = [_distinct(_field(folder, field)) for field in _FIELDS]
     _number(folder, sum(sizes), distinct)
     ends = np.cumsum([len(values) for values in distinct])
     meta = _Meta(
@@ -153,35 +155,56 @@ def _fingerprint(folder: Path, sizes: Sizes) -> str:
     digest = hashlib.sha256(repr(tuple(sizes)).encode())
     for name in ("labels.bin", "dense.bin", *(f"field{field}.bin" for field in _FIELDS)):
         with (folder / name).open("rb") as file:
-            while block := file.read(1 << 22):
+            while block := file.read(_READ_BYTES):
                 digest.update(block)
     return f"sha256:{digest.hexdigest()}"
 
 
 def _standardise(folder: Path, sizes: Sizes) -> None:
     """To mean 0 and deviation 1 of the training split, as `table.standardise` does."""
-    file = folder / "dense.bin"
-    dense: Any = np.memmap(file, dtype=np.float32, mode="r+", shape=(sum(sizes), DENSE_FIELDS))
-    train = [dense[start:stop] for start, stop in _blocks(sizes.train)]
-    mean = sum(block.sum(axis=0, dtype=np.float64) for block in train) / sizes.train
-    squares = sum(((block - mean) ** 2).sum(axis=0) for block in train) / sizes.train
+    path = folder / "dense.bin"
+
+    def training() -> Iterator[NDArray[np.float32]]:
+        with path.open("rb") as file:
+            for start, stop in _blocks(sizes.train):
+                yield _dense(file, stop - start)
+
+    mean = sum(block.sum(axis=0, dtype=np.float64) for block in training()) / sizes.train
+    squares = sum(((block - mean) ** 2).sum(axis=0) for block in training()) / sizes.train
     std = np.sqrt(squares)
-    for start, stop in _blocks(len(dense)):
-        dense[start:stop] = (dense[start:stop] - mean) / np.where(std > 0, std, 1)
-    dense.flush()
+    with path.open("rb") as before, path.open("r+b") as after:
+        for start, stop in _blocks(sum(sizes)):
+            block = _dense(before, stop - start)
+            ((block - mean) / np.where(std > 0, std, 1)).astype(np.float32).tofile(after)
+
+
+def _dense(file: IO[bytes], rows: int) -> NDArray[np.float32]:
+    return np.fromfile(file, np.float32, rows * DENSE_FIELDS).reshape(rows, DENSE_FIELDS)
+
+
+def _distinct(file: Path) -> NDArray[np.int64]:
+    """The different values of a file, ascending: as `numpy.unique`, but without a second copy of them all."""
+    values = np.fromfile(file, dtype=np.int64)
+    values.sort()
+    first = np.ones(len(values), dtype=np.bool_)
+    np.not_equal(values[1:], values[:-1], out=first[1:])
+    return values[first]
 
 
 def _number(folder: Path, count: int, distinct: Sequence[NDArray[np.int64]]) -> None:
     """Write the rows of the embedding table that the ids stand for, as `table.row_ids` numbers them."""
-    columns = [np.memmap(_field(folder, field), dtype=np.int64, mode="r") for field in _FIELDS]
-    with (folder / "ids.bin").open("wb") as file:
+    with ExitStack() as files:
+        # Read, not mapped: a mapped file's pages count as the process's memory as long as there is room.
+        columns = [files.enter_context(_field(folder, field).open("rb")) for field in _FIELDS]
+        output = files.enter_context((folder / "ids.bin").open("wb"))
         for start, stop in _blocks(count):
             rows = np.empty((stop - start, SPARSE_FIELDS), dtype=np.int32)
             first = 0
             for field, values in enumerate(distinct):
-                rows[:, field] = np.searchsorted(values, columns[field][start:stop]) + first
+                ids = np.fromfile(columns[field], np.int64, stop - start)
+                rows[:, field] = np.searchsorted(values, ids) + first
                 first += len(values)
-            rows.tofile(file)
+            rows.tofile(output)
 
 
 def _field(folder: Path, field: int) -> Path:

@@ -26,7 +26,7 @@ from adabench.usecases.protocol import DataError
 
 __all__ = ["raw_blocks"]
 
-_BLOCK_BYTES = 1 << 24
+_BLOCK_BYTES = 1 << 22
 _WIDTH = 8  # hexadecimal digits of a categorical
 
 _DIGITS: NDArray[np.uint8] = np.full(256, 255, dtype=np.uint8)
