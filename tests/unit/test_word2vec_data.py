@@ -81,7 +81,13 @@ def test_what_is_in_the_cache_is_the_same(tmp_path: Path) -> None:
     assert first.fingerprint == second.fingerprint
     assert lists(first.train) == lists(second.train)
     (path / "pairs.tsv").write_text("a\tb\t1\na\tc\t2\nb\tc\t3\n")
-    assert load(path, 0, 1).fingerprint != first.fingerprint
+    with_pairs = load(path, 0, 1).fingerprint
+    assert with_pairs != first.fingerprint
+    (path / "questions.analogies").write_text(": letters\nA b C a\na b c q\n")
+    asked = load(path, 0, 1)
+    assert asked.analogies["questions"].words.tolist() == [[0], [1], [2], [0]]
+    assert asked.fingerprint not in (first.fingerprint, with_pairs)
+    (path / "questions.analogies").unlink()
     (path / "some.txt").write_text("a b c d\n" * 99 + "a a a a\n")
     (path / "pairs.tsv").unlink()
     assert load(path, 0, 1).fingerprint != first.fingerprint
@@ -99,6 +105,17 @@ def test_what_is_in_the_cache_is_the_same(tmp_path: Path) -> None:
             "a b\n" * 200,
             {"p.tsv": "a\tb\t1\na\tq\t2\n"},
             "the text has both words of 1 of 2 pairs often enough",
+        ),
+        (
+            "a b\n" * 200,
+            {"q.analogies": ": x\na b a\n"},
+            r"q.analogies, line 2: 'a b a' must be one of lines of four",
+        ),
+        ("a b\n" * 200, {"q.analogies": "a b a q\n"}, "all words of none of 1 questions often enough"),
+        (
+            "a b c\n" * 200,
+            {"q.analogies": "a b c a\n", "q.tsv": "a\tb\t1\na\tc\t2\nb\tc\t3\n"},
+            "but another metric has this name",
         ),
         ("a b\n" * 200, {"loss.tsv": "a\tb\t1\n" * 3}, "has loss.tsv, but another metric has this name"),
         ("a b\n" * 200, {"more.txt": ""}, "it has more.txt and some.txt"),

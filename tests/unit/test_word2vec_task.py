@@ -16,6 +16,7 @@ from scipy.stats import chisquare, spearmanr
 from adabench.usecases.batches import Draw
 from adabench.usecases.negatives import Weighted
 from adabench.usecases.word2vec import Word2VecParams, Word2VecUseCase
+from adabench.usecases.word2vec.analogies import Analogies, accuracy
 from adabench.usecases.word2vec.data import Sentences
 from adabench.usecases.word2vec.pairs import Pairs, correlation
 from adabench.usecases.word2vec.task import _kept
@@ -159,3 +160,22 @@ def test_plain_pytorch_learns() -> None:
     alike = usecase.text.pairs["topics"].scores
     most = spearmanr(alike, alike + np.linspace(0, 0.5, len(alike))).statistic
     assert after["topics"] > 0.95 * most > 0.8
+
+
+def test_analogies_are_answered_by_the_nearest_word_that_is_not_asked_about() -> None:
+    generator = torch.Generator().manual_seed(1)
+    places = torch.randn(6, 20, generator=generator)
+    towards = torch.randn(20, generator=generator)
+    vectors = torch.cat([places, places + 0.8 * towards, torch.randn(30, 20, generator=generator)])
+    pairs = [(one, other) for one in range(6) for other in range(6) if one != other]
+    words = np.array([[one, one + 6, other, other + 6] for one, other in pairs]).T
+    lengths = torch.rand(42, 1, generator=generator) + 0.5
+    units = torch.nn.functional.normalize(vectors)
+    right = 0
+    for one, its, other, answer in words.T.tolist():
+        wanted = units[its] - units[one] + units[other]
+        left = [word for word in range(42) if word not in (one, its, other)]
+        right += max(left, key=lambda word: float(wanted @ units[word])) == answer
+    assert right > len(pairs) / 2
+    assert accuracy(Analogies(words, 42), vectors * lengths) == pytest.approx(right / len(pairs))
+    assert math.isnan(accuracy(Analogies(words, 42), vectors * math.nan))

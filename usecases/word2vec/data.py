@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from adabench.usecases.batches import scattered
 from adabench.usecases.cache import digest_of, map_arrays, read_once
 from adabench.usecases.protocol import DataError
+from adabench.usecases.word2vec.analogies import Analogies, read_analogies
 from adabench.usecases.word2vec.generate import LENGTH, generate
 from adabench.usecases.word2vec.pairs import Pairs, read_pairs
 from adabench.usecases.word2vec.read import find, sentences
@@ -64,6 +65,8 @@ class Text(NamedTuple):
         How often training has each word, int64 (words,).
     pairs : dict of str to Pairs
         Name -> which words are similar.
+    analogies : dict of str to Analogies
+        Name -> which words belong together as others do.
     fingerprint : str
     """
 
@@ -72,6 +75,7 @@ class Text(NamedTuple):
     test: Sentences
     counts: NDArray[np.int64]
     pairs: dict[str, Pairs]
+    analogies: dict[str, Analogies]
     fingerprint: str
 
 
@@ -107,15 +111,21 @@ def load(path: Path | None, generated: int, least: int) -> Text:
         read = read_once("text", [files.text], partial(_build, files.text, least), _open, settings=least)
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error}): data must be a readable folder or file") from error
-    numbers = {name: number for number, name in enumerate(read.names)} if files.pairs else {}
+    compared = [*files.pairs, *files.analogies]
+    numbers = {name: number for number, name in enumerate(read.names)} if compared else {}
     pairs = {file.stem: read_pairs(file, numbers) for file in files.pairs}
-    if "loss" in pairs:
-        raise DataError(f"{path} has loss.tsv, but another metric has this name: it must have another one")
+    analogies = {file.stem: read_analogies(file, numbers) for file in files.analogies}
+    for file in compared:
+        if file.stem == "loss" or (file.stem in pairs and file.stem in analogies):
+            raise DataError(
+                f"{path} has {file.name}, but another metric has this name: it must have another one"
+            )
     fingerprint = read.fingerprint
-    if pairs:
-        compared = [array for one in pairs.values() for array in one]
-        fingerprint = digest_of(repr([fingerprint, *pairs]), compared)
-    text = Text(**read.splits, counts=read.counts, pairs=pairs, fingerprint=fingerprint)
+    if compared:
+        arrays = [array for one in pairs.values() for array in one]
+        arrays += [one.words for one in analogies.values()]
+        fingerprint = digest_of(repr([fingerprint, *pairs, *analogies]), arrays)
+    text = Text(**read.splits, counts=read.counts, pairs=pairs, analogies=analogies, fingerprint=fingerprint)
     return _whole(text, str(path))
 
 
@@ -127,7 +137,7 @@ def _generated(count: int) -> Text:
     )
     counts = np.bincount(train.words, minlength=words)
     fingerprint = digest_of("text", [train.words, valid.words, test.words, pairs, alike])
-    text = Text(train, valid, test, counts, {GENERATED_PAIRS: Pairs(pairs, alike)}, fingerprint)
+    text = Text(train, valid, test, counts, {GENERATED_PAIRS: Pairs(pairs, alike)}, {}, fingerprint)
     return _whole(text, f"generated data of {count} words")
 
 

@@ -1,6 +1,7 @@
 """Reads words: those of a line are a sentence, and long lines are cut.
 
-A word is what ``\\w+`` matches of the lower-cased text. A folder may have word pairs beside the text.
+A word is what ``\\w+`` matches of the lower-cased text. A folder may have word pairs and analogies beside the
+text.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ WORD = re.compile(r"\w+")
 
 
 class Files(NamedTuple):
-    """A text, and files of word pairs."""
+    """A text, files of word pairs, and files of analogies."""
 
     text: Path
     pairs: tuple[Path, ...]
+    analogies: tuple[Path, ...]
 
 
 def find(path: Path) -> Files:
@@ -43,13 +45,16 @@ def find(path: Path) -> Files:
     if not path.exists():
         raise DataError(f"{path} does not exist: data must be a text, or a folder with one")
     if not path.is_dir():
-        return Files(path, ())
+        return Files(path, (), ())
     files = sorted(file for file in path.iterdir() if file.is_file())
     texts = [file for file in files if file.name.endswith((".txt", ".txt.gz"))]
     if len(texts) != 1:
         has = " and ".join(file.name for file in texts) or "none"
         raise DataError(f"{path} must have one file that ends in .txt or .txt.gz: it has {has}")
-    return Files(texts[0], tuple(file for file in files if file.suffix == ".tsv"))
+    pairs, analogies = (
+        tuple(file for file in files if file.suffix == ending) for ending in (".tsv", ".analogies")
+    )
+    return Files(texts[0], pairs, analogies)
 
 
 def sentences(path: Path) -> Iterator[list[str]]:

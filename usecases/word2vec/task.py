@@ -23,6 +23,7 @@ from adabench.usecases.checked import require_positive, require_sizes, require_w
 from adabench.usecases.negatives import Weighted
 from adabench.usecases.optimizers import make_optimizer
 from adabench.usecases.protocol import Loaders, Params
+from adabench.usecases.word2vec.analogies import accuracy
 from adabench.usecases.word2vec.data import Sentences, load
 from adabench.usecases.word2vec.model import SkipGram
 from adabench.usecases.word2vec.pairs import correlation
@@ -124,7 +125,8 @@ class Word2VecUseCase(DealsBatches):
         """The mean loss of held-out pairs, drawn alike in every epoch, and rank correlations of word pairs.
 
         Each file of word pairs, or the topics of generated words, has a metric of its own: Spearman's
-        correlation of its scores and the cosines of vectors, over the pairs that the text has words of.
+        correlation of its scores and the cosines of vectors, over the pairs that the text has words of. So
+        has each file of analogies: the share of its questions that are answered right.
         """
         count, total = 0, 0.0
         model.eval()
@@ -137,6 +139,8 @@ class Word2VecUseCase(DealsBatches):
                     name: correlation(pairs, model(torch.from_numpy(pairs.words.reshape(-1))))
                     for name, pairs in self.text.pairs.items()
                 }
+                for name, analogies in self.text.analogies.items():
+                    found[name] = accuracy(analogies, model(torch.arange(analogies.candidates)))
         finally:
             model.train()
         if count == 0:

@@ -1,0 +1,97 @@
+"""Questions such as which word is to Greece as Berlin is to Germany (Mikolov et al., 2013)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from adabench.usecases.protocol import DataError
+
+__all__ = ["CANDIDATES", "Analogies", "accuracy", "read_analogies"]
+
+FORMAT = "lines of four words, of which the last is the answer"
+CANDIDATES = 30_000
+"""Answers, and words of questions, are among so many of the most frequent words."""
+_AT_ONCE = 512
+
+
+class Analogies(NamedTuple):
+    """Questions of which all four words are known.
+
+    Attributes
+    ----------
+    words : array
+        int64 (4, n): one, what belongs to it, another one, and the answer.
+    candidates : int
+        An answer is one of so many words, those with the lowest numbers.
+    """
+
+    words: NDArray[np.int64]
+    candidates: int
+
+
+def read_analogies(path: Path, numbers: Mapping[str, int]) -> Analogies:
+    """The questions of a file whose words are candidates; lines that begin with ``:`` name what follows.
+
+    Raises
+    ------
+    DataError
+        If it cannot be read, or no question has words that are candidates.
+    """
+    try:
+        lines = path.read_text("utf-8-sig").lower().splitlines()
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise DataError(f"{path} cannot be read ({reason}): it must have {FORMAT}") from error
+    found, count = list[list[int]](), 0
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if not words or line.startswith(":"):
+            continue
+        if len(words) != 4:
+            raise DataError(f"{path}, line {number}: {line[:60]!r} must be one of {FORMAT}")
+        count += 1
+        known = [numbers.get(word, CANDIDATES) for word in words]
+        if max(known) < CANDIDATES:
+            found.append(known)
+    if not found:
+        raise DataError(
+            f"{path}: the text has all words of none of {count} questions often enough: it must have those "
+            "of one"
+        )
+    return Analogies(np.array(found, dtype=np.int64).T, min(CANDIDATES, len(numbers)))
+
+
+def accuracy(analogies: Analogies, vectors: Tensor) -> float:
+    """The share of questions whose answer is the word nearest to where it should be.
+
+    That is where the second word is, seen from the first one, but from the third one: the sum of vectors of
+    length 1, by their cosine. None of the question's words is an answer.
+
+    Parameters
+    ----------
+    analogies : Analogies
+    vectors : Tensor
+        Of the candidates, (candidates, dim).
+
+    Returns
+    -------
+    float
+        In [0, 1]; NaN if a vector is.
+    """
+    if torch.isnan(vectors).any():
+        return float("nan")
+    units = torch.nn.functional.normalize(vectors)
+    right = 0
+    for questions in torch.from_numpy(analogies.words).split(_AT_ONCE, dim=1):
+        one, its, other, answer = questions
+        near = (units[its] - units[one] + units[other]) @ units.T
+        near.scatter_(1, questions[:3].T, -torch.inf)
+        right += int((near.argmax(dim=1) == answer).sum())
+    return right / len(analogies.words[0])
