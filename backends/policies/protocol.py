@@ -7,11 +7,13 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 
 from adabench.backends.policies._resources import Link, LinkBetween, Node, Resources, ResourcesError
-from adaps.policy import AccessesMissing, Catalogue, DataSharing, Parameter, Policy, PolicyError
+from adaps.policy import AccessesMissing, Catalogue, DataSharing, Managed, Parameter, Policy, PolicyError
+from adaps.policy.executed import BY_HASH, homes_of
 from adaps.policy.limits import not_executed
 from adaps.policy.matching import matches
 
 __all__ = [
+    "BY_HASH",
     "AccessesMissing",
     "Builder",
     "BuilderOptions",
@@ -19,12 +21,14 @@ __all__ = [
     "DataSharing",
     "Link",
     "LinkBetween",
+    "Managed",
     "Node",
     "Parameter",
     "Policy",
     "PolicyError",
     "Resources",
     "ResourcesError",
+    "homes_of",
     "matches",
     "not_executed",
 ]

@@ -9,12 +9,15 @@ from itertools import pairwise
 from pathlib import Path
 
 from adabench.backends.policies.protocol import (
+    BY_HASH,
     Catalogue,
+    Managed,
     Parameter,
     Policy,
     PolicyError,
     Resources,
     ResourcesError,
+    homes_of,
 )
 from adabench.harness.errors import UsageError, unknown
 from adabench.harness.planning.syntax import convert_params, parse_selections
@@ -142,8 +145,9 @@ def resources_from(file: Path | None, nodes: int | None) -> Resources:
 
 def bytes_per_node(policy: Policy, catalogue: Catalogue, nodes: int) -> dict[str, list[float]]:
     """Bytes of values that each node is expected to keep at first, of each parameter."""
+    by_name = {one.parameter.name: one for one in policy.managed(catalogue)}
     kept = {}
-    for one in policy.managed(catalogue):
+    for name, one in by_name.items():
         parameter = one.parameter
         total = [0.0] * nodes
         for part in one.parts:
@@ -152,10 +156,13 @@ def bytes_per_node(policy: Policy, catalogue: Catalogue, nodes: int) -> dict[str
                 counts = [float(part.count)] * nodes
             elif rule.home.scheme in ("blocks", "shares"):
                 counts = _of_ranges(rule.home.block_bounds(parameter.rows, nodes), part.ranges)
+            elif rule.home.scheme == "with":
+                own = Managed(parameter, (part,))
+                counts = _of_homes(homes_of(policy, own, by_name, nodes), nodes)
             else:
                 counts = rule.home.node_counts(part.count, nodes)
             total = [have + 4.0 * parameter.length * more for have, more in zip(total, counts, strict=True)]
-        kept[parameter.name] = total
+        kept[name] = total
     return kept
 
 
@@ -196,3 +203,12 @@ def _of_ranges(bounds: list[int], ranges: tuple[tuple[int, int], ...]) -> list[f
         float(sum(max(0, min(end, high) - max(start, low)) for start, end in ranges))
         for low, high in pairwise(bounds)
     ]
+
+
+def _of_homes(homes: list[tuple[int, int, int]], nodes: int) -> list[float]:
+    """How many rows of these ranges each node keeps; those that a hash scatters in equal parts."""
+    counts = [0.0] * nodes
+    for start, end, node in homes:
+        for one in range(nodes) if node == BY_HASH else [node]:
+            counts[one] += (end - start) / (nodes if node == BY_HASH else 1)
+    return counts

@@ -112,6 +112,18 @@ def test_rows_are_at_home_where_the_policy_puts_them(launch: Launch) -> None:
         assert min(counted["pulled_local"], counted["pulled_remote"]) > 0
 
 
+def test_rows_begin_where_those_of_another_table_do(launch: Launch) -> None:
+    rules = [
+        Rule("deep.weight", ranges((0, 10)), "relocation", Home("node", node=1)),
+        Rule("deep.weight", None, "relocation", Home("blocks")),
+        Rule("wide.weight", None, "relocation", Home("with", table="deep.weight")),
+        Rule("*"),
+    ]
+    results = trained(launch, Policy("together", rules))
+    assert begun(results, "deep.weight") == [[*range(10, 30)], [*range(10), *range(30, 60)]]
+    assert begun(results, "wide.weight") == begun(results, "deep.weight")
+
+
 def test_rows_of_a_table_are_managed_as_their_own_rule_says(launch: Launch) -> None:
     hot = [*range(10), *range(30, 33)]
     rules = [

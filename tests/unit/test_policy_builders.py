@@ -308,7 +308,7 @@ shares = "speed"
         *("rows of deep.weight different lookaheads", "exchange = 2"),
         *(
             "wire of mlp.0.weight has no effect beside technique 'allreduce'",
-            "home with of wide.weight",
+            "home of wide.weight is with deep.weight, whose rows are at home by hash",
             "shares = 'speed' needs the speed of each node",
         ),
     )

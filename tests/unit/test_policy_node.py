@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import adaps
-from adaps.policy import Home, Policy, PolicyError, RowSelection, Rule, Synchronization
+from adabench.harness.planning.policies import bytes_per_node
+from adaps.policy import Catalogue, Home, Policy, PolicyError, RowSelection, Rule, Synchronization
 from adaps.policy.executed import management_of
 from tests.unit.policies import CATALOGUE
 
@@ -49,6 +50,34 @@ def test_homes_are_ranges_of_rows() -> None:
     assert (deep.managed, deep.homes) == (((100, ("relocation", "int8")),), ((20, 0), (100, 1)))
     assert (weight.managed, weight.homes) == (((8, ("static", "float32")),), ())
     assert (bias.managed, bias.homes) == (((8, ("static", "float32")),), ())
+
+
+def test_rows_are_at_home_with_those_of_another_table() -> None:
+    rows = RowSelection(ranges=((0, 10), (90, 100)))
+    deep = [Rule("deep.weight", rows, home=Home("node", node=1)), Rule("deep.weight", home=Home("blocks"))]
+    together = Rule("wide.weight", home=Home("with", table="deep.weight"))
+    wide, other, *_ = management_of(Policy("a", [*deep, together, Rule("*")]), CATALOGUE, 2)
+    assert wide.homes == other.homes == ((10, 1), (50, 0), (100, 1))
+    # Some rows only; the others are by hash, or of another table's rows by hash.
+    some = Rule("wide.weight", rows, home=Home("with", table="deep.weight"))
+    policy = Policy("a", [*deep, some, Rule("*")])
+    wide, *_ = management_of(policy, CATALOGUE, 2)
+    assert wide.homes == ((10, 1), (90, -1), (100, 1))
+    assert bytes_per_node(policy, CATALOGUE, 2)["wide.weight"] == [160, 240]
+    wide, *_ = management_of(Policy("a", [deep[0], some, Rule("*")]), CATALOGUE, 2)
+    assert wide.homes == ((10, 1), (90, -1), (100, 1))
+    with pytest.raises(
+        PolicyError, match="rule 2: home of wide.weight is with deep.weight, whose rows are at"
+    ):
+        management_of(Policy("a", [deep[0], together, Rule("*")]), CATALOGUE, 2)
+
+
+def test_only_tables_of_rows_are_at_home_with_each_other() -> None:
+    catalogue = Catalogue.of_shapes([("a", (8, 2)), ("b", (8, 2))], ["a"])
+    for one, other in (("a", "b"), ("b", "a")):
+        policy = Policy("p", [Rule(one, home=Home("with", table=other)), Rule("*", home=Home("blocks"))])
+        with pytest.raises(PolicyError, match=f"home of {one} is with {other}, but b is no table of rows"):
+            management_of(policy, catalogue, 2)
 
 
 def test_rows_are_managed_by_the_first_rule_that_names_them(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import itemgetter
@@ -14,7 +14,7 @@ from adaps.policy.fields import Home, PolicyError
 from adaps.policy.limits import left_to_training, not_executed
 from adaps.policy.matching import Managed
 
-__all__ = ["UNMANAGED", "Management", "management_of", "refuse_unexecuted"]
+__all__ = ["BY_HASH", "UNMANAGED", "Management", "homes_of", "management_of", "refuse_unexecuted"]
 
 BY_HASH = -1
 """In place of a node: a hash of the key chooses."""
@@ -54,7 +54,8 @@ def management_of(policy: Policy, catalogue: Catalogue, nodes: int) -> list[Mana
     refuse_unexecuted(policy, catalogue)
     for sentence in left_to_training(policy, catalogue):
         raise PolicyError(f"{policy.source}: {sentence}")
-    return [_management(policy, managed, nodes) for managed in policy.managed(catalogue)]
+    by_name = {managed.parameter.name: managed for managed in policy.managed(catalogue)}
+    return [_management(policy, managed, by_name, nodes) for managed in by_name.values()]
 
 
 def refuse_unexecuted(policy: Policy, catalogue: Catalogue) -> None:
@@ -63,20 +64,44 @@ def refuse_unexecuted(policy: Policy, catalogue: Catalogue) -> None:
         raise PolicyError(f"{policy.source}: {sentence}")
 
 
-def _management(policy: Policy, managed: Managed, nodes: int) -> Management:
-    rows = managed.parameter.rows
-    alike: list[tuple[int, int, tuple[str, str]]] = []
+def homes_of(
+    policy: Policy, managed: Managed, by_name: Mapping[str, Managed], nodes: int
+) -> list[tuple[int, int, int]]:
+    """Where the rows of a parameter are at home: first row, the one behind the last, and node, or `BY_HASH`.
+
+    Parameters
+    ----------
+    policy : Policy
+        That fits.
+    managed : Managed
+        The parameter.
+    by_name : mapping of str to Managed
+        All parameters: rows may be at home with those of another one.
+    nodes : int
+        Of the cluster.
+    """
     homes: list[tuple[int, int, int]] = []
+    for part in managed.parts:
+        home = policy.rules[part.rule - 1].home
+        if home.table is None:
+            whole = list(_homes(home, managed.parameter.rows, nodes))
+        else:
+            whole = homes_of(policy, by_name[home.table], by_name, nodes)
+        homes += [
+            (max(start, low), min(end, high), node)
+            for start, end in part.ranges
+            for low, high, node in whole
+            if max(start, low) < min(end, high)
+        ]
+    return homes
+
+
+def _management(policy: Policy, managed: Managed, by_name: Mapping[str, Managed], nodes: int) -> Management:
+    alike: list[tuple[int, int, tuple[str, str]]] = []
     for part in managed.parts:
         rule = policy.rules[part.rule - 1]
         alike += [(start, end, (rule.technique, rule.wire)) for start, end in part.ranges]
-        whole = list(_homes(rule.home, rows, nodes))
-        for start, end in part.ranges:
-            homes += [
-                (max(start, low), min(end, high), node)
-                for low, high, node in whole
-                if max(start, low) < min(end, high)
-            ]
+    homes = homes_of(policy, managed, by_name, nodes)
     by_hash = all(node == BY_HASH for _, _, node in homes)
     return Management(_ends(alike), () if by_hash else _ends(homes))
 

@@ -71,6 +71,7 @@ def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
             if len({getattr(rule, field) for rule in rules}) > 1:
                 which = " and ".join(str(part.rule) for part in managed.parts)
                 found.append(f"rules {which} give rows of {name} different {field}s, and {why}")
+    found += _homes_not_executed(policy, catalogue)
     for number in sorted(numbers):
         rule = policy.rules[number - 1]
         if rule.technique == "allreduce":
@@ -80,8 +81,6 @@ def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
                 for field in ("home", "wire", "lookahead")
                 if getattr(rule, field) != getattr(_PLAIN, field)
             ]
-        if rule.home.scheme == "with":
-            found.append(f"rule {number}: home with of {numbers[number]} is not executed yet")
         if rule.exchange != "auto":
             found.append(f"rule {number}: exchange = {rule.exchange} is not executed yet; leave it 'auto'")
     if policy.data.shares == SHARES_BY_SPEED:
@@ -89,4 +88,31 @@ def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
             f"[data]: shares = {SHARES_BY_SPEED!r} needs the speed of each node: `adabench policy build FILE "
             "--resources …` replaces it by numbers"
         )
+    return found
+
+
+def _homes_not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
+    """What rows cannot be at home with: those that a hash scatters, by keys of their own."""
+    by_name = {managed.parameter.name: managed for managed in policy.managed(catalogue)}
+    found = []
+    for name, managed in by_name.items():
+        for part in managed.parts:
+            table = policy.rules[part.rule - 1].home.table
+            if table is None:
+                continue
+            what = f"rule {part.rule}: home of {name} is with {table}"
+            dense = [one for one in (name, table) if by_name[one].parameter.kind == "dense"]
+            if dense:
+                found.append(f"{what}, but {dense[0]} is no table of rows: only rows can be kept together")
+                continue
+            scattered = any(
+                policy.rules[other.rule - 1].home.scheme == "hash"
+                and any(max(a, c) < min(b, d) for a, b in part.ranges for c, d in other.ranges)
+                for other in by_name[table].parts
+            )
+            if scattered:
+                found.append(
+                    f"{what}, whose rows are at home by hash, which scatters each table in its own way: give "
+                    f"{table} blocks, shares or a node"
+                )
     return found
