@@ -20,7 +20,7 @@ from adabench.usecases.protocol import UseCase
 from adaps._typing import SamplingScheme
 from adaps.policy import Policy
 from adaps.simulation import Cluster as SimulatedCluster
-from adaps.simulation import Simulation
+from adaps.simulation import Simulation as Simulation  # for the harness, which knows no adaps
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+import adaps
 from adaps.policy.fields import toml_string
 
 if sys.version_info >= (3, 11):
@@ -17,11 +18,12 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Link", "LinkBetween", "Node", "Resources", "ResourcesError"]
+__all__ = ["Costs", "Link", "LinkBetween", "Node", "Resources", "ResourcesError"]
 
 FORMAT = 1
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
+Natural = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class ResourcesError(ValueError):
@@ -43,6 +45,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         Bytes; 0 if it is not known.
     accelerators : tuple of str
         Their names.
+    gbit_per_second : float
+        Of its network card, which all its links share; 0 if it is as fast as the fastest of them.
     """
 
     address: str = "127.0.0.1"
@@ -50,6 +54,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     speed: Positive = 1.0
     memory: Annotated[int, msgspec.Meta(ge=0)] = 0
     accelerators: tuple[str, ...] = ()
+    gbit_per_second: Natural = 0.0
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -83,6 +88,24 @@ class LinkBetween(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     gbit_per_second: Positive
 
 
+class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """CPU time of the parameter server, in microseconds of a core: see `adaps.Costs`.
+
+    Attributes
+    ----------
+    call, key, value, message, frame, byte, speed : float
+        As there.
+    """
+
+    call: Natural
+    key: Natural
+    value: Natural
+    message: Natural
+    frame: Natural
+    byte: Natural
+    speed: Positive
+
+
 class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Nodes and links of a cluster.
 
@@ -94,6 +117,11 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         Between any two nodes for which `link` says nothing else.
     link : tuple of LinkBetween
         The exceptions.
+    costs : Costs, optional
+        Of the server, if they were measured.
+    steps : dict of str to float
+        Milliseconds that a step computes for on a machine of the costs' speed, by use case, as it is given on
+        the command line.
     format : int
         Of the file: 1.
     """
@@ -101,6 +129,8 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     node: Annotated[tuple[Node, ...], msgspec.Meta(min_length=1)]
     links: Link = Link()
     link: tuple[LinkBetween, ...] = ()
+    costs: Costs | None = None
+    steps: dict[str, Positive] = {}
     format: int = FORMAT
 
     def __post_init__(self) -> None:
@@ -152,6 +182,19 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 return Link(latency_ms=link.latency_ms, gbit_per_second=link.gbit_per_second)
         return self.links
 
+    def cluster(self) -> adaps.Cluster:
+        """What is simulated: machines, links, and costs; without measured ones those of a common machine."""
+        if self.costs is None:
+            costs = adaps.Costs(speed=max(node.speed for node in self.node))
+        else:
+            costs = adaps.Costs(**msgspec.structs.asdict(self.costs))
+        return adaps.Cluster(
+            [adaps.Machine(node.cores, node.speed, node.gbit_per_second or None) for node in self.node],
+            _line(self.links),
+            {(min(one.between), max(one.between)): _line(one) for one in self.link},
+            costs,
+        )
+
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Resources:
         """Read a file.
@@ -183,11 +226,18 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def text(self) -> str:
         """As TOML, which `read` makes these resources of again."""
         parts = [f"format = {self.format}"]
+        if self.costs is not None:
+            costs = msgspec.structs.asdict(self.costs)
+            parts.append("\n".join(["[costs]", *(f"{name} = {cost!r}" for name, cost in costs.items())]))
+        if self.steps:
+            steps = [f"{toml_string(usecase)} = {step!r}" for usecase, step in self.steps.items()]
+            parts.append("\n".join(["[steps]", *steps]))
         for node in self.node:
             accelerators = ", ".join(map(toml_string, node.accelerators))
             parts.append(
                 f"[[node]]\naddress = {toml_string(node.address)}\ncores = {node.cores}\n"
                 f"speed = {float(node.speed)!r}\nmemory = {node.memory}\naccelerators = [{accelerators}]"
+                + (f"\ngbit_per_second = {node.gbit_per_second!r}" if node.gbit_per_second else "")
             )
         parts.append(f"[links]\n{_link_text(self.links)}")
         parts += [
@@ -195,6 +245,10 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             for one in self.link
         ]
         return "\n\n".join(parts) + "\n"
+
+
+def _line(link: Link | LinkBetween) -> adaps.Line:
+    return adaps.Line(link.latency_ms, link.gbit_per_second)
 
 
 def _from(document: Mapping[str, Any]) -> Resources:

@@ -6,7 +6,8 @@ from typing import Any, ClassVar, Protocol
 
 import msgspec
 
-from adabench.backends.policies._resources import Link, LinkBetween, Node, Resources, ResourcesError
+from adabench.backends.policies._costs import measured_costs
+from adabench.backends.policies._resources import Costs, Link, LinkBetween, Node, Resources, ResourcesError
 from adaps.policy import AccessesMissing, Catalogue, DataSharing, Managed, Parameter, Policy, PolicyError
 from adaps.policy.executed import BY_HASH, homes_of
 from adaps.policy.limits import not_executed
@@ -18,6 +19,7 @@ __all__ = [
     "Builder",
     "BuilderOptions",
     "Catalogue",
+    "Costs",
     "DataSharing",
     "Link",
     "LinkBetween",
@@ -30,6 +32,7 @@ __all__ = [
     "ResourcesError",
     "homes_of",
     "matches",
+    "measured_costs",
     "not_executed",
 ]
 

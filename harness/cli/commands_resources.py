@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from adabench.harness.cli.options import shown
 from adabench.harness.cli.terminal import tell
 from adabench.harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from adabench.backends.policies.protocol import Resources
 
 __all__ = ["resources"]
 
@@ -21,11 +24,18 @@ def resources(
     network: Annotated[
         str, typer.Option(help="loopback, or namespaces:lan and the like, which needs root.")
     ] = "loopback",
+    costs: Annotated[
+        bool, typer.Option("--costs", help="Also the server's CPU time on this machine, for `simulate`.")
+    ] = False,
+    usecases: Annotated[
+        list[str] | None,
+        typer.Option("--usecase", "-u", help="Also what a step of it computes for; several may be given."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Where to; without it to standard output.")
     ] = None,
 ) -> None:
-    """Measure nodes and links, for policies.
+    """Measure nodes and links, for policies and simulations.
 
     Per node a fixed computation, per pair of nodes a ping and a bulk transfer.
     """
@@ -52,6 +62,8 @@ def resources(
             found = measure_here(nodes or 1, link)
         except NamespacesUnavailable as error:
             raise UsageError(f"--network {network}: {error}") from error
+    if costs or usecases:
+        found = _with_costs(found, usecases or [])
     if out is None:
         typer.echo(found.text(), nl=False)
         return
@@ -60,3 +72,14 @@ def resources(
     except OSError as error:
         raise UsageError(f"{out} cannot be written: {error.strerror}") from error
     tell(f"{shown(out)}: {found.nodes} node{'s' if found.nodes > 1 else ''}")
+
+
+def _with_costs(found: Resources, usecases: list[str]) -> Resources:
+    import msgspec
+
+    from adabench.backends.policies.protocol import measured_costs
+    from adabench.harness.planning.catalogue import usecase_from
+    from adabench.harness.planning.simulated import step_seconds
+
+    steps = {text: 1e3 * step_seconds(usecase_from(text, None, 0)) for text in usecases}
+    return msgspec.structs.replace(found, costs=measured_costs(found.node[0].speed), steps=steps)

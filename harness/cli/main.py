@@ -20,6 +20,7 @@ from adabench.harness.cli.commands_profile import profile
 from adabench.harness.cli.commands_resources import resources
 from adabench.harness.cli.commands_results import compare, export, list_, plot, report, show
 from adabench.harness.cli.commands_run import plan, run
+from adabench.harness.cli.commands_simulate import simulate
 from adabench.harness.cli.terminal import plain
 from adabench.harness.errors import UsageError
 from adabench.harness.launch.fork_server import ForkServerError
@@ -69,6 +70,7 @@ for command in (run, plan, profile, show, compare, history, plot, report, export
 app.command("list", cls=Command)(list_)
 app.command(cls=Command)(accesses)
 app.command(cls=Command)(resources)
+app.command(cls=Command)(simulate)
 
 data = typer.Typer(help="Data of use cases that is not generated.", no_args_is_help=True)
 data.command(cls=Command)(fetch)

@@ -69,6 +69,17 @@ def test_two_machines(tmp_path: Path, warm: ForkServer) -> None:
     assert all("rows were local" in one for one in said)
 
 
+def test_a_simulation(tmp_path: Path, warm: ForkServer, run_ranks: RunRanks) -> None:
+    for command in commands_of("simulate"):
+        finish(start(command.line, tmp_path, {}, warm), command.output)
+    assert (tmp_path / "simulated.svg").is_file()
+    assert (tmp_path / "trace.json").is_file()
+    (program,) = [block.text for block in blocks_of("simulate") if block.language == "python"]
+    (process,) = run_ranks(program, 1)
+    assert process.returncode == 0, process.stderr
+    assert len(process.stdout.splitlines()) == 2
+
+
 def test_plugins(
     tmp_path: Path, warm: ForkServer, plugin_environment: dict[str, str], marked: Callable[[], list[int]]
 ) -> None:

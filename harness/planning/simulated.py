@@ -1,0 +1,161 @@
+"""What a use case costs with a backend on clusters that are only simulated."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from adabench.backends.policies.protocol import AccessesMissing, Link, PolicyError, Resources
+from adabench.backends.protocol import ServerOptions, Simulated, SimulatedRun, Simulation
+from adabench.harness.errors import UsageError
+from adabench.harness.machine.namespaces import link_of
+from adabench.harness.planning.catalogue import catalogue_of, count_accesses
+from adabench.harness.planning.policies import made_policy, refused
+from adabench.harness.planning.syntax import convert_params, parse_network, parse_selections
+from adabench.harness.plugins.registry import load_backend
+from adabench.usecases.protocol import UseCase
+
+__all__ = ["clusters_of", "simulated", "step_seconds"]
+
+_LINKS = {
+    "lan": Link(latency_ms=0.25, gbit_per_second=10.0),
+    "slow": Link(latency_ms=1.0, gbit_per_second=1.0),
+}
+_MILLISECONDS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
+_GIGABITS = {"kbit": 1e-6, "mbit": 1e-3, "gbit": 1.0}
+_WARM_UP, _MEASURED = 3, 15
+"""Steps of the use case."""
+
+
+def clusters_of(
+    resources: Resources | None, nodes: Sequence[int] | None, network: str | None
+) -> list[Resources]:
+    """Each cluster that is simulated.
+
+    Parameters
+    ----------
+    resources : Resources, optional
+        Of a file.
+    nodes : sequence of int, optional
+        Sizes of clusters of nodes like the first of the file; without it the file's own cluster.
+    network : str, optional
+        In the place of the file's links, as for runs.
+    """
+    given = resources or Resources.alike(1)
+    if resources is None:
+        given = msgspec.structs.replace(given, node=(msgspec.structs.replace(given.node[0], cores=2),))
+    if network is not None:
+        given = msgspec.structs.replace(given, links=_link(network), link=())
+    if nodes is None:
+        return [given]
+    return [msgspec.structs.replace(given, node=given.node[:1] * count, link=()) for count in nodes]
+
+
+def _link(network: str) -> Link:
+    text = parse_network(network)
+    shape = link_of(text) or text
+    if shape == "loopback":
+        return Link()
+    if shape in _LINKS:
+        return _LINKS[shape]
+    found = re.fullmatch(r"([\d.]+)(us|ms|s),([\d.]+)(kbit|mbit|gbit)", shape)
+    assert found is not None, shape
+    delay, unit, rate, of = found.groups()
+    if float(rate) == 0:
+        raise UsageError(f"--network {network}: a link that carries nothing")
+    return Link(latency_ms=float(delay) * _MILLISECONDS[unit], gbit_per_second=float(rate) * _GIGABITS[of])
+
+
+def step_seconds(usecase: UseCase) -> float:
+    """CPU seconds of a training step of the plain model, by one thread on this machine."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        model = usecase.model()
+        optimizer = usecase.optimizer(model)
+        found = []
+        for batch in islice(_again(usecase.loaders(0, 1).train), _WARM_UP + _MEASURED):
+            began = time.thread_time()
+            optimizer.zero_grad()
+            usecase.loss(model, batch).backward()
+            optimizer.step()
+            found.append(time.thread_time() - began)
+        return median(found[_WARM_UP:])
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _again(batches: Any) -> Iterator[Any]:
+    while True:
+        yield from batches
+
+
+def simulated(
+    usecase: UseCase,
+    backend: str,
+    policy: str | None,
+    clusters: Sequence[Resources],
+    *,
+    workers: int,
+    steps: int,
+    compute: float,
+    traced_steps: int,
+    seed: int,
+) -> Iterator[tuple[str, Resources, Simulation]]:
+    """Simulate a backend as the command line gives it, under each policy on each cluster.
+
+    Yields
+    ------
+    tuple of str, Resources and Simulation
+        The policy, the cluster, and what was found.
+
+    Raises
+    ------
+    UsageError
+        If there is no such backend, it cannot be simulated, or a policy does not fit.
+    """
+    for name, options in _selected(backend, policy):
+        found = load_backend(name)()
+        if not isinstance(found, Simulated) or not isinstance(options, ServerOptions):
+            raise UsageError(f"backend {name!r} is none on the parameter server: only those are simulated")
+        for resources in clusters:
+            try:
+                with refused():
+                    made = made_policy(options.policy, catalogue_of(usecase), resources)
+            except AccessesMissing:
+                counted = count_accesses(usecase, resources.nodes * workers, epochs=1)
+                with refused():
+                    made = made_policy(options.policy, counted, resources)
+            run = SimulatedRun(resources.cluster(), made, workers, steps, compute, traced_steps, seed)
+            try:
+                yield options.policy, resources, found.simulate(usecase, options, run)
+            except (PolicyError, ValueError) as error:
+                raise UsageError(f"backend {name!r}: {error}") from error
+
+
+def _selected(backend: str, policy: str | None) -> Iterator[tuple[str, Any]]:
+    selections = parse_selections(backend)
+    if len(selections) != 1:
+        raise UsageError(f"--backend {backend}: give one")
+    (selected,) = selections
+    values = dict(selected.values)
+    policies = values.pop("policy", [None])
+    if policy is not None:
+        if policies != [None]:
+            raise UsageError(f"--policy {policy}: the backend {backend} has one already; leave one out")
+        policies = parse_selections(f"{selected.name}[policy={policy}]")[0].values["policy"]
+    if any(len(several) != 1 for several in values.values()):
+        raise UsageError(f"--backend {backend}: give one value for each option but policy")
+    options = load_backend(selected.name).Options
+    for one in policies:
+        given = {name: several[0] for name, several in values.items()}
+        given |= {} if one is None else {"policy": one}
+        yield selected.name, convert_params(options, given, f"backend {selected.name!r}")

@@ -1,0 +1,157 @@
+"""``adabench simulate``: its table, figure and trace, where its figures come from, and mistakes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adabench.analysis.simulated import Row, draw_simulated, save_figure, table_of
+from adabench.backends.policies import _costs
+from adabench.backends.policies._costs import costs_of
+from adabench.backends.policies.protocol import Costs, Link, LinkBetween, Node, Resources
+from adabench.harness.cli.main import main
+from adabench.harness.planning.simulated import clusters_of
+
+CTR = ("simulate", "-u", "ctr[rows=1000,vocabulary=50,batch=64,dim=4,hidden=8]", "--steps", "6")
+GIVEN = ("--step", "2")
+SHARES = {"compute": 0.5, "visits": 0.25, "rows": 0.125, "network": 0.125}
+COSTS = Costs(call=1.0, key=0.1, value=0.001, message=0.2, frame=5.0, byte=0.002, speed=4.0)
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> Any:
+    monkeypatch.chdir(tmp_path)
+
+    def say(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["adabench", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return say
+
+
+def row(policy: str = "adaptive", nodes: int = 2, milliseconds: float = 12.5) -> Row:
+    return Row(policy, nodes, milliseconds, SHARES, 0.75, 1234.0, 56.0)
+
+
+def test_policies_are_simulated_on_clusters_and_drawn(said: Any, tmp_path: Path) -> None:
+    options = ("--policy", "adaptive,static", "--nodes", "2,3", "--network", "slow")
+    code, out, err = said(*CTR, *GIVEN, *options, "-o", "f.svg", "--trace", "t.json")
+    assert (code, err) == (0, "")
+    first, head, *lines = out.splitlines()
+    assert first.endswith("a step computes for 2 ms, as given")
+    assert head.split() == ["policy", "nodes", "ms/step", *SHARES, "local", "kB/step"]
+    assert [line.split()[:2] for line in lines[:4]] == [
+        *(["adaptive", "2"], ["adaptive", "3"]),
+        *(["static", "2"], ["static", "3"]),
+    ]
+    times = [float(line.split()[2]) for line in lines[:4]]
+    assert max(times[:2]) < min(times[2:])  # static waits, at two milliseconds and more a time
+    assert lines[4:] == ["f.svg", "t.json"]
+    assert "prefers-color-scheme: dark" in (tmp_path / "f.svg").read_text()
+    assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert said(*CTR, *GIVEN, *options)[1].splitlines()[1:] == out.splitlines()[1:6]  # it can be repeated
+
+
+def test_what_was_measured_is_taken_from_a_file(said: Any, tmp_path: Path) -> None:
+    resources = Resources(node=(Node(cores=2, speed=4.0),) * 2, costs=COSTS, steps={CTR[2]: 3.0})
+    (tmp_path / "r.toml").write_text(resources.text())
+    code, out, _ = said(*CTR, "--resources", "r.toml", "-b", "manual[policy=static]")
+    assert code == 0
+    assert "a step computes for 3 ms, as r.toml says" in out
+    assert "static" in out
+    code, out, _ = said(*CTR, "--nodes", "2")
+    assert (code, "measured here; --step" in out) == (0, True)
+
+
+def test_resources_with_costs_are_read_as_they_were_written(tmp_path: Path) -> None:
+    node = Node(cores=3, speed=2.0, gbit_per_second=25.0)
+    far = LinkBetween(between=(1, 0), latency_ms=3.0, gbit_per_second=1.0)
+    resources = Resources(node=(node, Node()), link=(far,), costs=COSTS, steps={"ctr[dim=8]": 1.5})
+    file = tmp_path / "r.toml"
+    file.write_text(resources.text())
+    assert Resources.read(file) == resources
+    cluster = resources.cluster()
+    assert [machine.cores for machine in cluster.machines] == [3, 1]
+    assert [machine.gbit_per_second for machine in cluster.machines] == [25.0, None]
+    assert (cluster.between(0, 1).latency_ms, cluster.costs.frame, cluster.costs.speed) == (3.0, 5.0, 4.0)
+    assert Resources.alike(2).cluster().costs.speed == 1.0
+
+
+def test_clusters_are_those_of_the_file_or_like_its_first_node() -> None:
+    far = LinkBetween(between=(0, 1), latency_ms=3.0, gbit_per_second=1.0)
+    resources = Resources(node=(Node(speed=2.0), Node()), link=(far,), costs=COSTS)
+    assert clusters_of(resources, None, None) == [resources]
+    three, four = clusters_of(resources, [3, 4], "0.5ms,200mbit")
+    assert three.node == (Node(speed=2.0),) * 3
+    assert (four.nodes, four.link, four.costs) == (4, (), COSTS)
+    assert four.links == Link(latency_ms=0.5, gbit_per_second=0.2)
+    (lan,) = clusters_of(None, [2], "lan")
+    assert (lan.links.latency_ms, lan.links.gbit_per_second, lan.node[0].cores) == (0.25, 10.0, 2)
+
+
+def test_costs_follow_from_calls_of_some_sizes() -> None:
+    def visit(keys: int, length: int) -> float:
+        return COSTS.call + COSTS.key * keys + COSTS.value * 4 * keys * length
+
+    cases = _costs._CASES
+    visits = [visit(*case) for case in cases]
+    remote = [
+        visit(keys, length)
+        + 3 * COSTS.call
+        + 4 * keys * COSTS.message
+        + 4 * COSTS.frame
+        + 2 * keys * (32 + 4 * length) * COSTS.byte
+        for keys, length in cases
+    ]
+    found = costs_of(visits, visits, remote, 4.0)
+    for name in ("call", "key", "value", "message", "frame", "byte", "speed"):
+        assert getattr(found, name) == pytest.approx(getattr(COSTS, name), rel=1e-6), name
+
+
+def test_a_table_fits_80_columns_and_a_figure_has_a_line_per_policy(tmp_path: Path) -> None:
+    rows = [row(nodes=2), row(nodes=4096, milliseconds=12345.67), row("uniform[technique=full_replication]")]
+    lines = table_of(rows)
+    assert max(map(len, lines)) <= 80
+    assert lines[3].startswith("uniform[technique=ful… ")
+    figure = draw_simulated(rows)
+    assert [len(axes.lines) for axes in figure.axes] == [2, 2]
+    save_figure(figure, tmp_path / "f.png")
+    assert (tmp_path / "f.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((), "for how many nodes? Give --nodes 2,4, or --resources"),
+        (("--nodes", "2,many"), "--nodes 2,many: 'many' is no number of nodes from 1 to 4096"),
+        (("--nodes", "2", "--workers", "0"), "--workers 0: give 1 or more"),
+        (("--nodes", "2", "--network", "wan"), "unknown network 'wan'"),
+        (("--nodes", "2", "--network", "1ms,0gbit"), "--network 1ms,0gbit: a link that carries nothing"),
+        (("--nodes", "2", "-o", "f.txt"), "--out f.txt: give a name that ends in .svg, .png, .pdf"),
+        (("--nodes", "2", "-o", "no/f.svg"), "no/f.svg cannot be written: no such file or directory"),
+        (("--nodes", "2", "--resources", "no.toml"), "no.toml: no such file or directory"),
+        (("--nodes", "2", "-b", "ddp"), "backend 'ddp' is none on the parameter server"),
+        (("--nodes", "2", "-b", "manual,prefetch"), "--backend manual,prefetch: give one"),
+        (("--nodes", "2", "-b", "manual[lookahead=1,2]"), "--backend manual[lookahead=1,2]: give one value"),
+        (("--nodes", "2", "--policy", "statics"), "unknown policy, neither a file nor a builder, 'statics'"),
+        (
+            ("--nodes", "2", "-b", "manual[policy=static]", "--policy", "nups"),
+            "--policy nups: the backend manual[policy=static] has one already; leave one out",
+        ),
+        (("--nodes", "2", "--policy", "allreduce"), "backend 'autoada-automatic': allreduce: "),
+    ],
+)
+def test_wrong_arguments_are_one_sentence_and_exit_code_2(
+    said: Any, arguments: tuple[str, ...], sentence: str
+) -> None:
+    code, _, err = said(*CTR, *GIVEN, *arguments)
+    assert code == 2
+    assert err.startswith(f"error: {sentence}"), err
+    assert err.count("\n") == 1
