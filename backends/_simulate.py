@@ -29,6 +29,7 @@ def simulate(usecase: UseCase, options: ServerOptions, run: SimulatedRun) -> ada
     for what, there in (
         ("synchronization every so many steps", plan.training.every > 0),
         ("technique 'allreduce'", bool(plan.training.allreduced)),
+        ("shares of the data", bool(plan.training.shares)),
     ):
         if there:
             raise adaps.PolicyError(f"{run.policy.source}: {what} is not simulated; leave it out")

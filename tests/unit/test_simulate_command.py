@@ -127,6 +127,23 @@ def test_a_table_fits_80_columns_and_a_figure_has_a_line_per_policy(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
+    ("extra", "what"),
+    [
+        ("[synchronization]\nevery = 2", "synchronization every so many steps"),
+        ("[data]\nshares = [0.75, 0.25]", "shares of the data"),
+    ],
+)
+def test_what_is_not_simulated_of_a_policy_is_refused(
+    said: Any, tmp_path: Path, extra: str, what: str
+) -> None:
+    rule = '[[rule]]\nparameters = "*"\n'
+    (tmp_path / "p.toml").write_text(f'format = 1\nname = "p"\n\n{rule}\n{extra}\n')
+    code, _, err = said(*CTR, *GIVEN, "--nodes", "2", "--policy", "p.toml")
+    assert code == 2
+    assert err == f"error: backend 'autoada-automatic': p.toml: {what} is not simulated; leave it out\n"
+
+
+@pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         ((), "for how many nodes? Give --nodes 2,4, or --resources"),
