@@ -14,7 +14,7 @@ import autoada
 from adabench.backends._measure import server_calls
 from adabench.backends._simulate import simulate
 from adabench.backends.protocol import Cluster, ServerOptions, SimulatedRun, Timed, Unavailable
-from adabench.usecases.protocol import Placed, Sampled, UseCase
+from adabench.usecases.protocol import Initialized, Placed, Sampled, UseCase
 from autoada.management import check_policy
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class ServerSession:
     """One worker's training on the parameter server, without any intent of its own."""
 
     def __init__(self, usecase: UseCase, cluster: Cluster, options: ServerOptions) -> None:
-        model = usecase.model()
+        model = usecase.model() if options.inits == 1 else _selected(usecase, cluster, options.inits)
         optimizer = usecase.optimizer(model)
         # before the table is in the server
         self._negatives = None if options.sampling == "loader" else _sampler(usecase, model, cluster, options)
@@ -174,6 +174,24 @@ class ServerSession:
 
     def close(self) -> None:
         self.model.close()
+
+
+def _selected(usecase: UseCase, cluster: Cluster, inits: int) -> nn.Module:
+    """The best of several initial weights, after the steps that they were tried for."""
+    if not isinstance(usecase, Initialized):
+        raise Unavailable(f"{usecase.name} has no other initial weights: say inits=1")
+    if cluster.workers > 1:
+        raise Unavailable(f"inits={inits} takes one worker per node, and there are {cluster.workers}")
+    found = autoada.select_initialization(
+        usecase.initialized,
+        usecase.optimizer,
+        usecase.loss,
+        usecase.loaders(cluster.index, cluster.world_size).train,
+        candidates=inits,
+        seed=cluster.seed << 16,  # none that another run tries
+        listen=cluster.host,
+    )
+    return found.model
 
 
 def _sampler(

@@ -60,6 +60,9 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         by one of its schemes, with the seed of the run. Backends with hand-written intent have it drawn when
         a batch is used, and leave to the scheme what is announced for it; with automatic intent it is drawn
         when a batch is fetched, and announced like the batch's other rows.
+    inits : int
+        How many initial weights the nodes try together for some steps before the training, which begins with
+        the best of them (`autoada.select_initialization`); 1 for those of the run's seed.
     """
 
     lookahead: int = 20
@@ -67,6 +70,11 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     timing: bool = True
     channels: int = 1
     sampling: Literal["loader"] | SamplingScheme = "loader"
+    inits: int = 1
+
+    def __post_init__(self) -> None:
+        if self.inits < 1:
+            raise ValueError(f"inits is {self.inits}: it must be 1 or more")
 
 
 @dataclass(frozen=True)

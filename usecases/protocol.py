@@ -246,5 +246,14 @@ class Sampled(Protocol):
         ...
 
 
+@runtime_checkable
+class Initialized(Protocol):
+    """A use case whose model can have other initial weights than those of its seed."""
+
+    def initialized(self, seed: int) -> nn.Module:
+        """A new model with the initial weights of `seed`; those of `model` with the use case's own seed."""
+        ...
+
+
 class DataError(ValueError):
     """Data that cannot be used: one sentence that names the file or value and says what would be right."""

@@ -20,6 +20,7 @@ if __name__ != "autoada":
 
 from autoada.access import Access, IntentPredictor, Prediction
 from autoada.dataloader import AdaDataLoader
+from autoada.initialization import Selection, select_initialization
 from autoada.management import create_node
 from autoada.model import AdaModel
 from autoada.negatives import NegativeSampler
@@ -32,6 +33,8 @@ __all__ = [
     "IntentPredictor",
     "NegativeSampler",
     "Prediction",
+    "Selection",
     "create_node",
+    "select_initialization",
     "unwrap",
 ]

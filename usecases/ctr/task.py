@@ -100,7 +100,10 @@ class CtrUseCase(DealsBatches):
         return self._data.fingerprint
 
     def model(self) -> nn.Module:
-        generator = torch.Generator().manual_seed(self._seed)
+        return self.initialized(self._seed)
+
+    def initialized(self, seed: int) -> nn.Module:
+        generator = torch.Generator().manual_seed(seed)
         params = self._params
         return WideAndDeep(self._data.rows, params.dim, params.hidden, params.wide, generator)
 

@@ -99,7 +99,10 @@ class GcnUseCase(DealsBatches):
         return self._graph.fingerprint
 
     def model(self) -> nn.Module:
-        generator = torch.Generator().manual_seed(self._seed)
+        return self.initialized(self._seed)
+
+    def initialized(self, seed: int) -> nn.Module:
+        generator = torch.Generator().manual_seed(seed)
         sizes = (self._graph.num_nodes, self._params.dim, self._params.hidden, self._graph.num_classes)
         return Gcn(*sizes, generator)
 

@@ -141,7 +141,10 @@ class KgeUseCase(DealsBatches):
         return self._graph.fingerprint
 
     def model(self) -> nn.Module:
-        generator = torch.Generator().manual_seed(self._seed)
+        return self.initialized(self._seed)
+
+    def initialized(self, seed: int) -> nn.Module:
+        generator = torch.Generator().manual_seed(seed)
         params, sizes = self._params, self._graph.sizes
         return Knowledge(params.model, *sizes, params.dim, params.scale, generator)
 

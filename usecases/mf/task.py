@@ -127,7 +127,10 @@ class MfUseCase(DealsBatches):
         return self._ratings.fingerprint
 
     def model(self) -> nn.Module:
-        generator = torch.Generator().manual_seed(self._seed)
+        return self.initialized(self._seed)
+
+    def initialized(self, seed: int) -> nn.Module:
+        generator = torch.Generator().manual_seed(seed)
         ratings = self._ratings
         return MatrixFactorization(ratings.users, ratings.items, self._params.dim, self._mean, generator)
 

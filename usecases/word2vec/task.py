@@ -99,7 +99,10 @@ class Word2VecUseCase(DealsBatches):
         return self.text.fingerprint
 
     def model(self) -> nn.Module:
-        generator = torch.Generator().manual_seed(self._seed)
+        return self.initialized(self._seed)
+
+    def initialized(self, seed: int) -> nn.Module:
+        generator = torch.Generator().manual_seed(seed)
         return SkipGram(len(self.text.counts), self._params.dim, generator)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
