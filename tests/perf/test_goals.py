@@ -183,7 +183,8 @@ def test_latency_and_scaling_are_ratios_to_ourselves() -> None:
         a_run(OURS, 0, 1, 9, usecase="gcn", nodes=1, pinned=True),
         skipped(OURS, usecase="gcn", pinned=True),
     ]
-    ctr, gcn = rows_of_scaling(runs)
+    ctr, gcn, *others = rows_of_scaling(runs)
+    assert [(row.figure, row.goal) for row in others] == [(None, 1.85), (None, None), (None, None)]
     assert (ctr.figure, ctr.goal) == (2.0, 1.85)
     assert (gcn.figure, gcn.verdict) == (None, "skipped: autoada-automatic is not here")
 
@@ -195,7 +196,7 @@ def test_without_sessions_every_row_says_so(tmp_path: Path) -> None:
         *rows_of_latency([]),
         *rows_of_scaling([]),
     ]
-    assert len(rows) == 9
+    assert len(rows) == 12
     assert {row.verdict for row in rows} == {"not measured: there is no complete session of this processor"}
     assert all(newest_complete(tmp_path, study, HERE) == [] for study in STUDIES)
 
