@@ -67,7 +67,7 @@ def test_rows_are_at_home_with_those_of_another_table() -> None:
     wide, *_ = management_of(Policy("a", [deep[0], some, Rule("*")]), CATALOGUE, 2)
     assert wide.homes == ((10, 1), (90, -1), (100, 1))
     with pytest.raises(
-        PolicyError, match="rule 2: home of wide.weight is with deep.weight, whose rows are at"
+        PolicyError, match=r"rule 2: home of wide\.weight is with deep\.weight, whose rows are at"
     ):
         management_of(Policy("a", [deep[0], together, Rule("*")]), CATALOGUE, 2)
 
