@@ -15,9 +15,18 @@ from adabench.backends.protocol import Cluster, Unavailable
 from adabench.usecases.protocol import UseCase
 
 
+def is_installed(package: str) -> bool:
+    """Whether a package can be imported.
+
+    A module does not count: an editable install has this folder on the path, with files that are named so.
+    """
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.submodule_search_locations is not None
+
+
 def require_package(package: str, command: str = "make peers") -> None:
     """Raise `Unavailable` unless a package is installed; the command would install it."""
-    if importlib.util.find_spec(package) is None:
+    if not is_installed(package):
         raise Unavailable(f"{package} is not installed: say '{command}'")
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from dataclasses import dataclass
+
+from adabench.backends._peer import is_installed
 
 from .case import Case
 
@@ -27,7 +28,7 @@ class Library:
     @property
     def installed(self) -> bool:
         """Whether the cases can be trained here."""
-        return self.package is None or importlib.util.find_spec(self.package) is not None
+        return self.package is None or is_installed(self.package)
 
     def cases(self) -> tuple[Case, ...]:
         """The cases; only training them imports the library."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from typing import Any
 
 import msgspec
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from adabench.backends._peer import is_installed
 from adabench.usecases.kge import KgeParams, KgeUseCase
 from adabench.usecases.kge.model import MODELS, Knowledge, ModelName
 from adabench.usecases.kge.ranking import ranks, summary
@@ -147,7 +147,7 @@ def test_plain_pytorch_learns(name: ModelName) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_pykeen_agrees(name: ModelName, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its evaluator over the same scores, filtered by all splits, as it ranks by itself."""
-    if importlib.util.find_spec("pykeen") is None:
+    if not is_installed("pykeen"):
         pytest.skip("pykeen is not installed: say 'make models'")
     monkeypatch.setenv("PYSTOW_HOME", str(tmp_path))
     evaluation = importlib.import_module("pykeen.evaluation")
