@@ -15,21 +15,23 @@ Example
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from adaps import _checks, _core
 from adaps._typing import Technique
 from adaps.policy import Catalogue, Parameter, Policy
 from adaps.policy.executed import UNMANAGED, management_of
 from adaps.tables import Table
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 __all__ = ["Cluster", "Costs", "Line", "Machine", "NodeSimulation", "Simulation", "Stream", "simulate"]
 
@@ -492,6 +494,8 @@ def _prepared(
     number: int, stream: Stream, tables: Sequence[Table], dense: Sequence[str]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Keys where they begin, keys of all steps, and where each step's end."""
+    import numpy as np  # not with the package, whose import is to be quick
+
     first_keys = dict(zip((table.name for table in tables), _first_keys(tables), strict=True))
     rows_of = {table.name: table.rows for table in tables}
 
@@ -520,7 +524,7 @@ def _prepared(
 
 
 def _first_keys(tables: Sequence[Table]) -> list[int]:
-    ends = np.cumsum([table.rows for table in tables]).tolist()
+    ends = list(itertools.accumulate(table.rows for table in tables))
     return [0, *ends[:-1]]
 
 
