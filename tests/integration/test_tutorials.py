@@ -135,7 +135,7 @@ def test_strategies_of_the_tables_are_the_backends() -> None:
 
 def test_every_block_of_every_page_is_run() -> None:
     pages = {file.stem for file in TUTORIALS.glob("*.md")} - {"index"}
-    assert pages == {"one-node", "two-nodes", "two-machines", "backend", "use-case", "report"}
+    assert pages == {"one-node", "two-nodes", "two-machines", "backend", "use-case", "report", "simulate"}
     languages = {block.language for page in pages for block in blocks_of(page)}
     assert languages == {"python", "console", "text"}
     without = ("use-case", "report", "two-machines")
