@@ -46,7 +46,7 @@ lint: $(SET_UP)  ## check style, spelling, types and stubs
 	@MYPYPATH=typings $(BIN)/stubtest --mypy-config-file pyproject.toml --allowlist typings/stubtest-allowlist.txt adaps._core adabench.usecases.gcn._sampler adabench.usecases._partition
 
 tidy: $(SET_UP)  ## look for mistakes in the C++ code with clang-tidy, two minutes of CPU time
-	@ls csrc/core/*/*.cc csrc/bindings/*.cc csrc/relay/*.cc csrc/sampler/*.cc | xargs -P $$(nproc) -I{} $(BIN)/clang-tidy --quiet {} -- -std=c++20 \
+	@ls csrc/core/*/*.cc csrc/bindings/*.cc csrc/relay/*.cc csrc/sampler/*.cc csrc/partition/*.cc | xargs -P $$(nproc) -I{} $(BIN)/clang-tidy --quiet {} -- -std=c++20 \
 	    -Icsrc/core -isystem $$($(BIN)/python -c 'import pybind11; print(pybind11.get_include())') \
 	    -isystem $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')
 

@@ -60,12 +60,14 @@ def test_blocks_and_samples_by_speed_shorten_an_epoch(
 ) -> None:
     if not full:
         pytest.skip("how long it takes is seen with --full, on a machine with nothing else to do")
-    by_speed, equal = (runs[0]["seconds"] for runs in trained(launch, slowed_groups, LARGE))
-    assert by_speed <= 0.6 * equal, (by_speed, equal)
+    by_speed, equal = (runs[0] for runs in trained(launch, slowed_groups, LARGE))
+    assert by_speed["seconds"] <= 0.6 * equal["seconds"], (by_speed, equal)
+    # Few samples would tell nothing: a step's order alone moves the AUC of a thousand test samples by 0.01.
+    assert abs(max(by_speed["auc"]) - max(equal["auc"])) <= 0.01, (by_speed, equal)
 
 
 def trained(launch: Launch, groups: list[Path], params: dict[str, Any]) -> list[list[dict[str, Any]]]:
-    """What each node did by blocks and samples by speed, and by equal ones; quality is the same."""
+    """What each node did by blocks and samples by speed, and by equal ones; both learn."""
     cases = [{"policy": policy.text(), "params": params} for policy in by_speed_and_equal(params)]
     ranks = launch(
         "tests.integration.autoada_ranks.slowed", 2, cases=cases, groups=[str(group) for group in groups]
@@ -73,7 +75,7 @@ def trained(launch: Launch, groups: list[Path], params: dict[str, Any]) -> list[
     by_speed, equal = ([rank["runs"][number] for rank in ranks] for number in range(2))
     assert by_speed[0]["samples"] == 4 * by_speed[1]["samples"]
     assert {run["samples"] for run in equal} == {sum(run["samples"] for run in by_speed) / 2}
-    assert abs(max(by_speed[0]["auc"]) - max(equal[0]["auc"])) <= 0.01, ranks
+    assert min(max(by_speed[0]["auc"]), max(equal[0]["auc"])) > 0.6, ranks
     return [by_speed, equal]
 
 

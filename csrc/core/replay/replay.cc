@@ -87,7 +87,7 @@ Replay::Replay(const Accesses& accesses, const ReplaySettings& settings)
     for (int worker = 0; worker < own.workers; ++worker) {
       WorkerThread thread;
       thread.worker = std::make_unique<Worker>(*node.state, worker);
-      thread.accesses = &accesses.workers[static_cast<std::size_t>(rank * own.workers + worker)];
+      thread.accesses = &accesses.workers[static_cast<std::size_t>(rank) * own.workers + worker];
       thread.last_step = thread.accesses->steps() - announced;
       node.workers.push_back(std::move(thread));
     }
@@ -114,7 +114,7 @@ Replay::Replay(const Accesses& accesses, const ReplaySettings& settings)
 
 ReplayResult Replay::run(const std::function<void()>& interrupted) {
   set_up();
-  for (NodeId rank = 0; rank < nodes_.size(); ++rank) {
+  for (NodeId rank = 0; rank < static_cast<NodeId>(nodes_.size()); ++rank) {
     for (std::size_t worker = 0; worker < nodes_[rank].workers.size(); ++worker) {
       const auto later = static_cast<Micros>(random_.uniform(0.0, settings_.compute));
       network_.set_timer(timer(rank, nodes_[rank].channels.size() + worker), network_.now() + later);
