@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -56,8 +56,6 @@ class SamplePlacement:
         Numbers of samples -> rows that each of them reads, in that numbering.
     orders : dict of str to callable
         For ``label`` and ``cluster``, what samples are sorted by: numbers (samples,).
-    batch : int
-        Samples of a step.
     what : str
         What the samples are.
     """
@@ -67,21 +65,20 @@ class SamplePlacement:
     tables: Mapping[str, int]
     reads: Reads
     orders: Mapping[str, Callable[[], NDArray[Any]]]
-    batch: int
     what: str = "samples"
     _shares: dict[tuple[int, ...], list[NDArray[np.int64]]] = field(
         default_factory=dict, init=False, repr=False
     )
     _homes: dict[tuple[int, ...], NDArray[np.int32]] = field(default_factory=dict, init=False, repr=False)
 
-    def share(self, rank: int, world: int, sizes: Sequence[int] = ()) -> NDArray[np.int64]:
-        """Numbers of the samples of worker `rank` of `world`.
+    def share(self, rank: int, sizes: tuple[int, ...]) -> NDArray[np.int64]:
+        """Numbers of the samples of worker `rank`.
 
         Parameters
         ----------
-        rank, world : int
-        sizes : sequence of int
-            Samples of a step of each worker, in proportion to which it has some; equal ones if not given.
+        rank : int
+        sizes : tuple of int
+            Samples of a step of each worker, in proportion to which it has some.
 
         Raises
         ------
@@ -90,19 +87,19 @@ class SamplePlacement:
         DataError
             If the share does not fill a batch, or shares of different sizes are to be dealt greedily.
         """
-        require_worker(rank, world)
-        sizes = tuple(sizes) or (self.batch,) * world
-        lengths = share_lengths(self.samples, sizes, self.what)
+        require_worker(rank, len(sizes))
+        if self.placement == "random":
+            return strided_share(self.samples, rank, sizes, self.what)
         if sizes not in self._shares:
-            self._shares[sizes] = self._dealt(lengths, sizes)
+            self._shares[sizes] = self._dealt(sizes)
         return self._shares[sizes][rank]
 
-    def home_rows(self, rank: int, world: int, sizes: Sequence[int] = ()) -> dict[str, Tensor]:
+    def home_rows(self, rank: int, sizes: tuple[int, ...]) -> dict[str, Tensor]:
         """The rows that no other worker's samples read more often; none where samples are dealt at random.
 
         Parameters
         ----------
-        rank, world, sizes
+        rank, sizes
             As for `share`.
 
         Returns
@@ -112,8 +109,7 @@ class SamplePlacement:
         """
         if self.placement == "random":
             return {}
-        self.share(rank, world, sizes)  # raises if there is none
-        sizes = tuple(sizes) or (self.batch,) * world
+        self.share(rank, sizes)  # raises if there is none
         if sizes not in self._homes:
             self._homes[sizes] = most_reading(self.reads, self._shares[sizes], sum(self.tables.values()))
         ends = np.cumsum(list(self.tables.values()))
@@ -121,10 +117,8 @@ class SamplePlacement:
         own = (torch.from_numpy(np.flatnonzero(part == rank)) for part in parts)
         return dict(zip(self.tables, own, strict=True))
 
-    def _dealt(self, lengths: list[int], sizes: Sequence[int]) -> list[NDArray[np.int64]]:
-        world = len(sizes)
-        if self.placement == "random":
-            return [strided_share(self.samples, rank, sizes, self.what) for rank in range(world)]
+    def _dealt(self, sizes: tuple[int, ...]) -> list[NDArray[np.int64]]:
+        lengths = share_lengths(self.samples, sizes, self.what)
         if self.placement == "greedy":
             if len(set(sizes)) > 1:
                 raise DataError(
@@ -132,8 +126,8 @@ class SamplePlacement:
                     f"{', '.join(map(str, sizes))} {self.what} need others: use random, label or cluster"
                 )
             rows = sum(self.tables.values())
-            parts = greedy_parts(self.reads, sum(lengths), rows, world, SEED)
-            return [np.flatnonzero(parts == rank) for rank in range(world)]
+            parts = greedy_parts(self.reads, sum(lengths), rows, len(sizes), SEED)
+            return [np.flatnonzero(parts == rank) for rank in range(len(sizes))]
         order = np.argsort(self.orders[self.placement](), kind="stable")[: sum(lengths)]
         return np.split(order, np.cumsum(lengths)[:-1])
 

@@ -191,13 +191,13 @@ def test_samples_of_every_placement_are_shared_equally_and_alike_everywhere(
     kind = load_usecase(name)
     params = msgspec.convert({"placement": placement, "batch": 8, **SMALL[name]}, kind.Params)
     usecase, elsewhere = kind(params, None, 1), kind(params, None, 1)
-    shares = [usecase._placement.share(rank, 3) for rank in range(3)]  # type: ignore[attr-defined]
+    shares = [usecase._placement.share(rank, (8, 8, 8)) for rank in range(3)]  # type: ignore[attr-defined]
     samples = usecase._placement.samples  # type: ignore[attr-defined]
     assert {len(share) for share in shares} == {samples // 3}
     together = np.concatenate(shares)
     assert len(np.unique(together)) == len(together)
     for rank, share in enumerate(shares):
-        assert np.array_equal(share, elsewhere._placement.share(rank, 3))  # type: ignore[attr-defined]
+        assert np.array_equal(share, elsewhere._placement.share(rank, (8, 8, 8)))  # type: ignore[attr-defined]
     assert isinstance(usecase, Placed)
     if placement == "random":
         assert usecase.home_rows(0, 3) == {}

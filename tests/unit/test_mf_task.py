@@ -29,7 +29,10 @@ def train(usecase: Any) -> list[dict[str, float]]:
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_users_stay_together(world: int) -> None:
     usecase = MfUseCase(MfParams(**SMALL), None, 1)
-    shares = [usecase._split.train[usecase._placement.share(rank, world)] for rank in range(world)]
+    shares = [
+        usecase._split.train[usecase._placement.share(rank, (usecase.params.batch,) * world)]
+        for rank in range(world)
+    ]
     assert len({len(share) for share in shares}) == 1
     assert len(np.unique(np.concatenate(shares))) == sum(map(len, shares))
     users = [set(usecase._ratings.block.users[share].tolist()) for share in shares]

@@ -105,17 +105,19 @@ def test_the_labels_and_clusters_of_each_use_case() -> None:
     names: tuple[Placement, Placement] = ("label", "cluster")
     for name in names:
         ctr = CtrUseCase(CtrParams(rows=2000, placement=name), None, 1)
-        first, second = (ctr._placement.share(rank, 2) for rank in (0, 1))
+        first, second = (ctr._placement.share(rank, (64, 64)) for rank in (0, 1))
         samples = ctr._data.train.samples
         sizes = np.diff(ctr._data.first_rows.numpy(), append=ctr._data.rows)
         of = samples.label.numpy() if name == "label" else samples.ids[:, int(sizes.argmax())].numpy()
         assert of[first].max() <= of[second].min()
     for name, column in zip(names, (1, 0), strict=True):
         kge = KgeUseCase(KgeParams(triples=3000, placement=name), None, 1)
-        first, second = (kge._placement.share(rank, 2) for rank in (0, 1))
+        first, second = (kge._placement.share(rank, (64, 64)) for rank in (0, 1))
         assert kge._graph.train[first, column].max() <= kge._graph.train[second, column].min()
     mf = MfUseCase(MfParams(ratings=3000, batch=64, placement="label"), None, 1)
-    low, high = (mf._ratings.block.ratings[mf._split.train[mf._placement.share(rank, 2)]] for rank in (0, 1))
+    low, high = (
+        mf._ratings.block.ratings[mf._split.train[mf._placement.share(rank, (64, 64))]] for rank in (0, 1)
+    )
     assert low.max() <= high.min()
 
 

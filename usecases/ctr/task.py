@@ -87,7 +87,6 @@ class CtrUseCase(DealsBatches):
             tables={"deep.weight": self._data.rows},
             reads=lambda numbers: train.ids[torch.from_numpy(numbers)].numpy(),
             orders={"label": train.label.numpy, "cluster": self._largest_feature},
-            batch=params.batch,
             what="rows",
         )
 
@@ -113,7 +112,7 @@ class CtrUseCase(DealsBatches):
     def loaders(self, rank: int, world: int) -> Loaders:
         sizes = self._sizes(rank, world)
         data = self._data
-        shuffled = ShuffledBatches(self._placement.share(rank, world, sizes), sizes[rank], self._seed, rank)
+        shuffled = ShuffledBatches(self._placement.share(rank, sizes), sizes[rank], self._seed, rank)
         return Loaders(
             batch_loader(data.train, shuffled), self._in_order(data.valid), self._in_order(data.test)
         )
@@ -144,7 +143,7 @@ class CtrUseCase(DealsBatches):
 
     def home_rows(self, rank: int, world: int) -> dict[str, Tensor]:
         """The rows that worker `rank` reads most; none if samples are dealt at random."""
-        homes = self._placement.home_rows(rank, world, self._sizes(rank, world))
+        homes = self._placement.home_rows(rank, self._sizes(rank, world))
         return dict.fromkeys(self._tables, homes["deep.weight"]) if homes else {}
 
     @property

@@ -128,7 +128,6 @@ class KgeUseCase(DealsBatches):
             tables={"entities.weight": entities, "relations.weight": self._graph.sizes.relations},
             reads=lambda numbers: train[numbers][:, [0, 2, 1]] + np.array([0, 0, entities], dtype=np.int32),
             orders={"label": lambda: train[:, 1], "cluster": lambda: train[:, 0]},
-            batch=params.batch,
             what="triples",
         )
 
@@ -155,7 +154,7 @@ class KgeUseCase(DealsBatches):
         sizes = self._sizes(rank, world)
         graph, params = self._graph, self._params
         train = CorruptedTriples(graph.train, graph.sizes.entities, params.negatives)
-        shuffled = ShuffledBatches(self._placement.share(rank, world, sizes), sizes[rank], self._seed, rank)
+        shuffled = ShuffledBatches(self._placement.share(rank, sizes), sizes[rank], self._seed, rank)
         return Loaders(batch_loader(train, shuffled), self._in_order(graph.valid), self._in_order(graph.test))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -211,7 +210,7 @@ class KgeUseCase(DealsBatches):
 
     def home_rows(self, rank: int, world: int) -> dict[str, Tensor]:
         """The rows that worker `rank`'s triples read most; none if triples are dealt at random."""
-        return self._placement.home_rows(rank, world, self._sizes(rank, world))
+        return self._placement.home_rows(rank, self._sizes(rank, world))
 
     def _in_order(self, triples: NDArray[np.int32]) -> Iterable[Queries]:
         at_once = min(512, max(1, SCORES_AT_ONCE // self._graph.sizes.entities))

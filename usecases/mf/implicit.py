@@ -147,7 +147,7 @@ class MfImplicitUseCase(DealsBatches):
     def loaders(self, rank: int, world: int) -> Loaders:
         sizes = self._sizes(rank, world)
         block, params = self._ratings.block, self._params
-        own = self._train[self._placement.share(rank, world, sizes)]
+        own = self._train[self._placement.share(rank, sizes)]
         share = ShuffledBatches(own, sizes[rank], self._seed, rank)
         liked = LikedRows(block.users, block.items, self._ratings.items, params.negatives)
         train, valid, test = self._items
@@ -194,7 +194,7 @@ class MfImplicitUseCase(DealsBatches):
 
     def home_rows(self, rank: int, world: int) -> dict[str, Tensor]:
         """The rows that worker `rank`'s ratings read most; none if they are dealt at random."""
-        return self._placement.home_rows(rank, world, self._sizes(rank, world))
+        return self._placement.home_rows(rank, self._sizes(rank, world))
 
     def _in_order(self, users: HeldOut) -> Iterable[RankedUsers]:
         return batch_loader(users, OrderedBatches(users.numbers, USERS_AT_ONCE))

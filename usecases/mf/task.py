@@ -140,7 +140,7 @@ class MfUseCase(DealsBatches):
     def loaders(self, rank: int, world: int) -> Loaders:
         sizes = self._sizes(rank, world)
         rows, batch = RatingRows(self._ratings.block), self._params.batch
-        share = self._split.train[self._placement.share(rank, world, sizes)]
+        share = self._split.train[self._placement.share(rank, sizes)]
         train = ShuffledBatches(share, sizes[rank], self._seed, rank)
         valid, test = (OrderedBatches(part, max(batch, EVALUATION_BATCH)) for part in self._split[1:])
         return Loaders(*(batch_loader(rows, batches) for batches in (train, valid, test)))
@@ -175,7 +175,7 @@ class MfUseCase(DealsBatches):
 
     def home_rows(self, rank: int, world: int) -> dict[str, Tensor]:
         """The rows that worker `rank`'s ratings read most; none if ratings are dealt at random."""
-        return self._placement.home_rows(rank, world, self._sizes(rank, world))
+        return self._placement.home_rows(rank, self._sizes(rank, world))
 
 
 def placement_of(ratings: Ratings, numbers: NDArray[np.int64], params: FactorParams) -> SamplePlacement:
@@ -189,6 +189,5 @@ def placement_of(ratings: Ratings, numbers: NDArray[np.int64], params: FactorPar
             [block.users[numbers[some]], block.items[numbers[some]] + first_item], axis=1
         ),
         orders={"label": lambda: block.ratings[numbers], "cluster": lambda: block.users[numbers]},
-        batch=params.batch,
         what="ratings",
     )
