@@ -6,7 +6,6 @@ import contextlib
 import importlib.metadata
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -71,19 +70,12 @@ def _ports() -> Iterator[str]:
 
 
 def _memory(study: Study) -> Iterator[str]:
-    """At least what this process has, with torch and no data, for each node and for the harness."""
+    """At least what this process has, with torch, for each node and for the harness; data may stream."""
     own = psutil.Process().memory_info().rss
     nodes = max(cell.nodes for cell in cells_of(study))
     needed, there = own * (nodes + 1), psutil.virtual_memory().available
-    data = sum(_size(Path(path)) for path in study.data.values()) * nodes
-    if needed + data > there:
+    if needed > there:
         yield (
-            f"the study needs at least {(needed + data) / 2**30:.1f} GiB for {nodes} nodes, but only "
+            f"the study needs at least {needed / 2**30:.1f} GiB for {nodes} nodes, but only "
             f"{there / 2**30:.1f} GiB are available: end other programs, or run fewer nodes"
         )
-
-
-def _size(path: Path) -> int:
-    if path.is_file():
-        return path.stat().st_size
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

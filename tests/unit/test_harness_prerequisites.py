@@ -53,6 +53,15 @@ def test_blocked_ports_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no connection can be made on the loopback interface ([Errno 111] Connection refused)" in complaint
 
 
+def test_a_file_larger_than_memory_is_no_complaint_for_it_streams(tmp_path: Path) -> None:
+    data = tmp_path / "train.csv"
+    with data.open("wb") as sparse:
+        sparse.truncate(2**40)
+    file = tmp_path / "study.toml"
+    file.write_text(f'usecases = ["ctr"]\nbackends = ["prefetch"]\n[data]\nctr = "{data}"\n')
+    assert complaints_about(FINE, load_study(file, "study", {})) == []
+
+
 def test_too_little_memory_for_a_study_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "study.toml"
     file.write_text('usecases = ["ctr"]\nbackends = ["prefetch"]\nnodes = [1, 4]\n')
