@@ -113,7 +113,7 @@ class Problem:
 
     def totals(self, choices: Choices) -> Floats:
         """Each load, with these choices."""
-        return self.base + self.loads[np.arange(self.units), choices].sum(axis=0)
+        return np.asarray(self.base + self.loads[np.arange(self.units), choices].sum(axis=0))
 
     def value(self, choices: Choices) -> float:
         """The largest load."""
@@ -121,7 +121,7 @@ class Problem:
 
     def kept(self, choices: Choices) -> Floats:
         """Each node's memory."""
-        return self.memory[np.arange(self.units), choices].sum(axis=0)
+        return np.asarray(self.memory[np.arange(self.units), choices].sum(axis=0))
 
     def fits(self, choices: Choices) -> bool:
         """Whether all limits are kept."""
