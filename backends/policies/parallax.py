@@ -1,27 +1,102 @@
-"""Dense parameters by all-reduce, tables of rows by a parameter server.
+"""Dense parameters by all-reduce, each table of rows by a server or by copies, whichever sends fewer bytes.
 
-S. Kim et al., *Parallax: Sparsity-aware Data Parallel Training of Deep Neural Networks*, EuroSys 2019. As in
-AutoDist's form of it (petuum/autodist, autodist/strategy/parallax_strategy.py): what has sparse gradients
-goes to servers, without copies, and each step is one of all workers. Tables are scattered by hash, so that
-all servers share a large one, which the paper partitions for that.
+S. Kim et al., *Parallax: Sparsity-aware Data Parallel Training of Deep Neural Networks*, EuroSys 2019. Taken
+from it: each step is one of all workers; dense parameters go by all-reduce; and for the others the amount of
+data transfer decides, which depends on how sparse they are. What competes here is what its servers offer, too
+(snuspl/parallax, its page about the API, `replicate_variables`): rows that stay at home and are asked for, or
+copies everywhere that are brought up to date after each step. AutoDist's form of it (petuum/autodist,
+autodist/strategy/parallax_strategy.py) leaves all that has sparse gradients on servers, without copies.
+
+Ours are the counts: bytes are those of this server's messages (docs/design/protocol.md, section 3), with how
+often each row is read. Tables that stay are scattered by hash, so that all servers share a large one, which
+the paper partitions for that.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
+
 from adabench.backends.policies._building import policy_for
-from adabench.backends.policies.protocol import BuilderOptions, Catalogue, Policy, Resources
+from adabench.backends.policies.protocol import (
+    AccessesMissing,
+    BuilderOptions,
+    Catalogue,
+    Parameter,
+    Policy,
+    Resources,
+)
 from adaps.policy import Rule
+
+REQUEST = ANSWER = REFRESH = DELTA = 16
+ACK = 12
+GRADIENT = 12
+"""Bytes of messages, and of what a gradient has with it, without their floats."""
+
+
+class ParallaxOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options of `parallax`.
+
+    Attributes
+    ----------
+    state : int
+        Floats of optimizer state for each float of a row: 1 with Adagrad, by which the use cases train, 0
+        with plain SGD, 2 with Adam. Copies exchange it, too.
+    """
+
+    state: int = 1
+
+    def __post_init__(self) -> None:
+        if self.state < 0:
+            raise ValueError(f"state is {self.state}: it must be 0 or more")
 
 
 class Parallax:
     name: ClassVar[str] = "parallax"
-    Options: ClassVar[type[BuilderOptions]] = BuilderOptions
+    Options: ClassVar[type[BuilderOptions]] = ParallaxOptions
 
-    def build(self, catalogue: Catalogue, resources: Resources, options: BuilderOptions) -> Policy:
-        rules = [Rule("dense", technique="allreduce"), Rule("*", technique="static")]
-        return policy_for(self.name, rules, catalogue, resources, every=1)
+    def build(self, catalogue: Catalogue, resources: Resources, options: ParallaxOptions) -> Policy:
+        tables = [one for one in catalogue.parameters if one.kind == "table"]
+        unknown = [one.name for one in tables if one.name not in catalogue.accesses]
+        if unknown:
+            raise AccessesMissing(
+                f"parallax needs access counts of {', '.join(unknown)}: `adabench accesses` writes them, "
+                "and --accesses names their file"
+            )
+        rules = [Rule("dense", technique="allreduce")]
+        for table in tables:
+            asked, copied = bytes_per_step(table, catalogue, resources.nodes, options.state)
+            if copied < asked:
+                rules.append(Rule(table.name, technique="full_replication"))
+        return policy_for(self.name, [*rules, Rule("*", technique="static")], catalogue, resources, every=1)
+
+
+def bytes_per_step(table: Parameter, catalogue: Catalogue, nodes: int, state: int = 0) -> tuple[float, float]:
+    """What all nodes together send in a step of all, with a batch each: for rows that stay, and for copies.
+
+    Batches are taken to read rows independently of each other.
+
+    Parameters
+    ----------
+    table : Parameter
+        Whose accesses the catalogue has.
+    catalogue : Catalogue
+    nodes : int
+        Of the cluster.
+    state : int
+        Floats of optimizer state for each float of a row.
+    """
+    read = catalogue.accesses[table.name] / max(1, catalogue.batches)
+    floats = 4.0 * table.length
+    row = floats * (1 + state)
+    # A pull and a push of each row that is read elsewhere than at home.
+    asked = (nodes - 1) * read.sum() * (2 * (REQUEST + ANSWER) + 2 * floats)
+    # Each copy sends its change, or its gradient where that is shorter, and gets those of the others in one.
+    change = min(row, GRADIENT + floats)
+    others = 1.0 - (1.0 - read) ** (nodes - 1)
+    copied = (nodes - 1) * (read.sum() * (DELTA + change + ACK) + np.sum(others) * (REFRESH + row))
+    return float(asked), float(copied)
 
 
 BUILDER = Parallax

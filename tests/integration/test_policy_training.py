@@ -11,8 +11,9 @@ import msgspec
 import pytest
 import torch
 
+from adabench.backends.policies.parallax import bytes_per_step
 from adabench.backends.policies.protocol import Catalogue, Node, Resources
-from adabench.harness.planning.catalogue import catalogue_of, count_accesses
+from adabench.harness.planning.catalogue import count_accesses
 from adabench.harness.planning.dealing import dealt
 from adabench.harness.planning.policies import policy_from
 from adabench.harness.plugins.registry import load_usecase, names
@@ -101,13 +102,13 @@ def check_counters(policy: Policy, catalogue: Catalogue, tables: list[dict[str, 
             assert sent["transfer"] == sent["drop"] == 0, told
 
 
-def test_parallax_sends_less_than_a_parameter_server_or_all_reduce_of_everything(launch: Launch) -> None:
+def test_parallax_sends_no_more_than_a_parameter_server_or_copies_of_everything(launch: Launch) -> None:
+    sparse = {"rows": 2000, "vocabulary": 200, "dim": 16, "hidden": [4], "batch": 64}
+    catalogue = count_accesses(made("ctr", sparse), 2, epochs=1)
     builders = ("static", "allreduce", "parallax")
-    large = {"rows": 2000, "vocabulary": 10_000, "dim": 16, "hidden": [16], "batch": 64}
-    catalogue = catalogue_of(made("ctr", large))
+    policies = [policy_from(name, catalogue, Resources.alike(2)) for name in builders]
     cases = [
-        case("ctr", "autoada-automatic", policy_from(name, catalogue, Resources.alike(2)), params=large)
-        for name in builders
+        case("ctr", "autoada-automatic", policy, params=sparse, optimizer="Adagrad") for policy in policies
     ]
     results = launch(SESSIONS, 2, cases=cases)
     sent = {
@@ -117,8 +118,21 @@ def test_parallax_sends_less_than_a_parameter_server_or_all_reduce_of_everything
         }
         for number, name in enumerate(builders)
     }
-    everything = 2 * sum(parameter.bytes for parameter in catalogue.parameters) * STEPS
-    assert sent["parallax"]["bytes_sent"] < min(sent["static"]["bytes_sent"], everything), sent
+    # With Adagrad rows of 16 floats are cheaper where they are at home, and rows of one float as copies.
+    assert [(rule.parameters, rule.technique) for rule in policies[2].rules[1:]] == [
+        ("wide.weight", "full_replication"),
+        ("*", "static"),
+    ]
+    assert sent["parallax"]["bytes_sent"] < min(sent[name]["bytes_sent"] for name in builders[:2]), sent
+    # What the choice is made by. Of copies it is the least: with state, gradients that meet at the owner are
+    # followed by one more refresh.
+    for number, most in ((0, 1.05), (1, 1.4)):
+        tables = [result["runs"][number]["tables"] for result in results]
+        for name in ("wide.weight", "deep.weight"):
+            expected = bytes_per_step(catalogue.parameter(name), catalogue, 2, state=1)[number] * STEPS
+            kinds = [kind for kind in tables[0][name] if kind.startswith("bytes_sent")]
+            found = sum(one[name][kind] for one in tables for kind in kinds)
+            assert 0.95 * expected <= found <= most * expected, (builders[number], name)
     # Two nodes send each float of a gradient once per step, a number for each parameter, and two for all.
     dense = [parameter for parameter in catalogue.parameters if parameter.kind == "dense"]
     floats = sum(parameter.rows * parameter.length for parameter in dense) + len(dense) + 2
@@ -151,7 +165,9 @@ def test_tables_are_announced_as_far_ahead_as_the_policy_says(launch: Launch) ->
 def test_all_updates_are_visible_to_all_after_so_many_steps(launch: Launch) -> None:
     policy = replace(Policy.uniform("full_replication"), synchronization=Synchronization(STEPS // 2))
     results = launch(
-        SESSIONS, 2, cases=[case("ctr", name, policy) for name in ("manual", "autoada-automatic")]
+        SESSIONS,
+        2,
+        cases=[case("ctr", name, policy, state=True) for name in ("manual", "autoada-automatic")],
     )
     for one, other in zip(*(result["runs"] for result in results), strict=True):
         for name, values in one["state"].items():
@@ -161,7 +177,13 @@ def test_all_updates_are_visible_to_all_after_so_many_steps(launch: Launch) -> N
 
 
 def case(
-    usecase: str, backend: str, policy: Policy, lookahead: int = 3, params: dict[str, Any] | None = None
+    usecase: str,
+    backend: str,
+    policy: Policy,
+    lookahead: int = 3,
+    params: dict[str, Any] | None = None,
+    optimizer: str = "SGD",
+    state: bool = False,
 ) -> dict[str, Any]:
     return {
         "usecase": usecase,
@@ -171,6 +193,8 @@ def case(
         "steps": STEPS,
         "rate": RATE,
         "lookahead": lookahead,
+        "optimizer": optimizer,
+        "state": state,
     }
 
 

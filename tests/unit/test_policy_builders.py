@@ -85,7 +85,6 @@ def test_what_builders_decide() -> None:
         Rule("dense", technique="allreduce"),
         Rule("*", technique="full_replication"),
     ]
-    assert rules("parallax") == [Rule("dense", technique="allreduce"), Rule("*", technique="static")]
     assert policy_from("parallax", MEASURED, NODES).synchronization.every == 1
     assert policy_from("petuum[staleness=7]", MEASURED, NODES).synchronization.every == 7
     assert rules("random[seed=1]") != rules("random[seed=2]")
@@ -99,6 +98,31 @@ def test_balanced_gives_each_parameter_to_the_node_with_least_for_its_speed() ->
     policy = policy_from("balanced", MEASURED, NODES)
     assert [rule.home.node for rule in policy.rules[:-1]] == [0, 1, 0, 0]
     assert policy.rules[-1] == Rule("*", technique="static")
+
+
+def test_parallax_copies_tables_of_which_copies_send_less() -> None:
+    def copied(nodes: int, option: str, wide: int, deep: int) -> list[str]:
+        counts = {"wide.weight": np.full(100, wide), "deep.weight": np.full(100, deep)}
+        catalogue = Catalogue(CATALOGUE.parameters, counts, 1000)
+        policy = policy_from(f"parallax[{option}]", catalogue, Resources.alike(nodes))
+        assert policy.rules[0] == Rule("dense", technique="allreduce")
+        assert policy.rules[-1] == Rule("*", technique="static")
+        assert {rule.technique for rule in policy.rules[1:-1]} <= {"full_replication"}
+        return [rule.parameters for rule in policy.rules[1:-1]]
+
+    # Bytes per access of a row elsewhere: 64 for messages and twice its floats; of copies 28 and the floats
+    # of a change, and 16 and those of a refresh, with state.
+    assert copied(2, "state=0", 10, 10) == ["wide.weight", "deep.weight"]
+    assert copied(2, "state=1", 10, 10) == ["wide.weight"]
+    assert copied(2, "state=1", 1000, 1000) == ["wide.weight"]
+    # With more nodes a change is told to more of them, unless all of them read the row anyway.
+    assert copied(4, "state=0", 10, 10) == []
+    assert copied(4, "state=0", 10, 1000) == ["deep.weight"]
+    assert copied(4, "state=0", 1000, 10) == ["wide.weight"]
+    with pytest.raises(UsageError, match=r"parallax needs access counts of wide\.weight, deep\.weight: `ada"):
+        policy_from("parallax", CATALOGUE, NODES)
+    with pytest.raises(UsageError, match="state is -1: it must be 0 or more"):
+        policy_from("parallax[state=-1]", MEASURED, NODES)
 
 
 def test_nups_replicates_rows_that_are_far_hotter_than_the_mean() -> None:

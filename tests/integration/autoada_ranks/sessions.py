@@ -23,7 +23,8 @@ NODES = int(os.environ["WORLD_SIZE"])
 def trained(case: dict[str, Any]) -> dict[str, Any]:
     kind, backend = load_usecase(case["usecase"]), load_backend(case["backend"])()
     usecase = kind(msgspec.convert(case["params"], kind.Params), None, 1)
-    usecase.optimizer = lambda model: torch.optim.SGD(model.parameters(), lr=case["rate"])  # type: ignore[method-assign]
+    optimizer = getattr(torch.optim, case["optimizer"])
+    usecase.optimizer = lambda model: optimizer(model.parameters(), lr=case["rate"])  # type: ignore[method-assign]
     made: list[Any] = []
 
     def share(make: Any) -> Any:
@@ -54,8 +55,8 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
             session.step(loss)
         session.synchronize()
         sent = {name: value - counted[name] for name, value in session.counters().items() if "_sent" in name}
-    state = session.model.state_dict()
     after = session.table_counters()  # type: ignore[attr-defined]
+    state = session.model.state_dict() if case["state"] else {}
     session.synchronize()
     session.close()
     made[0].close()
