@@ -1,15 +1,19 @@
-"""A user's mistake."""
+"""What a command ends with, in a sentence."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["UsageError", "unknown"]
+__all__ = ["LauncherError", "UsageError", "unknown"]
 
 
 class UsageError(ValueError):
     """One sentence that names the wrong value and says what would be right; the command exits with 2."""
+
+
+class LauncherError(RuntimeError):
+    """Why no run can be started; the command exits with 1."""
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> UsageError:

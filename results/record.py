@@ -344,6 +344,8 @@ class Run(PlannedRun, kw_only=True, frozen=True):
         backends that take no policy; their `params` say it in a word, as ``techniques``.
     tables : dict of str to dict of str to float
         `counters` of each of the parameter server's tables, which older records lack.
+    launcher : str
+        What started its processes; older records, which have none, are of ``local``.
     """
 
     schema: int = SCHEMA
@@ -380,6 +382,7 @@ class Run(PlannedRun, kw_only=True, frozen=True):
     budgets: list[Budget] = []
     policy: str | None = None
     tables: dict[str, dict[str, float]] = {}
+    launcher: str = "local"
 
 
 class Git(msgspec.Struct, kw_only=True, frozen=True):

@@ -9,7 +9,8 @@ import msgspec
 from adabench.backends.protocol import Backend, Options
 from adabench.harness.checks.findings import Finding
 from adabench.harness.launch.fork_server import ForkServer
-from adabench.harness.launch.local import Outcome, launch_unrecorded
+from adabench.harness.launch.launcher import Outcome
+from adabench.harness.launch.local import launch_unrecorded
 from adabench.harness.plugins.registry import load_backend, load_usecase, modules, unavailable
 from adabench.harness.trial.spec import TrialSpec
 from adabench.usecases.protocol import Params

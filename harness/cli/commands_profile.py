@@ -19,7 +19,7 @@ __all__ = ["profile"]
 
 
 # One run has nobody to take turns with.
-@takes_study(without=("interleaved", "turn_steps", "target"), repeats=1)
+@takes_study(without=("interleaved", "turn_steps", "target", "launcher"), repeats=1)
 def profile(study: Study, results: Results = None) -> None:
     """Run one cell once and show where the time of a step goes.
 
@@ -46,8 +46,8 @@ def profile(study: Study, results: Results = None) -> None:
 
 def _profiled(study: Study, root: Path) -> tuple[SessionStore, Run | None]:
     """The session of the one run; no run if it was interrupted."""
-    from adabench.harness.launch.fork_server import ForkServer
-    from adabench.harness.launch.local import Supervision
+    from adabench.harness.launch.launcher import Supervision
+    from adabench.harness.launch.local import Local
     from adabench.harness.machine.scratch import sweep
     from adabench.harness.planning.plan import cells_of
     from adabench.harness.plugins.registry import unavailable
@@ -55,6 +55,8 @@ def _profiled(study: Study, root: Path) -> tuple[SessionStore, Run | None]:
     from adabench.harness.session.one_run import Attempt, SessionContext, execute_run
     from adabench.harness.session.open_session import open_session
 
+    if study.launcher != Local.name:
+        raise UsageError(f"profile takes runs on this machine, and the study's launcher is {study.launcher}")
     cells = cells_of(study)
     if len(cells) != 1:
         named = ", ".join(dict.fromkeys(f"{cell.usecase} with {cell.backend}" for cell in cells))
@@ -66,15 +68,15 @@ def _profiled(study: Study, root: Path) -> tuple[SessionStore, Run | None]:
     with (
         open_session(study, cells, root, True, typer.echo) as (store, session),
         Interruption() as stopped,
-        ForkServer() as server,
+        Local() as launcher,
     ):
         (planned,) = session.plan
         folder = _folder(store)
         folder.mkdir()
-        server.start()
+        launcher.prepare()
         run = execute_run(
             Attempt(planned, cells[0], obstacle=unavailable(planned.backend), profile=folder),
-            SessionContext(study, session, store, server),
+            SessionContext(study, session, store, launcher),
             Supervision(study.timeout, stopped),
         )
         if run.status == "interrupted":

@@ -24,7 +24,12 @@ REGRESSION = 3
 """Exit code of a comparison that fulfils the condition of ``--fail-if``, or that cannot be judged by it."""
 
 
-PLUGINS: dict[str, Kind] = {"backends": "backend", "usecases": "usecase", "policies": "policy"}
+PLUGINS: dict[str, Kind] = {
+    "backends": "backend",
+    "usecases": "usecase",
+    "policies": "policy",
+    "launchers": "launcher",
+}
 LISTED = (*PLUGINS, "studies", "sessions")
 
 
@@ -34,11 +39,14 @@ def _kinds(incomplete: str) -> list[str]:
 
 def list_(
     what: Annotated[
-        str, typer.Argument(help="backends, usecases, policies, studies or sessions.", autocompletion=_kinds)
+        str,
+        typer.Argument(
+            help="backends, usecases, policies, launchers, studies or sessions.", autocompletion=_kinds
+        ),
     ],
     results: Results = None,
 ) -> None:
-    """List backends, use cases, policies, studies or sessions."""
+    """List backends, use cases, policies, launchers, studies or sessions."""
     from adabench.harness.planning.study import built_in_studies
     from adabench.harness.plugins.describe import describe_plugins
     from adabench.results.store import list_sessions

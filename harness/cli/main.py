@@ -22,8 +22,7 @@ from adabench.harness.cli.commands_results import compare, export, list_, plot, 
 from adabench.harness.cli.commands_run import plan, run
 from adabench.harness.cli.commands_simulate import simulate
 from adabench.harness.cli.terminal import plain
-from adabench.harness.errors import UsageError
-from adabench.harness.launch.fork_server import ForkServerError
+from adabench.harness.errors import LauncherError, UsageError
 from adabench.results.record import RecordError
 
 __all__ = ["app", "main"]
@@ -108,7 +107,7 @@ def main() -> None:
     except (UsageError, RecordError) as error:
         print(plain(f"error: {error}"), file=sys.stderr)
         sys.exit(2)
-    except ForkServerError as error:
+    except LauncherError as error:
         print(plain(f"error: {error}"), file=sys.stderr)
         sys.exit(1)
 

@@ -47,6 +47,10 @@ def _backends(incomplete: str) -> list[str]:
     return _last(incomplete, names("backend"))
 
 
+def _launchers(incomplete: str) -> list[str]:
+    return [name for name in names("launcher") if name.startswith(incomplete)]
+
+
 def _studies(incomplete: str) -> list[str]:
     return [name for name in built_in_studies() if name.startswith(incomplete)]
 
@@ -111,6 +115,14 @@ STUDY_OPTIONS: dict[str, Any] = {
     ],
     "data": Annotated[
         str | None, typer.Option(metavar="PATH", help="Folder or file of the use case's data.")
+    ],
+    "launcher": Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What starts the processes of runs; see `adabench list launchers`.",
+            autocompletion=_launchers,
+        ),
     ],
     "target": Annotated[
         str | None,

@@ -31,6 +31,7 @@ from typing import IO
 
 import numpy as np
 
+from adabench.harness.errors import LauncherError
 from adabench.harness.machine.owner import HARNESS_VARIABLE, Owner
 from adabench.harness.machine.process import die_with_parent, kill_tree, prepare_quick_end
 
@@ -43,7 +44,7 @@ _TASKS = Path("/proc/self/task")
 _CODE = struct.Struct("=i")
 
 
-class ForkServerError(RuntimeError):
+class ForkServerError(LauncherError):
     """The server cannot be started, or is gone; one sentence that becomes a run's reason."""
 
 

@@ -17,25 +17,17 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from adabench.harness.launch.launcher import Failure
 from adabench.harness.machine.process import adopt_orphans, end_quickly, kill_descendants
 from adabench.harness.trial.rank import run_rank
 from adabench.harness.trial.spec import TrialSpec
 from adabench.results.store import write_atomically
 
-__all__ = ["Failure", "failures_file", "leftovers_file", "run_group"]
+__all__ = ["failures_file", "leftovers_file", "run_group"]
 
 _LOOPBACK = "127.0.0.1"
 # For a rank that has been told to end to write what it found.
 _TERMINATION_SECONDS = 30.0
-
-
-class Failure(msgspec.Struct, kw_only=True, frozen=True):
-    """A rank that ended badly; a negative exit code is a signal's number."""
-
-    rank: int
-    pid: int
-    exit_code: int
-    time: float
 
 
 def run_group(file: str) -> int:

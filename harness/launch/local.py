@@ -1,174 +1,202 @@
-"""Launches one run as its own process group, watches it, and leaves no process behind."""
+"""The launcher `local`: all ranks of a run are processes of this machine."""
 
 from __future__ import annotations
 
 import os
 import secrets
-import signal
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, ClassVar
 
 import msgspec
 import psutil
 
-from adabench.harness.launch.fork_server import Fork, ForkServer, ForkServerError
-from adabench.harness.launch.group import Failure, failures_file, leftovers_file
+from adabench.harness.launch.fork_server import ForkServer, ForkServerError
+from adabench.harness.launch.group import failures_file, leftovers_file
+from adabench.harness.launch.launcher import (
+    Failure,
+    Group,
+    Launcher,
+    Outcome,
+    Supervision,
+    Trouble,
+    Unlaunchable,
+)
+from adabench.harness.launch.watch import launch
 from adabench.harness.machine.link_probe import probe_link
 from adabench.harness.machine.namespaces import NamespacesUnavailable, NodeLinks, link_of
-from adabench.harness.machine.scratch import scratch_folder
 from adabench.harness.trial.spec import (
     NETWORK_VARIABLE,
-    RankError,
-    RankResult,
     RankState,
     TrialSpec,
     error_file,
+    read_told,
     result_file,
     state_file,
 )
-from adabench.results.record import Link, Status
+from adabench.results.record import Link, RunSettings
 
-__all__ = ["Outcome", "Supervision", "launch", "launch_unrecorded"]
-
-T = TypeVar("T")
-
-# A rank has 30 s to react to SIGTERM; one that hangs in a dead collective is killed sooner.
-GRACE_SECONDS = 5.0
-_POLL_SECONDS = 0.1
-_OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError")
+__all__ = ["LAUNCHER", "Local", "LocalGroup", "launch_unrecorded"]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended; `results` has an entry per rank if and only if it ended well.
+class Local(Launcher):
+    """All processes on this machine; the runs' ranks are forks of a process that has imported torch."""
 
-    `left` names processes and temporary files that were still there when all ranks had ended; they are
-    removed.
-    """
+    name: ClassVar[str] = "local"
 
-    status: Status
-    total_seconds: float
-    phase: str | None = None
-    rank: int | None = None
-    reason: str | None = None
-    exit_code: int | None = None
-    signal: str | None = None
-    results: list[RankResult] = field(default_factory=list)
-    left: tuple[str, ...] = ()
-    link: Link | None = None
+    def __init__(self) -> None:
+        self._server: ForkServer | None = None
 
+    def prepare(self, modules: Sequence[str] = ()) -> None:
+        if self._server is None:
+            self._server = ForkServer(modules)
+        self._server.start()
 
-@dataclass(frozen=True)
-class Supervision:
-    """What ends a run before its own end, and who is told how far it has come.
+    def obstacle(self, settings: RunSettings) -> str | None:
+        cores = len(os.sched_getaffinity(0))
+        if settings.pinned and settings.nodes > cores:
+            return (
+                f"{settings.nodes} nodes with a core each need {settings.nodes} cores: "
+                f"this process may use {cores}"
+            )
+        return None
 
-    Attributes
-    ----------
-    timeout : float
-        Seconds after which the process group is killed.
-    stopped : callable
-        Asked ten times per second; once true, the group is killed and the run is `interrupted`.
-    watch : callable
-        Told rank 0's state whenever it is read.
-    """
-
-    timeout: float
-    stopped: Callable[[], bool] = lambda: False
-    watch: Callable[[RankState], None] = lambda state: None
-
-
-def launch(server: ForkServer, spec: TrialSpec, log: Path, supervision: Supervision) -> Outcome:
-    """Run one cell once.
-
-    Parameters
-    ----------
-    server : ForkServer
-        Started; the run's processes are forks of it.
-    spec : TrialSpec
-    log : Path
-        All ranks' output is appended to the files of this name that end in ``.out`` and ``.err``.
-    supervision : Supervision
-    """
-    link = link_of(spec.network)
-    if link is None:
-        return _launch(server, spec, log, supervision)
-    try:
-        links = NodeLinks(link, spec.nodes)
-    except NamespacesUnavailable as error:
-        return Outcome("skipped", 0.0, reason=str(error))
-    with links:
+    def begin(self, spec: TrialSpec, folder: Path, out: IO[bytes], err: IO[bytes]) -> Group:
+        assert self._server is not None
+        link = link_of(spec.network)
+        if link is None:
+            return LocalGroup(self._server, spec, folder, out, err)
         try:
-            probe = probe_link(links.namespaces)
-        except OSError as error:
-            reason = f"the links between the namespaces cannot be measured: {error}"
-            return Outcome("failed", 0.0, phase="launch", reason=reason)
-        before = links.cpu_seconds()
-        placed = msgspec.structs.replace(spec, namespaces=links.namespaces)
-        outcome = _launch(server, placed, log, supervision)
-        if links.failure is not None:
-            return replace(outcome, status="failed", phase="launch", reason=links.failure, results=[])
-        return replace(outcome, link=Link(**probe._asdict(), relay_cpu_seconds=links.cpu_seconds() - before))
+            links = NodeLinks(link, spec.nodes)
+        except NamespacesUnavailable as error:
+            raise Unlaunchable(str(error), "skipped") from error
+        with ExitStack() as context:
+            context.enter_context(links)
+            group = _LinkedGroup(links, self._server, spec, folder, out, err)
+            context.pop_all()  # it ends them
+        return group
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
 
 
 def launch_unrecorded(server: ForkServer, spec: TrialSpec, timeout: float) -> Outcome:
     """Run one cell once, for its outcome only: its output is thrown away."""
-    server.start()
+    launcher = Local()
+    launcher._server = server
+    launcher.prepare()
     with tempfile.TemporaryDirectory() as folder:
-        return launch(server, spec, Path(folder) / "log", Supervision(timeout))
+        return launch(launcher, spec, Path(folder) / "log", Supervision(timeout))
 
 
-def _launch(server: ForkServer, spec: TrialSpec, log: Path, supervision: Supervision) -> Outcome:
-    with (
-        scratch_folder(_purpose(spec)) as folder,
-        Path(f"{log}.out").open("ab") as out_file,
-        Path(f"{log}.err").open("ab") as err_file,
-    ):
-        (folder / "tmp").mkdir()
-        launched_at = time.monotonic()
-        spec = msgspec.structs.replace(spec, folder=str(folder), launched_at=launched_at)
+class LocalGroup(Group):
+    """Ranks of a run that are processes of this machine: forks of a server of forks.
+
+    Parameters
+    ----------
+    server : ForkServer
+        Started.
+    spec, folder, out, err
+        As in `Launcher.begin`.
+
+    Raises
+    ------
+    Unlaunchable
+        If the server of forks is gone.
+    """
+
+    def __init__(
+        self, server: ForkServer, spec: TrialSpec, folder: Path, out: IO[bytes], err: IO[bytes]
+    ) -> None:
+        self._folder = folder
+        self._ranks = range(spec.nodes)
+        self._pids: dict[int, int] = {}
+        self._oom_kills = _oom_kills()
+        self.launched_at = time.monotonic()
+        spec = msgspec.structs.replace(spec, folder=str(folder), launched_at=self.launched_at)
         spec_file = folder / "spec.json"
         spec_file.write_bytes(msgspec.json.encode(spec))
-        oom_kills = _oom_kills()
         try:
-            group = server.fork(
+            self._fork = server.fork(
                 *("adabench.harness.launch.group:run_group", [str(spec_file)], _environment(spec, folder)),
-                *(out_file.fileno(), err_file.fileno()),
+                *(out.fileno(), err.fileno()),
             )
         except ForkServerError as error:
-            return Outcome("failed", 0.0, phase="launch", reason=str(error))
+            raise Unlaunchable(str(error)) from error
+
+    def wait(self, seconds: float) -> int | None:
+        return self._fork.wait(seconds)
+
+    def end(self) -> int:
+        return self._fork.end()
+
+    def vanished(self) -> list[int]:
+        for rank in self._ranks:
+            state = read_told(state_file(self._folder, rank), RankState)
+            if state is not None:
+                self._pids[rank] = state.pid
+        return [rank for rank, pid in self._pids.items() if self._has_vanished(rank, pid)]
+
+    def failures(self) -> list[Failure]:
+        return read_told(failures_file(self._folder), list[Failure]) or []
+
+    def left(self) -> list[str]:
+        commands = read_told(leftovers_file(self._folder), list[str]) or []
+        return [f"process {command}" for command in commands]
+
+    def out_of_memory(self, rank: int) -> bool:
+        return _oom_kills() > self._oom_kills
+
+    def _has_vanished(self, rank: int, pid: int) -> bool:
         try:
-            ended = _watch(group, spec, folder, launched_at + supervision.timeout, supervision)
-        finally:
-            # Also after an exception: the group never outlives this call.
-            exit_code = group.end()
-        total = time.monotonic() - launched_at
-        outcome = _outcome(ended, spec, folder, supervision.timeout, exit_code, total)
-        if outcome.signal == "SIGKILL" and _oom_kills() > oom_kills:
-            outcome = replace(
-                outcome, status="oom", reason=f"{outcome.reason}: the kernel had run out of memory for it"
-            )
-        if outcome.reason is not None:
-            err_file.write(f"[adabench] {outcome.status}: {outcome.reason}\n".encode())
-    return outcome
+            alive = psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            alive = False
+        # The process is looked for first: a rank writes its result before it exits, so a rank that is gone
+        # and has not written one never will.
+        said = result_file(self._folder, rank).exists() or error_file(self._folder, rank).exists()
+        return not alive and not said
 
 
-@dataclass(frozen=True)
-class _Ended:
-    """Why the watching stopped, and which ranks had vanished by then without a word."""
+class _LinkedGroup(LocalGroup):
+    """Ranks in network namespaces of their own, and the links between them."""
 
-    status: Status | None
-    lost: list[int]
+    def __init__(
+        self,
+        links: NodeLinks,
+        server: ForkServer,
+        spec: TrialSpec,
+        folder: Path,
+        out: IO[bytes],
+        err: IO[bytes],
+    ) -> None:
+        self._links = links
+        self._failure: str | None = None
+        try:
+            self._probe = probe_link(links.namespaces)
+        except OSError as error:
+            raise Unlaunchable(f"the links between the namespaces cannot be measured: {error}") from error
+        self._cpu_before = links.cpu_seconds()
+        super().__init__(server, msgspec.structs.replace(spec, namespaces=links.namespaces), folder, out, err)
+
+    def end(self) -> int:
+        with self._links:
+            exit_code = super().end()
+            self._failure = self._links.failure
+            spent = self._links.cpu_seconds() - self._cpu_before
+            self.link = Link(**self._probe._asdict(), relay_cpu_seconds=spent)
+        return exit_code
+
+    @property
+    def trouble(self) -> Trouble | None:
+        return None if self._failure is None else Trouble(self._failure)
 
 
-def _purpose(spec: TrialSpec) -> str:
-    return f"a run of {spec.usecase} with {spec.backend}, launched by process {os.getpid()}"
-
-
-def _environment(spec: TrialSpec, folder: Path) -> dict[str, str | None]:
+def _environment(spec: TrialSpec, folder: Path) -> Mapping[str, str | None]:
     environment: dict[str, str | None] = {
         "TMPDIR": str(folder / "tmp"),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "torchinductor"),
@@ -182,90 +210,6 @@ def _environment(spec: TrialSpec, folder: Path) -> dict[str, str | None]:
     return environment
 
 
-def _watch(group: Fork, spec: TrialSpec, folder: Path, deadline: float, supervision: Supervision) -> _Ended:
-    pids: dict[int, int] = {}
-    lost: list[int] = []
-    trouble_since: float | None = None
-    while True:
-        if group.wait(_POLL_SECONDS) is not None:
-            return _Ended(None, lost)
-        now = time.monotonic()
-        if supervision.stopped():
-            return _Ended("interrupted", lost)
-        if now > deadline:
-            return _Ended("timeout", lost)
-        for rank in range(spec.nodes):
-            state = _read(state_file(folder, rank), RankState)
-            if state is not None:
-                pids[rank] = state.pid
-                if rank == 0:
-                    supervision.watch(state)
-        lost += [rank for rank, pid in pids.items() if rank not in lost and _vanished(folder, rank, pid)]
-        failed = bool(lost) or any(error_file(folder, rank).exists() for rank in range(spec.nodes))
-        trouble_since = (trouble_since or now) if failed else None
-        if trouble_since is not None and now - trouble_since > GRACE_SECONDS:
-            return _Ended(None, lost)
-
-
-def _vanished(folder: Path, rank: int, pid: int) -> bool:
-    try:
-        alive = psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        alive = False
-    # The process is looked for first: a rank writes its result before it exits, so a rank that is gone and
-    # has not written one never will.
-    return not alive and not result_file(folder, rank).exists() and not error_file(folder, rank).exists()
-
-
-def _outcome(
-    ended: _Ended, spec: TrialSpec, folder: Path, timeout: float, exit_code: int, total: float
-) -> Outcome:
-    ranks = range(spec.nodes)
-    states = {rank: _read(state_file(folder, rank), RankState) for rank in ranks}
-    phases = {rank: state.phase if state is not None else "launch" for rank, state in states.items()}
-    if ended.status is not None:
-        reason = "stopped by the user" if ended.status == "interrupted" else f"killed after {timeout:g} s"
-        return Outcome(ended.status, total, phase=phases[0], reason=reason, exit_code=exit_code)
-    results = [_read(result_file(folder, rank), RankResult) for rank in ranks]
-    complete = [result for result in results if result is not None]
-    if exit_code == 0 and len(complete) == spec.nodes:
-        return Outcome("ok", total, exit_code=0, results=complete, left=_left(folder))
-    return replace(_first_cause(ended, folder, phases, exit_code), total_seconds=total)
-
-
-def _left(folder: Path) -> tuple[str, ...]:
-    processes = [f"process {command}" for command in _read(leftovers_file(folder), list[str]) or []]
-    return (*processes, *(f"file {path.name}" for path in (folder / "tmp").iterdir()))
-
-
-def _first_cause(ended: _Ended, folder: Path, phases: dict[int, str], exit_code: int) -> Outcome:
-    """A rank that a signal ended comes first, then the earliest exception; a lost peer is a consequence."""
-    failures = _read(failures_file(folder), list[Failure]) or []
-    errors = [error for rank in phases if (error := _read(error_file(folder, rank), RankError)) is not None]
-    silent = {error.rank for error in errors}
-    for failure in sorted(failures, key=lambda one: one.time):
-        if failure.rank in silent or failure.exit_code in (0, -signal.SIGTERM):
-            continue
-        name, how = None, f"ended with exit code {failure.exit_code}"
-        if failure.exit_code < 0:
-            name = signal.Signals(-failure.exit_code).name
-            how = f"was killed by {name}"
-        reason = f"rank {failure.rank} {how}"
-        return Outcome("failed", 0, phases[failure.rank], failure.rank, reason, failure.exit_code, name)
-    if errors:
-        first = min(errors, key=lambda error: (not error.unavailable, error.kind == "PeerLost", error.at))
-        if first.unavailable:
-            return Outcome("skipped", 0, first.phase, first.rank, first.message, 1)
-        memory = first.kind in _OUT_OF_MEMORY or "allocate memory" in first.message
-        reason = f"rank {first.rank}: {first.kind}: {first.message}"
-        return Outcome("oom" if memory else "failed", 0, first.phase, first.rank, reason, 1)
-    if ended.lost:
-        rank = ended.lost[0]
-        return Outcome("failed", 0, phases[rank], rank, f"rank {rank} vanished", exit_code)
-    reason = f"the process group ended with exit code {exit_code} before any rank reported: see the log"
-    return Outcome("failed", 0, "launch", None, reason, exit_code)
-
-
 def _oom_kills() -> int:
     """How many processes of this machine the kernel has killed for want of memory; 0 if it does not say."""
     try:
@@ -275,8 +219,4 @@ def _oom_kills() -> int:
     return int(counts.get("oom_kill", 0))
 
 
-def _read(file: Path, kind: type[T]) -> T | None:
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=kind)
-    except FileNotFoundError:
-        return None
+LAUNCHER = Local

@@ -103,6 +103,8 @@ def study_id(study: Study, cells: Sequence[Cell]) -> str:
         "targets": study.targets,
         "timeout": study.timeout,
     }
+    if study.launcher != "local":  # sessions of before there were others have no such key
+        resolved["launcher"] = study.launcher
     return digest(msgspec.json.encode(resolved, order="deterministic"))[:16]
 
 

@@ -23,6 +23,7 @@ from adabench.harness.planning.syntax import (
     parse_selections,
     switch,
 )
+from adabench.harness.plugins.registry import names
 from adabench.results.record import RunSettings
 
 if sys.version_info >= (3, 11):
@@ -65,6 +66,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         Which of all combinations are cells of the study.
     sample : int
         How many of these, drawn at random by the seed; 0 for all.
+    launcher : str
+        What starts the processes of its runs.
     """
 
     name: str
@@ -80,6 +83,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     include: list[Pattern] = []
     exclude: list[Pattern] = []
     sample: int = 0
+    launcher: str = "local"
 
 
 _DEFAULTS: dict[str, Any] = {
@@ -95,6 +99,7 @@ _DEFAULTS: dict[str, Any] = {
     "include": [],
     "exclude": [],
     "sample": 0,
+    "launcher": "local",
     "params": {},
     "options": {},
 }
@@ -175,6 +180,10 @@ def load_study(file: Path | None, name: str, overrides: Mapping[str, Any]) -> St
         exclude = checked_patterns(values["exclude"])
     with located("sample"):
         sample = between(0, values["sample"], MOST_REPEATS)
+    with located("launcher"):
+        launcher = checked_text(values["launcher"])
+        if launcher not in names("launcher"):
+            raise unknown("launcher", launcher, names("launcher"))
     return Study(
         name=name,
         usecases=usecases,
@@ -189,6 +198,7 @@ def load_study(file: Path | None, name: str, overrides: Mapping[str, Any]) -> St
         include=include,
         exclude=exclude,
         sample=sample,
+        launcher=launcher,
     )
 
 

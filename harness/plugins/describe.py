@@ -16,12 +16,24 @@ import msgspec
 from adabench.analysis.load import shown_value
 from adabench.analysis.tables import shortened
 from adabench.harness.errors import UsageError
-from adabench.harness.plugins.registry import Kind, load_backend, load_builder, load_usecase, names
+from adabench.harness.plugins.registry import (
+    Kind,
+    load_backend,
+    load_builder,
+    load_launcher,
+    load_usecase,
+    names,
+)
 
 __all__ = ["describe_plugins", "parameter_rows"]
 
 
-_LOAD = {"backend": load_backend, "usecase": load_usecase, "policy": load_builder}
+_LOAD = {
+    "backend": load_backend,
+    "usecase": load_usecase,
+    "policy": load_builder,
+    "launcher": load_launcher,
+}
 
 # Of a NumPy docstring's section: names, perhaps a type, and indented lines.
 _ENTRY = re.compile(r"^(\w[\w, ]*?)(?: :[^\n]*)?\n((?:    [^\n]*\n?)+)", re.MULTILINE)
@@ -32,7 +44,7 @@ def describe_plugins(kind: Kind, width: int | None = None) -> Iterator[str]:
 
     Parameters
     ----------
-    kind : "backend", "usecase" or "policy"
+    kind : "backend", "usecase", "policy" or "launcher"
     width : int, optional
         Characters per line.
     """
@@ -42,10 +54,11 @@ def describe_plugins(kind: Kind, width: int | None = None) -> Iterator[str]:
         except UsageError as error:
             yield from _fitting(f"{name}  ({origin})  {error}", 2, width)
             continue
-        params: Any = plugin.Params if kind == "usecase" else plugin.Options
         text = _sentence(plugin.__doc__ or sys.modules[plugin.__module__].__doc__ or "")
         yield from _fitting(f"{name}  ({origin})  {text}", 2, width)
-        rows = parameter_rows(params)
+        if kind == "launcher":  # those have no parameters
+            continue
+        rows = parameter_rows(plugin.Params if kind == "usecase" else plugin.Options)
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
             line = "  ".join(["", *map(str.ljust, row[:3], widths), row[3]])

@@ -1,4 +1,4 @@
-"""Finds backends, use cases and builders of policies: own files and others' entry points, no central list.
+"""Finds backends, use cases, builders and launchers: own files and others' entry points, no central list.
 
 Names are listed without importing anything heavy; only what is used is imported.
 """
@@ -25,6 +25,7 @@ __all__ = [
     "Kind",
     "load_backend",
     "load_builder",
+    "load_launcher",
     "load_usecase",
     "modules",
     "names",
@@ -32,15 +33,21 @@ __all__ = [
     "unavailable",
 ]
 
-Kind = Literal["backend", "usecase", "policy"]
+Kind = Literal["backend", "usecase", "policy", "launcher"]
 
 _PACKAGE = {
     "backend": "adabench.backends",
     "usecase": "adabench.usecases",
     "policy": "adabench.backends.policies",
+    "launcher": "adabench.harness.launch",
 }
-_ATTRIBUTE = {"backend": "BACKEND", "usecase": "USECASE", "policy": "BUILDER"}
-_TITLE = {"backend": "backend", "usecase": "use case", "policy": "builder of policies"}
+_ATTRIBUTE = {"backend": "BACKEND", "usecase": "USECASE", "policy": "BUILDER", "launcher": "LAUNCHER"}
+_TITLE = {
+    "backend": "backend",
+    "usecase": "use case",
+    "policy": "builder of policies",
+    "launcher": "launcher",
+}
 _MEMBERS = {
     "backend": ("name", "Options", "distributed", "open"),
     "usecase": (
@@ -48,6 +55,7 @@ _MEMBERS = {
         *("loaders", "loss", "evaluate", "keys", "samples"),
     ),
     "policy": ("name", "Options", "build"),
+    "launcher": ("name", "prepare", "obstacle", "begin", "close"),
 }
 
 
@@ -84,6 +92,11 @@ def load_builder(name: str) -> type[Builder]:
     return cast("type[Builder]", _load("policy", name))
 
 
+def load_launcher(name: str) -> type[Any]:
+    """The class of a `Launcher`, which is of a room above this one; errors as in `load_backend`."""
+    return _load("launcher", name)
+
+
 def unavailable(name: str) -> str | None:
     """Why a backend cannot work here, as it says itself; None if it can, as far as it knows before a run."""
     from adabench.backends.protocol import Unavailable
@@ -114,7 +127,7 @@ def _candidates(kind: Kind) -> dict[str, tuple[str, str | EntryPoint]]:
     found: dict[str, tuple[str, str | EntryPoint]] = {}
     package = importlib.import_module(_PACKAGE[kind])
     for module in pkgutil.iter_modules(package.__path__):
-        # A backend or builder is a file, a use case a folder; `protocol` and names that begin with an
+        # All but use cases are files, those are folders; `protocol` and names that begin with an
         # underscore are none of them.
         if module.ispkg != (kind == "usecase") or module.name == "protocol" or module.name.startswith("_"):
             continue

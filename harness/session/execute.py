@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,14 +14,13 @@ from adabench.analysis.compare import blocks_needed, compare
 from adabench.analysis.load import cell_labels, last_attempts
 from adabench.analysis.statistics import looks
 from adabench.harness.errors import UsageError
-from adabench.harness.launch.fork_server import ForkServer
-from adabench.harness.launch.local import Supervision
+from adabench.harness.launch.launcher import Launcher, Supervision
 from adabench.harness.machine.noise import noise_complaints
 from adabench.harness.machine.scratch import sweep
 from adabench.harness.planning.cell import Cell
 from adabench.harness.planning.plan import cells_of, planned_runs, with_repeats
 from adabench.harness.planning.study import Study
-from adabench.harness.plugins.registry import load_usecase, modules, unavailable
+from adabench.harness.plugins.registry import load_launcher, load_usecase, modules, unavailable
 from adabench.harness.session.interruption import Interruption
 from adabench.harness.session.one_run import Attempt, SessionContext, execute_run
 from adabench.harness.session.open_session import open_session
@@ -63,8 +61,21 @@ class Policy:
     max_repeat: int = 30
 
 
-def run_session(study: Study, root: Path, policy: Policy, console: Console) -> tuple[SessionStore, bool]:
+def run_session(
+    study: Study, root: Path, policy: Policy, console: Console, launcher: Launcher | None = None
+) -> tuple[SessionStore, bool]:
     """Execute a study, continuing an unfinished session of the same study, sources, data and environment.
+
+    Parameters
+    ----------
+    study : Study
+    root : Path
+        The folder that sessions are kept in.
+    policy : Policy
+    console : Console
+        Where it is told how far the session has come.
+    launcher : Launcher, optional
+        The study's, opened; without one it is made here.
 
     Returns
     -------
@@ -76,6 +87,9 @@ def run_session(study: Study, root: Path, policy: Policy, console: Console) -> t
     UsageError, RecordError
         Before anything is launched: for a mistake in the study, its data or the results folder.
     """
+    if launcher is None:
+        with load_launcher(study.launcher)() as launcher:
+            return run_session(study, root, policy, console, launcher)
     cells = cells_of(study)
     study = with_repeats(study, cells)
     _check_targets(study)
@@ -86,13 +100,11 @@ def run_session(study: Study, root: Path, policy: Policy, console: Console) -> t
     sweep()
     by_id = {cell.id: cell for cell in cells}
     opened = open_session(study, cells, root, policy.fresh, console.print)
-    server = ForkServer(
-        [
-            *modules("usecase", {cell.usecase for cell in cells}),
-            *modules("backend", {cell.backend for cell in cells}),
-        ]
-    )
-    with opened as (store, session), Interruption() as interruption, server:
+    needed = [
+        *modules("usecase", {cell.usecase for cell in cells}),
+        *modules("backend", {cell.backend for cell in cells}),
+    ]
+    with opened as (store, session), Interruption() as interruption:
         recorded, noisy = store.runs(), False
         if session.looks < len(schedule):
             session = msgspec.structs.replace(session, looks=len(schedule))
@@ -123,7 +135,8 @@ def run_session(study: Study, root: Path, policy: Policy, console: Console) -> t
                     store.create(session)
                     progress.lengthen(plan)
                     continue
-                context = SessionContext(study, session, store, server)
+                context = SessionContext(study, session, store, launcher)
+                launcher.prepare(needed)
                 _execute(_next(todo), by_id, context, interruption, progress)
     return store, interruption.requested
 
@@ -153,16 +166,14 @@ def remaining(
     ]
 
 
-def obstacle(planned: PlannedRun, recorded: Sequence[Run]) -> str | None:
-    """Why a run need not be tried: its backend cannot work here, or said so in an earlier block, or there are
-    too few cores.
+def obstacle(planned: PlannedRun, recorded: Sequence[Run], launcher: Launcher) -> str | None:
+    """Why a run need not be tried: it cannot be launched, its backend cannot work here, or said so in an
+    earlier block.
     """
     said = [run.reason for run in recorded if run.cell == planned.cell and run.status == "skipped"]
-    cores = len(os.sched_getaffinity(0))
-    if planned.pinned and planned.nodes > cores:
-        return (
-            f"{planned.nodes} nodes with a core each need {planned.nodes} cores: this process may use {cores}"
-        )
+    reason = launcher.obstacle(planned)
+    if reason is not None:
+        return reason
     return said[-1] if said else unavailable(planned.backend)
 
 
@@ -200,7 +211,6 @@ def _execute(
     progress: SessionProgress,
 ) -> None:
     """Execute and record one run, or several that take turns."""
-    context.server.start()
     store = context.store
 
     def ended(run: Run) -> None:
@@ -209,7 +219,13 @@ def _execute(
 
     def execute(planned: PlannedRun, attempt: int, turns: str | None, given_up: Callable[[], bool]) -> Run:
         return execute_run(
-            Attempt(planned, cells[planned.cell], attempt, obstacle(planned, store.runs()), turns),
+            Attempt(
+                planned,
+                cells[planned.cell],
+                attempt,
+                obstacle(planned, store.runs(), context.launcher),
+                turns,
+            ),
             context,
             Supervision(
                 # A run waits for the others at most as long as they may take.

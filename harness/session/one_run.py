@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from adabench.harness.launch.fork_server import ForkServer
-from adabench.harness.launch.local import Outcome, Supervision, launch
+from adabench.harness.launch.launcher import Launcher, Outcome, Supervision
+from adabench.harness.launch.watch import launch
 from adabench.harness.machine.environment import probe
 from adabench.harness.planning.cell import Cell
 from adabench.harness.planning.study import Study
@@ -29,7 +29,7 @@ class SessionContext:
     study: Study
     session: Session
     store: SessionStore
-    server: ForkServer
+    launcher: Launcher
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def execute_run(attempt: Attempt, context: SessionContext, supervision: Supervis
     if attempt.obstacle is not None:
         outcome = Outcome("skipped", 0.0, reason=attempt.obstacle)
     else:
-        outcome = launch(context.server, spec, context.store.logs / run_id, supervision)
+        outcome = launch(context.launcher, spec, context.store.logs / run_id, supervision)
     load_after, seconds_after = probe()
     events = [event for result in outcome.results for event in result.trace]
     if events:
@@ -129,6 +129,7 @@ def execute_run(attempt: Attempt, context: SessionContext, supervision: Supervis
         environment=context.session.environment_id,
         policy=cell.policy,
         tables=_merged_tables(outcome),
+        launcher=context.launcher.name,
         budgets=[result.budget for result in outcome.results if result.budget is not None],
     )
 

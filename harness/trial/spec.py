@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,9 +16,12 @@ __all__ = [
     "RankState",
     "TrialSpec",
     "error_file",
+    "read_told",
     "result_file",
     "state_file",
 ]
+
+T = TypeVar("T")
 
 NETWORK_VARIABLE = "ADAPS_NETWORK"
 """Environment variable that tells the parameter server how to shape its links."""
@@ -107,3 +110,11 @@ def error_file(folder: Path, rank: int) -> Path:
 
 def result_file(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}.result.json"
+
+
+def read_told(file: Path, kind: type[T]) -> T | None:
+    """What a process of a run has written; None if it has not."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None

@@ -10,7 +10,7 @@ import pytest
 
 from adabench.harness.checks import check_backend, check_usecase
 from adabench.harness.launch.fork_server import ForkServer
-from adabench.harness.launch.local import Outcome
+from adabench.harness.launch.launcher import Outcome
 from adabench.harness.plugins.registry import load_usecase, names
 from adabench.harness.trial.spec import RankResult, TrialSpec
 

@@ -14,11 +14,13 @@ from rich.console import Console
 
 from adabench.analysis.load import last_attempts
 from adabench.analysis.statistics import looks
+from adabench.harness import launch
 from adabench.harness.errors import UsageError
 from adabench.harness.launch.fork_server import ForkServer
 from adabench.harness.machine.environment import capture
-from adabench.harness.planning.plan import cells_of, with_repeats
+from adabench.harness.planning.plan import cells_of, study_id, with_repeats
 from adabench.harness.planning.study import Study, load_study
+from adabench.harness.plugins import registry
 from adabench.harness.session import execute, open_session
 from adabench.harness.session.execute import Policy, run_session
 from adabench.harness.session.one_run import Attempt, SessionContext
@@ -215,3 +217,31 @@ def test_a_noisy_machine_is_told_with_a_remedy(
     said = run(tmp_path / "noisy", Policy())[2]
     assert "warning: the load is 9\nwith --interleaved the runs of a block take turns" in said
     assert "warning" not in run(tmp_path / "noisy", Policy())[2]  # it is complete: nothing is measured
+
+
+def test_a_study_says_which_launcher_starts_its_runs(
+    tmp_path: Path, made_up: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "told.py").write_text(
+        "from adabench.harness.launch.local import Local\n"
+        "class Told(Local):\n"
+        "    name = 'told'\n"
+        "    asked = []\n"
+        "    def prepare(self, modules=()):\n"
+        "        self.asked.append(list(modules))\n"
+        "LAUNCHER = Told\n"
+    )
+    monkeypatch.setattr(launch, "__path__", [*launch.__path__, str(tmp_path)])
+    made_up(lambda planned, attempt: ("ok", 10.0))
+    given = {"usecases": "ctr[rows=2000]", "backends": "single", "repeats": "2"}
+    usual, told = (load_study(None, "s", {**given, "launcher": name}) for name in ("local", "told"))
+    # The same cells, but not a session that another launcher's runs continue.
+    cells = cells_of(usual)
+    assert [cell.id for cell in cells] == [cell.id for cell in cells_of(told)]
+    assert study_id(usual, cells) == study_id(load_study(None, "s", given), cells) != study_id(told, cells)
+    store, _ = run_session(told, tmp_path / "sessions", Policy(), Console(file=io.StringIO()))
+    asked = registry.load_launcher("told").asked
+    assert len(asked) == len(store.runs()) == 3
+    assert "adabench.backends.single" in asked[0]
+    with pytest.raises(UsageError, match="option launcher: unknown launcher 'tolt': did you mean 'told'"):
+        load_study(None, "s", {**given, "launcher": "tolt"})

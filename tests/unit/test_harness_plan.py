@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
+from adabench.harness.launch.local import Local
 from adabench.harness.planning.cell import Cell
 from adabench.harness.planning.plan import cells_of, order
 from adabench.harness.planning.study import load_study
@@ -106,14 +107,14 @@ def test_a_cell_that_was_skipped_once_is_not_tried_again() -> None:
     plan = order(cells(2), 2, 1, False)
     first = replace(recorded(plan[0], "skipped"), reason="no links")
     again = next(run for run in plan[2:] if run.cell == plan[0].cell)
-    assert obstacle(again, [first]) == "no links"
+    assert obstacle(again, [first], Local()) == "no links"
 
 
 def test_more_pinned_nodes_than_cores_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3})
     overrides = {"usecases": "ctr[rows=2000]", "backends": "manual", "nodes": "1,2", "pinned": True}
     one, two = cells_of(load_study(None, "s", overrides))
-    reasons = {run.nodes: obstacle(run, []) for run in order([one, two], 1, 1, False)}
+    reasons = {run.nodes: obstacle(run, [], Local()) for run in order([one, two], 1, 1, False)}
     assert reasons == {
         1: None,
         2: "2 nodes with a core each need 2 cores: this process may use 1",

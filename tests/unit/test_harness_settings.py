@@ -37,7 +37,7 @@ EXAMPLES: dict[str, tuple[list[str], str, Any]] = {
 }
 # Where the code that executes a setting stands; nothing else in the harness knows of it.
 EXECUTED = {
-    "pinned": {"session/execute.py", "trial/rank.py"},
+    "pinned": {"launch/local.py", "trial/rank.py"},
     "interleaved": {"session/execute.py", "cli/commands_profile.py"},
     "turn_steps": {"trial/trial.py", "cli/commands_profile.py"},
 }

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
+from adabench.harness.launch import local
 from adabench.harness.launch.fork_server import ForkServer
 from adabench.harness.machine.environment import capture
 from adabench.harness.planning.plan import cells_of
@@ -44,7 +45,7 @@ def main(folder: Path, seed: int) -> None:
     setattr(open_session, "capture", lambda: environment)  # noqa: B010
     setattr(execute, "execute_run", made_up)  # noqa: B010
     setattr(execute, "noise_complaints", lambda environment: [])  # noqa: B010
-    setattr(execute, "ForkServer", NoServer)  # noqa: B010
+    setattr(local, "ForkServer", NoServer)  # noqa: B010
     announce_what_is_recorded(finished)
     generator, kills = random.Random(seed), 0
     while True:
