@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import adaps
+from adabench.harness.cli.main import main
 from autoada import adoption
 
 from .checkpoints import table, train
@@ -25,6 +28,21 @@ def saved(tmp_path: Path) -> Path:
         train(node, 0, 4)
         node.checkpoint(tmp_path / "saved", extra={"step": 4})
     return tmp_path / "saved"
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> Any:
+    """Gives `adabench` arguments, in an empty folder: the exit code, and what it said on both streams."""
+    monkeypatch.chdir(tmp_path)
+
+    def say(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["adabench", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return say
 
 
 class _Everything(set[str]):

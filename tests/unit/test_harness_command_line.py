@@ -12,22 +12,13 @@ from typing import Any
 import pytest
 
 from adabench.harness.cli import commands_results
-from adabench.harness.cli.main import main
 from adabench.harness.cli.options import study_from
 from adabench.harness.plugins.describe import parameter_rows
 from adabench.harness.plugins.registry import load_backend, load_builder, load_usecase
 
 
-def said(monkeypatch: pytest.MonkeyPatch, capsys: Any, *arguments: str) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["adabench", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    out, err = capsys.readouterr()
-    return int(ended.value.code or 0), out, err
-
-
-def test_it_tells_its_version(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    assert said(monkeypatch, capsys, "--version") == (0, f"adabench {version('adabench')}\n", "")
+def test_it_tells_its_version(said: Any) -> None:
+    assert said("--version") == (0, f"adabench {version('adabench')}\n", "")
 
 
 def test_options_with_several_values_add_up() -> None:
@@ -50,10 +41,8 @@ def test_options_with_several_values_add_up() -> None:
         (("show", "--results", "a", "--results", "b"), "--results is given 2 times: give it once"),
     ],
 )
-def test_other_options_are_given_once(
-    monkeypatch: pytest.MonkeyPatch, capsys: Any, arguments: tuple[str, ...], sentence: str
-) -> None:
-    assert said(monkeypatch, capsys, *arguments) == (2, "", f"error: {sentence}\n")
+def test_other_options_are_given_once(said: Any, arguments: tuple[str, ...], sentence: str) -> None:
+    assert said(*arguments) == (2, "", f"error: {sentence}\n")
 
 
 @pytest.mark.parametrize(
@@ -95,10 +84,10 @@ def test_a_list_tells_parameters_with_type_default_and_meaning() -> None:
     assert parameter_rows(load_backend("single").Options) == []
 
 
-def test_lists_fit_the_terminal_and_studies_are_not_cut(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_lists_fit_the_terminal_and_studies_are_not_cut(monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
     monkeypatch.setattr(commands_results, "terminal_width", lambda: 80)
     for what in ("backends", "usecases", "studies"):
-        code, out, _ = said(monkeypatch, capsys, "list", what)
+        code, out, _ = said("list", what)
         assert code == 0
         assert max(map(len, out.splitlines())) <= 80
     assert "so all sockets are slowed down alike, whoever opened them; this needs root." in " ".join(
@@ -106,11 +95,9 @@ def test_lists_fit_the_terminal_and_studies_are_not_cut(monkeypatch: pytest.Monk
     )
 
 
-def test_a_list_names_what_cannot_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_a_list_names_what_cannot_be_read(tmp_path: Path, said: Any) -> None:
     (tmp_path / "torn").mkdir()
     (tmp_path / "torn" / "session.json").write_text('{"schema": 2, "ses')
-    code, out, err = said(monkeypatch, capsys, "list", "sessions", "--results", str(tmp_path))
+    code, out, err = said("list", "sessions", "--results", str(tmp_path))
     assert (code, err) == (0, "")
     assert out.startswith("torn  cannot be read: ")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import msgspec
 import pytest
 import typer.main
 
-from adabench.harness.cli.main import app, main
+from adabench.harness.cli.main import app
 from adabench.harness.cli.options import study_from
 from adabench.harness.errors import UsageError
 from adabench.harness.planning.plan import cells_of, planned_runs
@@ -59,7 +58,7 @@ def test_every_field_has_an_example_here() -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_it_is_in_studies_on_the_command_line_in_the_plan_and_recorded(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, said: Any
 ) -> None:
     arguments, line, value = EXAMPLES[name]
 
@@ -72,13 +71,10 @@ def test_it_is_in_studies_on_the_command_line_in_the_plan_and_recorded(
         options = options_of(command)
         assert (name in options) == (command != "profile" or name not in ALONE)
         assert name not in options or options[name].help == SETTINGS[name].about.help
-    monkeypatch.setattr(sys, "argv", ["adabench", "plan", *TRAIN, *arguments, "--results", str(tmp_path)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    said = capsys.readouterr()
-    assert (ended.value.code or 0, said.err) == (0, "")
-    assert said.out.replace("ctr-", "").splitlines()[1:] == plan_text(study, tmp_path).splitlines()[1:]
-    assert name in said.out or str(value) in said.out
+    code, out, err = said("plan", *TRAIN, *arguments, "--results", str(tmp_path))
+    assert (code, err) == (0, "")
+    assert out.replace("ctr-", "").splitlines()[1:] == plan_text(study, tmp_path).splitlines()[1:]
+    assert name in out or str(value) in out
 
     (cell,) = cells_of(study)
     (usual,) = cells_of(load_study(None, "s", {"usecases": "ctr[rows=2000]", "backends": "manual"}))

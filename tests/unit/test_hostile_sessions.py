@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from adabench.harness.cli.main import main
 from adabench.results.record import Seconds
 from adabench.results.store import SessionStore
 from tests.records import make_run, make_session, plan_of
@@ -77,15 +75,6 @@ def write_session(root: Path, text: str, **changes: Any) -> SessionStore:
     return store
 
 
-def command(monkeypatch: pytest.MonkeyPatch, capsys: Any, *arguments: str) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["adabench", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    said = capsys.readouterr()
-    code = ended.value.code
-    return int(code or 0), said.out, said.err
-
-
 class Elements(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
@@ -97,11 +86,10 @@ class Elements(HTMLParser):
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_texts_of_a_stranger_are_shown_as_they_are_and_lead_nowhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, text: str
+    tmp_path: Path, said: Any, text: str
 ) -> None:
     root = tmp_path / "deep" / "down" / "results"
     store = write_session(root, text)
-    monkeypatch.chdir(tmp_path)
     before = {path for path in tmp_path.rglob("*") if store.folder not in path.parents}
     results = ("--results", str(root))
     with warnings.catch_warnings():
@@ -115,7 +103,7 @@ def test_texts_of_a_stranger_are_shown_as_they_are_and_lead_nowhere(
             ("export", "foreign"),
             ("export", "foreign", "--to", "json"),
         ):
-            code, out, err = command(monkeypatch, capsys, *arguments, *results)
+            code, out, err = said(*arguments, *results)
             assert (code, err) == (0, ""), (arguments, err)
             assert "\x1b" not in out
             assert "\0" not in out
@@ -132,29 +120,27 @@ def test_texts_of_a_stranger_are_shown_as_they_are_and_lead_nowhere(
 @pytest.mark.parametrize("name", ["../../x", "/tmp/x", "a/../../x"])
 @pytest.mark.parametrize("field", ["usecase", "run_id", "backend"])
 def test_a_name_of_a_stranger_that_is_a_path_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, field: str, name: str
+    tmp_path: Path, said: Any, field: str, name: str
 ) -> None:
     root = tmp_path / "deep" / "down" / "results"
     write_session(root, "fine", **{field: name})
     before = sorted(tmp_path.rglob("*"))
     for what in ("plot", "report", "export", "show"):
-        code, out, err = command(monkeypatch, capsys, what, "foreign", "--results", str(root))
+        code, out, err = said(what, "foreign", "--results", str(root))
         assert code == 2
         assert (out, len(err.splitlines())) == ("", 1)
         assert "is not a run's record: Expected `str` matching regex" in err
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_links_in_a_stranger_s_session_are_not_written_through(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_links_in_a_stranger_s_session_are_not_written_through(tmp_path: Path, said: Any) -> None:
     root = tmp_path / "results"
     store = write_session(root, "fine")
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_text("precious")
     (store.folder / "figures").symlink_to(outside)
-    code, _, err = command(monkeypatch, capsys, "plot", "foreign", "--results", str(root))
+    code, _, err = said("plot", "foreign", "--results", str(root))
     assert (code, len(err.splitlines())) == (2, 1)
     assert "figures is a link" in err
     (store.folder / "figures").unlink()
@@ -162,6 +148,6 @@ def test_links_in_a_stranger_s_session_are_not_written_through(
     for name in ("figures/ctr.png", "figures/ctr.svg", "report.html", "runs.csv", "runs.json"):
         (store.folder / name).symlink_to(outside / "file")
     for arguments in (("plot",), ("report",), ("export",), ("export", "--to", "json")):
-        assert command(monkeypatch, capsys, *arguments, "--results", str(root))[0] == 0
+        assert said(*arguments, "--results", str(root))[0] == 0
     assert (outside / "file").read_text() == "precious"
     assert [path.name for path in outside.iterdir()] == ["file"]

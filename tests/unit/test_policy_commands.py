@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from adabench.backends.policies.protocol import Node, Policy, Resources
-from adabench.harness.cli.main import main
 from adabench.harness.machine import measure_cluster
 from adabench.harness.machine.link_probe import Probe
 
 CTR = ("-u", "ctr[rows=4096,vocabulary=50,batch=64,dim=4]")
-
-
-@pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> Any:
-    monkeypatch.chdir(tmp_path)
-
-    def say(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["adabench", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return say
 
 
 def test_a_policy_is_built_shown_checked_explained_and_compared(said: Any) -> None:

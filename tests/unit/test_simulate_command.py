@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +12,12 @@ from adabench.analysis.simulated import Row, draw_simulated, save_figure, table_
 from adabench.backends.policies import _costs
 from adabench.backends.policies._costs import costs_of
 from adabench.backends.policies.protocol import Costs, Link, LinkBetween, Node, Resources
-from adabench.harness.cli.main import main
 from adabench.harness.planning.simulated import clusters_of
 
 CTR = ("simulate", "-u", "ctr[rows=1000,vocabulary=50,batch=64,dim=4,hidden=8]", "--steps", "6")
 GIVEN = ("--step", "2")
 SHARES = {"compute": 0.5, "visits": 0.25, "rows": 0.125, "network": 0.125}
 COSTS = Costs(call=1.0, key=0.1, value=0.001, message=0.2, frame=5.0, byte=0.002, speed=4.0)
-
-
-@pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> Any:
-    monkeypatch.chdir(tmp_path)
-
-    def say(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["adabench", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return say
 
 
 def row(policy: str = "adaptive", nodes: int = 2, milliseconds: float = 12.5) -> Row:
