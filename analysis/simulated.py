@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ class Row:
         Where its time goes: ``compute``, ``visits`` of rows that are here, waiting for ``rows`` that other
         nodes work at, and for the ``network``; they add up to 1.
     local : float
-        The part of the rows that are read without a message.
+        The part of the rows that are read without a message; NaN if none is read.
     kilobytes, messages : float
         That a node sends per step of a worker.
     """
@@ -54,7 +55,7 @@ def table_of(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         shares = [f"{100 * row.shares[name]:.0f} %" for name in ("compute", "visits", "rows", "network")]
         name = row.policy if len(row.policy) <= 22 else f"{row.policy[:21]}…"
-        local = f"{100 * row.local:.0f} %"
+        local = "-" if math.isnan(row.local) else f"{100 * row.local:.0f} %"
         cells.append(
             (name, str(row.nodes), f"{row.milliseconds:.2f}", *shares, local, f"{row.kilobytes:,.0f}")
         )

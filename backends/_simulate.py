@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
-from typing import Any
 
 import adaps
 from adabench.backends.protocol import ServerOptions, SimulatedRun
 from adabench.usecases.protocol import Placed, UseCase
+from autoada.batches import endless
 from autoada.management import plan_of
 
 __all__ = ["simulate", "streams_of"]
@@ -65,12 +64,7 @@ def streams_of(usecase: UseCase, workers: int, steps: int | None) -> list[adaps.
     for worker in range(workers):
         placed = usecase.home_rows(worker, workers) if isinstance(usecase, Placed) else {}
         train = usecase.loaders(worker, workers).train
-        batches = iter(train) if steps is None else islice(_again(train), steps)
+        batches = iter(train) if steps is None else islice(endless(train), steps)
         accessed = [{name: rows.numpy() for name, rows in usecase.keys(batch).items()} for batch in batches]
         streams.append(adaps.Stream(accessed, {name: rows.numpy() for name, rows in placed.items()}))
     return streams
-
-
-def _again(batches: Any) -> Iterator[Any]:
-    while True:
-        yield from batches

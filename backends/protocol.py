@@ -21,6 +21,7 @@ from adaps._typing import SamplingScheme
 from adaps.policy import Policy
 from adaps.simulation import Cluster as SimulatedCluster
 from adaps.simulation import Simulation as Simulation  # for the harness, which knows no adaps
+from autoada.batches import endless as endless  # for the harness, which knows no autoada
 
 if TYPE_CHECKING:
     import pandas as pd

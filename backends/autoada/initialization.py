@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import adaps
+from autoada.batches import endless
 
 __all__ = ["Selection", "select_initialization"]
 
@@ -144,7 +145,7 @@ def _select(
         if owner[each] == node.rank:
             model = layout.checked(_made(make_model, each))
             mine[each] = _Candidate(model, optimizer(model), torch.get_rng_state())
-    stream = _endless(batches)
+    stream = endless(batches)
     alive = list(seeds)
     found: list[dict[int, float]] = []
     made = 0
@@ -288,13 +289,3 @@ def _norm(model: nn.Module) -> float:
             gradient = parameter.grad.coalesce().values() if parameter.grad.is_sparse else parameter.grad
             squares += float(gradient.detach().double().square().sum())
     return math.sqrt(squares)
-
-
-def _endless(batches: Iterable[Any]) -> Iterator[Any]:
-    while True:
-        empty = True
-        for batch in batches:
-            empty = False
-            yield batch
-        if empty:
-            raise ValueError("batches is empty: give an iterable that can be gone through again and again")

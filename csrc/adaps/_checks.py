@@ -8,7 +8,7 @@ import operator
 from collections.abc import Iterable
 from typing import SupportsFloat, SupportsIndex
 
-__all__ = ["count", "nearest", "number", "one_of", "seconds"]
+__all__ = ["count", "nearest", "number", "one_of", "seconds", "whole"]
 
 
 def count(name: str, value: SupportsIndex, *, most: int | None = None) -> int:
@@ -21,6 +21,17 @@ def count(name: str, value: SupportsIndex, *, most: int | None = None) -> int:
         raise ValueError(f"{name} is {value!r}; it must be a positive integer")
     if most is not None and number_of > most:
         raise ValueError(f"{name} is {value!r}; it must be at most {most}")
+    return number_of
+
+
+def whole(name: str, value: SupportsIndex, things: str) -> int:
+    """`value` as an int of 0 or more of those things."""
+    try:
+        number_of = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}; it must be 0 or more {things}") from None
+    if isinstance(value, bool) or number_of < 0:
+        raise ValueError(f"{name} is {value!r}; it must be 0 or more {things}")
     return number_of
 
 

@@ -311,15 +311,17 @@ class Simulation:
         total = sum(sums.values())
         return {name: seconds / total if total > 0 else 0.0 for name, seconds in sums.items()}
 
-    def local_share(self, table: str) -> float:
+    def local_share(self, table: str | None = None) -> float:
         """The part of the rows that all nodes read without a message; NaN if none was read.
 
         Parameters
         ----------
-        table : str
-            Its name.
+        table : str, optional
+            Its name; without it rows of all tables count.
         """
-        return _local_share([node.tables[table] for node in self.nodes])
+        return _local_share(
+            [node.tables[name] for node in self.nodes for name in ([table] if table else node.tables)]
+        )
 
     def write_chrome_trace(self, path: str | PathLike[str]) -> None:
         """Write the traced steps as Chrome trace JSON, for chrome://tracing or ui.perfetto.dev.
@@ -434,13 +436,13 @@ def simulate(
     names = [table.name for table in tables]
     for name in dense:
         _checks.one_of("dense table", name, names)
-    for name in {} if isinstance(lookahead, int) else lookahead:
+    for name in lookahead if isinstance(lookahead, Mapping) else ():
         _checks.one_of("table with a lookahead", name, names)
     technique, specs = _managed(policy, tables, nodes)
     ahead = [_ahead(lookahead, table, table in dense) for table in names]
     prepared = [_prepared(number, stream, tables, dense) for number, stream in enumerate(streams)]
-    if warm_up is not None and warm_up < 0:
-        raise ValueError(f"warm_up is {warm_up!r}; it must be 0 or more steps")
+    if warm_up is not None:
+        warm_up = _checks.whole("warm_up", warm_up, "steps")
     costs = cluster.costs
     found = _core.replay(
         specs,
@@ -483,11 +485,11 @@ def _managed(
 
 
 def _ahead(lookahead: int | Mapping[str, int], table: str, dense: bool) -> int:
-    alike = int(dense) if not isinstance(lookahead, int) or dense else lookahead
-    value = alike if isinstance(lookahead, int) else lookahead.get(table, alike)
-    if isinstance(value, bool) or value < 0:
-        raise ValueError(f"lookahead of table {table!r} is {value!r}; it must be 0 or more batches")
-    return value
+    always = 1 if dense else 0
+    if isinstance(lookahead, Mapping):
+        return _checks.whole(f"lookahead of table {table!r}", lookahead.get(table, always), "batches")
+    given = _checks.whole("lookahead", lookahead, "batches")
+    return always if dense else given
 
 
 def _prepared(

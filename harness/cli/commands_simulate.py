@@ -101,15 +101,13 @@ def simulate(
         traced_steps=traced,
         seed=seed,
     ):
-        shares = last.shares()
-        pulled = {how: sum(t[f"pulled_{how}"] for n in last.nodes for t in n.tables.values()) for how in _HOW}
         rows.append(
             Row(
                 policy=made,
                 nodes=of.nodes,
                 milliseconds=1e3 * last.seconds_per_step,
-                shares=shares,
-                local=(pulled["local"] + pulled["replica"]) / max(sum(pulled.values()), 1),
+                shares=last.shares(),
+                local=last.local_share(),
                 kilobytes=1e-3 * last.bytes_per_step,
                 messages=last.messages_per_step,
             )
@@ -120,9 +118,6 @@ def simulate(
         _write(out, lambda: save_figure(draw_simulated(rows), out))
     if trace is not None and last is not None:
         _write(trace, lambda: last.write_chrome_trace(trace))
-
-
-_HOW = ("local", "replica", "remote")
 
 
 def _counts(text: str) -> list[int]:

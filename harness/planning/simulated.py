@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from adabench.backends.policies.protocol import AccessesMissing, Link, PolicyError, Resources
-from adabench.backends.protocol import ServerOptions, Simulated, SimulatedRun, Simulation
+from adabench.backends.protocol import ServerOptions, Simulated, SimulatedRun, Simulation, endless
 from adabench.harness.errors import UsageError
 from adabench.harness.machine.namespaces import link_of
 from adabench.harness.planning.catalogue import catalogue_of, count_accesses
@@ -82,7 +82,7 @@ def step_seconds(usecase: UseCase) -> float:
         model = usecase.model()
         optimizer = usecase.optimizer(model)
         found = []
-        for batch in islice(_again(usecase.loaders(0, 1).train), _WARM_UP + _MEASURED):
+        for batch in islice(endless(usecase.loaders(0, 1).train), _WARM_UP + _MEASURED):
             began = time.thread_time()
             optimizer.zero_grad()
             usecase.loss(model, batch).backward()
@@ -91,11 +91,6 @@ def step_seconds(usecase: UseCase) -> float:
         return median(found[_WARM_UP:])
     finally:
         torch.set_num_threads(threads)
-
-
-def _again(batches: Any) -> Iterator[Any]:
-    while True:
-        yield from batches
 
 
 def simulated(

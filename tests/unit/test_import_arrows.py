@@ -37,7 +37,8 @@ ROOMS = ("errors", "machine", "plugins", "planning", "trial", "launch", "session
 CORE_ROOMS = ("common", "store", "transport", "protocol", "node", "replay")
 """Of the C++ server; each may include those before it."""
 FLOORS = (
-    ("access", "random_state", "transfer", "freshness", "guard", "initialization", "lookahead"),
+    ("access", "random_state", "transfer", "freshness", "guard", "batches", "lookahead"),
+    ("initialization",),
     ("rows", "position"),
     ("table",),
     ("parameter", "optimizers", "steps"),

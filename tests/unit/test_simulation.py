@@ -61,6 +61,7 @@ def test_a_policy_manages_each_table() -> None:
     found = simulated(policy)
     assert [node.local_share("emb") for node in found.nodes] == [0, 0, 1, 0]
     assert found.local_share("dense") == 1
+    assert 0.25 < found.local_share() < 1  # of both
 
 
 def test_a_slow_machine_and_a_slow_line_slow_down_whom_they_concern() -> None:
@@ -114,7 +115,9 @@ def test_traced_steps_are_written_for_chrome(tmp_path: Path) -> None:
         ({"workers": 3}, "4 streams for nodes of 3 workers; give one per worker"),
         ({"cluster": adaps.Cluster.alike(2)}, "4 streams are those of 4 nodes; the cluster has 2"),
         ({"dense": ["none"]}, "dense table 'none' does not exist; valid are emb, dense"),
-        ({"lookahead": -1}, "lookahead of table 'emb' is -1; it must be 0 or more batches"),
+        ({"lookahead": -1}, "lookahead is -1; it must be 0 or more batches"),
+        ({"lookahead": True}, "lookahead is True; it must be 0 or more batches"),
+        ({"lookahead": {"emb": -1}}, "lookahead of table 'emb' is -1; it must be 0 or more batches"),
         ({"lookahead": {"em": 1}}, "table with a lookahead 'em' does not exist (did you mean 'emb'?)"),
         ({"policy": "statics"}, "technique 'statics' does not exist (did you mean 'static'?)"),
         ({"warm_up": 19}, "the stream of worker 0 has 20 steps; lookahead and warm-up need 25"),
@@ -133,6 +136,19 @@ def test_traced_steps_are_written_for_chrome(tmp_path: Path) -> None:
 )
 def test_mistakes_are_one_sentence(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
+        simulated(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lookahead": 2.5}, "lookahead is 2.5; it must be 0 or more batches"),
+        ({"lookahead": {"emb": "2"}}, "lookahead of table 'emb' is '2'; it must be 0 or more batches"),
+        ({"warm_up": 2.5}, "warm_up is 2.5; it must be 0 or more steps"),
+    ],
+)
+def test_numbers_of_another_kind_are_one_sentence(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(message)):
         simulated(**options)
 
 
