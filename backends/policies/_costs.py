@@ -26,7 +26,8 @@ LENGTHS = (8, 128)
 """Floats of a row of the two tables."""
 KEYS = 1024
 _CASES = ((1, LENGTHS[0]), (KEYS, LENGTHS[0]), (KEYS, LENGTHS[1]))
-CALLS, ROUNDS = 100, 7
+CALLS, ROUNDS = {1: 100, KEYS: 20}, 7
+"""Calls of a round, by their keys: as many as its barriers are little beside."""
 _HEADERS = 16
 """Bytes of a REQUEST, and of an ANSWER."""
 
@@ -113,17 +114,19 @@ def _measure() -> tuple[list[float], list[float]]:
     pulls, pushes = [], []
     with adaps.Node(tables, policy=policy) as node:
         worker = node.worker(0)
-        calls = CALLS if node.rank == 0 else 0
         for keys, length in _CASES:
+            calls = CALLS[keys]
             chosen = node.table(f"rows of {length}").keys(np.arange(keys))
             values = np.full((keys, length), 1e-3, dtype=np.float32)
             worker.push_gradients(chosen, values)  # what is done for the first time takes longer
-            pulls.append(_micros(worker, worker.pull, chosen, values, calls))
-            pushes.append(_micros(worker, worker.push_gradients, chosen, values, calls))
+            pulls.append(_micros(worker, worker.pull, chosen, values, calls, node.rank))
+            pushes.append(_micros(worker, worker.push_gradients, chosen, values, calls, node.rank))
     return pulls, pushes
 
 
-def _micros(worker: adaps.Worker, call: Callable[..., Any], keys: Any, values: Any, calls: int) -> float:
+def _micros(
+    worker: adaps.Worker, call: Callable[..., Any], keys: Any, values: Any, calls: int, rank: int
+) -> float:
     """Of this process, per call that node 0 makes; the others serve them. The least of some rounds: whatever
     else the machine does only adds to it.
     """
@@ -131,10 +134,10 @@ def _micros(worker: adaps.Worker, call: Callable[..., Any], keys: Any, values: A
     for _ in range(ROUNDS):
         worker.barrier()
         cpu = time.process_time()
-        for _ in range(calls):
+        for _ in range(calls if rank == 0 else 0):
             call(keys, values)
         worker.barrier()
-        least = min(least, 1e6 * (time.process_time() - cpu) / CALLS)
+        least = min(least, 1e6 * (time.process_time() - cpu) / calls)
     return least
 
 

@@ -16,6 +16,7 @@ from adabench.harness.cli.commands_history import history
 from adabench.harness.cli.commands_machine import doctor, fetch
 from adabench.harness.cli.commands_plugins import check, new
 from adabench.harness.cli.commands_policy import accesses, build, check_policy, diff, explain, show_policy
+from adabench.harness.cli.commands_predict import predict
 from adabench.harness.cli.commands_profile import profile
 from adabench.harness.cli.commands_resources import resources
 from adabench.harness.cli.commands_results import compare, export, list_, plot, report, show
@@ -70,6 +71,7 @@ app.command("list", cls=Command)(list_)
 app.command(cls=Command)(accesses)
 app.command(cls=Command)(resources)
 app.command(cls=Command)(simulate)
+app.command(cls=Command)(predict)
 
 data = typer.Typer(help="Data of use cases that is not generated.", no_args_is_help=True)
 data.command(cls=Command)(fetch)

@@ -1,0 +1,408 @@
+"""Seconds from features: least squares, log-quadratic ridge and trees, with intervals that are calibrated.
+
+A `Regression` works on logarithms: of seconds, and of features that are numbers. Features that are words are
+taken as such. What it is good for is found by `judged`, on rows that no fit has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "LEVEL",
+    "MODELS",
+    "Judgement",
+    "Model",
+    "Predicted",
+    "Regression",
+    "RegressionError",
+    "judged",
+    "judgement_lines",
+    "judgement_of",
+    "parts_at_random",
+    "usable",
+]
+
+Model = Literal["linear", "quadratic", "trees"]
+MODELS: tuple[Model, ...] = get_args(Model)
+LEVEL = 0.9
+"""Of intervals."""
+FOLDS = 5
+_FEWEST = 2 * FOLDS
+_LARGEST = 300.0
+"""Logarithm of seconds; products of features lead anywhere outside of what was learned of."""
+_CHUNK = 256
+"""Rows whose intervals are computed at once, to bound the memory."""
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+
+class RegressionError(ValueError):
+    """Rows that nothing can be learned of or predicted for: one sentence."""
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What a regression says of some rows.
+
+    Attributes
+    ----------
+    seconds, low, high : array of float
+        The prediction and the interval around it, of the level `LEVEL`.
+    extrapolated : list of list of str
+        For each row in what it lies outside of all that was learned of; empty if in nothing.
+    """
+
+    seconds: Floats
+    low: Floats
+    high: Floats
+    extrapolated: list[list[str]]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """How good predictions of rows are that were held out.
+
+    Attributes
+    ----------
+    rows : int
+        So many.
+    median, p90 : float
+        Of the relative errors, as parts of the seconds that were measured.
+    rank : float
+        Spearman's correlation of predicted and measured seconds.
+    covered : float
+        The part of the rows whose seconds are inside the interval.
+    width : float
+        The median of upper ÷ lower ends of intervals.
+    """
+
+    rows: int
+    median: float
+    p90: float
+    rank: float
+    covered: float
+    width: float
+
+
+class Regression:
+    """Predicts seconds; made by `fit`.
+
+    Intervals are those of CV+: a row's residual is that of the model which was fitted without its fold, and
+    an interval is made of the predictions of all these models, each widened by the residuals of its fold
+    (Barber, Candès, Ramdas and Tibshirani, *Predictive inference with the jackknife+*, Annals of Statistics
+    49(1), 2021). Of rows that are drawn like those that were learned of they hold 80 % at least, whatever the
+    model, and usually about `LEVEL`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        parts: list[Any],
+        residuals: Floats,
+        folds: Integers,
+        columns: _Columns,
+        whole: Any,
+    ) -> None:
+        self.model = model
+        self._parts, self._residuals, self._folds = parts, residuals, folds
+        self._columns, self._whole = columns, whole
+
+    @classmethod
+    def fit(
+        cls,
+        features: pd.DataFrame,
+        seconds: npt.ArrayLike,
+        model: Model | None = None,
+        groups: npt.ArrayLike | None = None,
+        seed: int = 0,
+    ) -> Regression:
+        """Learn.
+
+        Parameters
+        ----------
+        features : DataFrame
+            A row for each measurement; columns of numbers and of words.
+        seconds : array of float
+            What was measured: more than 0, finite.
+        model : {"linear", "quadratic", "trees"}, optional
+            ``linear`` is ordinary least squares, ``quadratic`` adds squares and products and a ridge,
+            ``trees`` is the mean of gradient-boosted and of extremely randomised ones. Without it the one
+            with the least median residual of rows that were held out.
+        groups : array, optional
+            Of rows that stay together in the folds which residuals come from: what is predicted is then meant
+            to be of a group that is none of these. Without it folds are drawn at random.
+        seed : int
+            Of folds and trees.
+
+        Raises
+        ------
+        RegressionError
+            If there are too few rows or groups, or scikit-learn is not installed.
+        """
+        target = np.log(np.asarray(seconds, dtype=np.float64))
+        if len(target) < _FEWEST:
+            raise RegressionError(f"{len(target)} measurements are too few to learn of: {_FEWEST} are needed")
+        folds = parts_at_random(len(target), FOLDS, seed) if groups is None else _folds_of(groups, seed)
+        columns = _Columns(features)
+        encoded = columns.encoded(features)
+        best: tuple[Model, list[Any], Floats] | None = None
+        for kind in MODELS if model is None else (model,):
+            residuals = np.empty(len(target))
+            parts = []
+            for fold in range(folds.max() + 1):
+                own = folds == fold
+                parts.append(_fitted(kind, encoded[~own], target[~own], seed))
+                residuals[own] = np.abs(target[own] - parts[-1].predict(encoded[own]))
+            if best is None or np.median(residuals) < np.median(best[2]):
+                best = kind, parts, residuals
+        assert best is not None
+        return cls(*best, folds, columns, _fitted(best[0], encoded, target, seed))
+
+    def predict(self, features: pd.DataFrame) -> Predicted:
+        """Predict seconds.
+
+        Parameters
+        ----------
+        features : DataFrame
+            A row for each; the columns of `fit`.
+        """
+        encoded = self._columns.encoded(features)
+        centre = self._whole.predict(encoded)
+        each = np.stack([part.predict(encoded) for part in self._parts])
+        low, high = np.empty(len(encoded)), np.empty(len(encoded))
+        count = len(self._residuals)
+        # The ranks of the jackknife+: beyond the ends there is no bound, but a finite one is said.
+        rank = min(int(np.ceil(LEVEL * (count + 1))), count)
+        for begin in range(0, len(encoded), _CHUNK):
+            some = slice(begin, begin + _CHUNK)
+            centres = each[self._folds, some]
+            widths = self._residuals[:, None]
+            low[some] = np.partition(centres - widths, count - rank, axis=0)[count - rank]
+            high[some] = np.partition(centres + widths, rank - 1, axis=0)[rank - 1]
+        # With few rows the prediction of all of them may lie outside of what those of parts say.
+        low, high = np.minimum(low, centre), np.maximum(high, centre)
+        said = np.exp(np.clip([centre, low, high], -_LARGEST, _LARGEST))
+        return Predicted(said[0], said[1], said[2], self._columns.outside(features))
+
+
+def judged(
+    features: pd.DataFrame,
+    seconds: npt.ArrayLike,
+    parts: npt.ArrayLike,
+    model: Model | None = None,
+    groups: npt.ArrayLike | None = None,
+    seed: int = 0,
+) -> tuple[Judgement, Predicted]:
+    """Hold out each part in turn, learn of the others, and compare what is predicted with what was measured.
+
+    Parameters
+    ----------
+    features, seconds, model, groups, seed
+        As of `Regression.fit`.
+    parts : array
+        Which part each row belongs to.
+
+    Returns
+    -------
+    Judgement, Predicted
+        Of all rows, each predicted when it was held out.
+    """
+    measured = np.asarray(seconds, dtype=np.float64)
+    labels = np.unique(np.asarray(parts), return_inverse=True)[1]
+    together = None if groups is None else np.asarray(groups)
+    if together is not None and len(set(together)) < 3:
+        raise RegressionError(f"{len(set(together))} groups are too few to hold one out: 3 are needed")
+    said = np.empty((3, len(measured)))
+    outside: list[list[str]] = [[] for _ in measured]
+    for part in range(labels.max() + 1):
+        out = labels == part
+        if out.all():
+            raise RegressionError("all rows are of one part: nothing is left to learn of when it is held out")
+        own = None if together is None else together[~out]
+        found = Regression.fit(features[~out], measured[~out], model, own, seed).predict(features[out])
+        said[:, out] = found.seconds, found.low, found.high
+        for row, text in zip(np.flatnonzero(out), found.extrapolated, strict=True):
+            outside[row] = text
+    return judgement_of(measured, said), Predicted(said[0], said[1], said[2], outside)
+
+
+def judgement_of(measured: Floats, said: Floats) -> Judgement:
+    """Compare seconds with predictions and the ends of their intervals."""
+    from scipy.stats import spearmanr
+
+    seconds, low, high = said
+    errors = np.abs(seconds / measured - 1)
+    alike = len(set(measured)) < 2 or len(set(seconds)) < 2
+    return Judgement(
+        rows=len(measured),
+        median=float(np.median(errors)),
+        p90=float(np.quantile(errors, 0.9)),
+        rank=float("nan") if alike else float(spearmanr(seconds, measured).statistic),
+        covered=float(np.mean((low <= measured) & (measured <= high))),
+        width=float(np.median(high / low)),
+    )
+
+
+def judgement_lines(judgements: Sequence[tuple[str, str, Judgement]]) -> list[str]:
+    """A table, a line for each: what was held out, the model, and how good it is."""
+    head = ("held out", "model", "rows", "median", "P90", "rank", "covered", "high/low")
+    cells: list[tuple[str, ...]] = [head]
+    for held_out, model, one in judgements:
+        errors = (f"{100 * one.median:.1f} %", f"{100 * one.p90:.1f} %", f"{one.rank:.3f}")
+        covered = (f"{100 * one.covered:.1f} %", f"{one.width:.3g}")
+        cells.append((held_out, model, f"{one.rows:,}", *errors, *covered))
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        " ".join(
+            cell.ljust(width) if column < 2 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in cells
+    ]
+
+
+def parts_at_random(rows: int, parts: int, seed: int) -> Integers:
+    """A number from 0 below `parts` for each row, each as often as the others."""
+    return np.random.default_rng(seed).permutation(np.arange(rows, dtype=np.int64) % parts)
+
+
+def usable(seconds: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+    """Which of these can be learned of: numbers more than 0, and finite."""
+    values = np.asarray(seconds, dtype=np.float64)
+    return np.isfinite(values) & (values > 0)
+
+
+class _Columns:
+    """How features become numbers, and what of them was learned of."""
+
+    def __init__(self, features: pd.DataFrame) -> None:
+        self._numbers: dict[str, tuple[float, float]] = {}
+        self._words: dict[str, list[str]] = {}
+        for name in features.columns:
+            if _is_number(features[name]):
+                values = self._finite(features, name)
+                self._numbers[name] = float(values.min()), float(values.max())
+            else:
+                self._words[name] = sorted(set(features[name].astype(str)))
+        if not self._numbers and not self._words:
+            raise RegressionError("there are no features to learn of")
+
+    def encoded(self, features: pd.DataFrame) -> Floats:
+        """Logarithms of numbers, and a column for each word, which is 1 where it stands."""
+        for name in [*self._numbers, *self._words]:
+            if name not in features.columns:
+                raise RegressionError(f"there is no column {name!r}, which was learned of")
+        columns: list[Floats] = []
+        for name in self._numbers:
+            values = self._finite(features, name)
+            columns.append(np.sign(values) * np.log1p(np.abs(values)))
+        for name, known in self._words.items():
+            texts = features[name].astype(str).to_numpy()
+            columns += [(texts == word).astype(np.float64) for word in known]
+        return np.column_stack(columns)
+
+    def outside(self, features: pd.DataFrame) -> list[list[str]]:
+        """For each row what of it is not between, or not among, what was learned of."""
+        found: list[list[str]] = [[] for _ in range(len(features))]
+        for name, (low, high) in self._numbers.items():
+            learned = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+            for row, value in enumerate(self._finite(features, name)):
+                if not low <= value <= high:
+                    found[row].append(f"{name} {value:g}, learned of {learned}")
+        for name, known in self._words.items():
+            for row, text in enumerate(features[name].astype(str)):
+                if text not in known:
+                    found[row].append(f"{name} {text}, learned of {', '.join(known)}")
+        return found
+
+    @staticmethod
+    def _finite(features: pd.DataFrame, name: str) -> Floats:
+        if not _is_number(features[name]):
+            raise RegressionError(f"column {name!r} is of numbers where it was learned of, and of words here")
+        values = features[name].to_numpy(dtype=np.float64)
+        wrong = np.flatnonzero(~np.isfinite(values))
+        if wrong.size:
+            raise RegressionError(
+                f"row {wrong[0] + 1} has no finite {name!r}: fill it in, or leave out the row or the column"
+            )
+        return values
+
+
+class _Line:
+    """Ordinary least squares."""
+
+    def __init__(self, features: Floats, target: Floats) -> None:
+        self._weights = np.linalg.lstsq(_with_one(features), target)[0]
+
+    def predict(self, features: Floats) -> Floats:
+        """Logarithms of seconds."""
+        return np.asarray(_with_one(features) @ self._weights, dtype=np.float64)
+
+
+class _Mean:
+    """The mean of several models' logarithms."""
+
+    def __init__(self, models: Sequence[Any]) -> None:
+        self._models = models
+
+    def predict(self, features: Floats) -> Floats:
+        """Logarithms of seconds."""
+        found = np.mean([model.predict(features) for model in self._models], axis=0)
+        return np.asarray(found, dtype=np.float64)
+
+
+def _fitted(model: Model, features: Floats, target: Floats, seed: int) -> Any:
+    if model == "linear":
+        return _Line(features, target)
+    try:
+        from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
+        from sklearn.linear_model import RidgeCV
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import PolynomialFeatures, StandardScaler
+    except ModuleNotFoundError as error:
+        raise RegressionError(
+            "predictions need scikit-learn, which is not installed: pip install 'adabench[predict]'"
+        ) from error
+
+    if model == "quadratic":
+        products = PolynomialFeatures(2, include_bias=False)
+        ridge = RidgeCV(np.logspace(-3, 3, 7))
+        return make_pipeline(StandardScaler(), products, StandardScaler(), ridge).fit(features, target)
+    leaf = min(5, max(len(target) // 20, 1))
+    boosted = HistGradientBoostingRegressor(
+        max_iter=min(max(len(target) // 10, 100), 400),
+        min_samples_leaf=leaf,
+        random_state=seed,
+        early_stopping=False,
+    )
+    random = ExtraTreesRegressor(60, random_state=seed)
+    return _Mean([boosted.fit(features, target), random.fit(features, target)])
+
+
+def _folds_of(groups: npt.ArrayLike, seed: int) -> Integers:
+    """Folds of whole groups: one each if they are few."""
+    labels = np.unique(np.asarray(groups), return_inverse=True)[1]
+    count = int(labels.max()) + 1
+    if count < 2:
+        raise RegressionError("all rows are of one group: two are needed to learn how others differ")
+    return parts_at_random(count, min(count, 2 * FOLDS), seed)[labels]
+
+
+def _with_one(features: Floats) -> Floats:
+    return np.column_stack([np.ones(len(features)), features])
+
+
+def _is_number(column: pd.Series[Any]) -> bool:
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    return bool(is_numeric_dtype(column) and not is_bool_dtype(column))

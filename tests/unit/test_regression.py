@@ -1,0 +1,230 @@
+"""Seconds from features: what each model can learn, intervals, and what is outside of what was learned of."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from adabench.analysis.regression import (
+    LEVEL,
+    MODELS,
+    Regression,
+    RegressionError,
+    judged,
+    judgement_of,
+    parts_at_random,
+    usable,
+)
+from adabench.harness.cli.main import main
+
+
+def transfers(rows: int = 240, seed: int = 0, noise: float = 0.02) -> tuple[pd.DataFrame, Any]:
+    """A latency, and beyond some size a bandwidth, which differ between two links."""
+    random = np.random.default_rng(seed)
+    size = 2.0 ** random.integers(0, 24, rows)
+    link = random.choice(["near", "far"], rows)
+    nodes = random.integers(1, 9, rows)
+    seconds = np.where(link == "near", 1e-5, 1e-3) + size / np.where(link == "near", 1e9, 1e8)
+    frame = pd.DataFrame({"size": size, "link": link, "nodes": nodes})
+    return frame, seconds * np.exp(noise * random.standard_normal(rows))
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> Any:
+    monkeypatch.chdir(tmp_path)
+    frame, seconds = transfers()
+    frame.assign(seconds=seconds).to_csv("t.csv", index=False)
+
+    def say(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["adabench", "predict", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return say
+
+
+def test_trees_learn_what_a_line_cannot() -> None:
+    frame, seconds = transfers(300)
+    best = Regression.fit(frame[:200], seconds[:200])
+    errors = {}
+    for model in MODELS:
+        learned = best if model == best.model else Regression.fit(frame[:200], seconds[:200], model)
+        errors[model] = np.median(np.abs(learned.predict(frame[200:]).seconds / seconds[200:] - 1))
+    assert errors["trees"] < 0.06 < errors["quadratic"] < errors["linear"]
+    assert best.model == "trees"
+
+
+def test_a_line_is_ordinary_least_squares_of_logarithms() -> None:
+    frame = pd.DataFrame({"size": np.arange(20.0)})
+    said = Regression.fit(frame, 3.0 * (1 + frame["size"]) ** 1.5, "linear").predict(
+        pd.DataFrame({"size": [5.5, 40.0]})
+    )
+    assert said.seconds == pytest.approx([3 * 6.5**1.5, 3 * 41**1.5])
+    assert said.extrapolated == [[], ["size 40, learned of 0 to 19"]]
+
+
+@pytest.mark.parametrize("model", ["linear", "quadratic"])
+def test_intervals_cover_as_many_rows_as_they_say(model: Any) -> None:
+    covered = []
+    for seed in range(8):
+        frame, seconds = transfers(400, seed, noise=0.3)
+        learned = Regression.fit(frame[:200], seconds[:200], model)
+        said = learned.predict(frame[200:])
+        covered.append(np.mean((said.low <= seconds[200:]) & (seconds[200:] <= said.high)))
+    assert np.mean(covered) == pytest.approx(LEVEL, abs=0.04)
+
+
+def test_an_interval_is_that_of_cv_plus() -> None:
+    """By the definition: the quantiles of every row's held-out prediction, less and plus its residual."""
+    frame, seconds = transfers(40, noise=0.5)
+    frame = frame[["size"]]
+    new = pd.DataFrame({"size": [3.0, 5e5]})
+    said = Regression.fit(frame, seconds, "linear", seed=4).predict(new)
+    x, y = np.log1p(frame["size"].to_numpy()), np.log(seconds)
+    folds = parts_at_random(40, 5, 4)
+    for row, at in enumerate(np.log1p(new["size"])):
+        lows, highs = [], []
+        for one in range(40):
+            slope, offset = np.polyfit(x[folds != folds[one]], y[folds != folds[one]], 1)
+            residual = abs(y[one] - offset - slope * x[one])
+            lows.append(offset + slope * at - residual)
+            highs.append(offset + slope * at + residual)
+        rank = int(np.ceil(LEVEL * 41))
+        assert np.log(said.high[row]) == pytest.approx(sorted(highs)[rank - 1])
+        assert np.log(said.low[row]) == pytest.approx(sorted(lows)[40 - rank])
+
+
+def test_a_group_is_predicted_by_others_and_has_a_wider_interval() -> None:
+    random = np.random.default_rng(3)
+    group = np.repeat(np.arange(8), 30)
+    frame = pd.DataFrame({"size": 2.0 ** random.integers(0, 12, 240), "hidden": 1.0})
+    seconds = (1 + frame["size"]) * np.exp(random.standard_normal(8)[group])  # each group its own factor
+    at_random, _ = judged(frame, seconds, parts_at_random(240, 3, 0), "linear")
+    whole, _ = judged(frame, seconds, group, "linear", group)
+    own = [judged(frame, seconds, group, "linear")[0], whole]
+    assert at_random.covered == pytest.approx(LEVEL, abs=0.06)
+    assert whole.width > at_random.width
+    assert own[0].covered <= own[1].covered
+
+
+def test_what_lies_outside_is_told_by_name() -> None:
+    frame, seconds = transfers()
+    new = pd.DataFrame({"size": [1.0, 1.0], "link": ["near", "moon"], "nodes": [2, 64]})
+    said = Regression.fit(frame, seconds, "linear").predict(new)
+    assert said.extrapolated == [[], ["nodes 64, learned of 1 to 8", "link moon, learned of far, near"]]
+
+
+def test_a_judgement_counts_relative_errors() -> None:
+    said = np.array([[1.1, 2.0, 2.0], [1.0, 1.5, 2.5], [1.2, 2.5, 5.0]])
+    found = judgement_of(np.array([1.0, 2.0, 4.0]), said)
+    assert (found.rows, found.covered) == (3, 1.0)
+    assert found.median == pytest.approx(0.1)
+    assert found.p90 == pytest.approx(0.42)
+    assert found.width == pytest.approx(5 / 3)
+
+
+def test_seconds_that_nothing_can_be_learned_of() -> None:
+    assert usable([1.0, 0.0, -1.0, np.inf, np.nan]).tolist() == [True, False, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda frame: frame.drop(columns="nodes"), "there is no column 'nodes', which was learned of"),
+        (lambda frame: frame.assign(nodes="two"), "column 'nodes' is of numbers where it was learned of"),
+        (lambda frame: frame.assign(nodes=np.nan), "row 1 has no finite 'nodes': fill it in"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(change: Any, message: str) -> None:
+    frame, seconds = transfers(40)
+    learned = Regression.fit(frame, seconds, "linear")
+    with pytest.raises(RegressionError, match=message):
+        learned.predict(change(frame))
+
+
+def test_too_few_rows_or_groups_are_refused() -> None:
+    frame, seconds = transfers(9)
+    with pytest.raises(RegressionError, match="9 measurements are too few to learn of: 10 are needed"):
+        Regression.fit(frame, seconds)
+    frame, seconds = transfers(20)
+    with pytest.raises(RegressionError, match="all rows are of one group: two are needed"):
+        Regression.fit(frame, seconds, "linear", np.zeros(20))
+
+
+def test_a_table_is_judged(said: Any) -> None:
+    options = ("--table", "t.csv", "--target", "seconds", "--model", "linear")
+    code, out, err = said(*options, "--leave-out", "nodes")
+    assert (code, err) == (0, "")
+    head, *lines = out.splitlines()
+    assert head.split() == ["held", "out", "model", "rows", "median", "P90", "rank", "covered", "high/low"]
+    held_out = ("1/5 of the rows", "each nodes", *(f"nodes {number}" for number in range(1, 9)))
+    assert [line.partition(" linear")[0].strip() for line in lines] == list(held_out)
+    code, _, err = said(*options, "--leave-out", "link")
+    assert (code, "2 groups are too few to hold one out: 3 are needed" in err) == (2, True)
+
+
+def test_rows_of_another_table_are_predicted(said: Any, tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_text("size,link,nodes\n1024,near,2\n1024,near,64\n")
+    options = ("--table", "t.csv", "--target", "seconds", "--model", "quadratic", "--at", "new.csv")
+    code, out, err = said(*options)
+    assert (code, err) == (0, "")
+    assert "1 of 2 rows are outside of what was learned of" in out
+    assert "nodes 64, learned of 1 to 8" in out
+    assert said(*options, "-o", "p.csv")[0] == 0
+    found = pd.read_csv(tmp_path / "p.csv")
+    assert list(found.columns) == [*("size", "link", "nodes", "predicted", "low", "high"), "extrapolated"]
+    assert (found["low"] <= found["predicted"]).all()
+    assert (found["predicted"] <= found["high"]).all()
+
+
+def test_rows_without_seconds_are_left_out_and_counted(said: Any, tmp_path: Path) -> None:
+    frame, seconds = transfers()
+    seconds[:3] = np.inf, 0.0, np.nan
+    frame.assign(seconds=seconds).to_csv(tmp_path / "t.csv", index=False)
+    _, out, _ = said("--table", "t.csv", "--target", "seconds", "--model", "linear")
+    assert out.startswith("3 of 240 rows are left out: no finite seconds more than 0\n")
+    assert " 237 " in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--table", "none.csv", "--target", "s"), "none.csv cannot be read: No such file or directory"),
+        (("--table", "t.csv", "--target", "second"), "unknown column 'second': did you mean 'seconds'?"),
+        (("--table", "t.csv", "--target", "link"), "column 'link' has words in it; seconds are numbers"),
+        (("--table", "t.csv", "--target", "seconds", "--model", "tree"), "did you mean 'trees'?"),
+        (("--table", "t.csv", "--target", "seconds", "--features", "a"), "t.csv has no column 'a': there is"),
+        (("--table", "t.csv", "--target", "seconds", "--features", "seconds"), "is what is predicted"),
+        (
+            ("--table", "t.csv", "--target", "seconds", "-o", "o.csv"),
+            "--out o.csv: what is predicted for --at",
+        ),
+        (("--table", "t.csv"), "give --table with a csv of measurements, and --target"),
+        (("--table", "t.csv", "--target", "seconds", "--at", "w.csv"), "there is no column 'size'"),
+        (("--table", "e.csv", "--target", "seconds"), "e.csv is no csv with a head: No columns to parse"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    said: Any, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    (tmp_path / "w.csv").write_text("a\n1\n")
+    (tmp_path / "e.csv").write_text("")
+    code, _, err = said(*arguments)
+    assert (code, err.count("\n")) == (2, 1)
+    assert message in err
+
+
+def test_without_scikit_learn_a_sentence_says_what_to_install(
+    said: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)
+    code, _, err = said("--table", "t.csv", "--target", "seconds")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "pip install 'adabench[predict]'" in err
