@@ -12,8 +12,9 @@ from torch import Tensor, nn
 import adaps
 import autoada
 from adabench.backends._measure import server_calls
+from adabench.backends._served import served
 from adabench.backends._simulate import simulate
-from adabench.backends.protocol import Cluster, ServerOptions, SimulatedRun, Timed, Unavailable
+from adabench.backends.protocol import Cluster, Served, ServerOptions, SimulatedRun, Timed, Unavailable
 from adabench.usecases.protocol import Initialized, Placed, Sampled, UseCase
 from autoada.management import check_policy
 
@@ -36,6 +37,9 @@ class OnServer:
 
     def simulate(self, usecase: UseCase, options: ServerOptions, run: SimulatedRun) -> adaps.Simulation:
         return simulate(usecase, options, run)
+
+    def served(self, usecase: UseCase) -> tuple[Served, ...]:
+        return served(usecase)
 
 
 class DrawnByServer:

@@ -20,7 +20,8 @@ from adabench.usecases.protocol import UseCase
 from adaps._typing import SamplingScheme
 from adaps.policy import Policy
 from adaps.simulation import Cluster as SimulatedCluster
-from adaps.simulation import Simulation as Simulation  # for the harness, which knows no adaps
+from adaps.simulation import Costs as Costs  # for the harness, which knows no adaps
+from adaps.simulation import Simulation as Simulation
 from autoada.batches import endless as endless  # for the harness, which knows no autoada
 
 if TYPE_CHECKING:
@@ -147,6 +148,52 @@ class SimulatedRun:
     compute: float = 0.01
     traced_steps: int = 0
     seed: int = 0
+
+
+@dataclass(frozen=True)
+class Served:
+    """A table of the parameter server that some of a model's parameters lie in.
+
+    Attributes
+    ----------
+    table : str
+        Its name.
+    parameters : tuple of str
+        Qualified names.
+    dense : bool
+        Whether every step reads all of it; then it consists of blocks.
+    first_key, keys : int
+        Of its rows, or blocks, in the server.
+    length, width : int
+        Floats of a row, without and with its optimizer's state.
+    """
+
+    table: str
+    parameters: tuple[str, ...]
+    dense: bool
+    first_key: int
+    keys: int
+    length: int
+    width: int
+
+
+@runtime_checkable
+class Searchable(Protocol):
+    """A backend for which a policy can be searched: it can say where parameters lie in the server."""
+
+    def served(self, usecase: UseCase) -> tuple[Served, ...]:
+        """The server's tables for a use case's model, in their order.
+
+        Parameters
+        ----------
+        usecase : UseCase
+
+        Raises
+        ------
+        ValueError
+            Naming what of it cannot be searched for.
+        """
+        ...
 
 
 @runtime_checkable

@@ -8,7 +8,19 @@ import msgspec
 
 from adabench.backends.policies._costs import measured_costs
 from adabench.backends.policies._resources import Costs, Link, LinkBetween, Node, Resources, ResourcesError
-from adaps.policy import AccessesMissing, Catalogue, DataSharing, Managed, Parameter, Policy, PolicyError
+from adaps.policy import (
+    AccessesMissing,
+    Catalogue,
+    DataSharing,
+    Home,
+    MadeFor,
+    Managed,
+    Parameter,
+    Policy,
+    PolicyError,
+    RowSelection,
+    Rule,
+)
 from adaps.policy.executed import BY_HASH, homes_of
 from adaps.policy.limits import not_executed
 from adaps.policy.matching import matches
@@ -21,8 +33,10 @@ __all__ = [
     "Catalogue",
     "Costs",
     "DataSharing",
+    "Home",
     "Link",
     "LinkBetween",
+    "MadeFor",
     "Managed",
     "Node",
     "Parameter",
@@ -30,6 +44,8 @@ __all__ = [
     "PolicyError",
     "Resources",
     "ResourcesError",
+    "RowSelection",
+    "Rule",
     "homes_of",
     "matches",
     "measured_costs",

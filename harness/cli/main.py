@@ -21,6 +21,7 @@ from adabench.harness.cli.commands_profile import profile
 from adabench.harness.cli.commands_resources import resources
 from adabench.harness.cli.commands_results import compare, export, list_, plot, report, show
 from adabench.harness.cli.commands_run import plan, run
+from adabench.harness.cli.commands_search import search
 from adabench.harness.cli.commands_simulate import simulate
 from adabench.harness.cli.terminal import plain
 from adabench.harness.errors import LauncherError, UsageError
@@ -72,6 +73,7 @@ app.command(cls=Command)(accesses)
 app.command(cls=Command)(resources)
 app.command(cls=Command)(simulate)
 app.command(cls=Command)(predict)
+app.command(cls=Command)(search)
 
 data = typer.Typer(help="Data of use cases that is not generated.", no_args_is_help=True)
 data.command(cls=Command)(fetch)

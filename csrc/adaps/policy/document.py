@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,8 @@ class Policy:
         What messages call it: its file, if it has one. Of no account for equality.
     folder : Path
         Where the files are that its rules name. Of no account for equality.
+    evidence : mapping of str to str, number or sequence of str
+        Why it is as it is, such as what was predicted and measured. Of no account for what is executed.
 
     Raises
     ------
@@ -229,9 +232,11 @@ class Policy:
     data: DataSharing = field(default_factory=DataSharing)
     source: str = field(default="the policy", compare=False, repr=False)
     folder: Path = field(default=Path(), compare=False, repr=False)
+    evidence: Mapping[str, str | float | Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rules", tuple(self.rules))
+        object.__setattr__(self, "evidence", _checked_evidence(self.evidence))
         _checked_text("name", self.name)
         if not self.rules:
             raise PolicyError('there is no rule; the last one must match all: parameters = "*"')
@@ -320,6 +325,9 @@ class Policy:
         parts += [rule.text() for rule in self.rules]
         parts.append(f"[synchronization]\nevery = {self.synchronization.every}")
         parts.append(f"[data]\nshares = {self.data.text()}")
+        if self.evidence:
+            said = [f"{name} = {_evidence_text(value)}" for name, value in self.evidence.items()]
+            parts.append("\n".join(["[evidence]", *said]))
         return "\n\n".join(parts) + "\n"
 
     def write(self, path: str | os.PathLike[str]) -> None:
@@ -451,7 +459,7 @@ class Policy:
 
 
 def _policy(document: Mapping[str, Any]) -> Policy:
-    known = ("format", "name", "made_for", "rule", "synchronization", "data")
+    known = ("format", "name", "made_for", "rule", "synchronization", "data", "evidence")
     _known_fields("the policy", document, known)
     if "format" not in document:
         raise PolicyError(f"format is missing; this version reads format = {FORMAT}")
@@ -479,7 +487,41 @@ def _policy(document: Mapping[str, Any]) -> Policy:
         made_for,
         _section(document, "synchronization", Synchronization, ("every",)) or Synchronization(),
         _section(document, "data", DataSharing, ("shares",)) or DataSharing(),
+        evidence=document.get("evidence", {}),
     )
+
+
+def _checked_evidence(given: Any) -> dict[str, str | float | tuple[str, ...]]:
+    """Names of letters, digits and underscores; texts, numbers, and lists of texts."""
+    if not isinstance(given, Mapping):
+        raise PolicyError(f"evidence is {given!r}; it must be a table: write [evidence] above its fields")
+    checked: dict[str, str | float | tuple[str, ...]] = {}
+    for name, value in given.items():
+        if not isinstance(name, str) or not name.isidentifier() or not name.isascii():
+            raise PolicyError(f"[evidence]: {name!r} is no name of letters, digits and underscores")
+        if isinstance(value, str):
+            _checked_text(f"[evidence]: {name}", value)
+            checked[name] = value
+        elif isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value):
+            checked[name] = value
+        elif isinstance(value, Sequence) and all(isinstance(one, str) for one in value):
+            for one in value:
+                _checked_text(f"[evidence]: {name}", one)
+            checked[name] = tuple(value)
+        else:
+            raise PolicyError(
+                f"[evidence]: {name} is {value!r}; it must be a text, a finite number or a list of texts"
+            )
+    return checked
+
+
+def _evidence_text(value: str | float | Sequence[str]) -> str:
+    if isinstance(value, str):
+        return toml_string(value)
+    if isinstance(value, (int, float)):
+        return repr(value)
+    lines = [f"  {toml_string(one)}," for one in value]
+    return "\n".join(["[", *lines, "]"])
 
 
 def _section(document: Mapping[str, Any], name: str, kind: Any, known: Sequence[str]) -> Any:

@@ -1,0 +1,56 @@
+"""Where a use case's parameters lie in the parameter server."""
+
+from __future__ import annotations
+
+import adaps
+from adabench.backends.protocol import Served
+from adabench.usecases.protocol import UseCase
+from autoada.management import plan_of
+
+__all__ = ["served"]
+
+
+def served(usecase: UseCase) -> tuple[Served, ...]:
+    """The server's tables for a use case's model, in their order.
+
+    Raises
+    ------
+    ValueError
+        If parameters have an optimizer of their own, which the server does not step for.
+    """
+    model = usecase.model()
+    layout = plan_of(model, usecase.optimizer(model), None, None, nodes=1).layout
+    if layout.shared:
+        raise ValueError("parameters that an optimizer of their own changes are not searched for")
+    names = {dense.table: dense.names for dense in layout.dense}
+    found: list[Served] = []
+    for table in layout.server_tables():
+        first = found[-1].first_key + found[-1].keys if found else 0
+        state = _state_length(table)
+        found.append(
+            Served(
+                table.name,
+                names.get(table.name, (table.name,)),
+                table.name in names,
+                first,
+                table.rows,
+                table.length,
+                table.length + state,
+            )
+        )
+    return tuple(found)
+
+
+def _state_length(table: adaps.Table) -> int:
+    """Floats of optimizer state of a row: `UpdateRule::state_length` of csrc/core/store/update_rule.cc."""
+    rule, length = table.optimizer, table.length
+    stamp = 1 if getattr(rule, "weight_decay", 0.0) else 0
+    if isinstance(rule, adaps.SGD):
+        return length + 1 if rule.momentum else stamp
+    if isinstance(rule, adaps.Adagrad):
+        return length + stamp
+    if isinstance(rule, adaps.RowAdagrad):
+        return 1
+    if isinstance(rule, adaps.RMSprop):
+        return length * (1 + bool(rule.momentum) + bool(rule.centered)) + 1
+    return 2 * length + 1

@@ -1,0 +1,200 @@
+"""``adabench search``: the policy that is predicted to be best, and then measured to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from adabench.harness.cli.options import shown
+from adabench.harness.cli.terminal import plain, tell
+from adabench.harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from adabench.harness.planning.search.candidates import Candidate
+    from adabench.harness.planning.search.predicted import Objective
+    from adabench.harness.planning.search.ways import Space
+
+__all__ = ["search"]
+
+_OBJECTIVES = ("time", "bytes")
+_WIRES = ("float32", "bfloat16", "float16", "int8")
+_MEBI = 2**20
+
+
+def search(
+    usecase: Annotated[
+        str, typer.Option("--usecase", "-u", help="What to train, such as ctr or 'ctr[dim=8]'.")
+    ],
+    backend: Annotated[
+        str, typer.Option("--backend", "-b", help="How: one on the parameter server.")
+    ] = "autoada-automatic",
+    nodes: Annotated[
+        int | None, typer.Option(help="Of the cluster, if they are all alike; by default as --resources.")
+    ] = None,
+    network: Annotated[
+        str | None, typer.Option(help="lan, slow, or such as 0.5ms,2gbit; by default that of --resources.")
+    ] = None,
+    resources: Annotated[
+        Path | None, typer.Option(help="The cluster, as `adabench resources --costs` writes it.")
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Worker threads per node.")] = 1,
+    objective: Annotated[str, typer.Option(help="What is to be least: time of a step, or bytes.")] = "time",
+    memory: Annotated[
+        float | None, typer.Option(metavar="MIB", help="What rows may take on each node, in MiB.")
+    ] = None,
+    solver: Annotated[str, typer.Option(help="auto, exact, annealing or differentiable.")] = "auto",
+    effort: Annotated[
+        float, typer.Option(help="Of the solver; 1 is about a second of a core for a thousand tables.")
+    ] = 1.0,
+    wires: Annotated[
+        str,
+        typer.Option(metavar="NAME[,…]", help="What rows may travel as; others than float32 round them."),
+    ] = "float32",
+    builders: Annotated[
+        str,
+        typer.Option(
+            metavar="POLICY[,…]", help="Files or builders that the search is compared with; '' for none."
+        ),
+    ] = "adaptive,static,lapse,nups",
+    steps: Annotated[int, typer.Option(help="Of each worker, that are simulated.")] = 60,
+    step: Annotated[
+        float | None,
+        typer.Option("--step", metavar="MS", help="What a step computes for, in milliseconds of a core."),
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder or file of the use case's data.")] = None,
+    seed: Annotated[int, typer.Option(help="Of weights, order of the data, and what solvers draw.")] = 0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the candidates with what is predicted; train nothing.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write the best one as a policy, with its evidence.")
+    ] = None,
+) -> None:
+    """Search for how each parameter is to be managed on a cluster.
+
+    Candidates are found by a closed form and simulated by the server's own code.
+    """
+    from adabench.harness.planning.catalogue import usecase_from
+    from adabench.harness.planning.policies import resources_from
+    from adabench.harness.planning.search.candidates import (
+        Wanted,
+        candidates,
+        memory_limits,
+        simulated_all,
+    )
+    from adabench.harness.planning.search.costs import Situation
+    from adabench.harness.planning.search.evidence import with_evidence
+    from adabench.harness.planning.simulated import clusters_of, step_seconds
+
+    for name, value in (("--workers", workers), ("--steps", steps)):
+        if value < 1:
+            raise UsageError(f"{name} {value}: give 1 or more")
+    for name, number, unit in (("--step", step, "milliseconds"), ("--memory", memory, "MiB")):
+        if number is not None and not 0 < number < float("inf"):
+            raise UsageError(f"{name} {number}: give {unit}, more than 0")
+    if not 0 < effort <= 1000:
+        raise UsageError(f"--effort {effort}: give a number above 0, and at most 1000")
+    target: Objective = "time" if _one_of("--objective", objective, _OBJECTIVES) == "time" else "bytes"
+    travelling = tuple(dict.fromkeys(_one_of("--wires", one.strip(), _WIRES) for one in wires.split(",")))
+    wanted = Wanted(solver=solver)  # an unknown solver is said before anything takes long
+    if not dry_run:
+        raise UsageError("measuring is not built yet: give --dry-run")
+    cluster = None if resources is None else resources_from(resources, None)
+    if nodes is not None and nodes < 1:
+        raise UsageError(f"--nodes {nodes}: give 1 or more")
+    if nodes is None and cluster is None:
+        raise UsageError(
+            "for how many nodes? Give --nodes 4, or --resources with a file of `adabench resources`"
+        )
+    (where,) = clusters_of(cluster, None if nodes is None else [nodes], network)
+    trained = usecase_from(usecase, data, seed)
+    if step is not None:
+        compute, said = 1e-3 * step, "as given"
+    elif cluster is not None and usecase in cluster.steps:
+        compute, said = 1e-3 * cluster.steps[usecase], f"as {resources} says"
+    else:
+        compute = step_seconds(trained)
+        said = f"measured here; --step {1e3 * compute:.3g} repeats it"
+    tell(f"{usecase}, {backend}, {where.nodes} nodes: a step computes for {1e3 * compute:.3g} ms, {said}")
+    limits = memory_limits(memory, [node.memory for node in where.node])
+    wanted = Wanted(target, limits, solver, effort, seed)
+    situation = Situation(where, workers, compute)
+    space = _space(travelling)
+    with _progress() as told:
+        told("counting accesses and solving")
+        found, _ = candidates(trained, backend, situation, space, wanted, builders)
+        found = simulated_all(
+            found, trained, backend, situation, steps, seed, lambda name: told(f"simulating {name}")
+        )
+    found.sort(key=lambda one: one.rank(target))
+    for line in table_of(found):
+        tell(line)
+    best = found[0]
+    if out is not None:
+        try:
+            with_evidence(found, target, usecase).write(out)
+        except OSError as error:
+            raise UsageError(f"{out} cannot be written: {(error.strerror or str(error)).lower()}") from error
+        tell(shown(out))
+    else:
+        tell(f"best: {best.name}; -o FILE writes it")
+
+
+def table_of(found: Sequence[Candidate]) -> list[str]:
+    """Lines of at most 80 columns, the best candidate first."""
+    heads = ("candidate", "predicted", "simulated", "kB/step", "simulated", "MiB/node")
+    rows: list[tuple[str, ...]] = [heads]
+    for one in found:
+        expected, ran = one.prediction, one.simulation
+        rows.append(
+            (
+                one.name if len(one.name) <= 22 else f"{one.name[:21]}…",
+                "" if expected is None else f"{1e3 * expected.seconds:.2f} ms",
+                "" if ran is None else f"{1e3 * ran.seconds_per_step:.2f} ms",
+                "" if expected is None else f"{1e-3 * expected.bytes:,.0f}",
+                "" if ran is None else f"{1e-3 * ran.bytes_per_step:,.0f}",
+                "" if expected is None else f"{float(expected.memory.max()) / _MEBI:,.2f}",
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if column else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    best = next((one for one in found if one.ways), None)
+    if best is not None:
+        lines.append(f"{best.name}:")
+        lines += [f"  {name}: {way}" for name, way in best.said]
+    return lines
+
+
+def _space(wires: tuple[str, ...]) -> Space:
+    from adabench.harness.planning.search.ways import Space
+
+    return Space(wires=wires)
+
+
+def _one_of(option: str, value: str, known: Sequence[str]) -> str:
+    if value not in known:
+        raise UsageError(f"{option} {value}: valid are {', '.join(known)}")
+    return value
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Says what is being done, in a terminal, and leaves nothing behind."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status("") as status:
+        yield lambda text: status.update(plain(text).replace("[", r"\["))
