@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -134,7 +135,7 @@ def test_slower_nodes_and_links_and_remote_rows_take_longer() -> None:
 
 
 def test_optimizer_state_is_as_long_as_in_the_server() -> None:
-    rules = [
+    rules: list[Any] = [
         *(adaps.SGD(), adaps.SGD(momentum=0.9), adaps.SGD(weight_decay=0.1)),
         *(adaps.Adagrad(), adaps.RowAdagrad(), adaps.Adam(), adaps.SparseAdam(), adaps.AdamW()),
         *(adaps.RMSprop(), adaps.RMSprop(momentum=0.9, centered=True)),
