@@ -17,6 +17,9 @@ ACCESSES = {"pull": "pull", "push": "push", "push_gradients": "push", "set": "pu
 """Calls of a worker that may wait for rows of other nodes."""
 
 OTHERS = {
+    "pull_rows": "pull",
+    "push_sums": "push",
+    "step_rows": "push",
     "wait_intent": "waiting for rows",
     "wait_sync": "waiting for the others",
     "barrier": "waiting for the others",

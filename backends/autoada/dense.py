@@ -142,8 +142,9 @@ class DenseParameters:
         if self._leads:
             self._steps = []
             for parameter, (first, _) in zip(self._parameters, self._spans, strict=True):
-                if parameter.grad is not None:
-                    self._steps.append((first, gradient_of(parameter).contiguous()))
+                if (gradient := parameter.grad) is not None:
+                    dense = gradient.to_dense() if gradient.is_sparse else gradient
+                    self._steps.append((first, dense.contiguous()))
                     parameter.grad = None
             return
         present = [i for i, parameter in enumerate(self._parameters) if parameter.grad is not None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,24 @@ from autoada.transfer import Transfer
 Part = RemoteTable | DenseParameters | SharedParameters | AllReducedParameters
 FOREVER = 2**40
 """A clock that no training reaches."""
+
+
+@dataclass(frozen=True)
+class Owned:
+    """What one optimizer changes, in the order in which it is handed over."""
+
+    tables: list[RemoteTable] = field(default_factory=list)
+    others: list[DenseParameters | SharedParameters | AllReducedParameters] = field(default_factory=list)
+
+    def add(self, part: Part) -> None:
+        """This, too."""
+        if isinstance(part, RemoteTable):
+            self.tables.append(part)
+        else:
+            self.others.append(part)
+
+
+_NOTHING = Owned()
 
 
 class Parts:
@@ -124,10 +143,11 @@ class Parts:
         owners += [each.optimizer for each in layout.allreduced]
         # What waits for all nodes comes last.
         parts: tuple[Part, ...] = (*self.tables.values(), *self.dense, *shared, *self._allreduced)
-        self._owned: dict[torch.optim.Optimizer | None, list[Part]] = {None: list(parts)}
+        self._owned: dict[torch.optim.Optimizer | None, Owned] = {None: Owned()}
         for owner, part in zip(owners, parts, strict=True):
+            self._owned[None].add(part)
             if owner is not None:
-                self._owned.setdefault(owner, []).append(part)
+                self._owned.setdefault(owner, Owned()).add(part)
         # One step of all workers together is one with the mean of their gradients, by samples.
         self._scale = training.weight(node.rank) / (member.shares if training.every == 1 else 1)
         self._announced = [each.keys_of(_wanted(each, training)) for each in self.dense]
@@ -167,27 +187,27 @@ class Parts:
     def push(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Hand gradients over: all, or those of `optimizer`, whose ``step()`` shows its effect at once."""
         self._schedules.follow()
-        parts = self._owned.get(optimizer, [])
-        for part in parts:
+        owned = self._owned.get(optimizer, _NOTHING)
+        for table in owned.tables:
+            table.collect(self._scale)
+        for part in owned.others:
             part.collect(self._scale)
         self._transfer.finish()
         worker = self._member.worker
         sums = []
-        for part in parts:
-            if not isinstance(part, RemoteTable):
-                continue
-            for each in part.take():
-                if each.distinct:
-                    worker.push_gradients(each.keys, each.gradients)
-                else:
-                    sums.append((each.keys, each.gradients, each.ignored))
+        for table in owned.tables:
+            taken = table.take()
+            if taken and table.at_hand:
+                sums.append(taken)
+            else:
+                for keys, gradients, _ in taken:
+                    worker.push_gradients(keys, gradients)
         if sums:
             worker.push_sums(sums)
-        for part in parts:
-            if not isinstance(part, RemoteTable):
-                part.push()
+        for part in owned.others:
+            part.push()
         if optimizer is not None:
-            for part in parts:
+            for part in owned.others:
                 if isinstance(part, DenseParameters):
                     part.follow_step()
         self.stale = self._member.shares > 1 or optimizer is None

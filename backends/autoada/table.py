@@ -16,6 +16,8 @@ from autoada.transfer import Transfer
 _unsafe_view = torch.ops.aten._unsafe_view.default
 Read = tuple[str, Tensor | None]
 """Table and ids of one read; None stands for the whole table."""
+Given = tuple[Tensor, Tensor, int | None]
+"""Keys, their gradients, in host memory once they have arrived there, and a key whose gradients are none."""
 CHUNK_FLOATS = 1 << 22
 AWAITED = 16
 """Pulls between two searches for those to which no backward pass leads any more."""
@@ -50,15 +52,6 @@ class PulledRows(NamedTuple):
 
     values: Tensor
     keys: Tensor
-    distinct: bool = True
-    ignored: int | None = None
-
-
-class Pushed(NamedTuple):
-    """Gradients on their way, as `PulledRows` has the rows; in host memory once they have arrived there."""
-
-    keys: Tensor
-    gradients: Tensor
     distinct: bool = True
     ignored: int | None = None
 
@@ -114,7 +107,7 @@ class RemoteTable:
         self._table = table
         self._first_key = table.first_key
         self._transfer = transfer
-        self._collected: list[Pushed] = []
+        self._collected: list[Given] = []
         self._on_gradient = on_gradient
         self._catches_up = catches_up
         self.dtype = dtype
@@ -129,6 +122,11 @@ class RemoteTable:
         self._gradients: list[tuple[Tensor, Tensor]] = []
         self.steps = 0
         """Pushes with a gradient so far, of this worker."""
+
+    @property
+    def at_hand(self) -> bool:
+        """Whether the server adds up the gradients of a row itself, as all rows are on this node."""
+        return self._reads_as_asked
 
     @property
     def device(self) -> torch.device:
@@ -179,12 +177,10 @@ class RemoteTable:
             return None
         if self.noting and self.training:
             self._reads.append((self.name, ids))
-        keys = self._table.keys(host_ids(ids))
-        if self._catches_up:
-            self._table.catch_up(keys)
-        shape = [*ids.shape, *self._row_shape]
-        rows = torch.empty(shape)
-        self._worker.pull(keys, rows)
+        ids = host_ids(ids)
+        shape = (*ids.shape, *self._row_shape)
+        keys, rows = torch.empty_like(ids), torch.empty(shape, dtype=torch.float32, device="cpu")
+        self._worker.pull_rows(self._table, ids, rows, keys, self._catches_up)
         if not (requires_grad and self.training and torch.is_grad_enabled()):
             return rows
         ignored = None if padding is None else self._first_key + padding % self.shape[0]
@@ -240,42 +236,32 @@ class RemoteTable:
 
     def collect(self, scale: float) -> None:
         """Take the gradients, to be pushed: each row once, as coalesced sparse gradients have it."""
-        if not self._awaited and not self._gradients:
+        if self._reads_as_asked and scale == 1 and not self._gradients:
+            self._collected = collected = []
+            for values, keys, _, ignored in reversed(self._awaited):  # as a backward pass meets them
+                if (gradient := values.grad) is not None:
+                    collected.append((keys, gradient.contiguous(), ignored))
+                    values.grad = None
             return
-        arrived = self._arrived()
-        if self._gradients or scale != 1 or not self._are_one_step(arrived):
-            self._merge()
-            arrived = [
-                Pushed(keys, gradient if scale == 1 else scale * gradient)
-                for keys, gradient in self._gradients
-            ]
-            self._gradients.clear()
-        else:
-            self._forget_gradients()
-            arrived = [_together(arrived)] if len(arrived) > 1 else arrived
+        self._merge()
         to_host = self._transfer.start_to_host
         self._collected = [
-            Pushed(keys, to_host(gradients.contiguous()), distinct, ignored)
-            for keys, gradients, distinct, ignored in arrived
+            (keys, to_host((gradients if scale == 1 else scale * gradients).contiguous()), None)
+            for keys, gradients in self._gradients
         ]
+        self._gradients.clear()
 
-    def _are_one_step(self, arrived: list[Pushed]) -> bool:
-        """Whether the server, which adds up one after the other, rounds what has arrived as autograd does.
+    def take(self) -> list[Given]:
+        """What was collected and has arrived in host memory: the gradients of a step, which now is made.
 
-        That adds up what each read of the table got, and then the reads.
+        If the table is `at_hand`, what each read got; else each row is there once.
         """
-        if len(arrived) != 2:
-            return len(arrived) == 1
-        one, two = arrived
-        return self._reads_as_asked and one.ignored == two.ignored and (one.distinct or two.distinct)
-
-    def take(self) -> list[Pushed]:
-        """What was collected and has arrived in host memory: the gradients of a step, which now is made."""
-        taken, self._collected = self._collected, []
+        taken = self._collected
         if taken:
+            self._collected = []
             self.steps += 1  # as torch.optim counts: a step without a gradient for the parameter is none
             self._table.set_step(self.steps, idle_rows=self._catches_up)
-        self.forget_rows()
+        self._leaf = self._whole = None
         if self._awaited:
             self._forget_unreachable()
         return taken
@@ -375,20 +361,17 @@ class RemoteTable:
 
     def _forget_unreachable(self) -> None:
         """Forget rows to which no backward pass leads any more, as nobody else has them."""
-        self._awaited = [rows for rows in self._awaited if _is_reachable(rows.values)]
+        self._awaited = [
+            rows
+            for rows in self._awaited
+            # there is a graph with it, or one has led to it
+            if cast("Any", rows.values)._use_count() > 1 or rows.values.grad is not None
+        ]
 
     def _whole_table(self, track: bool) -> Tensor:
         if self._whole is None or self._whole.requires_grad != track:
             self._whole = self._pull(self.all_keys, track)
         return self._whole
-
-    def _arrived(self) -> list[Pushed]:
-        """The gradients that a backward pass has given to rows."""
-        return [
-            Pushed(rows.keys, gradient, rows.distinct, rows.ignored)
-            for rows in self._awaited
-            if (gradient := rows.values.grad) is not None
-        ]
 
     def _forget_gradients(self) -> None:
         for rows in self._awaited:
@@ -396,38 +379,24 @@ class RemoteTable:
 
     def _merge(self) -> None:
         """Add up what has arrived, so that each row has one gradient."""
-        if arrived := self._arrived():
-            self._gradients += map(self._each_row_once, arrived)
-            self._forget_gradients()
+        for rows in self._awaited:
+            if (gradient := rows.values.grad) is not None:
+                self._gradients.append(self._each_row_once(rows, gradient))
+                rows.values.grad = None
         if len(self._gradients) < 2:
             return
-        keys = torch.cat([keys for keys, _ in self._gradients])
-        gradients = torch.cat([gradient for _, gradient in self._gradients])
-        unique, inverse = adaps.deduplicate(keys)
-        merged = gradients.new_zeros(len(unique), *gradients.shape[1:])
-        merged.index_add_(0, self._on_device(inverse), gradients)
+        unique, inverse = adaps.deduplicate(torch.cat([keys for keys, _ in self._gradients]))
+        positions = self._on_device(inverse).split([len(keys) for keys, _ in self._gradients])
+        merged = self._gradients[0][1].new_zeros(len(unique), *self._row_shape)
+        for (_, gradient), chosen in reversed(list(zip(self._gradients, positions, strict=True))):
+            merged.index_add_(0, chosen, gradient)
         self._gradients = [(unique, merged)]
 
-    def _each_row_once(self, given: Pushed) -> tuple[Tensor, Tensor]:
-        if given.distinct:
-            return given.keys, given.gradients
-        keys, sums = adaps.sum_by_key(given.keys, given.gradients.contiguous(), given.ignored)
+    def _each_row_once(self, rows: PulledRows, gradients: Tensor) -> tuple[Tensor, Tensor]:
+        if rows.distinct:
+            return rows.keys, gradients
+        keys, sums = adaps.sum_by_key(rows.keys, gradients.contiguous(), rows.ignored)
         return keys, sums.view(len(keys), *self._row_shape)
-
-
-def _together(parts: list[Pushed]) -> Pushed:
-    """All of these, those first in which a row may come several times."""
-    parts = sorted(parts, key=lambda part: part.distinct)
-    keys = torch.cat([part.keys.reshape(-1) for part in parts])
-    length = prod(parts[0].gradients.shape[parts[0].keys.dim() :])
-    gradients = torch.cat([part.gradients.reshape(-1, length) for part in parts])
-    return Pushed(keys, gradients, False, parts[0].ignored)
-
-
-def _is_reachable(leaf: Tensor) -> bool:
-    """Whether a backward pass may still lead to `leaf`, or has."""
-    uses: int = cast("Any", leaf)._use_count()
-    return uses > 1 or leaf.grad is not None
 
 
 def _same_numbers(a: Tensor, b: Tensor) -> bool:

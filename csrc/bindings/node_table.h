@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "node_handle.h"
@@ -28,6 +29,8 @@ class NodeTable {
   const Table& of(NodeHandle& node) const;
   // Throws IndexError naming the first row id that the table does not have.
   py::object keys(const py::object& ids) const;
+  // The same into memory for as many.
+  void write_keys(std::span<const std::int64_t> ids, std::span<std::int64_t> keys) const;
 
   std::map<std::string, double> stats() const;
   double learning_rate() const;

@@ -37,17 +37,19 @@ const Table& NodeTable::of(NodeHandle& node) const {
 py::object NodeTable::keys(const py::object& ids) const {
   const Array input = Array::of_int64(ids, "ids");
   py::object keys = new_int64(ids, shape_of(ids, input.size()));
-  const std::span<const std::int64_t> from = input.int64();
-  const std::span<std::int64_t> to = Array::of_int64(keys, "keys", Access::kWrite).mutable_int64();
+  write_keys(input.int64(), Array::of_int64(keys, "keys", Access::kWrite).mutable_int64());
+  return keys;
+}
+
+void NodeTable::write_keys(std::span<const std::int64_t> ids, std::span<std::int64_t> keys) const {
   const auto first = static_cast<std::int64_t>(first_key_);
-  for (std::size_t i = 0; i < from.size(); ++i) {
-    if (static_cast<std::uint64_t>(from[i]) >= rows_) {
-      throw py::index_error("row " + std::to_string(from[i]) + " does not exist in table '" + name_ +
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (static_cast<std::uint64_t>(ids[i]) >= rows_) {
+      throw py::index_error("row " + std::to_string(ids[i]) + " does not exist in table '" + name_ +
                             "': rows are 0 to " + std::to_string(rows_ - 1));
     }
-    to[i] = from[i] + first;
+    keys[i] = ids[i] + first;
   }
-  return keys;
 }
 
 std::map<std::string, double> NodeTable::stats() const { return node_->table_stats(index_); }

@@ -149,16 +149,44 @@ TypeError, ValueError
 PeerLost
     If a node of the cluster is lost.)";
 
-constexpr char kPushSums[] = R"(Update values by their tables' optimizers, each with the sum of its gradients.
+constexpr char kPullRows[] = R"(Read rows of a table by their ids, and write down their keys.
 
-As one `push_gradients` for each part, with the gradients of keys that occur several times added up before, in
-the order in which they are given: what PyTorch's embeddings do in a backward pass.
+As ``keys[:] = table.keys(ids)``, then ``table.catch_up(keys)`` if `idle_rows` says so, then
+``pull(keys, out)``.
 
 Parameters
 ----------
-parts : sequence of (keys, gradients, ignored)
-    Keys of one table and a float32 row for each, as for `push_gradients`. What is given for the key `ignored`
-    counts as zeros; None ignores no key.
+table : NodeTable
+    Whose rows they are; of this worker's node.
+ids : int64 array, CPU tensor or sequence of int
+    Row ids; duplicates stay.
+out : float32 array or CPU tensor
+    Filled with one row per id.
+keys : int64 array or CPU tensor
+    Filled with one key per id. Nothing else may be done with it before the call returns.
+idle_rows : bool
+    Whether the rows make up for the steps that they missed before.
+
+Raises
+------
+IndexError
+    Naming the first row that does not exist; nothing is read.
+TypeError, ValueError
+    If an array has another dtype, size or layout, or is not on the CPU.
+PeerLost
+    If a node of the cluster is lost.)";
+
+constexpr char kPushSums[] = R"(Update values by their tables' optimizers, each with the sum of its gradients.
+
+As one `push_gradients` for each part, with the gradients of keys that occur several times added up before:
+within each read in the order in which they are given, then the sums of the reads in turn. That is what
+PyTorch's backward pass does with several embeddings of one weight.
+
+Parameters
+----------
+parts : sequence of sequences of (keys, gradients, ignored)
+    The reads of one table: keys and a float32 row for each, as for `push_gradients`. What is given for the key
+    `ignored` counts as zeros; None ignores no key.
 
 Raises
 ------
@@ -444,6 +472,8 @@ void register_worker(py::module_& module) {
            py::arg("asynchronous") = false, kPushGradients)
       .def("set", &WorkerHandle::set, py::arg("keys"), py::arg("values"), py::arg("asynchronous") = false,
            kSet)
+      .def("pull_rows", &WorkerHandle::pull_rows, py::arg("table"), py::arg("ids"), py::arg("out"),
+           py::arg("keys"), py::arg("idle_rows") = false, kPullRows)
       .def("push_sums", &WorkerHandle::push_sums, py::arg("parts"), kPushSums)
       .def("step_rows", &WorkerHandle::step_rows, py::arg("table"), py::arg("values"), py::arg("parts"),
            kStepRows)

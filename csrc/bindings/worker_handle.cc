@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "errors.h"
+#include "protocol/local.h"
 
 namespace adaps::bindings {
 
@@ -60,21 +61,38 @@ std::optional<Ticket> WorkerHandle::set(py::handle keys, py::handle values, bool
       [&](std::span<const Key> k, float* v, std::size_t n) { return worker_.set(k, v, n, asynchronous); });
 }
 
+void WorkerHandle::pull_rows(const NodeTable& table, py::handle ids, py::handle out, py::handle keys,
+                             bool idle_rows) {
+  const Table& of = table.of(*node_);
+  const Array input = Array::of_int64(ids, "ids");
+  const Array values = Array::of_float32(out, "out", Access::kWrite);
+  const Array places = Array::of_int64(keys, "keys", Access::kWrite);
+  if (places.size() != input.size())
+    throw py::value_error("keys has room for " + std::to_string(places.size()) + " keys, but ids holds " +
+                          std::to_string(input.size()));
+  table.write_keys(input.int64(), places.mutable_int64());
+  blocking([&] {
+    if (idle_rows) catch_up(node_->node().context(), of, places.keys());
+    worker_.pull(places.keys(), values.floats(), values.size(), false);
+  });
+}
+
 void WorkerHandle::push_sums(const py::sequence& parts) {
-  struct Part {
-    Array keys, gradients;
-    std::optional<Key> ignored;
-  };
-  std::vector<Part> given;
+  std::vector<std::vector<GivenGradients>> given;
+  std::vector<Array> held;  // may own what a list of keys became
   for (const py::handle part : parts) {
-    const auto [keys, gradients, ignored] =
-        py::cast<std::tuple<py::object, py::object, std::optional<Key>>>(part);
-    given.push_back(
-        {Array::of_int64(keys, "keys"), Array::of_float32(gradients, "gradients", Access::kRead), ignored});
+    std::vector<GivenGradients>& reads = given.emplace_back();
+    for (const py::handle read : py::cast<py::sequence>(part)) {
+      const auto [keys, gradients, ignored] =
+          py::cast<std::tuple<py::object, py::object, std::optional<Key>>>(read);
+      const Array& array = held.emplace_back(Array::of_int64(keys, "keys"));
+      const std::span<const Key> all = array.keys();
+      const Array& rows = held.emplace_back(Array::of_float32(gradients, "gradients", Access::kRead));
+      reads.push_back({all, rows.floats(), rows.size(), ignored});
+    }
   }
   blocking([&] {
-    for (const Part& part : given)
-      worker_.push_sums(part.keys.keys(), part.gradients.floats(), part.gradients.size(), part.ignored);
+    for (const std::vector<GivenGradients>& reads : given) worker_.push_sums(reads);
   });
 }
 

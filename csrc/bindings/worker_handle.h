@@ -24,6 +24,7 @@ class WorkerHandle {
   std::optional<Ticket> push_gradients(py::handle keys, py::handle gradients, bool asynchronous);
   std::optional<Ticket> set(py::handle keys, py::handle values, bool asynchronous);
 
+  void pull_rows(const NodeTable& table, py::handle ids, py::handle out, py::handle keys, bool idle_rows);
   void push_sums(const py::sequence& parts);
   void step_rows(const NodeTable& table, py::handle values, const py::sequence& parts);
 

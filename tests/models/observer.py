@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
+from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +58,7 @@ class Observer:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """See all calls in the meantime."""
-        intent, pull = adaps.Worker.intent, adaps.Worker.pull
+        intent, pull, pull_rows = adaps.Worker.intent, adaps.Worker.pull, adaps.Worker.pull_rows
 
         def seen_intent(worker: Any, keys: Any, start: int, end: int | None = None, **options: Any) -> Any:
             self._calls += 1
@@ -74,11 +75,14 @@ class Observer:
             self._read[int(worker.current_clock)].append((keys.numpy().flatten(), self._calls))
             return pull(worker, keys, *arguments, **options)
 
-        adaps.Worker.intent, adaps.Worker.pull = seen_intent, seen_pull  # type: ignore[method-assign,assignment]
-        try:
+        def seen_pull_rows(worker: Any, table: Any, ids: Any, *arguments: Any) -> Any:
+            self._calls += 1
+            self._read[int(worker.current_clock)].append((table.keys(ids).numpy().flatten(), self._calls))
+            return pull_rows(worker, table, ids, *arguments)
+
+        seen = {"intent": seen_intent, "pull": seen_pull, "pull_rows": seen_pull_rows}
+        with patch.multiple(adaps.Worker, **cast("Any", seen)):
             yield
-        finally:
-            adaps.Worker.intent, adaps.Worker.pull = intent, pull  # type: ignore[method-assign]
 
     def clocks(self, count: int, tables: Mapping[str, range]) -> dict[str, TableClocks]:
         """What happened at the first `count` clocks, for tables given by their keys."""

@@ -25,4 +25,15 @@ struct RowSums {
 RowSums sum_by_key(std::span<const std::int64_t> keys, const float* rows, std::size_t length,
                    std::optional<std::int64_t> ignored);
 
+// What sum_by_key is given: a row for each key. Of keys that follow each other each is there once.
+struct KeyedRows {
+  std::span<const std::int64_t> keys;
+  const float* rows;
+  std::optional<std::int64_t> ignored;
+};
+
+// Adds up each of `parts` by key, and then their sums, in order: as torch adds up the gradients of several
+// reads of a weight.
+RowSums sum_in_turn(std::span<const KeyedRows> parts, std::size_t length);
+
 }  // namespace adaps

@@ -124,21 +124,26 @@ bool Worker::must_skip(std::span<const Key> keys, const float* gradients, std::s
   return true;
 }
 
-void Worker::push_sums(std::span<const Key> keys, const float* gradients, std::size_t floats,
-                       std::optional<Key> ignored) {
-  std::size_t expected = 0;
-  keys = checked(keys, expected);
-  require_floats(floats, keys.size(), expected);
-  if (keys.empty()) return;
-  const std::size_t length = node_.tables.find(keys.front()).length();
-  if (length * keys.size() != floats)
-    throw std::invalid_argument("the keys are of several tables; gradients are added up for one at a time");
-  const auto as_ids = [](std::span<const Key> some) {
-    return std::span(reinterpret_cast<const std::int64_t*>(some.data()), some.size());
-  };
-  const RowSums sums =
-      sum_by_key(as_ids(keys), gradients, length,
-                 ignored ? std::optional(static_cast<std::int64_t>(*ignored)) : std::nullopt);
+void Worker::push_sums(std::span<const GivenGradients> reads) {
+  const Table* table = nullptr;
+  std::vector<KeyedRows> parts;
+  parts.reserve(reads.size());
+  for (const GivenGradients& read : reads) {
+    std::size_t expected = 0;
+    static_cast<void>(checked(read.keys, expected));
+    require_floats(read.floats, read.keys.size(), expected);
+    if (read.keys.empty()) continue;
+    if (table == nullptr) table = &node_.tables.find(read.keys.front());
+    const auto elsewhere = [&](Key key) { return !table->contains(key); };
+    if (std::ranges::any_of(read.keys, elsewhere))
+      throw std::invalid_argument("the keys are of several tables; gradients are added up for one at a time");
+    const std::span ids(reinterpret_cast<const std::int64_t*>(read.keys.data()), read.keys.size());
+    const auto ignored =
+        read.ignored ? std::optional(static_cast<std::int64_t>(*read.ignored)) : std::nullopt;
+    parts.push_back({ids, read.gradients, ignored});
+  }
+  if (parts.empty()) return;
+  const RowSums sums = sum_in_turn(parts, table->length());
   const std::span distinct(reinterpret_cast<const Key*>(sums.keys.data()), sums.keys.size());
   push_gradients(distinct, sums.rows.data(), sums.rows.size(), false);
 }

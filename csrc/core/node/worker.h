@@ -32,6 +32,15 @@ struct RowStep {
   std::size_t floats;
 };
 
+// Gradients of one read of a table: a row for each key, which may come several times. What is given for the
+// key `ignored` counts as zeros.
+struct GivenGradients {
+  std::span<const Key> keys;
+  const float* gradients;
+  std::size_t floats;
+  std::optional<Key> ignored;
+};
+
 // One worker thread's handle; not for use by several threads at once (its clock may be read by any).
 //
 // Where Settings::max_queued_bytes of its calls are on the way, one that needs a message waits for room.
@@ -54,10 +63,9 @@ class Worker {
   Ticket push_gradients(std::span<const Key> keys, const float* gradients, std::size_t floats,
                         bool asynchronous);
   Ticket set(std::span<const Key> keys, const float* values, std::size_t floats, bool asynchronous);
-  // push_gradients, but those of a key that is given several times are added up before (sum_by_key). The keys
-  // are of one table.
-  void push_sums(std::span<const Key> keys, const float* gradients, std::size_t floats,
-                 std::optional<Key> ignored);
+  // push_gradients, but those of a key that is given several times are added up before (sum_in_turn). The
+  // keys are of one table.
+  void push_sums(std::span<const GivenGradients> reads);
   // For the only worker of the only node: rows become `values`, gradients are applied to them, and `values`
   // become what they are then; as set, push_gradients and pull. Throws std::logic_error if there are other
   // workers, and then, or if Settings::nonfinite refuses a gradient, nothing is done.
