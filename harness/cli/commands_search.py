@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adabench.harness.cli.options import shown
+from adabench.harness.cli.options import Results, results_root, shown
 from adabench.harness.cli.terminal import plain, tell
 from adabench.harness.errors import UsageError
 
@@ -67,6 +67,14 @@ def search(
     ] = None,
     data: Annotated[Path | None, typer.Option(help="Folder or file of the use case's data.")] = None,
     seed: Annotated[int, typer.Option(help="Of weights, order of the data, and what solvers draw.")] = 0,
+    allreduce: Annotated[
+        bool, typer.Option("--allreduce", help="Also average dense parameters' gradients by all-reduce.")
+    ] = False,
+    trials: Annotated[int, typer.Option(help="Candidates that are trained with, beside a builder.")] = 4,
+    blocks: Annotated[
+        int, typer.Option(help="Paired runs of the last two; with 6 and more there is an interval.")
+    ] = 8,
+    results: Results = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the candidates with what is predicted; train nothing.")
     ] = False,
@@ -76,7 +84,8 @@ def search(
 ) -> None:
     """Search for how each parameter is to be managed on a cluster.
 
-    Candidates are found by a closed form and simulated by the server's own code.
+    Candidates are found by a closed form and simulated by the server's own code. The best of them train on
+    this machine, one epoch at a time, against the best builder.
     """
     from adabench.harness.planning.catalogue import usecase_from
     from adabench.harness.planning.policies import resources_from
@@ -101,8 +110,11 @@ def search(
     target: Objective = "time" if _one_of("--objective", objective, _OBJECTIVES) == "time" else "bytes"
     travelling = tuple(dict.fromkeys(_one_of("--wires", one.strip(), _WIRES) for one in wires.split(",")))
     wanted = Wanted(solver=solver)  # an unknown solver is said before anything takes long
-    if not dry_run:
-        raise UsageError("measuring is not built yet: give --dry-run")
+    for name, value in (("--trials", trials), ("--blocks", blocks)):
+        if value < 1:
+            raise UsageError(f"{name} {value}: give 1 or more")
+    if allreduce and workers > 1:
+        raise UsageError(f"--allreduce takes one worker per node, not --workers {workers}")
     cluster = None if resources is None else resources_from(resources, None)
     if nodes is not None and nodes < 1:
         raise UsageError(f"--nodes {nodes}: give 1 or more")
@@ -123,7 +135,7 @@ def search(
     limits = memory_limits(memory, [node.memory for node in where.node])
     wanted = Wanted(target, limits, solver, effort, seed)
     situation = Situation(where, workers, compute)
-    space = _space(travelling)
+    space = _space(travelling, allreduce)
     with _progress() as told:
         told("counting accesses and solving")
         found, _ = candidates(trained, backend, situation, space, wanted, builders)
@@ -133,15 +145,67 @@ def search(
     found.sort(key=lambda one: one.rank(target))
     for line in table_of(found):
         tell(line)
-    best = found[0]
-    if out is not None:
-        try:
-            with_evidence(found, target, usecase).write(out)
-        except OSError as error:
-            raise UsageError(f"{out} cannot be written: {(error.strerror or str(error)).lower()}") from error
-        tell(shown(out))
-    else:
-        tell(f"best: {best.name}; -o FILE writes it")
+    measured: dict[str, str | float | Sequence[str]] = {}
+    if not dry_run:
+        overrides = {
+            "nodes": where.nodes,
+            "workers": workers,
+            "network": network,
+            "data": None if data is None else str(data),
+            "seed": seed,
+        }
+        found, measured = _tried(found, trials, blocks, usecase, backend, overrides, results_root(results))
+    if out is None:
+        tell(f"best: {found[0].name}; -o FILE writes it")
+        return
+    try:
+        with_evidence(found, target, usecase, measured).write(out)
+    except OSError as error:
+        raise UsageError(f"{out} cannot be written: {(error.strerror or str(error)).lower()}") from error
+    tell(shown(out))
+
+
+def _tried(
+    found: list[Candidate],
+    trials: int,
+    blocks: int,
+    usecase: str,
+    backend: str,
+    overrides: Mapping[str, object],
+    root: Path,
+) -> tuple[list[Candidate], dict[str, str | float | Sequence[str]]]:
+    """The candidates, the one that trains fastest first, and the evidence."""
+    from rich.console import Console
+
+    from adabench.harness.planning.syntax import parse_selections
+    from adabench.harness.session.trials import Interrupted, Trials, halved
+
+    baseline = next((one for one in found if not one.ways), None)
+    if baseline is None:
+        raise UsageError("--builders '': trial runs need one to compare with; name one, or give --dry-run")
+    rivals = [one for one in found if one.ways][:trials]
+    (selected,) = parse_selections(usecase)
+    given: dict[str, object] = {name: value for name, value in overrides.items() if value is not None}
+    if "epochs" not in selected.values:
+        given["params"] = {selected.name: {"epochs": 1}}
+    tell(f"training with {len(rivals)} of them, against {baseline.name}, on this machine")
+    runs = Trials(usecase, backend, given, root / "search-policies", root, Console(soft_wrap=True))
+    try:
+        best, everything = halved(rivals, baseline, blocks, runs.run, tell)
+    except Interrupted as error:
+        tell(str(error))
+        raise typer.Exit(130) from error
+    evidence: dict[str, str | float | Sequence[str]] = {
+        "measured_against": baseline.name,
+        "measured": [one.said() for one in everything],
+    }
+    last = everything[-1]
+    if best is not baseline:
+        evidence["measured_ratio"] = round(last.ratio, 4)
+        if last.low == last.low:
+            evidence["measured_interval"] = f"{last.low:.4f} to {last.high:.4f}, 95 %"
+    tell(f"best: {best.name}" + ("" if best is not baseline else ", which none was faster than"))
+    return [best, *(one for one in found if one is not best)], evidence
 
 
 def table_of(found: Sequence[Candidate]) -> list[str]:
@@ -175,10 +239,11 @@ def table_of(found: Sequence[Candidate]) -> list[str]:
     return lines
 
 
-def _space(wires: tuple[str, ...]) -> Space:
+def _space(wires: tuple[str, ...], allreduce: bool) -> Space:
     from adabench.harness.planning.search.ways import Space
 
-    return Space(wires=wires)
+    dense = ("static", "replication", *(["allreduce"] if allreduce else []))
+    return Space(dense=dense, wires=wires)
 
 
 def _one_of(option: str, value: str, known: Sequence[str]) -> str:

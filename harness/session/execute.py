@@ -53,12 +53,15 @@ class Policy:
         each time at that part of the level; None leaves it at the study's repeats.
     max_repeat : int
         The most blocks that `until_rel_ci` leads to.
+    judged : bool
+        Whether runs are for verdicts, of which it is said if there are too few.
     """
 
     fresh: bool = False
     retry_infra: int = 0
     until_rel_ci: float | None = None
     max_repeat: int = 30
+    judged: bool = True
 
 
 def run_session(
@@ -110,7 +113,7 @@ def run_session(
             session = msgspec.structs.replace(session, looks=len(schedule))
             store.create(session)
         short = too_short(session.plan, max(_blocks(session.plan), schedule[-1]), session.looks)
-        if short is not None:
+        if short is not None and policy.judged:
             _say(console, short)
         if not remaining(session.plan, recorded, policy) and _satisfied(policy, session, recorded):
             console.print(f"session {store.folder.name} is complete; --fresh runs it again")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from adabench.harness.planning.search.examples import many_tables
 from adabench.harness.planning.search.problem import Infeasible, Problem
 from adabench.harness.planning.search.solvers import SOLVERS, brute_force, solve
 
@@ -77,6 +78,13 @@ def test_a_knapsack_of_a_hundred_tables_is_solved_exactly() -> None:
         assert solve(problem, solver, effort=0.1).value >= found.value * (1 - 1e-9)
 
 
+def test_units_with_fewer_choices_than_others_get_one_that_they_have() -> None:
+    problem = many_tables(100, 10, 4)
+    found = solve(problem, "exact", effort=0.1)
+    assert (found.choices < problem.counts).all()
+    assert found.value == problem.value(found.choices)
+
+
 def test_equal_arguments_give_equal_solutions() -> None:
     problem = many_tables(60, 6, 4)
     for solver in SOLVERS:
@@ -112,25 +120,3 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         Problem.of([np.ones((1, 1)), np.ones((0, 1))])
     with pytest.raises(ValueError, match="2 bases of 1 loads"):
         Problem.of([np.ones((1, 1))], base=np.ones(2))
-
-
-def many_tables(tables: int, choices: int, nodes: int) -> Problem:
-    """Copies everywhere, rows scattered, or all on some node, which then has the work and the memory."""
-    random = np.random.default_rng(0)
-    size = random.pareto(1.1, size=tables) + 0.1
-    heat = size**0.7 * random.exponential(size=tables)
-    loads, memory = np.zeros((tables, choices, 3, nodes)), np.zeros((tables, choices, nodes))
-    loads[:, 0] = heat[:, None, None] * np.array([0.3, 0.2, 0.6])[:, None]
-    memory[:, 0] = size[:, None]
-    for choice in (1, 2):
-        factor = heat * random.uniform(0.5, 1.2, tables)
-        loads[:, choice] = factor[:, None, None] * np.array([1.0, 0.5, 0.7])[:, None]
-        memory[:, choice] = size[:, None] / nodes * (1 + 0.5 * (choice == 2))
-    rows = np.arange(tables)
-    for choice in range(3, choices):
-        node = random.integers(nodes, size=tables)
-        loads[:, choice] = 0.5 * (heat * random.uniform(0.5, 1.2, tables))[:, None, None]
-        loads[rows, choice, :, node] += heat[:, None] * np.array([-0.4, 4.0, 4.0])
-        memory[rows, choice, node] = size
-    limits = np.full(nodes, 1.6 * size.sum() / nodes + size.max() / 2)
-    return Problem.of(list(loads.reshape(tables, choices, 3 * nodes)), list(memory), limits=limits)

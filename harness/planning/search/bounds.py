@@ -66,7 +66,7 @@ def multipliers_of(problem: Problem, steps: int = _STEPS) -> Multipliers:
     limited = np.isfinite(problem.limits)
     limits = np.where(limited, problem.limits, 0.0)
     rows = np.arange(problem.units)
-    best = problem.loads.max(axis=2).argmin(axis=1)
+    best = problem.there(problem.loads.max(axis=2).argmin(axis=1))
     scale = max(problem.value(best), 1e-300)
     memory_scale = np.where(limited, np.maximum(limits, 1e-300), 1.0)
     logits = np.zeros(problem.base.size)
@@ -76,7 +76,7 @@ def multipliers_of(problem: Problem, steps: int = _STEPS) -> Multipliers:
         weights = np.exp(logits - logits.max())
         weights /= weights.sum()
         reduced = problem.loads @ weights + problem.memory @ prices
-        choices = reduced.argmin(axis=1)
+        choices = problem.there(reduced.argmin(axis=1))
         bound = float(weights @ problem.base - prices @ limits + reduced[rows, choices].sum())
         found.append((bound, weights, prices.copy()))
         if better(problem, choices, best):
@@ -123,7 +123,7 @@ def improved(problem: Problem, choices: Choices, sweeps: int = 12) -> Choices:
             break
         # without what additions were rounded by
         totals, kept = problem.totals(choices), parts[np.arange(problem.units), choices].sum(axis=0)
-    return choices
+    return problem.there(choices)
 
 
 def parts_of_limits(problem: Problem) -> tuple[Floats, Floats]:

@@ -29,7 +29,7 @@ def with_evidence(
     measured : mapping, optional
         What trial runs found.
     """
-    best = found[0]
+    best = found[0]  # a builder's has its own name
     evidence: dict[str, str | float | Sequence[str]] = {
         "searched_for": f"{objective} of {usecase}",
         "candidate": best.name,

@@ -111,6 +111,10 @@ class Problem:
         with np.errstate(over="ignore"):
             return float(np.prod(self.counts.astype(np.float64)))
 
+    def there(self, choices: Choices) -> Choices:
+        """The same, by numbers of choices that the units have: what is repeated is the first one."""
+        return np.where(choices < self.counts, choices, 0)
+
     def totals(self, choices: Choices) -> Floats:
         """Each load, with these choices."""
         return np.asarray(self.base + self.loads[np.arange(self.units), choices].sum(axis=0))

@@ -72,7 +72,7 @@ def _start(problem: Problem, effort: float, seed: int) -> Choices:
     limits, and which has none.
     """
     limited = np.isfinite(problem.limits)
-    first: Choices = problem.loads.max(axis=2).argmin(axis=1)
+    first = problem.there(problem.loads.max(axis=2).argmin(axis=1))
     if problem.fits(first):
         return first
     first = improved(problem, first)
