@@ -15,6 +15,7 @@ __all__ = [
     "STATUSES",
     "Budget",
     "Git",
+    "Host",
     "Link",
     "Name",
     "Noise",
@@ -137,6 +138,27 @@ class Budget(msgspec.Struct, kw_only=True, frozen=True):
     seconds: float
     parts: dict[str, float]
     background: dict[str, float]
+
+
+class Host(msgspec.Struct, kw_only=True, frozen=True):
+    """A host on which nodes of a run were.
+
+    Attributes
+    ----------
+    nodes : list of int
+        Their ranks.
+    address : str
+        Where they listened.
+    interface : str or None
+        The network's interface that has this address.
+    machine : str
+        The machine in one line.
+    """
+
+    nodes: list[int]
+    address: str
+    interface: str | None
+    machine: str
 
 
 class Setting(msgspec.Struct, kw_only=True, frozen=True):
@@ -346,6 +368,8 @@ class Run(PlannedRun, kw_only=True, frozen=True):
         `counters` of each of the parameter server's tables, which older records lack.
     launcher : str
         What started its processes; older records, which have none, are of ``local``.
+    hosts : list of Host
+        Where its nodes were, if not all on the session's machine.
     """
 
     schema: int = SCHEMA
@@ -383,6 +407,7 @@ class Run(PlannedRun, kw_only=True, frozen=True):
     policy: str | None = None
     tables: dict[str, dict[str, float]] = {}
     launcher: str = "local"
+    hosts: list[Host] = []
 
 
 class Git(msgspec.Struct, kw_only=True, frozen=True):

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from adabench.harness.cli.options import Results, results_root, shown, takes_study, terminal_width
+from adabench.harness.cli.terminal import tell
 from adabench.harness.planning.study import Study
 
 __all__ = ["plan", "run"]
@@ -31,6 +32,14 @@ def run(
     max_repeat: Annotated[
         int, typer.Option(min=1, help="No more blocks than this with --until-rel-ci.")
     ] = 30,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The network interface, or its address, where other hosts reach this one; else the one by "
+            "which MASTER_ADDR is reached.",
+        ),
+    ] = None,
 ) -> None:
     """Run a study; continue it if it was interrupted.
 
@@ -41,14 +50,21 @@ def run(
 
     from adabench.analysis.load import last_attempts
     from adabench.harness.errors import UsageError
+    from adabench.harness.planning.plan import cells_of
+    from adabench.harness.plugins.registry import load_launcher
     from adabench.harness.session.execute import Policy, run_session
+    from adabench.harness.session.interruption import Interruption
     from adabench.harness.session.progress import failure_lines
 
     if until_rel_ci is not None and not 0 < until_rel_ci < 1:
         raise UsageError(f"--until-rel-ci {until_rel_ci:g} is not a part of a ratio: say such as 0.03")
     console = Console(soft_wrap=True)
     policy = Policy(fresh, retry_infra, until_rel_ci, max_repeat)
-    store, interrupted = run_session(study, results_root(results), policy, console)
+    with load_launcher(study.launcher)(listen, lambda line: tell(line)) as launcher:
+        if launcher.follows:
+            with Interruption() as stopped:
+                raise typer.Exit(130 if launcher.follow(lambda: cells_of(study), stopped) else 0)
+        store, interrupted = run_session(study, results_root(results), policy, console, launcher)
     runs = store.runs()
     if any(one.status in ("ok", "not_converged") and one.phase == "measured" for one in runs):
         from adabench.analysis.figures import draw_figures

@@ -20,10 +20,10 @@ import psutil
 from adabench.harness.launch.launcher import Failure
 from adabench.harness.machine.process import adopt_orphans, end_quickly, kill_descendants
 from adabench.harness.trial.rank import run_rank
-from adabench.harness.trial.spec import TrialSpec
+from adabench.harness.trial.spec import Place, TrialSpec
 from adabench.results.store import write_atomically
 
-__all__ = ["failures_file", "leftovers_file", "run_group"]
+__all__ = ["failures_file", "leftovers_file", "meeting_file", "run_group"]
 
 _LOOPBACK = "127.0.0.1"
 # For a rank that has been told to end to write what it found.
@@ -47,17 +47,24 @@ def run_group(file: str) -> int:
     spec = msgspec.json.decode(spec_file.read_bytes(), type=TrialSpec)
     folder = Path(spec.folder)
     adopt_orphans()
-    # Bound before any rank starts, so that none finds the port closed, and reachable from this host only.
-    listener = socket.create_server((_LOOPBACK, 0))
+    place = spec.place or _whole(spec.nodes)
+    listener, port = None, place.port
+    if not port:
+        # Bound before any rank starts, so that none finds the port closed; without other hosts it is
+        # reachable from this one only.
+        family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
+        listener = socket.create_server((place.address, 0), family=family)
+        port = listener.getsockname()[1]
+        write_atomically(meeting_file(folder), msgspec.json.encode(port))
     root, ranks = os.getpid(), dict[int, int]()
-    for rank in range(spec.nodes):
+    for index, rank in enumerate(place.ranks):
         pid = os.fork()
         if not pid:
-            port = listener.getsockname()[1]
-            listener.close()
-            return run_rank(spec_file, root, _environment(rank, spec.nodes, port))
+            if listener is not None:
+                listener.close()
+            return run_rank(spec_file, root, _environment(place, index, spec.nodes, port))
         ranks[pid] = rank
-    store = _store(listener)
+    store = None if listener is None else _store(place.address, listener)
     failures = _end_together(ranks)
     del store
     # All ranks have ended: a process that is still there was started by one of them and forgotten.
@@ -78,14 +85,28 @@ def leftovers_file(folder: Path) -> Path:
     return folder / "leftovers.json"
 
 
-def _environment(rank: int, ranks: int, port: int) -> Mapping[str, str]:
+def meeting_file(folder: Path) -> Path:
+    """Where the group that holds the store writes its port."""
+    return folder / "meeting.json"
+
+
+def _whole(nodes: int) -> Place:
+    return Place(
+        ranks=list(range(nodes)), local_rank=0, local_size=nodes, group=0, groups=1, address=_LOOPBACK
+    )
+
+
+def _environment(place: Place, index: int, nodes: int, port: int) -> Mapping[str, str]:
+    rank = place.ranks[index]
     return {
-        "MASTER_ADDR": _LOOPBACK,
+        "MASTER_ADDR": place.address,
         "MASTER_PORT": str(port),
-        **{name: str(rank) for name in ("RANK", "LOCAL_RANK", "ROLE_RANK")},
-        **{name: str(ranks) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE")},
-        "GROUP_RANK": "0",
-        "GROUP_WORLD_SIZE": "1",
+        **{name: str(rank) for name in ("RANK", "ROLE_RANK")},
+        **{name: str(nodes) for name in ("WORLD_SIZE", "ROLE_WORLD_SIZE")},
+        "LOCAL_RANK": str(place.local_rank + index),
+        "LOCAL_WORLD_SIZE": str(place.local_size),
+        "GROUP_RANK": str(place.group),
+        "GROUP_WORLD_SIZE": str(place.groups),
         "ROLE_NAME": "default",
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
@@ -94,14 +115,12 @@ def _environment(rank: int, ranks: int, port: int) -> Mapping[str, str]:
     }
 
 
-def _store(listener: socket.socket) -> object:
+def _store(address: str, listener: socket.socket) -> object:
     """The store of the run. It has threads, so there is nothing to be forked after it."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     port = listener.getsockname()[1]
-    return TCPStore(
-        _LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
-    )
+    return TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
 
 
 def _end_together(ranks: Mapping[int, int]) -> list[Failure]:

@@ -16,8 +16,10 @@ from typing import IO, ClassVar
 
 import msgspec
 
+from adabench.harness.planning.cell import Cell
+from adabench.harness.planning.study import Study
 from adabench.harness.trial.spec import RankResult, RankState, TrialSpec
-from adabench.results.record import Link, RunSettings, Status
+from adabench.results.record import Host, Link, RunSettings, Status
 
 __all__ = ["Failure", "Group", "Launcher", "Outcome", "Supervision", "Trouble", "Unlaunchable"]
 
@@ -143,6 +145,13 @@ class Group(ABC):
 class Launcher(ABC):
     """Starts the process groups of a session's runs; a context manager, whose end is theirs.
 
+    Parameters
+    ----------
+    listen : str, optional
+        The interface or address of this machine where other hosts reach it.
+    say : callable, optional
+        Told what a user should know.
+
     Attributes
     ----------
     name : str
@@ -150,6 +159,10 @@ class Launcher(ABC):
     """
 
     name: ClassVar[str]
+
+    def __init__(self, listen: str | None = None, say: Callable[[str], None] = lambda line: None) -> None:
+        self._listen = listen
+        self._say = say
 
     def __enter__(self) -> Launcher:
         return self
@@ -161,6 +174,62 @@ class Launcher(ABC):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    @property
+    def follows(self) -> bool:
+        """Whether this process only does what another one asks for: it calls `follow`, and nothing else."""
+        return False
+
+    def follow(self, plan: Callable[[], list[Cell]], stopped: Callable[[], bool]) -> bool:
+        """Do what the process that plans and records asks for, until it needs nothing more.
+
+        Parameters
+        ----------
+        plan : callable
+            Makes the cells of the study that this process was given, too.
+        stopped : callable
+            Whether the user wants to end it.
+
+        Returns
+        -------
+        bool
+            Whether the user did.
+        """
+        raise NotImplementedError
+
+    def check(self, study: Study) -> None:
+        """Refuse what this launcher cannot do, before anything is planned.
+
+        Raises
+        ------
+        UsageError
+            Naming it.
+        """
+        return
+
+    def agree(self, cells: Sequence[Cell]) -> None:
+        """See to it that all hosts would run the same.
+
+        Raises
+        ------
+        UsageError
+            Naming the host, and what differs.
+        """
+        return
+
+    def hosts(self, nodes: int) -> list[Host]:
+        """Where the nodes of a run with so many are; empty if all are on the session's machine."""
+        return []
+
+    @property
+    def gone(self) -> str | None:
+        """Why no further run can be started, in one sentence."""
+        return None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a user has stopped the job on another host."""
+        return False
 
     @abstractmethod
     def prepare(self, modules: Sequence[str] = ()) -> None:

@@ -6,7 +6,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, ClassVar
@@ -14,6 +14,7 @@ from typing import IO, ClassVar
 import msgspec
 import psutil
 
+from adabench.harness.errors import UsageError
 from adabench.harness.launch.fork_server import ForkServer, ForkServerError
 from adabench.harness.launch.group import failures_file, leftovers_file
 from adabench.harness.launch.launcher import (
@@ -47,13 +48,29 @@ class Local(Launcher):
 
     name: ClassVar[str] = "local"
 
-    def __init__(self) -> None:
-        self._server: ForkServer | None = None
+    def __init__(self, listen: str | None = None, say: Callable[[str], None] = lambda line: None) -> None:
+        super().__init__(listen, say)
+        if listen is not None:
+            raise UsageError(
+                f"--listen {listen} says where other hosts reach this one, but with --launcher local "
+                "there are none"
+            )
+        self.server: ForkServer | None = None
+        """What its processes are forks of, once it was made ready."""
+
+    def __enter__(self) -> Launcher:
+        rank, ranks = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
+        if ranks not in ("", "1"):
+            raise UsageError(
+                f"this process is rank {rank} of {ranks}, by RANK and WORLD_SIZE: say --launcher torchrun to "
+                "use all of them, or unset both"
+            )
+        return self
 
     def prepare(self, modules: Sequence[str] = ()) -> None:
-        if self._server is None:
-            self._server = ForkServer(modules)
-        self._server.start()
+        if self.server is None:
+            self.server = ForkServer(modules)
+        self.server.start()
 
     def obstacle(self, settings: RunSettings) -> str | None:
         cores = len(os.sched_getaffinity(0))
@@ -65,29 +82,29 @@ class Local(Launcher):
         return None
 
     def begin(self, spec: TrialSpec, folder: Path, out: IO[bytes], err: IO[bytes]) -> Group:
-        assert self._server is not None
+        assert self.server is not None
         link = link_of(spec.network)
         if link is None:
-            return LocalGroup(self._server, spec, folder, out, err)
+            return LocalGroup(self.server, spec, folder, out, err)
         try:
             links = NodeLinks(link, spec.nodes)
         except NamespacesUnavailable as error:
             raise Unlaunchable(str(error), "skipped") from error
         with ExitStack() as context:
             context.enter_context(links)
-            group = _LinkedGroup(links, self._server, spec, folder, out, err)
+            group = _LinkedGroup(links, self.server, spec, folder, out, err)
             context.pop_all()  # it ends them
         return group
 
     def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        if self.server is not None:
+            self.server.close()
 
 
 def launch_unrecorded(server: ForkServer, spec: TrialSpec, timeout: float) -> Outcome:
     """Run one cell once, for its outcome only: its output is thrown away."""
     launcher = Local()
-    launcher._server = server
+    launcher.server = server
     launcher.prepare()
     with tempfile.TemporaryDirectory() as folder:
         return launch(launcher, spec, Path(folder) / "log", Supervision(timeout))
@@ -101,7 +118,12 @@ class LocalGroup(Group):
     server : ForkServer
         Started.
     spec, folder, out, err
-        As in `Launcher.begin`.
+        As in `Launcher.begin`; a place in the specification says which ranks.
+
+    Attributes
+    ----------
+    folder : Path
+    ranks : list of int
 
     Raises
     ------
@@ -112,8 +134,8 @@ class LocalGroup(Group):
     def __init__(
         self, server: ForkServer, spec: TrialSpec, folder: Path, out: IO[bytes], err: IO[bytes]
     ) -> None:
-        self._folder = folder
-        self._ranks = range(spec.nodes)
+        self.folder = folder
+        self.ranks = list(range(spec.nodes)) if spec.place is None else spec.place.ranks
         self._pids: dict[int, int] = {}
         self._oom_kills = _oom_kills()
         self.launched_at = time.monotonic()
@@ -135,17 +157,17 @@ class LocalGroup(Group):
         return self._fork.end()
 
     def vanished(self) -> list[int]:
-        for rank in self._ranks:
-            state = read_told(state_file(self._folder, rank), RankState)
+        for rank in self.ranks:
+            state = read_told(state_file(self.folder, rank), RankState)
             if state is not None:
                 self._pids[rank] = state.pid
         return [rank for rank, pid in self._pids.items() if self._has_vanished(rank, pid)]
 
     def failures(self) -> list[Failure]:
-        return read_told(failures_file(self._folder), list[Failure]) or []
+        return read_told(failures_file(self.folder), list[Failure]) or []
 
     def left(self) -> list[str]:
-        commands = read_told(leftovers_file(self._folder), list[str]) or []
+        commands = read_told(leftovers_file(self.folder), list[str]) or []
         return [f"process {command}" for command in commands]
 
     def out_of_memory(self, rank: int) -> bool:
@@ -158,7 +180,7 @@ class LocalGroup(Group):
             alive = False
         # The process is looked for first: a rank writes its result before it exits, so a rank that is gone
         # and has not written one never will.
-        said = result_file(self._folder, rank).exists() or error_file(self._folder, rank).exists()
+        said = result_file(self.folder, rank).exists() or error_file(self.folder, rank).exists()
         return not alive and not said
 
 
@@ -203,6 +225,10 @@ def _environment(spec: TrialSpec, folder: Path) -> Mapping[str, str | None]:
         # Links between namespaces slow down the transport like any other socket.
         NETWORK_VARIABLE: "loopback" if spec.namespaces else spec.network,
     }
+    if spec.place is not None and spec.place.interface is not None:
+        # Torch's libraries would look up the name of the host.
+        for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
+            environment[name] = os.environ.get(name, spec.place.interface)
     if spec.namespaces:
         # Each is a host of its own to the parameter server, whose nodes then have to be given a secret.
         environment["ADAPS_SECRET_FILE"] = None

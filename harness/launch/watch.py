@@ -22,7 +22,7 @@ from adabench.harness.trial.spec import (
 )
 from adabench.results.record import Status
 
-__all__ = ["GRACE_SECONDS", "launch"]
+__all__ = ["GRACE_SECONDS", "launch", "purpose"]
 
 # A rank has 30 s to react to SIGTERM; one that hangs in a dead collective is killed sooner.
 GRACE_SECONDS = 5.0
@@ -43,7 +43,7 @@ def launch(launcher: Launcher, spec: TrialSpec, log: Path, supervision: Supervis
     supervision : Supervision
     """
     with (
-        scratch_folder(_purpose(spec)) as folder,
+        scratch_folder(purpose(spec)) as folder,
         Path(f"{log}.out").open("ab") as out_file,
         Path(f"{log}.err").open("ab") as err_file,
     ):
@@ -77,7 +77,8 @@ class _Ended:
     lost: list[int]
 
 
-def _purpose(spec: TrialSpec) -> str:
+def purpose(spec: TrialSpec) -> str:
+    """What a run's scratch folder is for, to whoever finds it."""
     return f"a run of {spec.usecase} with {spec.backend}, launched by process {os.getpid()}"
 
 
@@ -86,6 +87,8 @@ def _watch(group: Group, spec: TrialSpec, folder: Path, deadline: float, supervi
     trouble_since: float | None = None
     while True:
         if group.wait(_POLL_SECONDS) is not None:
+            return _Ended(None, lost)
+        if group.trouble is not None:
             return _Ended(None, lost)
         now = time.monotonic()
         if supervision.stopped():
@@ -114,7 +117,7 @@ def _outcome(
     ranks = range(spec.nodes)
     states = {rank: read_told(state_file(folder, rank), RankState) for rank in ranks}
     phases = {rank: state.phase if state is not None else "launch" for rank, state in states.items()}
-    if group.trouble is not None:
+    if group.trouble is not None and ended.status != "interrupted":
         return replace(_of_trouble(group.trouble, phases, exit_code), total_seconds=total)
     if ended.status is not None:
         reason = "stopped by the user" if ended.status == "interrupted" else f"killed after {timeout:g} s"

@@ -93,7 +93,9 @@ def run_session(
     if launcher is None:
         with load_launcher(study.launcher)() as launcher:
             return run_session(study, root, policy, console, launcher)
+    launcher.check(study)
     cells = cells_of(study)
+    launcher.agree(cells)
     study = with_repeats(study, cells)
     _check_targets(study)
     schedule = [study.repeats]
@@ -121,10 +123,10 @@ def run_session(
             for complaint in noise_complaints(session.environment):
                 _say(console, f"warning: {complaint}")
                 noisy = True
-            if noisy:
+            if noisy and study.launcher == "local":
                 _say(console, INTERLEAVE)
         with SessionProgress(session.plan, recorded, cell_labels(session.plan), console) as progress:
-            while not interruption.requested:
+            while not (interruption.requested or launcher.interrupted):
                 todo = remaining(session.plan, store.runs(), policy)
                 if _warm_ups_failed(todo, store.runs()):
                     console.print("all warm-ups failed: no measured run is started", highlight=False)
@@ -141,7 +143,10 @@ def run_session(
                 context = SessionContext(study, session, store, launcher)
                 launcher.prepare(needed)
                 _execute(_next(todo), by_id, context, interruption, progress)
-    return store, interruption.requested
+                if launcher.gone is not None:
+                    _say(console, f"{launcher.gone}; the same command continues when all hosts are there")
+                    break
+    return store, interruption.requested or launcher.interrupted
 
 
 def remaining(
@@ -233,7 +238,7 @@ def _execute(
             Supervision(
                 # A run waits for the others at most as long as they may take.
                 len(runs) * context.study.timeout,
-                lambda: interruption() or given_up(),
+                lambda: interruption() or context.launcher.interrupted or given_up(),
                 lambda state: progress.watch(planned, state),
             ),
         )

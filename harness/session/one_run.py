@@ -78,6 +78,7 @@ def execute_run(attempt: Attempt, context: SessionContext, supervision: Supervis
         # Warm-ups are no measurements, so they may be watched.
         trace=planned.phase == "warmup",
         turns=attempt.turns,
+        cell=cell.id,
         profile=None if attempt.profile is None else str(attempt.profile.resolve()),
     )
     load, seconds = probe()
@@ -130,6 +131,7 @@ def execute_run(attempt: Attempt, context: SessionContext, supervision: Supervis
         policy=cell.policy,
         tables=_merged_tables(outcome),
         launcher=context.launcher.name,
+        hosts=context.launcher.hosts(planned.nodes),
         budgets=[result.budget for result in outcome.results if result.budget is not None],
     )
 

@@ -44,7 +44,7 @@ def run_rank(spec_file: Path, group: int, environment: Mapping[str, str]) -> int
 def take_place(spec: TrialSpec, rank: int) -> None:
     """Go to this rank's core and namespace, while there is only this thread: those to come inherit both."""
     if spec.pinned:
-        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[int(os.environ.get("LOCAL_RANK", rank))]})
     if spec.namespaces:
         enter(spec.namespaces[rank])
         os.environ.update(environment_in_namespace())

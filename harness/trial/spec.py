@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,7 +11,9 @@ import msgspec
 from adabench.results.record import Budget, RunSettings
 
 __all__ = [
+    "FILES",
     "NETWORK_VARIABLE",
+    "Place",
     "RankError",
     "RankResult",
     "RankState",
@@ -27,12 +30,30 @@ NETWORK_VARIABLE = "ADAPS_NETWORK"
 """Environment variable that tells the parameter server how to shape its links."""
 
 
+class Place(msgspec.Struct, kw_only=True, frozen=True):
+    """The part of a run's ranks that one process group has, where there are several.
+
+    `local_rank` is that of the first of them among all `local_size` on its host, `address` and `port` are of
+    the store where all meet; the group of port 0 holds it. `interface` is the network's.
+    """
+
+    ranks: list[int]
+    local_rank: int
+    local_size: int
+    group: int
+    groups: int
+    address: str
+    port: int = 0
+    interface: str | None = None
+
+
 class TrialSpec(RunSettings, kw_only=True, frozen=True):
     """One run: what to train with what, and how.
 
     `folder`, `namespaces`, one per node if the network has any, and `launched_at`, on the machine's monotonic
     clock, are set by the launch. With `trace` the life of a few rows is written down in the first epoch.
-    `turns` is the socket of a run that takes turns with others, `policy` a whole document.
+    `turns` is the socket of a run that takes turns with others, `policy` a whole document, `cell` the
+    identifier of the cell, `place` None if all ranks are of one process group.
     """
 
     usecase: str
@@ -45,6 +66,8 @@ class TrialSpec(RunSettings, kw_only=True, frozen=True):
     trace: bool = False
     profile: str | None = None
     turns: str | None = None
+    cell: str = ""
+    place: Place | None = None
     folder: str = ""
     namespaces: list[str] = msgspec.field(default_factory=list)
     launched_at: float = 0.0
@@ -110,6 +133,14 @@ def error_file(folder: Path, rank: int) -> Path:
 
 def result_file(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}.result.json"
+
+
+FILES: Mapping[str, Callable[[Path, int], Path]] = {
+    "state": state_file,
+    "error": error_file,
+    "result": result_file,
+}
+"""What a rank writes, by its kind."""
 
 
 def read_told(file: Path, kind: type[T]) -> T | None:

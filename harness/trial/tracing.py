@@ -21,18 +21,20 @@ EXPONENTS = (0.5, 0.7, 0.85, 1.0)
 """Of the number of rows: beside the most used row, ranks that spread from often to rarely used ones."""
 
 
-def begin_trace(session: Session, usecase: UseCase, cluster: Cluster, folder: Path) -> None:
+def begin_trace(session: Session, usecase: UseCase, cluster: Cluster, folder: Path, leads: bool) -> None:
     """Trace the same rows on every node. Collective; sessions that cannot trace are left alone.
 
     Parameters
     ----------
     folder : Path
-        Where the first worker tells the others which rows; all of them see it.
+        Where one worker tells the others which rows.
+    leads : bool
+        Whether this is that worker: one of those that see the folder, which find the same on every host.
     """
     if not isinstance(session, Traceable):
         return
     file = folder / "traced-rows.json"
-    if cluster.index == 0:
+    if leads:
         batches = usecase.loaders(0, cluster.world_size * cluster.workers).train
         write_atomically(file, msgspec.json.encode(rows_to_trace(usecase, batches)))
     session.synchronize()

@@ -178,7 +178,9 @@ class _Worker:
         session = self.backend.open(usecase, cluster, options)
         session.synchronize()
         if spec.trace:
-            begin_trace(session, usecase, cluster, self.trial.folder)
+            first = 0 if spec.place is None else spec.place.ranks[0]
+            leads = (cluster.rank, cluster.worker) == (first, 0)
+            begin_trace(session, usecase, cluster, self.trial.folder, leads)
         self.setup_seconds = time.monotonic() - spec.launched_at
         profile = None
         if self.trial.profile is not None:

@@ -21,10 +21,13 @@ PROTOCOLS = (
 ARROWS: dict[str, tuple[str, tuple[str, ...]]] = {
     "results": ("adabench.results", ()),
     "analysis": ("adabench.analysis", ("adabench.results",)),
-    # `data fetch` is the one command of a single use case.
+    # `data fetch` is the one command of a single use case; hosts of a session meet as nodes of a job do.
     "harness": (
         "adabench.harness",
-        ("adabench.analysis", "adabench.results", *PROTOCOLS, "adabench.usecases.gcn"),
+        (
+            *("adabench.analysis", "adabench.results", *PROTOCOLS, "adabench.usecases.gcn"),
+            *("adaps.rendezvous", "adaps.errors"),
+        ),
     ),
     "backends": ("adabench.backends", ("autoada", "adaps", "adabench.usecases.protocol")),
     "backends/autoada": ("autoada", ("adaps",)),
