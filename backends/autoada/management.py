@@ -184,7 +184,7 @@ def _server_policy(
         for part in managed[name].parts:
             rule = policy.rules[part.rule - 1]
             rows = RowSelection(ranges=part.ranges)
-            rules.append(Rule(name, rows, rule.technique, rule.home, wire=rule.wire))
+            rules.append(Rule(name, rows, rule.technique, rule.home, exchange=rule.exchange, wire=rule.wire))
     for dense in layout.dense:
         rules += _rules_of_blocks(dense, policy, managed, nodes)
     for shared in layout.shared:
@@ -237,7 +237,7 @@ def _rules_of_blocks(
             ranges = [(first, first + blocks, rule.home)]
         for low, high, home in ranges:
             rows = RowSelection(ranges=((low, high),))
-            yield Rule(dense.table, rows, rule.technique, home, wire=rule.wire)
+            yield Rule(dense.table, rows, rule.technique, home, exchange=rule.exchange, wire=rule.wire)
 
 
 def _rules_of_shared(
@@ -257,6 +257,11 @@ def _rules_of_shared(
             raise PolicyError(
                 f"{policy.source}: home of {name} is {rule.home.text()}, but its own optimizer steps with "
                 'gradients that the server only adds up; leave its home "hash"'
+            )
+        if rule.exchange != "auto":
+            raise PolicyError(
+                f"{policy.source}: exchange of {name} is {rule.exchange}, but its own optimizer steps with "
+                "gradients that the server only adds up, in each step; leave its exchange 'auto'"
             )
         if rule.wire != "float32":
             raise PolicyError(

@@ -111,7 +111,7 @@ class TableSpec:
         length: int,
         rule: UpdateRule,
         init: Initializer,
-        managed: Sequence[tuple[int, Technique | None, Wire]],
+        managed: Sequence[tuple[int, Technique | None, Wire, int]],
         homes: Sequence[tuple[int, int]] = ...,
     ) -> None: ...
 

@@ -81,12 +81,12 @@ class Table:
             How a policy says that its rows are managed; without it as the node says.
         """
         managed = [
-            (end, _core.Technique[technique.upper()], _core.Wire[wire.upper()])
-            for end, (technique, wire) in management.managed
+            (end, _core.Technique[technique.upper()], _core.Wire[wire.upper()], exchange)
+            for end, (technique, wire, exchange) in management.managed
         ]
         spec = _core.TableSpec(
             *(self.name, self.rows, self.length, self.optimizer.rule(), self.init.distribution()),
-            managed=managed or [(self.rows, None, _core.Wire[self.wire.upper()])],
+            managed=managed or [(self.rows, None, _core.Wire[self.wire.upper()], 0)],
             homes=list(management.homes),
         )
         if isinstance(self.sampling, _sampling.Sampling):

@@ -113,23 +113,26 @@ void register_table_spec(py::module_& module) {
 
   py::class_<TableSpec>(module, "TableSpec", "A table before it has its place in a node.")
       .def_readwrite("sampling", &TableSpec::sampling, "How samples of its rows are drawn; none without it.")
-      .def(py::init([](std::string name, std::uint64_t rows, std::size_t length, const UpdateRule& rule,
-                       const Initializer& init,
-                       const std::vector<std::tuple<std::uint64_t, std::optional<Technique>, Wire>>& managed,
-                       const std::vector<std::pair<std::uint64_t, int>>& homes) {
-             TableSpec spec{std::move(name), rows, length, rule, init};
-             for (const auto& [end, technique, wire] : managed)
-               spec.managed.push_back({end, {technique, wire}});
-             for (const auto& [end, node] : homes)
-               spec.homes.push_back({end, node < 0 ? kHomeByHash : static_cast<NodeId>(node)});
-             validate(spec);
-             return spec;
-           }),
-           py::arg("name"), py::arg("rows"), py::arg("length"), py::arg("rule"), py::arg("init"),
-           py::arg("managed"), py::arg("homes") = std::vector<std::pair<std::uint64_t, int>>{},
-           "With ranges of rows that are managed alike: where each ends, the technique, or none to leave it "
-           "to the node, and the wire; and with ranges of rows by their home: where each ends, and the "
-           "node, which is negative for homes by hash.");
+      .def(
+          py::init(
+              [](std::string name, std::uint64_t rows, std::size_t length, const UpdateRule& rule,
+                 const Initializer& init,
+                 const std::vector<std::tuple<std::uint64_t, std::optional<Technique>, Wire, Clock>>& managed,
+                 const std::vector<std::pair<std::uint64_t, int>>& homes) {
+                TableSpec spec{std::move(name), rows, length, rule, init};
+                for (const auto& [end, technique, wire, exchange] : managed)
+                  spec.managed.push_back({end, {technique, wire, exchange}});
+                for (const auto& [end, node] : homes)
+                  spec.homes.push_back({end, node < 0 ? kHomeByHash : static_cast<NodeId>(node)});
+                validate(spec);
+                return spec;
+              }),
+          py::arg("name"), py::arg("rows"), py::arg("length"), py::arg("rule"), py::arg("init"),
+          py::arg("managed"), py::arg("homes") = std::vector<std::pair<std::uint64_t, int>>{},
+          "With ranges of rows that are managed alike: where each ends, the technique, or none to leave it "
+          "to the node, the wire, and at least how many clocks are between two exchanges of changes, or 0; "
+          "and with ranges of rows by their home: where each ends, and the "
+          "node, which is negative for homes by hash.");
 }
 
 }  // namespace adaps::bindings

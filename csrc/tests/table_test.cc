@@ -1,6 +1,7 @@
 // Tables, their initial values, and where their keys live.
 #include "store/table.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -87,6 +88,24 @@ TEST(rows_are_managed_as_their_range_says) {
   CHECK(!tables[0].is_lossy());
   CHECK(tables[1].is_lossy());
   CHECK(!tables[2].is_lossy());
+}
+
+TEST(rows_are_managed_in_as_many_ways_as_a_byte_can_say) {
+  const auto with = [](Clock ways, Clock first) {
+    TableSpec table = spec("t", 1000, 1);
+    for (Clock i = 0; i < ways; ++i)
+      table.managed.push_back({i + 1 == ways ? 1000 : static_cast<std::uint64_t>(i + 1),
+                               {Technique::kReplication, Wire::kFloat32, first + i}});
+    return table;
+  };
+  const Tables most({with(256, 1)});
+  for (Key key = 0; key < 1000; ++key)
+    CHECK_EQ(most[0].management(key).exchange, std::min<Clock>(static_cast<Clock>(key) + 1, 256));
+  CHECK_THROWS(Tables({with(257, 1)}), std::invalid_argument,
+               "'t' has rows that are managed in more than 256");
+  CHECK_THROWS(Tables({with(1, -1)}), std::invalid_argument,
+               "'t' has exchange -1; it must be 0 to 4294967296");
+  CHECK(Tables({with(1, 2)}).fingerprint() != Tables({with(1, 3)}).fingerprint());
 }
 
 TEST(managements_of_a_table_are_of_all_of_its_rows) {

@@ -187,6 +187,58 @@ def test_rows_of_a_table_are_sent_as_their_own_rule_says(launch: Launch) -> None
     assert exact > half > all_rows
 
 
+RARELY = """
+import sys
+import numpy as np
+import adaps
+from adaps.policy import Home, Policy, Rule
+
+rule = Rule("*", technique="full_replication", home=Home("node", node=0), exchange=4)
+node = adaps.Node([adaps.Table("t", 2, 1)], policy=Policy("p", [rule]))
+worker, table = node.worker(0), node.table("t")
+one, out = np.ones(1, np.float32), np.zeros(1, np.float32)
+
+
+def count(what):
+    return int(table.stats()[what])
+
+
+def wait_for(key, least):
+    out[0] = 0
+    while out[0] < least:
+        worker.pull([key], out)
+
+
+for key in (0, 1):  # until the row is here
+    before = count("pulled_replica")
+    while node.rank == 1 and count("pulled_replica") == before:
+        worker.pull([key], out)
+worker.barrier()
+if node.rank == 0:
+    worker.push([1], one)
+    for _ in range(3):
+        worker.advance_clock()
+    early = count("messages_sent_refresh")
+    worker.advance_clock()
+    wait_for(0, 9)
+    wait_for(0, 12)  # from a node that is being closed
+    sys.stdout.write(f"{early} {int(out[0])}")
+else:
+    for _ in range(12):
+        worker.push([0], one)
+        worker.advance_clock()
+    deltas = count("messages_sent_delta")
+    wait_for(1, 1)
+    sys.stdout.write(str(deltas <= 3))
+node.close()
+"""
+
+
+def test_changes_of_copies_are_exchanged_after_so_many_clocks(run_ranks: Any) -> None:
+    ended = run_ranks(RARELY, 2)
+    assert [(one.returncode, one.stdout) for one in ended] == [(0, "0 12"), (0, "True")], ended
+
+
 def test_what_is_not_executed_is_refused_by_the_model() -> None:
     def refused(policy: Policy, said: str) -> None:
         with pytest.raises(PolicyError, match=said):

@@ -329,7 +329,7 @@ shares = "speed"
 """
     said = not_executed(Policy.parse(text), CATALOGUE)
     expected = (
-        *("rows of deep.weight different lookaheads", "exchange = 2"),
+        *("rows of deep.weight different lookaheads", "exchange of deep.weight has no effect"),
         *(
             "wire of mlp.0.weight has no effect beside technique 'allreduce'",
             "home of wide.weight is with deep.weight, whose rows are at home by hash",

@@ -40,16 +40,22 @@ def test_homes_are_ranges_of_rows() -> None:
         [
             Rule("wide.weight", RowSelection(ranges=((0, 10), (90, 100))), home=Home("node", node=1)),
             Rule("wide.weight", home=Home("blocks")),
-            Rule("deep.weight", technique="relocation", home=Home("shares", shares=(0.2, 0.8)), wire="int8"),
+            Rule(
+                "deep.weight",
+                technique="replication",
+                home=Home("shares", shares=(0.2, 0.8)),
+                exchange=4,
+                wire="int8",
+            ),
             Rule("*", technique="static"),
         ],
     )
     wide, deep, weight, bias = management_of(policy, CATALOGUE, 2)
-    assert wide.managed == ((100, ("adaptive", "float32")),)
+    assert wide.managed == ((100, ("adaptive", "float32", 0)),)
     assert wide.homes == ((10, 1), (50, 0), (100, 1))
-    assert (deep.managed, deep.homes) == (((100, ("relocation", "int8")),), ((20, 0), (100, 1)))
-    assert (weight.managed, weight.homes) == (((8, ("static", "float32")),), ())
-    assert (bias.managed, bias.homes) == (((8, ("static", "float32")),), ())
+    assert (deep.managed, deep.homes) == (((100, ("replication", "int8", 4)),), ((20, 0), (100, 1)))
+    assert (weight.managed, weight.homes) == (((8, ("static", "float32", 0)),), ())
+    assert (bias.managed, bias.homes) == (((8, ("static", "float32", 0)),), ())
 
 
 def test_rows_are_at_home_with_those_of_another_table() -> None:
@@ -88,7 +94,7 @@ def test_rows_are_managed_by_the_first_rule_that_names_them(tmp_path: Path) -> N
         Rule("*", technique="relocation"),
     ]
     policy = Policy("rows", rules, folder=tmp_path)
-    hot, cold, rest = ("replication", "float32"), ("static", "int8"), ("relocation", "float32")
+    hot, cold, rest = ("replication", "float32", 0), ("static", "int8", 0), ("relocation", "float32", 0)
     wide, deep, weight, _ = management_of(policy, CATALOGUE, 2)
     assert wide.managed == (
         *((3, cold), (5, hot), (50, rest), (51, hot), (60, rest), (61, cold), (99, rest)),
@@ -112,7 +118,16 @@ def test_rows_are_managed_by_the_first_rule_that_names_them(tmp_path: Path) -> N
             {},
             "home node is 1; there are 1 nodes",
         ),
-        (Policy("p", [Rule("*", exchange=3)]), {}, "rule 1: exchange = 3 is not executed yet"),
+        (
+            Policy("p", [Rule("a", technique="static", exchange=3), Rule("*")]),
+            {},
+            "rule 1: exchange of a has no effect beside technique 'static', under which there are no copies",
+        ),
+        (
+            Policy("p", [Rule("*", exchange=1 << 40)]),
+            {},
+            "table 'a' has exchange 1099511627776; it must be 0 to 4294967296 clocks",
+        ),
         (Policy("p", [Rule("*", lookahead=3)]), {}, "rule 1: lookahead is for the code that signals intent"),
         (
             Policy("p", [Rule("*")], synchronization=Synchronization(2)),

@@ -1,4 +1,4 @@
-"""A policy as the server executes it: for each table ranges of rows by technique and wire, and by home."""
+"""A policy as the server executes it: for each table ranges of rows by how they are managed, and by home."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class Management:
 
     Attributes
     ----------
-    managed : sequence of (int, (str, str))
-        Ranges of rows: where each ends, and technique and wire as of a `Rule`. Without any the technique is
-        left to the node, and the wire to the table.
+    managed : sequence of (int, (str, str, int))
+        Ranges of rows: where each ends, technique and wire as of a `Rule`, and its exchange, 0 for "auto".
+        Without any the technique is left to the node, and the wire to the table.
     homes : sequence of (int, int)
         Ranges of rows: where each ends, and the node where its rows are at home, or -1 for a hash. Without
         any all rows are at home by hash.
     """
 
-    managed: Sequence[tuple[int, tuple[str, str]]] = ()
+    managed: Sequence[tuple[int, tuple[str, str, int]]] = ()
     homes: Sequence[tuple[int, int]] = ()
 
 
@@ -97,10 +97,11 @@ def homes_of(
 
 
 def _management(policy: Policy, managed: Managed, by_name: Mapping[str, Managed], nodes: int) -> Management:
-    alike: list[tuple[int, int, tuple[str, str]]] = []
+    alike: list[tuple[int, int, tuple[str, str, int]]] = []
     for part in managed.parts:
         rule = policy.rules[part.rule - 1]
-        alike += [(start, end, (rule.technique, rule.wire)) for start, end in part.ranges]
+        clocks = rule.exchange if isinstance(rule.exchange, int) else 0
+        alike += [(start, end, (rule.technique, rule.wire, clocks)) for start, end in part.ranges]
     homes = homes_of(policy, managed, by_name, nodes)
     by_hash = all(node == BY_HASH for _, _, node in homes)
     return Management(_ends(alike), () if by_hash else _ends(homes))

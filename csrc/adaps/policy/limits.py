@@ -44,7 +44,8 @@ _PLAIN = Rule("*")
 _ALIKE = {
     "table": {"lookahead": "all rows of a parameter are announced alike"},
     "dense": dict.fromkeys(
-        ("technique", "home", "lookahead", "wire"), "every step reads all of a dense parameter: name it whole"
+        ("technique", "home", "lookahead", "exchange", "wire"),
+        "every step reads all of a dense parameter: name it whole",
     ),
 }
 """What all rows of a parameter have alike, by its kind, and why."""
@@ -78,11 +79,14 @@ def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
             found += [
                 f"rule {number}: {field} of {numbers[number]} has no effect beside technique 'allreduce', by "
                 "which every node keeps all of it and the server sends nothing; leave it out"
-                for field in ("home", "wire", "lookahead")
+                for field in ("home", "wire", "lookahead", "exchange")
                 if getattr(rule, field) != getattr(_PLAIN, field)
             ]
-        if rule.exchange != "auto":
-            found.append(f"rule {number}: exchange = {rule.exchange} is not executed yet; leave it 'auto'")
+        if rule.exchange != "auto" and rule.technique in ("static", "relocation"):
+            found.append(
+                f"rule {number}: exchange of {numbers[number]} has no effect beside technique "
+                f"{rule.technique!r}, under which there are no copies; leave it 'auto'"
+            )
     if policy.data.shares == SHARES_BY_SPEED:
         found.append(
             f"[data]: shares = {SHARES_BY_SPEED!r} needs the speed of each node: `adabench policy build FILE "

@@ -166,6 +166,7 @@ class Node::Impl {
     if (!state.failed.load()) {
       for (const auto& worker : workers) worker->finalize();
       leave_no_rests(state);
+      for (const auto& partition : state.partitions) partition->request_round();
       state.partitions[0]->submit_arrival(true);
       wait_until(interrupted, [this] { return state.channels[0]->membership().closed(); });
       for (const auto& partition : state.partitions) partition->submit_goodbye();

@@ -98,6 +98,11 @@ bool LocalBarrier::leave() {
   return present_ > 0 && static_cast<int>(waiting_.size()) == present_;
 }
 
+bool LocalBarrier::all_left() const {
+  const std::lock_guard guard(mutex_);
+  return present_ == 0;
+}
+
 bool LocalBarrier::failed() const {
   const std::lock_guard guard(mutex_);
   return failed_;

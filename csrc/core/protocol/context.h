@@ -51,6 +51,8 @@ class LocalBarrier {
   bool arrive(Operation& operation, bool failed = false);
   // A worker has left for good; true if others remain and all of them have arrived.
   bool leave();
+  // Whether no worker is left.
+  bool all_left() const;
   // Whether a worker that has arrived said that something failed.
   bool failed() const;
   // Ends the barrier and returns the operations that waited at it. `failed_node` is a node on which a worker

@@ -8,14 +8,17 @@ Flusher::Flusher(ChannelContext& channel, Replicas& replicas)
     : channel_(channel),
       replicas_(replicas),
       cadence_(channel.node.tables),
-      deferred_(channel.node.tables.size()),
-      table_due_(channel.node.tables.size()) {}
+      deferred_(cadence_.groups()),
+      due_(cadence_.groups()) {}
 
 void Flusher::flush(bool everything) {
+  // The clock of a node whose workers have all left stands still; nobody is to wait for it.
+  everything = everything || (cadence_.any_by_clocks() && channel_.node.barrier.all_left());
   const Clock clock = newest_clock();
   const bool joins = under_way();
   wanted_ = kNever;
   channel_.partition.dirty.take(newly_dirty_);
+  if (joins && cadence_.any_by_clocks() && !rules().may_join_flush(everything)) let_wait();
   end_ += newly_dirty_.size();
   if (joins) {
     keys_.insert(keys_.end(), newly_dirty_.begin(), newly_dirty_.end());
@@ -23,8 +26,8 @@ void Flusher::flush(bool everything) {
     keys_.swap(newly_dirty_);
   }
   for (std::size_t i = 0; i < deferred_.size(); ++i) {
-    table_due_[i] = everything || (joins ? table_due_[i] : cadence_.due(i, channel_.now, clock));
-    if (!table_due_[i]) continue;
+    due_[i] = everything || (joins ? due_[i] : cadence_.due(i, channel_.now, clock));
+    if (!due_[i] || (joins && !everything && cadence_.by_clocks(i))) continue;
     keys_.insert(keys_.end(), deferred_[i].begin(), deferred_[i].end());
     end_ += deferred_[i].size();
     deferred_[i].clear();
@@ -33,18 +36,17 @@ void Flusher::flush(bool everything) {
 }
 
 void Flusher::go_on() {
-  const Tables& tables = channel_.node.tables;
   const Clock clock = newest_clock();
   const std::size_t before = channel_.outbox.size_bytes();
   const std::size_t first = next_;
   const Table* hint = nullptr;
   const bool through = channel_.go_on(keys_, next_, [&](Key key) {
-    const std::size_t table = tables.number_of(tables.find(key, hint));
-    if (table_due_[table]) {
+    const std::size_t group = group_of(key, hint);
+    if (due_[group]) {
       flush_key(key);
-      cadence_.flushed(table, channel_.now, clock);
+      cadence_.flushed(group, channel_.now, clock);
     } else {
-      deferred_[table].push_back(key);
+      deferred_[group].push_back(key);
     }
   });
   flushed_ += next_ - first;
@@ -57,11 +59,17 @@ void Flusher::finish() {
   keys_.clear();
   next_ = 0;
   any_deferred_ = false;
+  Clock due_at = kForever;
   for (std::size_t i = 0; i < deferred_.size(); ++i) {
     if (deferred_[i].empty()) continue;
     any_deferred_ = true;
-    wanted_ = std::min(wanted_, cadence_.latest(i, clock));
+    if (cadence_.by_clocks(i)) {
+      due_at = std::min(due_at, cadence_.due_at(i));
+    } else {
+      wanted_ = std::min(wanted_, cadence_.latest(i, clock));
+    }
   }
+  if (cadence_.any_by_clocks()) channel_.partition.request_round_at(rules().round_at(due_at));
   const Settings& settings = channel_.node.settings;
   const auto bytes = static_cast<double>(std::exchange(bytes_, 0));
   const auto pause = static_cast<Micros>(bytes / settings.max_round_bytes_per_second * 1e6);
@@ -75,10 +83,25 @@ void Flusher::flush_key(Key number) {
   replicas_.flush(key, channel_.node.exact.load());
 }
 
-void Flusher::defer(std::span<const Key> keys) {
-  const Tables& tables = channel_.node.tables;
+// Keys of which clocks decide do not join a flush that is under way: it may have sent them already.
+void Flusher::let_wait() {
   const Table* hint = nullptr;
-  for (const Key key : keys) deferred_[tables.number_of(tables.find(key, hint))].push_back(key);
+  std::erase_if(newly_dirty_, [&](Key key) {
+    const std::size_t group = group_of(key, hint);
+    if (!cadence_.by_clocks(group)) return false;
+    deferred_[group].push_back(key);
+    return any_deferred_ = true;
+  });
+}
+
+void Flusher::defer(std::span<const Key> keys) {
+  const Table* hint = nullptr;
+  for (const Key key : keys) deferred_[group_of(key, hint)].push_back(key);
+}
+
+std::size_t Flusher::group_of(Key key, const Table*& hint) const {
+  const Tables& tables = channel_.node.tables;
+  return cadence_.group(tables, tables.number_of(tables.find(key, hint)), key);
 }
 
 Clock Flusher::newest_clock() const {

@@ -18,8 +18,8 @@ class Flusher {
  public:
   Flusher(ChannelContext& channel, Replicas& replicas);
 
-  // Sends the changes of dirty keys, as far as the slice goes, or defers them if their table is not due yet.
-  // If a flush is still under way, the keys join it.
+  // Sends the changes of dirty keys, as far as the slice goes, or defers them if they are not due yet. If a
+  // flush is still under way, the keys join it, but for those of which clocks decide when they are due.
   void flush(bool everything);
   void go_on();
   bool under_way() const { return next_ < keys_.size(); }
@@ -31,7 +31,7 @@ class Flusher {
   bool due() const { return channel_.now >= std::max(wanted_, allowed_); }
   // When the next flush is due; kNever if nothing waits for one.
   Micros next() const { return wanted_ == kNever ? kNever : std::max(wanted_, allowed_); }
-  // The keys wait until their table is due, or for a flush of everything.
+  // The keys wait until they are due, or for a flush of everything.
   void defer(std::span<const Key> keys);
 
   // Keys that were ever to be flushed, and that were.
@@ -41,6 +41,8 @@ class Flusher {
  private:
   void flush_key(Key number);
   void finish();
+  void let_wait();
+  std::size_t group_of(Key key, const Table*& hint) const;
   Clock newest_clock() const;
 
   ChannelContext& channel_;
@@ -48,9 +50,9 @@ class Flusher {
   FlushCadence cadence_;
   Micros allowed_ = 0;                      // not before, so that the network is not filled
   Micros wanted_ = kNever;                  // at the latest
-  std::vector<std::vector<Key>> deferred_;  // by table
+  std::vector<std::vector<Key>> deferred_;  // by group of the cadence
   bool any_deferred_ = false;
-  std::vector<bool> table_due_;
+  std::vector<bool> due_;  // by group
   std::vector<Key> newly_dirty_;
   // of the flush that is under way
   std::vector<Key> keys_;

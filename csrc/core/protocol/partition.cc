@@ -22,6 +22,14 @@ void Partition::request_round() {
   if (!round_requested_.exchange(true)) wake();
 }
 
+void Partition::request_round_at(Clock clock) {
+  round_at_.store(clock);
+  // A clock that advanced before it was stored has not seen it.
+  for (const auto& worker : workers_) {
+    if (worker->clock.load() >= clock) request_round();
+  }
+}
+
 void Partition::submit(std::span<KeyRequest* const> requests) {
   {
     const std::lock_guard guard(mutex_);
@@ -59,7 +67,7 @@ void Partition::submit_intent(int worker, std::vector<Key> keys, Clock start, Cl
 }
 
 void Partition::on_clock(int worker, Clock clock) {
-  if (intents.on_clock(worker, clock)) request_round();
+  if (intents.on_clock(worker, clock) || clock >= round_at_.load()) request_round();
 }
 
 void Partition::mark_dirty(LockedKey& key) {

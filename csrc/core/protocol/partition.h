@@ -32,7 +32,8 @@ class Partition {
     bool goodbye = false;
   };
 
-  Partition(const Settings& settings, const WorkerStates& workers) : intents(settings, workers) {}
+  Partition(const Settings& settings, const WorkerStates& workers)
+      : intents(settings, workers), workers_(workers) {}
 
   // --- workers, any thread ---
 
@@ -45,6 +46,8 @@ class Partition {
   void submit_goodbye();
   void on_clock(int worker, Clock clock);
   void request_round();
+  // Also when a worker's clock has come to this; of two calls the last counts.
+  void request_round_at(Clock clock);
   // Under the key's lock: the key is dirty from now on.
   void mark_dirty(LockedKey& key);
 
@@ -77,9 +80,11 @@ class Partition {
  private:
   void wake();
 
+  const WorkerStates& workers_;
   std::function<void()> waker_;
   std::atomic<bool> signalled_{false};
   std::atomic<bool> round_requested_{false};
+  std::atomic<Clock> round_at_{kForever};
   std::mutex mutex_;
   Submissions submitted_;
 };

@@ -123,6 +123,16 @@ struct Rules {
   ADAPS_RULE void add_again(LockedKey& key, const Unapplied& changes) const { merge_both(key, changes); }
   // What a key's value and changes are on the network: as its table says of its row.
   ADAPS_RULE Wire wire_of(const Table& table, Key key) const { return table.management(key).wire; }
+  // How often changes of a key are exchanged: as its table says of its row. Gives which of its managements.
+  ADAPS_RULE std::size_t cadence_of(const Table& table, Key key) const {
+    return table.management_number(key);
+  }
+  // Changes go out at most every so many clocks,
+  ADAPS_RULE bool is_due(Clock since, Clock exchange) const { return since >= exchange; }
+  // and then they do: the first clock at which any are due brings a round.
+  ADAPS_RULE Clock round_at(Clock due) const { return due; }
+  // What becomes dirty while a flush is under way waits for the next one, or it would go twice.
+  ADAPS_RULE bool may_join_flush(bool everything) const { return everything; }
   // What a lossy wire brings is decoded with the scale of the same row.
   ADAPS_RULE void decode(const Table& table, Wire wire, std::span<const float> words,
                          std::span<float> floats) const {

@@ -126,6 +126,23 @@ void validate(const TableSpec& spec, const std::vector<Range>& ranges, const std
   throw std::invalid_argument(wrong);
 }
 
+// Of a row a byte says how it is managed.
+void validate_managements(const TableSpec& spec) {
+  constexpr std::size_t kMost = 256;
+  constexpr Clock kMostClocks = Clock{1} << 32;
+  std::vector<Management> different;
+  for (const ManagedRange& range : spec.managed) {
+    const Management& one = range.management;
+    if (one.exchange < 0 || one.exchange > kMostClocks)
+      throw std::invalid_argument("table '" + spec.name + "' has exchange " + std::to_string(one.exchange) +
+                                  "; it must be 0 to " + std::to_string(kMostClocks) + " clocks");
+    if (std::find(different.begin(), different.end(), one) == different.end()) different.push_back(one);
+    if (different.size() > kMost)
+      throw std::invalid_argument("table '" + spec.name + "' has rows that are managed in more than " +
+                                  std::to_string(kMost) + " ways; give more of them the same exchange");
+  }
+}
+
 }  // namespace
 
 void validate(const TableSpec& spec) {
@@ -137,6 +154,7 @@ void validate(const TableSpec& spec) {
                                 std::to_string(kMaxKeys) + " are possible");
   validate(spec, spec.homes, "home");
   validate(spec, spec.managed, "management");
+  validate_managements(spec);
   if (const auto& sampling = spec.sampling; sampling && sampling->distribution->rows() != spec.rows)
     throw std::invalid_argument(table + std::to_string(spec.rows) + " rows and " +
                                 std::to_string(sampling->distribution->rows()) +
@@ -193,6 +211,7 @@ std::uint64_t Tables::fingerprint() const {
       const std::optional<Technique> technique = management.technique;
       hash = combine(combine(hash, end), technique ? 1 + static_cast<std::uint64_t>(*technique) : 0);
       hash = combine(hash, static_cast<std::uint64_t>(management.wire));
+      hash = combine(hash, static_cast<std::uint64_t>(management.exchange));
     }
     for (const HomeRange& home : spec.homes) hash = combine(combine(hash, home.end), home.node);
     // All fields by name, so that this does not compile if one is added and forgotten here.

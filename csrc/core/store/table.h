@@ -40,10 +40,12 @@ struct HomeRange {
   NodeId node = kHomeByHash;
 };
 
-// By which technique rows are managed, and what their values and changes are on the network.
+// By which technique rows are managed, what their values and changes are on the network, and how often
+// changes of copies are exchanged.
 struct Management {
   std::optional<Technique> technique{};  // if not given, that of the node's settings
   Wire wire = Wire::kFloat32;
+  Clock exchange = 0;  // at most every so many clocks; 0: as the row's length suggests
   bool operator==(const Management&) const = default;
 };
 
@@ -69,8 +71,8 @@ struct TableSpec {
   std::optional<SamplingSpec> sampling{};
 };
 
-// Throws std::invalid_argument naming the table and the value that is wrong: no rows, too many of them, or
-// rows too long to be stored or sent.
+// Throws std::invalid_argument naming the table and the value that is wrong: no rows, too many of them, rows
+// too long to be stored or sent, or managed in too many ways.
 void validate(const TableSpec& spec);
 
 // A table in its place among all tables of a node.
@@ -88,9 +90,9 @@ class Table {
   // Floats of a change of one row; see UpdateRule.
   std::size_t change_length() const { return change_length_; }
   std::size_t arena() const { return arena_; }
-  const Management& management(Key key) const {
-    return managements_[numbers_.empty() ? 0 : numbers_[key - first_key_]];
-  }
+  const Management& management(Key key) const { return managements_[management_number(key)]; }
+  // Which of managements() it is.
+  std::size_t management_number(Key key) const { return numbers_.empty() ? 0 : numbers_[key - first_key_]; }
   // Those that its rows have, each once.
   const std::vector<Management>& managements() const { return managements_; }
   // Whether the wire of any of its rows rounds, so that a copy is not exactly its owner's value.

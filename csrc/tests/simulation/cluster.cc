@@ -65,7 +65,7 @@ void Cluster::send_all(NodeId rank, int index) {
       network_.send(link, entry.bytes);
       ++messages_;
       ++sent(link).entries;
-      if (on_sent) on_sent(link, entry.type);
+      if (on_sent) on_sent(link, entry);
     }
     sent(link).frames.push_back(sent(link).entries);
   });

@@ -42,7 +42,7 @@ class Cluster {
   // Messages sent so far.
   std::uint64_t messages() const { return messages_; }
   // Told of every message that is sent.
-  std::function<void(const Link&, MessageType)> on_sent;
+  std::function<void(const Link&, const Entry&)> on_sent;
   // Given a log, every message and its arrival is written there.
   void set_log(std::vector<std::string>* log) { log_ = log; }
   void note(const std::string& line);

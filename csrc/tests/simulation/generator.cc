@@ -39,6 +39,7 @@ class Generator {
     draw_tables();
     draw_management();
     draw_rows();
+    draw_exchanges();
     draw_speeds();
     draw_limits();
     draw_samples();
@@ -317,6 +318,18 @@ class Generator {
         table.managed.push_back({end, management});
         before = end;
       }
+    }
+  }
+
+  // Again from numbers of its own.
+  void draw_exchanges() {
+    Random random(mix(spec_.seed) ^ 0x65786368U);
+    if (!random.chance(0.25)) return;
+    constexpr Clock kClocks[] = {0, 1, 2, 2, 3, 5};
+    const auto draw = [&] { return kClocks[random.below(std::size(kClocks))]; };
+    for (TableSpec& table : spec_.tables) {
+      table.management.exchange = draw();
+      for (ManagedRange& range : table.managed) range.management.exchange = draw();
     }
   }
 

@@ -309,6 +309,20 @@ struct wire_of_row_before : Rules {
     return Rules::wire_of(table, row_before(table, key));
   }
 };
+struct exchange_of_row_before : Rules {
+  std::size_t cadence_of(const Table& table, Key key) const override {
+    return Rules::cadence_of(table, row_before(table, key));
+  }
+};
+struct exchange_ignored : Rules {
+  bool is_due(Clock, Clock) const override { return true; }
+};
+struct exchange_overdue : Rules {
+  Clock round_at(Clock) const override { return kForever; }
+};
+struct exchange_joins_flush : Rules {
+  bool may_join_flush(bool) const override { return true; }
+};
 struct rests_as_first_row : Rules {
   bool may_have_rests(const Table& table) const override { return rounds(table, table.first_key()); }
 };

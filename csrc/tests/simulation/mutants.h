@@ -75,6 +75,10 @@ namespace adaps {
   X(rest_lost_at_drop, "a replica that is given up takes the rest of a change with it")     \
   X(rest_lost_at_checkpoint, "a checkpoint is taken without the rests of changes")          \
   X(scale_of_neighbour, "a row is decoded with the scale of the one before it")             \
+  X(exchange_of_row_before, "changes are exchanged as often as those of the row before")    \
+  X(exchange_ignored, "changes go with every round, however many clocks they should wait")  \
+  X(exchange_overdue, "a stale bound: changes that a clock makes due are not sent")         \
+  X(exchange_joins_flush, "a key goes twice with a flush that is under way")                \
   X(owns_a_rounded_copy, "a holder becomes owner of what a lossy wire brought")
 
 enum class Mutant : std::uint8_t {

@@ -14,8 +14,9 @@ constexpr std::uint64_t kWorlds = 5000;
 // Those that take a coincidence of many events; schedules_test.cc has a schedule for each. And those that
 // take a checkpoint: see snapshots_test.cc.
 constexpr Mutant kByScheduleOnly[] = {
-    Mutant::no_rc_check,     Mutant::absorb_no_bump,          Mutant::news_unordered,
-    Mutant::echo_in_between, Mutant::rest_lost_at_checkpoint, Mutant::rests_as_first_row};
+    Mutant::no_rc_check,         Mutant::absorb_no_bump,          Mutant::news_unordered,
+    Mutant::echo_in_between,     Mutant::rest_lost_at_checkpoint, Mutant::rests_as_first_row,
+    Mutant::exchange_joins_flush};
 
 bool left_out(Mutant mutant) {
   return std::find(std::begin(kByScheduleOnly), std::end(kByScheduleOnly), mutant) !=

@@ -9,7 +9,9 @@ namespace adaps::simulation {
 
 namespace {
 
-WorldSpec scenario_spec(NodeId nodes, RuleKind rule) {
+constexpr std::size_t kKeys = 3;
+
+WorldSpec scenario_spec(NodeId nodes, RuleKind rule, Clock exchange) {
   WorldSpec spec;
   spec.seed = 1;
   spec.settings.nodes = nodes;
@@ -21,10 +23,11 @@ WorldSpec scenario_spec(NodeId nodes, RuleKind rule) {
   table.rows = 64;
   table.length = content_length(kPushesPerFloat);
   table.rule.kind = rule;
+  table.management.exchange = exchange;
   spec.rough = rule != RuleKind::kSgd;
   if (spec.rough) table.length = 8;  // so long that a gradient is sent itself
   spec.tables.push_back(table);
-  for (Key key = 0; spec.keys.size() < 2; ++key) {
+  for (Key key = 0; spec.keys.size() < kKeys; ++key) {
     if (Directory(nodes, 1).home(key) == 0) spec.keys.push_back(key);
   }
   spec.programs.resize(nodes);
@@ -37,7 +40,8 @@ WorldSpec scenario_spec(NodeId nodes, RuleKind rule) {
 
 }  // namespace
 
-Scenario::Scenario(NodeId nodes, RuleKind rule) : spec_(scenario_spec(nodes, rule)), world_(spec_, &log_) {}
+Scenario::Scenario(NodeId nodes, RuleKind rule, Clock exchange)
+    : spec_(scenario_spec(nodes, rule, exchange)), world_(spec_, &log_) {}
 
 void Scenario::call(NodeId node, CallKind kind, std::vector<std::uint32_t> keys) {
   const auto submitted = world_.history().size();

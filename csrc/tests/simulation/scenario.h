@@ -1,4 +1,4 @@
-// Worlds that are scheduled by hand: one key or two, one worker per node, slices of one key, and every
+// Worlds that are scheduled by hand: one key or a few, one worker per node, slices of one key, and every
 // delivery is asked for.
 #pragma once
 
@@ -15,8 +15,8 @@ namespace adaps::simulation {
 
 class Scenario {
  public:
-  // Node 0 is the home of both keys. With another rule than plain SGD the world is rough.
-  explicit Scenario(NodeId nodes, RuleKind rule = RuleKind::kSgd);
+  // Node 0 is the home of all keys. With another rule than plain SGD the world is rough.
+  explicit Scenario(NodeId nodes, RuleKind rule = RuleKind::kSgd, Clock exchange = 0);
 
   // All calls are asynchronous.
   void pull(NodeId node, std::uint32_t key = 0) { call(node, CallKind::kPull, {key}); }

@@ -183,17 +183,31 @@ void gradient_and_refresh_cross(Scenario& s) {
   s.deliver_all();
 }
 
+// The owner's flush is under way, its first key already sent, when that key changes again.
+void dirty_again_while_flushed(Scenario& world) {
+  for (NodeId node = 0; node < 3; ++node) {
+    for (std::uint32_t key = 0; key < 3; ++key) world.intent(node, key);
+    world.deliver_all();
+  }
+  world.end_intent(0);  // with two holders it stays the owner
+  for (std::uint32_t key = 0; key < 3; ++key) world.push(0, key);
+  world.flush(0);  // two slices
+  world.push(0, 0);
+  world.flush(0);
+  world.deliver_all();
+}
+
 template <typename Schedule>
 void expect_caught(Schedule schedule, Mutant mutant, NodeId nodes, const char* promise,
-                   RuleKind rule = RuleKind::kSgd) {
+                   RuleKind rule = RuleKind::kSgd, Clock exchange = 0) {
   {
-    Scenario right(nodes, rule);
+    Scenario right(nodes, rule, exchange);
     schedule(right);
     right.finish();
   }
   select_mutant(mutant);
   std::string caught = "nothing";
-  Scenario wrong(nodes, rule);
+  Scenario wrong(nodes, rule, exchange);
   try {
     schedule(wrong);
     wrong.finish();
@@ -241,4 +255,8 @@ TEST(a_gradient_is_exact_only_on_top_of_what_the_owner_has) {
 
 TEST(a_wait_sync_does_not_share_a_mark_that_was_sent) {
   expect_caught(two_syncs, Mutant::mark_shared, 3, "wait_sync");
+}
+
+TEST(a_key_goes_once_with_a_flush_that_is_under_way) {
+  expect_caught(dirty_again_while_flushed, Mutant::exchange_joins_flush, 3, "exchange", RuleKind::kSgd, 1);
 }

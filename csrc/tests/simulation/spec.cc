@@ -1,6 +1,9 @@
 #include "simulation/spec.h"
 
+#include <algorithm>
 #include <sstream>
+
+#include "simulation/text.h"
 
 namespace adaps::simulation {
 
@@ -60,6 +63,7 @@ std::string describe(const Management& management) {
   std::string text;
   if (management.technique) text += std::string(" by ") + name_of(*management.technique);
   if (management.wire != Wire::kFloat32) text += std::string(" as ") + name_of(management.wire);
+  if (management.exchange != 0) text += joined(" every ", management.exchange, " clocks");
   return text;
 }
 
@@ -70,6 +74,17 @@ Technique technique_of(const WorldSpec& spec, Key key) {
 }
 
 Wire wire_of(const WorldSpec& spec, Key key) { return management_of(spec, key).wire; }
+
+Clock exchange_of(const WorldSpec& spec, Key key) { return management_of(spec, key).exchange; }
+
+Clock longest_exchange(const WorldSpec& spec) {
+  Clock longest = 0;
+  for (const TableSpec& table : spec.tables) {
+    if (table.managed.empty()) longest = std::max(longest, table.management.exchange);
+    for (const ManagedRange& range : table.managed) longest = std::max(longest, range.management.exchange);
+  }
+  return longest;
+}
 
 NodeId home_of(const WorldSpec& spec, Key key) {
   const NodeId by_hash = Directory(spec.settings.nodes, spec.settings.channels).home(key);

@@ -86,6 +86,9 @@ struct WorldSpec {
 // As the specification says it, without asking a node.
 Technique technique_of(const WorldSpec& spec, Key key);
 Wire wire_of(const WorldSpec& spec, Key key);
+// Clocks between two exchanges of the key, at least; 0: nothing is said.
+Clock exchange_of(const WorldSpec& spec, Key key);
+Clock longest_exchange(const WorldSpec& spec);
 NodeId home_of(const WorldSpec& spec, Key key);
 
 const char* name_of(CallKind kind);

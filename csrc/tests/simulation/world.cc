@@ -31,8 +31,12 @@ World::World(const WorldSpec& spec, std::vector<std::string>* log)
       network.set_traits(from, to, spec.links[static_cast<std::size_t>(from) * cluster_.nodes() + to]);
     }
   }
-  if (spec.freeze_probability > 0.0) {
-    cluster_.on_sent = [this](const Link& link, MessageType type) { freeze_after(link, type); };
+  const bool checks_exchanges = longest_exchange(spec) > 0;
+  if (spec.freeze_probability > 0.0 || checks_exchanges) {
+    cluster_.on_sent = [this, checks_exchanges](const Link& link, const Entry& entry) {
+      if (checks_exchanges) check_exchange(link, entry);
+      if (spec_.freeze_probability > 0.0) freeze_after(link, entry.type);
+    };
   }
   for (NodeId node = 0; node < cluster_.nodes(); ++node) {
     for (int channel = 0; channel < cluster_.channels(); ++channel) {
@@ -116,7 +120,11 @@ void World::extend_intent(const Intent& intent, Clock length) {
 
 void World::end_all_intents() {
   constexpr Clock kBeyond = 1000;
-  for (const auto& caller : callers_) advance_clock(*caller, kBeyond);
+  advance_clocks(kBeyond);
+}
+
+void World::advance_clocks(Clock by) {
+  for (const auto& caller : callers_) advance_clock(*caller, by);
 }
 
 void World::collect(NodeId node) {
@@ -130,6 +138,7 @@ void World::collect(NodeId node) {
         continue;
       }
       complete(caller, pending);
+      if (pending.operation.kind == OperationKind::kSync) exchanged_.clear();
       if (caller.waits_for == &pending) caller.waits_for = nullptr;
       // Freed at once: what still touches it is a bug that AddressSanitizer sees.
       caller.pending.erase(caller.pending.begin() + static_cast<std::ptrdiff_t>(p));
@@ -150,6 +159,40 @@ void World::wake_later(NodeId node, int channel) {
   cluster_.network().set_timer(
       cluster_.tick_timer(node, channel),
       cluster_.network().now() + static_cast<Micros>(random_.exponential(spec_.tick[node])));
+}
+
+// Changes of a key go out at most every so many clocks of their sender, unless somebody waits for them: in a
+// wait_sync, of anybody; a holder that is to be answered; a set behind them. A refresh that the network held
+// back goes when it can.
+void World::check_exchange(const Link& link, const Entry& entry) {
+  const bool refresh = entry.type == MessageType::kRefresh;
+  if (entry.type != MessageType::kDelta && (!refresh || spec_.backlog)) return;
+  const Clock exchange = exchange_of(spec_, entry.key);
+  if (exchange == 0 || any_sync() || calls_with(refresh ? link.to : link.from, entry.key)) return;
+  Clock now = 0;
+  for (int worker = 0; worker < spec_.settings.workers; ++worker)
+    now = std::max(now, clock(link.from, worker));
+  const auto [before, first] = exchanged_.try_emplace({link.from, link.to, entry.key, entry.type}, now);
+  if (!first && now - before->second < exchange) {
+    throw Violation("exchange: key ", entry.key, " after ", now - before->second, " clocks, not ", exchange);
+  }
+  before->second = now;
+}
+
+bool World::any_sync() const {
+  return std::any_of(callers_.begin(), callers_.end(), [](const auto& caller) {
+    return std::any_of(caller->pending.begin(), caller->pending.end(),
+                       [](const auto& pending) { return pending->operation.kind == OperationKind::kSync; });
+  });
+}
+
+bool World::calls_with(NodeId node, Key key) const {
+  return std::any_of(callers_.begin(), callers_.end(), [&](const auto& caller) {
+    return caller->node == node &&
+           std::any_of(caller->pending.begin(), caller->pending.end(), [&](const auto& pending) {
+             return std::find(pending->keys.begin(), pending->keys.end(), key) != pending->keys.end();
+           });
+  });
 }
 
 void World::freeze_after(const Link& link, MessageType type) {

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "common/random.h"
@@ -38,6 +40,7 @@ class World {
   void settle(NodeId node);
   // All workers' clocks go beyond all intents.
   void end_all_intents();
+  void advance_clocks(Clock by);
 
   const WorldSpec& spec() const { return spec_; }
   Cluster& cluster() { return cluster_; }
@@ -113,6 +116,9 @@ class World {
   void continue_later(Caller& caller);
   void wake_later(NodeId node, int channel);
   void freeze_after(const Link& link, MessageType type);
+  void check_exchange(const Link& link, const Entry& entry);
+  bool calls_with(NodeId node, Key key) const;
+  bool any_sync() const;
 
   const WorldSpec& spec_;
   std::vector<std::string>* const log_;
@@ -130,6 +136,8 @@ class World {
     std::vector<int> owners;  // by key
   };
   std::vector<Snapshot> snapshots_;
+  // The sender's clock when a change of a key last went, by sender, receiver, key and type.
+  std::map<std::tuple<NodeId, NodeId, Key, MessageType>, Clock> exchanged_;
   Step step_ = 0;
   Step step_limit_ = 0;
 };
