@@ -171,7 +171,8 @@ def local_share(
 ) -> float | None:
     """The share of a rule's accesses to a parameter that a node is expected to serve itself.
 
-    With equal workers everywhere, one in `nodes` accesses finds a row that stays where it is at home. Copies
+    With equal workers everywhere, one in `nodes` accesses finds a row that stays where it is at home, unless
+    some rows were chosen for a node, as `placed` does: how often that node reads them nobody counts. Copies
     are local, where intent comes in time. A row that moves is at one of those who want it at the same time:
     if each of the others wants it with probability q, at the one that asks with probability
     (1 - (1 - q)^n) / (n q), for which access counts are needed.
@@ -179,13 +180,13 @@ def local_share(
     Returns
     -------
     float or None
-        From 0 to 1; None if it cannot be said without access counts.
+        From 0 to 1; None if it cannot be said, or not without access counts.
     """
     technique = policy.rules[rule - 1].technique
     if nodes == 1 or technique in ("full_replication", "allreduce", "replication", "adaptive"):
         return 1.0
     if technique == "static":
-        return 1.0 / nodes
+        return None if _chosen_for_a_node(policy, rule) else 1.0 / nodes
     if parameter.kind == "dense":
         return 1.0 / nodes  # every step of every worker wants it
     counts = catalogue.accesses.get(parameter.name)
@@ -195,6 +196,17 @@ def local_share(
     alone = wanted.clip(1e-12, 1.0)
     local = (1.0 - (1.0 - alone) ** nodes) / (nodes * alone)
     return float((local * counts).sum() / counts.sum())
+
+
+def _chosen_for_a_node(policy: Policy, rule: int) -> bool:
+    """Whether a rule puts some rows of a table, not all, on a node, or rows where such rows are."""
+    found = policy.rules[rule - 1]
+    if found.home.table is None:
+        return found.rows is not None and found.home.node is not None
+    return any(
+        one.parameters == found.home.table and one.rows is not None and one.home.node is not None
+        for one in policy.rules
+    )
 
 
 def _of_ranges(bounds: list[int], ranges: tuple[tuple[int, int], ...]) -> list[float]:

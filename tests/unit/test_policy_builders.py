@@ -296,6 +296,17 @@ def test_local_shares() -> None:
     assert local_share(policy, 2, dense, MEASURED, 4) == 0.25
     assert local_share(policy, 3, deep, MEASURED, 4) == 1
     assert local_share(policy, 1, wide, MEASURED, 1) == 1
+    placed = [
+        Rule("deep.weight", RowSelection(ranges=((0, 4),)), "static", Home("node", node=1)),
+        Rule("deep.weight", technique="static", home=Home("node", node=0)),
+        Rule("wide.weight", technique="static", home=Home("with", table="deep.weight")),
+        Rule("*", technique="static"),
+    ]
+    shares = [
+        local_share(Policy("b", placed), rule, one, MEASURED, 4)
+        for rule, one in ((1, deep), (2, deep), (3, wide), (4, dense))
+    ]
+    assert shares == [None, 0.25, None, 0.25]
     # four rows that every batch of both nodes reads, and 96 that nearly no other does
     share = local_share(policy, 2, deep, MEASURED, 2)
     assert share == pytest.approx((20000 * 0.5 + 96 * (1 - 0.5 * 20 / 5000)) / 20096, abs=1e-4)
