@@ -184,17 +184,17 @@ void gradient_and_refresh_cross(Scenario& s) {
 }
 
 // The owner's flush is under way, its first key already sent, when that key changes again.
-void dirty_again_while_flushed(Scenario& world) {
+void dirty_again_while_flushed(Scenario& s) {
   for (NodeId node = 0; node < 3; ++node) {
-    for (std::uint32_t key = 0; key < 3; ++key) world.intent(node, key);
-    world.deliver_all();
+    for (std::uint32_t key = 0; key < 3; ++key) s.intent(node, key);
+    s.deliver_all();
   }
-  world.end_intent(0);  // with two holders it stays the owner
-  for (std::uint32_t key = 0; key < 3; ++key) world.push(0, key);
-  world.flush(0);  // two slices
-  world.push(0, 0);
-  world.flush(0);
-  world.deliver_all();
+  s.end_intent(0);  // with two holders it stays the owner
+  for (std::uint32_t key = 0; key < 3; ++key) s.push(0, key);
+  s.flush(0);  // two slices
+  s.push(0, 0);
+  s.flush(0);
+  s.deliver_all();
 }
 
 template <typename Schedule>
