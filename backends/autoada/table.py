@@ -19,6 +19,8 @@ Read = tuple[str, Tensor | None]
 Given = tuple[Tensor, Tensor, int | None]
 """Keys, their gradients, in host memory once they have arrived there, and a key whose gradients are none."""
 CHUNK_FLOATS = 1 << 22
+FEW_ROWS = 1 << 16
+"""Keys of all rows of a table with at most so many are kept."""
 AWAITED = 16
 """Pulls between two searches for those to which no backward pass leads any more."""
 
@@ -116,6 +118,7 @@ class RemoteTable:
         self._leaf: PulledRows | None = None
         self._whole: Tensor | None = None
         self._whole_noted = False
+        self._all_keys: Tensor | None = None
         self.noting = True
         self._awaited: list[PulledRows] = []  # rows that a backward pass may still give a gradient
         self._most_awaited = AWAITED
@@ -141,7 +144,12 @@ class RemoteTable:
     @property
     def all_keys(self) -> Tensor:
         """Those of all rows."""
-        return self.keys(torch.arange(self.shape[0]))
+        if self._all_keys is not None:
+            return self._all_keys
+        keys = self.keys(torch.arange(self.shape[0]))
+        if self.shape[0] <= FEW_ROWS:  # making them takes longer than reading the rows
+            self._all_keys = keys
+        return keys
 
     def prepare_sample(self, n: int, steps: int) -> int:
         """Have the server prepare a sample of `n` rows for the step after so many."""

@@ -375,6 +375,45 @@ def test_what_was_read_may_be_changed_in_place(make: Any) -> None:
     model.close()
 
 
+class Thrice(nn.Module):
+    """Reads a table three times, and as a whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = nn.Embedding(20, 3)
+
+    def forward(self, ids: Tensor) -> Any:
+        first, second, third = self.items(ids), self.items(ids.flip(0)), self.items(ids * 3 % 20)
+        return (first * second.sin() + third.cos()).sum() + self.items.weight.square().mean()
+
+
+def test_several_reads_of_a_table_round_as_in_plain_pytorch() -> None:
+    torch.manual_seed(0)
+    plain = Thrice()
+    wrapped = copy.deepcopy(plain)
+    plain_optimizer, optimizer = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (plain, wrapped))
+    model = autoada.AdaModel(wrapped, optimizer)
+    for step in range(5):
+        ids = torch.randint(0, 20, (30, 5), generator=torch.Generator().manual_seed(step))
+        for each, by in ((plain, plain_optimizer), (model, optimizer)):
+            each(ids).backward()
+            by.step()
+            by.zero_grad()
+        assert torch.equal(model.state_dict()["items.weight"], plain.items.weight)
+    model.close()
+
+
+def test_rows_have_their_own_dtype_whatever_new_tensors_have_by_default() -> None:
+    plain = nn.Embedding(6, 3)
+    model = autoada.AdaModel(plain, torch.optim.SGD(plain.parameters(), lr=0.1))
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert model(torch.tensor([2, 4])).dtype is torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+    model.close()
+
+
 def test_rows_of_calls_without_a_backward_pass_are_not_kept() -> None:
     plain = nn.Embedding(6, 3)
     model = autoada.AdaModel(plain, torch.optim.SGD(plain.parameters(), lr=0.1))
