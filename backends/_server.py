@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import adaps
 import autoada
+from adabench.backends._faults import fault_of
 from adabench.backends._measure import server_calls
 from adabench.backends._served import served
 from adabench.backends._simulate import simulate
@@ -77,6 +78,7 @@ class ServerSession:
         self.options = options
         self.model = autoada.AdaModel(model, optimizer, node=cluster.share(make), worker=cluster.worker)
         self.server = self.model.worker
+        self._fault = fault_of(options, cluster, self.model)
         own = self.model.lookaheads
         self.lookahead = max([options.lookahead, *own.values()])
         """Batches to fetch ahead of their use."""
@@ -105,6 +107,8 @@ class ServerSession:
     def step(self, loss: Tensor) -> None:
         self._optimizer.zero_grad()
         loss.backward()
+        if self._fault is not None:
+            self._fault.spoil()
         self._optimizer.step()
 
     def announce(self, batch: Any, clock: int) -> None:

@@ -8,6 +8,7 @@ The loop is the same for every pair of backend and use case::
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -65,6 +66,14 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     inits : int
         How many initial weights the nodes try together for some steps before the training, which begins with
         the best of them (`autoada.select_initialization`); 1 for those of the run's seed.
+    fault : str
+        What is wrong with the gradients of some workers in every step: nothing; `flip`, times minus the
+        severity; `scale`, times the severity; `noise`, normal noise of the severity times their root mean
+        square is added; `stale`, they are those of as many steps ago; `nan`, they are no numbers.
+    faulty : str
+        Which workers these are: their numbers among all workers, such as 0+3.
+    severity : float
+        Of the fault.
     """
 
     lookahead: int = 20
@@ -73,8 +82,24 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     channels: int = 1
     sampling: Literal["loader"] | SamplingScheme = "loader"
     inits: int = 1
+    fault: Literal["none", "flip", "scale", "noise", "stale", "nan"] = "none"
+    faulty: str = ""
+    severity: float = 10.0
+
+    @property
+    def faulty_workers(self) -> frozenset[int]:
+        """The numbers that `faulty` names."""
+        return frozenset(map(int, self.faulty.split("+"))) if self.faulty else frozenset()
 
     def __post_init__(self) -> None:
+        if self.faulty and not all(part.isascii() and part.isdigit() for part in self.faulty.split("+")):
+            raise ValueError(f"faulty is {self.faulty}: it must be numbers of workers, such as 0+3")
+        if self.fault != "none" and not self.faulty:
+            raise ValueError(f"fault is {self.fault}: say faulty=0+3, or which workers else are wrong")
+        if not 0 < self.severity < math.inf:
+            raise ValueError(f"severity is {self.severity:g}: it must be a number above 0")
+        if self.fault == "stale" and self.severity % 1:
+            raise ValueError(f"severity is {self.severity:g}: with fault=stale it must be a number of steps")
         if self.inits < 1:
             raise ValueError(f"inits is {self.inits}: it must be 1 or more")
 

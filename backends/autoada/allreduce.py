@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import atexit
-import ctypes
 import logging
 import threading
-import time
 import weakref
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +14,7 @@ from torch import Tensor, nn
 
 import adaps
 from autoada.dense import gradient_of
+from autoada.group import Group
 from autoada.layout import AllReducedLayout
 from autoada.shared import SteppedParameters
 from autoada.transfer import Transfer
@@ -25,8 +23,6 @@ _log = logging.getLogger("autoada")
 FIRST_BUCKET = 1 << 20
 BUCKET = 25 << 20
 """Bytes of gradients that are sent together, as in DistributedDataParallel: few at first, to begin early."""
-LOOK = timedelta(seconds=0.5)
-"""How long to wait for gradients between two looks at whether all nodes are alive."""
 FLAGS = 2
 """Numbers behind the last bucket: how many nodes step, and how many have changed what they had sent."""
 
@@ -67,7 +63,7 @@ class AllReducedParameters(SteppedParameters):
         self.bytes_sent = 0.0
         """By a ring: of every byte of gradients 2 (n - 1) / n, for n nodes."""
         self._node = node
-        self._group: Any = None
+        self._group: Group | None = None
         self._trained = [parameter for parameter in self._parameters if parameter.requires_grad]
         self._buckets = _buckets_of(self._trained, weight)
         self._launched = 0
@@ -87,7 +83,7 @@ class AllReducedParameters(SteppedParameters):
         self._wait()
         for parameter in filter(torch.numel, self._parameters):
             value = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-            self._await(self._group.broadcast(value, 0))
+            self._group.wait(self._group.begin.broadcast(value, 0))
             with torch.no_grad():
                 parameter.copy_(value.view(parameter.dtype).view(parameter.shape))
 
@@ -157,49 +153,22 @@ class AllReducedParameters(SteppedParameters):
             self._launch(bucket)
 
     def _launch(self, bucket: _Bucket) -> None:
+        assert self._group is not None
         bucket.sums.copy_(bucket.given)
-        bucket.work = self._group.allreduce([bucket.sums])
+        bucket.work = self._group.begin.allreduce([bucket.sums])
         nodes = self._node.world_size
         self.bytes_sent += 2 * (nodes - 1) / nodes * bucket.sums.nbytes
         self._launched += 1
 
     def _wait(self) -> _Said:
+        assert self._group is not None
         for bucket in self._buckets:
-            self._await(bucket.work)
+            self._group.wait(bucket.work)
             bucket.work = None
             bucket.ready.clear()
         self._launched = 0
         steps, changed = self._buckets[-1].sums[-FLAGS:].tolist()
         return _Said(steps > 0, changed > 0)
-
-    def _await(self, work: Any) -> None:
-        """Wait for something that all nodes do, unless one is lost."""
-        deadline = time.monotonic() + self._node.stall_timeout
-        while True:
-            ended = work.is_completed()
-            try:
-                work.wait(LOOK)
-            except RuntimeError as error:
-                if ended:  # and not just not yet
-                    raise self._failed(str(error).partition("\n")[0]) from error
-            else:
-                return
-            self._node.check()
-            if time.monotonic() >= deadline:
-                raise self._failed(f"another node did not come within {self._node.stall_timeout:g} s")
-
-    def _failed(self, reason: str) -> Exception:
-        """What to raise: the server knows soon which node is lost, if one is."""
-        deadline = time.monotonic() + self._node.peer_timeout + 1
-        while time.monotonic() < deadline:
-            try:
-                self._node.check()
-            except adaps.PeerLost as lost:
-                return lost
-            time.sleep(0.02)
-        return adaps.AdapsError(
-            f"gradients were not all-reduced: {reason}; a node that ends before others has to close its model"
-        )
 
     def _check_frozen(self) -> None:
         known = {id(parameter) for parameter in self._trained}
@@ -212,7 +181,8 @@ class AllReducedParameters(SteppedParameters):
 
     def _release(self) -> None:
         group, self._group = self._group, None
-        ctypes.pythonapi.Py_DecRef(ctypes.py_object(group))
+        assert group is not None
+        group.release()
 
 
 class _Said(NamedTuple):
@@ -334,20 +304,10 @@ _made: weakref.WeakKeyDictionary[adaps.Node, int] = weakref.WeakKeyDictionary()
 """Groups of each node, which all nodes make in the same order."""
 
 
-def _group_of(node: adaps.Node) -> Any:
-    """A gloo group of all nodes, apart from any that the user has."""
-    from torch.distributed import ProcessGroupGloo  # not every build of PyTorch has it
-
+def _group_of(node: adaps.Node) -> Group:
+    """A group of all nodes."""
     made = _made[node] = _made.get(node, 0) + 1
-    store, host = node.meeting_place(f"allreduce/{made}")
-    kind: Any = ProcessGroupGloo
-    options = kind._Options()  # there is no other way to say at which address
-    options._devices = [kind.create_device(hostname=host)]
-    options._timeout = timedelta(seconds=node.stall_timeout)
-    group = kind(store, node.rank, node.world_size, options)
-    # Its destructor waits for all that was begun, also for a node that is lost: only who left may run it.
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
-    return group
+    return Group(node, f"allreduce/{made}", node.rank, node.world_size, "all-reduced")
 
 
 def _leave_idle(reference: weakref.ref[AllReducedParameters]) -> None:

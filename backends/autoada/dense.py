@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import adaps
 from autoada.layout import DenseLayout
+from autoada.meeting import Combined, Gradients
 from autoada.transfer import Transfer
 
 
@@ -174,6 +175,20 @@ class DenseParameters:
         if self._pushed is not None:
             self._worker.push_gradients(*self._pushed)
             self._pushed = None
+            self._behind = True
+
+    def given(self) -> Gradients:
+        """What was collected and has arrived in host memory."""
+        if self._pushed is None:
+            return Gradients(self.keys[:0], torch.empty(0, self._values.shape[1]))
+        return Gradients(*self._pushed)
+
+    def put(self, combined: Combined) -> None:
+        """Hand over this worker's part of what the gradients of all were combined to."""
+        self._pushed = None
+        if combined.anywhere:
+            for step in combined.steps:
+                self._worker.push_gradients(*step)
             self._behind = True
 
     def follow_step(self) -> None:

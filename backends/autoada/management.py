@@ -15,7 +15,7 @@ import adaps
 import adaps.node
 import adaps.rendezvous
 from adaps.optimizers import Optimizer
-from adaps.policy import Catalogue, Home, Managed, PolicyError, RowSelection, Rule
+from adaps.policy import Aggregation, Catalogue, Home, Managed, PolicyError, RowSelection, Rule
 from adaps.policy.executed import refuse_unexecuted
 from adaps.policy.fields import toml_numbers
 from autoada.adoption import optimizers_of
@@ -39,12 +39,20 @@ class Training:
         Qualified names of dense parameters whose gradients are all-reduced.
     shares : tuple of float
         Each node's part of the samples of a step; empty if they are equal.
+    aggregation : adaps.policy.Aggregation
+        What a step of all workers together makes of their gradients.
     """
 
     every: int = 0
     lookaheads: Mapping[str, int] = field(default_factory=dict)
     allreduced: frozenset[str] = frozenset()
     shares: tuple[float, ...] = ()
+    aggregation: Aggregation = field(default_factory=Aggregation)
+
+    @property
+    def is_robust(self) -> bool:
+        """Whether gradients are combined otherwise than by their mean."""
+        return self.aggregation != Aggregation()
 
     def weight(self, rank: int) -> float:
         """What a gradient of a node's workers counts, so that every sample counts alike; 1 in the mean."""
@@ -54,6 +62,7 @@ class Training:
         """What every node has to have alike, by what it is called."""
         return {
             **({"every": str(self.every)} if self.every else {}),
+            **({"aggregation": self.aggregation.text()} if self.is_robust else {}),
             **{f"lookahead of {name}": str(ahead) for name, ahead in self.lookaheads.items()},
             **{f"technique of {name}": "allreduce" for name in sorted(self.allreduced)},
             **({"shares of the data": toml_numbers(self.shares)} if self.shares else {}),
@@ -115,7 +124,7 @@ def check_policy(
     **options: Any,
 ) -> None:
     """Raise PolicyError for what `create_node` would refuse, with these options on so many nodes."""
-    _check_allreduce(plan_of(model, optimizers_of(model, optimizer), None, policy, nodes), options)
+    _check(plan_of(model, optimizers_of(model, optimizer), None, policy, nodes), options)
 
 
 def plan_of(
@@ -151,14 +160,21 @@ def plan_of(
         {name: rule.lookahead for name, rule in first_rules.items() if rule.lookahead is not None},
         frozenset(name for name, rule in first_rules.items() if rule.technique == "allreduce"),
         policy.data.numbers,
+        policy.synchronization.aggregation,
     )
     layout = layout_of(model, optimizer, tables, training.allreduced)
+    if training.is_robust and layout.shared:
+        raise PolicyError(
+            f"{policy.source}: aggregation {training.aggregation.rule!r} is not executed for "
+            f"{layout.shared[0].names[0]}, whose own optimizer steps with gradients that the server adds up; "
+            "give it technique 'allreduce'"
+        )
     return Plan(layout, _server_policy(layout, policy, managed, nodes), training, nodes)
 
 
 def open_node(plan: Plan, **options: Any) -> adaps.Node:
     """The node for a model that is trained so, with further arguments of `adaps.Node`."""
-    _check_allreduce(plan, options)
+    _check(plan, options)
     node = adaps.Node(
         plan.layout.server_tables(), policy=plan.managed, agreement=plan.training.agreement(), **options
     )
@@ -197,10 +213,20 @@ def _catalogue(model: nn.Module, layout: Layout) -> Catalogue:
     return Catalogue.of_shapes(shapes, layout.tables)
 
 
+def _check(plan: Plan, options: Mapping[str, Any]) -> None:
+    """Raise PolicyError where gradients cannot meet as the policy says with these workers and links."""
+    aggregation = plan.training.aggregation
+    try:
+        aggregation.check(plan.nodes * options.get("workers", 1))
+    except PolicyError as error:
+        raise PolicyError(f"[synchronization]: {error}") from error
+    if plan.training.allreduced:
+        _check_allreduce(plan, options)
+    elif plan.training.is_robust:
+        _check_links(f"aggregation {aggregation.rule!r}", "give aggregation 'mean'", plan, options)
+
+
 def _check_allreduce(plan: Plan, options: Mapping[str, Any]) -> None:
-    """Raise PolicyError where gradients cannot be all-reduced as the options say of links."""
-    if not plan.training.allreduced:
-        return
     what = f"technique 'allreduce' of {min(plan.training.allreduced)}"
     if not plan.layout.server_tables():
         raise PolicyError(
@@ -209,16 +235,21 @@ def _check_allreduce(plan: Plan, options: Mapping[str, Any]) -> None:
         )
     if options.get("workers", 1) != 1:
         raise PolicyError(f"{what} takes one worker per node, not {options['workers']}: start more nodes")
+    _check_links(what, "give another technique", plan, options)
+
+
+def _check_links(what: str, instead: str, plan: Plan, options: Mapping[str, Any]) -> None:
+    """Refuse what the server does to its links and cannot do to gloo's."""
     if plan.nodes == 1:
         return
     network = options.get("network") or os.environ.get("ADAPS_NETWORK", "loopback")
     if network != "loopback":
         raise PolicyError(
-            f"{what} has sockets of its own, which the network {network!r} does not slow down: give another "
-            "technique, or imitate the network between network namespaces"
+            f"{what} has sockets of its own, which the network {network!r} does not slow down: {instead}, or "
+            "imitate the network between network namespaces"
         )
     if adaps.node.wants_frame_mac(options.get("frame_mac")):
-        raise PolicyError(f"{what} has sockets of its own, whose frames have no MAC; give another technique")
+        raise PolicyError(f"{what} has sockets of its own, whose frames have no MAC; {instead}")
 
 
 def _rules_of_blocks(

@@ -9,16 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from autoada.allreduce import AllReducedParameters
+from autoada.combined import CombinedParameters
 from autoada.dense import DenseParameters
 from autoada.layout import Layout
 from autoada.management import Training
+from autoada.meeting import Meeting
 from autoada.schedules import Schedules
 from autoada.shared import SharedParameters, SteppedParameters
 from autoada.steps import Member
 from autoada.table import Read, RemoteTable
 from autoada.transfer import Transfer
 
-Part = RemoteTable | DenseParameters | SharedParameters | AllReducedParameters
+Part = RemoteTable | DenseParameters | SharedParameters | AllReducedParameters | CombinedParameters
 FOREVER = 2**40
 """A clock that no training reaches."""
 
@@ -28,7 +30,9 @@ class Owned:
     """What one optimizer changes, in the order in which it is handed over."""
 
     tables: list[RemoteTable] = field(default_factory=list)
-    others: list[DenseParameters | SharedParameters | AllReducedParameters] = field(default_factory=list)
+    others: list[DenseParameters | SharedParameters | AllReducedParameters | CombinedParameters] = field(
+        default_factory=list
+    )
 
     def add(self, part: Part) -> None:
         """This, too."""
@@ -133,16 +137,26 @@ class Parts:
             )
             for each in layout.shared
         ]
-        self._allreduced = [
-            AllReducedParameters(each, parameters, node, transfer, training.weight(node.rank))
-            for each in layout.allreduced
-        ]
-        self.stepped: list[SteppedParameters] = [*shared, *self._allreduced]
+        self._meeting: Meeting | None = None
+        allreduced: list[AllReducedParameters | CombinedParameters] = []
+        if training.is_robust and not alone:
+            most = len(self.tables) + len(self.dense) + len(layout.allreduced)
+            self._meeting = meeting = Meeting(node, member.number, training.aggregation, most)
+            allreduced += [
+                CombinedParameters(each, parameters, meeting, transfer) for each in layout.allreduced
+            ]
+        else:
+            weight = training.weight(node.rank)
+            allreduced += [
+                AllReducedParameters(each, parameters, node, transfer, weight) for each in layout.allreduced
+            ]
+        self._allreduced = [each for each in allreduced if isinstance(each, AllReducedParameters)]
+        self.stepped: list[SteppedParameters] = [*shared, *allreduced]
         of_layout = (*layout.tables, *(each.table for each in (*layout.dense, *layout.shared)))
         owners = [layout.group_of(name).optimizer for name in of_layout]
         owners += [each.optimizer for each in layout.allreduced]
         # What waits for all nodes comes last.
-        parts: tuple[Part, ...] = (*self.tables.values(), *self.dense, *shared, *self._allreduced)
+        parts: tuple[Part, ...] = (*self.tables.values(), *self.dense, *shared, *allreduced)
         self._owned: dict[torch.optim.Optimizer | None, Owned] = {None: Owned()}
         for owner, part in zip(owners, parts, strict=True):
             self._owned[None].add(part)
@@ -188,6 +202,18 @@ class Parts:
         """Hand gradients over: all, or those of `optimizer`, whose ``step()`` shows its effect at once."""
         self._schedules.follow()
         owned = self._owned.get(optimizer, _NOTHING)
+        if self._meeting is None:
+            self._push_apart(owned)
+        else:
+            self._push_combined(owned, self._meeting)
+        if optimizer is not None:
+            for part in owned.others:
+                if isinstance(part, DenseParameters):
+                    part.follow_step()
+        self.stale = self._member.shares > 1 or optimizer is None
+
+    def _push_apart(self, owned: Owned) -> None:
+        """Each worker's gradients are a step of their own, or are added up."""
         for table in owned.tables:
             table.collect(self._scale)
         for part in owned.others:
@@ -205,21 +231,35 @@ class Parts:
         if sums:
             worker.push_sums(sums)
         for part in owned.others:
+            assert not isinstance(part, CombinedParameters)  # there is a meeting then
             part.push()
-        if optimizer is not None:
-            for part in owned.others:
-                if isinstance(part, DenseParameters):
-                    part.follow_step()
-        self.stale = self._member.shares > 1 or optimizer is None
+
+    def _push_combined(self, owned: Owned, meeting: Meeting) -> None:
+        """All workers' gradients are combined to one step."""
+        combinable: list[RemoteTable | DenseParameters | CombinedParameters] = [*owned.tables]
+        for table in owned.tables:
+            table.collect(1.0, each_once=True)
+        for part in owned.others:
+            assert not isinstance(part, SharedParameters | AllReducedParameters)  # refused with the policy
+            combinable.append(part)
+            part.collect(1.0)
+        self._transfer.finish()
+        whole = [isinstance(part, CombinedParameters) for part in combinable]
+        combined = meeting.combine([part.given() for part in combinable], whole)
+        for given, one in zip(combinable, combined, strict=True):
+            given.put(one)
 
     def leave(self) -> None:
         """The others train on without this worker."""
         for each in self._allreduced:
             each.leave()
+        if self._meeting is not None:
+            self._meeting.leave()
 
     def bytes_allreduced(self) -> float:
-        """Bytes of gradients that this node has sent to others."""
-        return sum(each.bytes_sent for each in self._allreduced)
+        """Bytes of gradients that this node has sent to others, not by way of the server."""
+        combined = 0 if self._meeting is None else self._meeting.bytes_sent
+        return combined + sum(each.bytes_sent for each in self._allreduced)
 
     def settle(self) -> None:
         """Have the server know all that a checkpoint is to keep."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import adaps
+from autoada.meeting import Combined, Gradients
 from autoada.rows import Lookup, TableRows, host_ids
 from autoada.transfer import Transfer
 
@@ -242,9 +243,19 @@ class RemoteTable:
         self._gradients.clear()
         self._forget_gradients()
 
-    def collect(self, scale: float) -> None:
-        """Take the gradients, to be pushed: each row once, as coalesced sparse gradients have it."""
-        if self._reads_as_asked and scale == 1 and not self._gradients:
+    def exchange_gradient(self, other: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor] | None:
+        """Put another gradient, keys and rows, in the place of the present one, and give that."""
+        self._merge()
+        present = self._gradients[0] if self._gradients else None
+        self._gradients = [] if other is None else [other]
+        return present
+
+    def collect(self, scale: float, *, each_once: bool = False) -> None:
+        """Take the gradients, to be pushed: each row once, as coalesced sparse gradients have it.
+
+        The server may still have to add some up, unless they are wanted `each_once`.
+        """
+        if self._reads_as_asked and scale == 1 and not self._gradients and not each_once:
             self._collected = collected = []
             for values, keys, _, ignored in reversed(self._awaited):  # as a backward pass meets them
                 if (gradient := values.grad) is not None:
@@ -273,6 +284,26 @@ class RemoteTable:
         if self._awaited:
             self._forget_unreachable()
         return taken
+
+    def given(self) -> Gradients:
+        """What was collected, each row once, and has arrived in host memory."""
+        length = prod(self._row_shape)
+        if not self._collected:
+            return Gradients(torch.empty(0, dtype=torch.int64), torch.empty(0, length))
+        (one,) = self._collected
+        return Gradients(one[0], one[1].reshape(-1, length))
+
+    def put(self, combined: Combined) -> None:
+        """Hand over this worker's part of what the gradients of all were combined to."""
+        self._collected = []
+        if combined.anywhere:
+            self.steps += 1
+            self._table.set_step(self.steps, idle_rows=self._catches_up)
+            for step in combined.steps:
+                self._worker.push_gradients(*step)
+        self.forget_rows()
+        if self._awaited:
+            self._forget_unreachable()
 
     # Whole tables
 

@@ -266,6 +266,8 @@ def _tell_rest(model: Model, policy: Policy) -> None:
         steps = policy.synchronization.every
         often = "step" if steps == 1 else f"{steps} steps"
         tell(f"synchronization: all updates are visible to all every {often}")
+        if policy.synchronization.aggregation.rule != "mean":
+            tell(f"aggregation: {policy.synchronization.aggregation.text()}")
     if policy.data.shares != "equal":
         shares = [f"{100 * share:.3g} %" for share in policy.data.numbers]
         tell(f"data: samples are shared by {', '.join(shares) or policy.data.shares}")

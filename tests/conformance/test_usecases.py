@@ -176,6 +176,21 @@ def test_training_goes_on_from_the_best_of_several_initial_weights(name: str, cl
 
 
 @pytest.mark.parametrize("name", USECASES)
+def test_a_wrong_worker_is_wrong_in_every_use_case(name: str, cluster: Cluster) -> None:
+    usecase = usecase_of(name)
+    session = opened("manual", usecase, cluster, fault="stale", faulty="0", severity=1.0)
+    learned = dict(session.model.module.named_parameters())
+    before = {key: value.clone() for key, value in session.model.state_dict().items() if key in learned}
+    changed = []
+    for batch in islice(session.batches(usecase.loaders(0, 1).train), 2):
+        session.step(usecase.loss(session.model, batch))
+        after = session.model.state_dict()
+        changed.append(any(not torch.equal(value, after[key]) for key, value in before.items()))
+    assert changed == [False, True], "the gradient of a step ago comes with the second step"
+    session.close()
+
+
+@pytest.mark.parametrize("name", USECASES)
 def test_rows_at_home_are_disjoint(name: str) -> None:
     usecase = usecase_of(name)
     if not isinstance(usecase, Placed):

@@ -17,7 +17,7 @@ from adabench.harness.planning.catalogue import count_accesses
 from adabench.harness.planning.dealing import dealt
 from adabench.harness.planning.policies import policy_from
 from adabench.harness.plugins.registry import load_usecase, names
-from adaps.policy import DataSharing, Policy, Rule, Synchronization
+from adaps.policy import Aggregation, DataSharing, Policy, Rule, Synchronization
 
 Launch = Callable[..., list[dict[str, Any]]]
 
@@ -67,6 +67,35 @@ def test_samples_count_alike_however_they_are_shared(launch: Launch, usecase: st
     assert one_process(usecase, (0.25, 0.75), weights=(0.5, 0.5)) != [
         pytest.approx(losses, abs=1e-4) for losses in expected
     ]
+
+
+def test_gradients_that_are_all_reduced_are_combined_by_the_same_rule(launch: Launch) -> None:
+    rules = [Aggregation("median"), Aggregation("suspicion", faulty=1)]
+    cases = [
+        case(
+            "ctr",
+            "manual",
+            Policy(
+                "robust",
+                [Rule("dense", technique=technique), Rule("*", technique="static")],
+                synchronization=Synchronization(1, rule),
+            ),
+        )
+        for rule in rules
+        for technique in ("allreduce", "static")
+    ]
+    results = launch(SESSIONS, 3, cases=cases)
+    together = one_process("ctr", (1 / 3, 1 / 3, 1 / 3))
+    for rank, result in enumerate(results):
+        runs = result["runs"]
+        for reduced, in_server in zip(runs[::2], runs[1::2], strict=True):
+            assert reduced["losses"] == pytest.approx(in_server["losses"], abs=1e-5), rank
+            assert reduced["sent"]["bytes_sent_allreduce"] > in_server["sent"]["bytes_sent_allreduce"] > 0
+            assert reduced["losses"] != pytest.approx(together[rank], abs=1e-5), "that is the mean"
+            for name, values in reduced["state"].items():
+                assert values == pytest.approx(
+                    results[0]["runs"][runs.index(reduced)]["state"][name], abs=1e-6
+                )
 
 
 def check_counters(policy: Policy, catalogue: Catalogue, tables: list[dict[str, dict[str, float]]]) -> None:
@@ -218,8 +247,8 @@ def one_process(
     usecase = dealt(usecase, replace(Policy.uniform("static"), data=DataSharing(shares)), 1)
     model = usecase.model()
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    losses: list[list[float]] = [[], []]
-    loaders = [usecase.loaders(worker, 2).train for worker in range(2)]
+    losses: list[list[float]] = [[] for _ in shares]
+    loaders = [usecase.loaders(worker, len(shares)).train for worker in range(len(shares))]
     for batches in islice(zip(*loaders, strict=True), STEPS):
         found = [usecase.loss(model, batch) for batch in batches]
         optimizer.zero_grad()

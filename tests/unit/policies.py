@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import random
 
-from adaps.policy import Catalogue, DataSharing, Home, MadeFor, Policy, RowSelection, Rule, Synchronization
+from adaps.policy import (
+    Aggregation,
+    Catalogue,
+    DataSharing,
+    Home,
+    MadeFor,
+    Policy,
+    RowSelection,
+    Rule,
+    Synchronization,
+)
+from adaps.policy.document import AGGREGATIONS, EXPECTS_FAULTY
 from adaps.policy.fields import TECHNIQUES, WIRES
 
 CATALOGUE = Catalogue.of_shapes(
@@ -30,9 +41,19 @@ def random_policy(random_: random.Random) -> Policy:
         random_text(random_),
         rules,
         made_for,
-        Synchronization(random_.choice([0, 1, 10, 2**63 - 1])),
+        random_synchronization(random_),
         DataSharing(random_shares(random_) if random_.random() < 0.3 else random_.choice(["equal", "speed"])),
     )
+
+
+def random_synchronization(random_: random.Random) -> Synchronization:
+    every = random_.choice([0, 1, 10, 2**63 - 1])
+    if every != 1:
+        return Synchronization(every)
+    rule = random_.choice(AGGREGATIONS)
+    faulty = random_.choice([1, 2, 2**40]) if rule in EXPECTS_FAULTY else None
+    keep = random_.choice([None, 1, 5]) if rule == "krum" else None
+    return Synchronization(every, Aggregation(rule, faulty, keep))
 
 
 def random_rule(random_: random.Random, parameters: str) -> Rule:

@@ -40,9 +40,19 @@ ROOMS = ("errors", "machine", "plugins", "planning", "trial", "launch", "session
 CORE_ROOMS = ("common", "store", "transport", "protocol", "node", "replay")
 """Of the C++ server; each may include those before it."""
 FLOORS = (
-    ("access", "random_state", "transfer", "freshness", "guard", "batches", "lookahead"),
+    (
+        "access",
+        "aggregation",
+        "batches",
+        "freshness",
+        "group",
+        "guard",
+        "lookahead",
+        "random_state",
+        "transfer",
+    ),
     ("initialization",),
-    ("rows", "position"),
+    ("rows", "position", "meeting"),
     ("table",),
     ("parameter", "optimizers", "steps"),
     ("adoption", "negatives", "schedules", "shards"),
@@ -50,7 +60,7 @@ FLOORS = (
     ("management",),
     ("dense",),
     ("shared",),
-    ("allreduce",),
+    ("allreduce", "combined"),
     ("parts", "checkpoint"),
     ("calls",),
     ("model",),

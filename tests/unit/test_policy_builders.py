@@ -47,7 +47,7 @@ MEASURED = Catalogue(
 def test_there_is_a_builder_for_each_idea() -> None:
     assert {
         *("static", "balanced", "partitioned", "uneven", "allreduce", "parallax"),
-        *("lapse", "nups", "petuum", "adaptive", "random", "uniform", "placed"),
+        *("lapse", "nups", "petuum", "adaptive", "random", "uniform", "placed", "robust"),
     } == set(BUILDERS)
 
 

@@ -103,6 +103,56 @@ shares = "speed"
             "every is -1; it must be an integer",
         ),
         (
+            'format = 1\nname = "a"' + REST + '[synchronization]\naggregation = "median"',
+            r"\[synchronization\]: aggregation is 'median' with every = 0; only gradients of the same step",
+        ),
+        (
+            'format = 1\nname = "a"' + REST + '[synchronization]\nevery = 1\naggregation = "medain"',
+            r"aggregation 'medain' does not exist \(did you mean 'median'\?\); valid are",
+        ),
+        (
+            'format = 1\nname = "a"' + REST + "[synchronization]\nevery = 1\naggregation = 3",
+            r"aggregation 3 does not exist",
+        ),
+        (
+            'format = 1\nname = "a"' + REST + '[synchronization]\nevery = 1\naggregation = "krum"',
+            r"aggregation 'krum' needs faulty, how many",
+        ),
+        (
+            'format = 1\nname = "a"' + REST + "[synchronization]\nevery = 1\naggregation = { faulty = 1 }",
+            r"aggregation has no rule; valid are mean",
+        ),
+        (
+            'format = 1\nname = "a"'
+            + REST
+            + '[synchronization]\nevery = 1\naggregation = { rule = "median", faulty = 1 }',
+            r"aggregation 'median' takes no faulty = 1",
+        ),
+        (
+            'format = 1\nname = "a"'
+            + REST
+            + '[synchronization]\nevery = 1\naggregation = { rule = "krum", faulty = 0 }',
+            r"aggregation faulty is 0; it must be an integer of 1 or more",
+        ),
+        (
+            'format = 1\nname = "a"'
+            + REST
+            + '[synchronization]\nevery = 1\naggregation = { rule = "krum", faulty = 1, keep = 0 }',
+            r"aggregation keep is 0; it must be an integer of 1 or more",
+        ),
+        (
+            'format = 1\nname = "a"'
+            + REST
+            + '[synchronization]\nevery = 1\naggregation = { rule = "suspicion", faulty = 1, keep = 2 }',
+            r"aggregation 'suspicion' takes no keep = 2",
+        ),
+        (
+            'format = 1\nname = "a"'
+            + REST
+            + '[synchronization]\nevery = 1\naggregation = { rule = "krum", fualty = 1 }',
+            r"aggregation has no field 'fualty' \(did you mean 'faulty'\?\)",
+        ),
+        (
             'format = 1\nname = "a"' + REST + '[data]\nshares = "sped"',
             r"shares 'sped' .*did you mean 'speed'",
         ),

@@ -7,12 +7,13 @@ matches counts; the last rule matches all. `docs/design/policies.md` describes i
 from __future__ import annotations
 
 from adaps.policy.catalogue import Catalogue, Parameter
-from adaps.policy.document import DataSharing, MadeFor, Policy, Rule, Synchronization
+from adaps.policy.document import Aggregation, DataSharing, MadeFor, Policy, Rule, Synchronization
 from adaps.policy.fields import AccessesMissing, Home, PolicyError, RowSelection
 from adaps.policy.matching import Managed, Part
 
 __all__ = [
     "AccessesMissing",
+    "Aggregation",
     "Catalogue",
     "DataSharing",
     "Home",

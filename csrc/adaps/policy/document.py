@@ -30,11 +30,15 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["FORMAT", "DataSharing", "MadeFor", "Policy", "Rule", "Synchronization"]
+__all__ = ["FORMAT", "Aggregation", "DataSharing", "MadeFor", "Policy", "Rule", "Synchronization"]
 
 FORMAT = 1
 """Of the documents that this version reads and writes."""
 SHARES_EQUAL, SHARES_BY_SPEED = "equal", "speed"
+AGGREGATIONS = ("mean", "median", "trimmed_mean", "krum", "suspicion")
+MEAN, KRUM = "mean", "krum"
+EXPECTS_FAULTY = ("trimmed_mean", "krum", "suspicion")
+"""Rules that have to be told how many workers may be wrong."""
 _LARGEST = 2**63 - 1
 
 
@@ -128,19 +132,120 @@ class MadeFor:
 
 
 @dataclass(frozen=True)
+class Aggregation:
+    """What a step of all workers together makes of their gradients.
+
+    Attributes
+    ----------
+    rule : str
+        ``mean``; ``median``, of each coordinate; ``trimmed_mean``, of each coordinate without the `faulty`
+        least and greatest values; ``krum``, the gradient that is nearest to its neighbours; ``suspicion``,
+        a mean weighted by the distance to the median, without the farthest if they stand out.
+    faulty : int, optional
+        How many workers may be wrong at once, 1 or more: of trimmed_mean, krum and suspicion, which need it.
+    keep : int, optional
+        Of krum: the mean of so many gradients is taken; without it, of 1.
+    """
+
+    rule: str = MEAN
+    faulty: int | None = None
+    keep: int | None = None
+
+    def __post_init__(self) -> None:
+        _one_of("aggregation", self.rule, AGGREGATIONS)
+        if (self.faulty is not None) != (self.rule in EXPECTS_FAULTY):
+            needed = (
+                f"takes no faulty = {self.faulty!r}"
+                if self.faulty is not None
+                else "needs faulty, how many workers may be wrong at once: "
+                f'{{ rule = "{self.rule}", faulty = 1 }}'
+            )
+            raise PolicyError(f"aggregation {self.rule!r} {needed}")
+        if self.faulty is not None:
+            _whole("aggregation faulty", self.faulty, least=1)
+        if self.keep is not None:
+            if self.rule != KRUM:
+                raise PolicyError(f"aggregation {self.rule!r} takes no keep = {self.keep!r}")
+            _whole("aggregation keep", self.keep, least=1)
+
+    @classmethod
+    def of(cls, value: Any) -> Aggregation:
+        """What stands behind ``aggregation =``.
+
+        Parameters
+        ----------
+        value : str, dict or Aggregation
+            ``"median"``, or ``{"rule": "trimmed_mean", "faulty": 2}``.
+        """
+        if isinstance(value, Aggregation):
+            return value
+        if isinstance(value, Mapping):
+            _known_fields("aggregation", value, ("rule", "faulty", "keep"))
+            if "rule" not in value:
+                raise PolicyError(f"aggregation has no rule; valid are {', '.join(AGGREGATIONS)}")
+            return cls(**value)
+        return cls(value)
+
+    def check(self, workers: int) -> None:
+        """Raise `PolicyError` if there are too few workers to tell who is wrong.
+
+        Parameters
+        ----------
+        workers : int
+            Of all nodes together.
+        """
+        if self.faulty is None:
+            return
+        least = 2 * self.faulty + (2 if self.rule == KRUM else 0)
+        if workers <= least:
+            raise PolicyError(
+                f"aggregation {self.rule!r} with faulty = {self.faulty} needs more than {least} workers, and "
+                f"there {'is 1' if workers == 1 else f'are {workers}'}"
+            )
+        if self.keep is not None and self.keep > workers - self.faulty:
+            raise PolicyError(
+                f"aggregation keep is {self.keep}; of {workers} workers, {self.faulty} of them faulty, it "
+                f"can be at most {workers - self.faulty}"
+            )
+
+    def text(self) -> str:
+        """As TOML says it."""
+        if self.faulty is None:
+            return toml_string(self.rule)
+        keep = "" if self.keep is None else f", keep = {self.keep}"
+        return f"{{ rule = {toml_string(self.rule)}, faulty = {self.faulty}{keep} }}"
+
+
+@dataclass(frozen=True)
 class Synchronization:
-    """When workers see each other's updates.
+    """When workers see each other's updates, and what becomes of gradients that meet.
 
     Attributes
     ----------
     every : int
         0: asynchronously. Otherwise all updates of all workers are visible to all every so many steps.
+    aggregation : Aggregation
+        What a step of all workers together makes of their gradients. Any but the mean needs ``every = 1``.
     """
 
     every: int = 0
+    aggregation: Aggregation = field(default_factory=Aggregation)
 
     def __post_init__(self) -> None:
         _whole("every", self.every, least=0)
+        if not isinstance(self.aggregation, Aggregation):
+            object.__setattr__(self, "aggregation", Aggregation.of(self.aggregation))
+        if self.aggregation.rule != MEAN and self.every != 1:
+            raise PolicyError(
+                f"aggregation is {self.aggregation.rule!r} with every = {self.every}; only gradients of the "
+                "same step can be compared: it needs every = 1"
+            )
+
+    def text(self) -> str:
+        """As TOML says it; the mean goes without saying, as it always did."""
+        if self.aggregation == Aggregation():
+            return f"every = {self.every}"
+        return f"every = {self.every}\naggregation = {self.aggregation.text()}"
 
 
 @dataclass(frozen=True)
@@ -323,7 +428,7 @@ class Policy:
                 lines.append(f"nodes = {self.made_for.nodes}")
             parts.append("\n".join(lines))
         parts += [rule.text() for rule in self.rules]
-        parts.append(f"[synchronization]\nevery = {self.synchronization.every}")
+        parts.append(f"[synchronization]\n{self.synchronization.text()}")
         parts.append(f"[data]\nshares = {self.data.text()}")
         if self.evidence:
             said = [f"{name} = {_evidence_text(value)}" for name, value in self.evidence.items()]
@@ -485,7 +590,7 @@ def _policy(document: Mapping[str, Any]) -> Policy:
         document["name"],
         rules,
         made_for,
-        _section(document, "synchronization", Synchronization, ("every",)) or Synchronization(),
+        _section(document, "synchronization", Synchronization, ("every", "aggregation")) or Synchronization(),
         _section(document, "data", DataSharing, ("shares",)) or DataSharing(),
         evidence=document.get("evidence", {}),
     )

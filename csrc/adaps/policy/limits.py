@@ -5,7 +5,7 @@ never ignored.
 from __future__ import annotations
 
 from adaps.policy.catalogue import Catalogue
-from adaps.policy.document import SHARES_BY_SPEED, Policy, Rule
+from adaps.policy.document import MEAN, SHARES_BY_SPEED, SHARES_EQUAL, Policy, Rule
 
 __all__ = ["left_to_training", "not_executed"]
 
@@ -91,6 +91,12 @@ def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
         found.append(
             f"[data]: shares = {SHARES_BY_SPEED!r} needs the speed of each node: `adabench policy build FILE "
             "--resources …` replaces it by numbers"
+        )
+    aggregation = policy.synchronization.aggregation
+    if aggregation.rule != MEAN and policy.data.numbers:
+        found.append(
+            f"[synchronization]: aggregation {aggregation.rule!r} counts every worker alike, but [data] "
+            f"shares = {policy.data.text()}; leave them {SHARES_EQUAL!r}"
         )
     return found
 
