@@ -124,6 +124,7 @@ class Regression:
         seconds: npt.ArrayLike,
         model: Model | None = None,
         groups: npt.ArrayLike | None = None,
+        base: npt.ArrayLike | None = None,
         seed: int = 0,
     ) -> Regression:
         """Learn.
@@ -141,6 +142,8 @@ class Regression:
         groups : array, optional
             Of rows that stay together in the folds which residuals come from: what is predicted is then meant
             to be of a group that is none of these. Without it folds are drawn at random.
+        base : array of float, optional
+            Seconds that are expected anyhow: what remains, as a factor of these, is learned.
         seed : int
             Of folds and trees.
 
@@ -149,7 +152,7 @@ class Regression:
         RegressionError
             If there are too few rows or groups, or scikit-learn is not installed.
         """
-        target = np.log(np.asarray(seconds, dtype=np.float64))
+        target = np.log(np.asarray(seconds, dtype=np.float64)) - _logarithms(base)
         if len(target) < _FEWEST:
             raise RegressionError(f"{len(target)} measurements are too few to learn of: {_FEWEST} are needed")
         folds = parts_at_random(len(target), FOLDS, seed) if groups is None else _folds_of(groups, seed)
@@ -168,13 +171,15 @@ class Regression:
         assert best is not None
         return cls(*best, folds, columns, _fitted(best[0], encoded, target, seed))
 
-    def predict(self, features: pd.DataFrame) -> Predicted:
+    def predict(self, features: pd.DataFrame, base: npt.ArrayLike | None = None) -> Predicted:
         """Predict seconds.
 
         Parameters
         ----------
         features : DataFrame
             A row for each; the columns of `fit`.
+        base : array of float, optional
+            What is expected of them anyhow, if `fit` was told.
         """
         encoded = self._columns.encoded(features)
         centre = self._whole.predict(encoded)
@@ -191,7 +196,7 @@ class Regression:
             high[some] = np.partition(centres + widths, rank - 1, axis=0)[rank - 1]
         # With few rows the prediction of all of them may lie outside of what those of parts say.
         low, high = np.minimum(low, centre), np.maximum(high, centre)
-        said = np.exp(np.clip([centre, low, high], -_LARGEST, _LARGEST))
+        said = np.exp(np.clip(np.stack([centre, low, high]) + _logarithms(base), -_LARGEST, _LARGEST))
         return Predicted(said[0], said[1], said[2], self._columns.outside(features))
 
 
@@ -201,13 +206,14 @@ def judged(
     parts: npt.ArrayLike,
     model: Model | None = None,
     groups: npt.ArrayLike | None = None,
+    base: npt.ArrayLike | None = None,
     seed: int = 0,
 ) -> tuple[Judgement, Predicted]:
     """Hold out each part in turn, learn of the others, and compare what is predicted with what was measured.
 
     Parameters
     ----------
-    features, seconds, model, groups, seed
+    features, seconds, model, groups, base, seed
         As of `Regression.fit`.
     parts : array
         Which part each row belongs to.
@@ -229,7 +235,9 @@ def judged(
         if out.all():
             raise RegressionError("all rows are of one part: nothing is left to learn of when it is held out")
         own = None if together is None else together[~out]
-        found = Regression.fit(features[~out], measured[~out], model, own, seed).predict(features[out])
+        expected = (None, None) if base is None else (np.asarray(base)[~out], np.asarray(base)[out])
+        learned = Regression.fit(features[~out], measured[~out], model, own, expected[0], seed)
+        found = learned.predict(features[out], expected[1])
         said[:, out] = found.seconds, found.low, found.high
         for row, text in zip(np.flatnonzero(out), found.extrapolated, strict=True):
             outside[row] = text
@@ -396,6 +404,10 @@ def _folds_of(groups: npt.ArrayLike, seed: int) -> Integers:
     if count < 2:
         raise RegressionError("all rows are of one group: two are needed to learn how others differ")
     return parts_at_random(count, min(count, 2 * FOLDS), seed)[labels]
+
+
+def _logarithms(base: npt.ArrayLike | None) -> Floats | float:
+    return 0.0 if base is None else np.log(np.asarray(base, dtype=np.float64))
 
 
 def _with_one(features: Floats) -> Floats:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
+import msgspec
 import typer
 
-from adabench.harness.cli.options import shown
+from adabench.harness.cli.options import Results, results_root, shown, study_from, takes_study, terminal_width
 from adabench.harness.cli.terminal import tell
 from adabench.harness.errors import UsageError, unknown
+from adabench.harness.planning.study import Study
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,9 +25,16 @@ __all__ = ["predict"]
 _SHOWN_EXTRAPOLATIONS, _SHOWN_GROUPS = 10, 12
 
 
+@takes_study(without=("target",))
 def predict(
+    study: Study,
+    results: Results = None,
+    judge: Annotated[
+        bool,
+        typer.Option("--judge", help="Say how good that is: predict each recorded cell by the others."),
+    ] = False,
     table: Annotated[
-        Path | None, typer.Option(help="Measurements as csv: features, and a column of seconds.")
+        Path | None, typer.Option(help="Measurements as csv instead: features, and a column of seconds.")
     ] = None,
     target: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Which column of --table is the seconds.")
@@ -50,12 +59,13 @@ def predict(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write these as csv, with what was predicted.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of what is held out, and of trees.")] = 0,
 ) -> None:
-    """Predict seconds from a table of measurements, and say how good that is.
+    """Predict how long runs will take, by the playground and by what is recorded; or seconds of any table.
 
-    Without --at every row is held out once, a fifth of all at a time, and predicted by what is learned of the
-    others: by ordinary least squares (linear), by a ridge on squares and products (quadratic), and by trees.
+    A study is described as for `run`. What is recorded are your own sessions and those that come with the
+    clone. With --table every row is held out once, a fifth of all at a time, and predicted by what is learned
+    of the others: by ordinary least squares (linear), by a ridge on squares and products (quadratic), and by
+    trees; with --at the rows of another table are predicted.
     """
     from adabench.analysis.regression import RegressionError
 
@@ -63,9 +73,19 @@ def predict(
         raise UsageError(f"--leave-out {leave_out}: nothing is judged with --at; leave one out")
     if out is not None and at is None:
         raise UsageError(f"--out {out}: what is predicted for --at is written there; give both, or neither")
-    if table is None or target is None:
-        raise UsageError("give --table with a csv of measurements, and --target with its column of seconds")
     _known_model(model)
+    of_tables = {"--target": target, "--features": features, "--leave-out": leave_out, "--at": at}
+    if table is None:
+        for name, value in of_tables.items():
+            if value is not None:
+                raise UsageError(f"{name} {value}: that is about a table; give --table, too, or leave it out")
+        _predict_runs(study, results_root(results), judge, cast("Model | None", model))
+        return
+    if target is None:
+        raise UsageError(f"--table {table}: say with --target which of its columns is the seconds")
+    if judge or msgspec.structs.replace(study, seed=0) != study_from(None, "default", {"seed": "0"}, None):
+        raise UsageError(f"--table {table}: no runs are predicted with it; leave out --judge and the study")
+    seed = study.seed
     try:
         frame, used = _read(table, target, features)
         if at is None:
@@ -74,6 +94,69 @@ def predict(
             _predict_at(frame, used, target, model, at, out, seed)
     except RegressionError as error:
         raise UsageError(f"{table}: {error}") from error
+
+
+def _predict_runs(study: Study, root: Path, judge: bool, model: Model | None) -> None:
+    from adabench.analysis.load import cell_labels
+    from adabench.analysis.regression import LEVEL, RegressionError, judgement_lines
+    from adabench.analysis.tables import fitted
+    from adabench.harness.planning.plan import cells_of, planned_runs
+    from adabench.harness.planning.predicted import FEWEST_CELLS, FEWEST_RUNS, Predictor, Records, reference
+
+    records = Records.read([root, *reference()], root)
+    for reason, count in records.left_out.most_common():
+        tell(f"{count:,} runs are left out: {reason}")
+    if not records.are_enough:
+        raise UsageError(
+            f"{len(records.cells)} runs of {len(set(records.cells))} cells in {root} can be learned of; "
+            f"it takes {FEWEST_RUNS} of {FEWEST_CELLS}"
+        )
+    of = f"{len(records.cells):,} runs of {len(set(records.cells)):,} cells"
+    try:
+        if judge:
+            tell(f"{of}; runs of one cell are {records.scatter():.1%} off their median, at the median")
+            for line in judgement_lines(records.judged(model, study.seed)):
+                tell(line)
+            return
+        cells = cells_of(study)
+        planned = [run for run in planned_runs(cells, study, 1) if run.phase == "measured"]
+        predictor = Predictor(records, root, model)
+        found = predictor.expected(planned, study.data)
+    except RegressionError as error:
+        raise UsageError(str(error)) from error
+    labels = cell_labels(planned)
+    rows = [
+        [
+            run.usecase,
+            labels[run.cell],
+            f"{run.nodes} x {run.workers}",
+            run.network,
+            f"{one.seconds:.1f}",
+            f"{one.low:.1f} to {one.high:.1f}",
+        ]
+        for run, one in zip(planned, found, strict=True)
+    ]
+    tell(f"learned of {of} by {predictor.model}; intervals are to hold {LEVEL:.0%}")
+    tell(
+        fitted(
+            ["use case", "backend", "nodes x workers", "network", "seconds", "interval"],
+            rows,
+            terminal_width(),
+        )
+    )
+    _tell_extrapolations([one.extrapolated for one in found], "runs")
+
+
+def _tell_extrapolations(found: list[list[str]], things: str) -> None:
+    beyond = sum(map(bool, found))
+    if not beyond:
+        return
+    tell(f"{beyond:,} of {len(found):,} {things} are unlike all that was learned of; no interval is sure:")
+    different = dict.fromkeys(text for texts in found for text in texts)
+    for text in list(different)[:_SHOWN_EXTRAPOLATIONS]:
+        tell(f"  {text}")
+    if len(different) > _SHOWN_EXTRAPOLATIONS:
+        tell(f"  and {len(different) - _SHOWN_EXTRAPOLATIONS} more")
 
 
 def _known_model(model: str | None) -> None:
@@ -148,7 +231,7 @@ def _judge(
         at_random = judged(rows, seconds, parts_at_random(len(rows), FOLDS, seed), kind, seed=seed)[0]
         lines.append((f"1/{FOLDS} of the rows", kind, at_random))
         if groups is not None:
-            whole, said = judged(rows, seconds, groups, kind, groups, seed)
+            whole, said = judged(rows, seconds, groups, kind, groups, seed=seed)
             lines.append((f"each {', '.join(together)}", kind, whole))
             for name, own in _named_groups(frame, together):
                 stacked = np.stack([said.seconds[own], said.low[own], said.high[own]])
@@ -191,15 +274,8 @@ def _predict_at(
         "high": found.high,
         "extrapolated": ["; ".join(texts) for texts in found.extrapolated],
     }
-    beyond = sum(map(bool, found.extrapolated))
     tell(f"learned of {len(frame):,} rows by {learned.model}; intervals are to hold {LEVEL:.0%}")
-    if beyond:
-        tell(f"{beyond:,} of {len(wanted):,} rows are outside of what was learned of, and no interval knows:")
-        different = dict.fromkeys(text for texts in found.extrapolated for text in texts)
-        for text in list(different)[:_SHOWN_EXTRAPOLATIONS]:
-            tell(f"  {text}")
-        if len(different) > _SHOWN_EXTRAPOLATIONS:
-            tell(f"  and {len(different) - _SHOWN_EXTRAPOLATIONS} more")
+    _tell_extrapolations(found.extrapolated, "rows")
     result = wanted.assign(**told)
     if out is None:
         tell(result.to_csv(index=False, float_format="%.6g").rstrip("\n"))

@@ -18,7 +18,7 @@ from adabench.results.record import RunSettings
 if TYPE_CHECKING:
     from adabench.usecases.protocol import UseCase
 
-__all__ = ["Cell", "data_key", "digest", "usecase_of", "with_identity"]
+__all__ = ["Cell", "data_key", "digest", "shared_sources_hash", "usecase_of", "with_identity"]
 
 
 class Cell(RunSettings, kw_only=True, frozen=True):
@@ -103,6 +103,11 @@ def usecase_of(cell: Cell, seed: int) -> UseCase:
     kind = load_usecase(cell.usecase)
     path = Path(cell.data_path) if cell.data_path is not None else None
     return kind(msgspec.convert(cell.params, kind.Params), path, seed)
+
+
+def shared_sources_hash(*more: Path) -> str:
+    """Of what every run goes through, and of further files."""
+    return _sources_hash([*_shared_sources(), *more])
 
 
 def _fingerprint(cell: Cell, worlds: Iterable[int], seed: int) -> str:

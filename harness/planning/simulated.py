@@ -21,7 +21,7 @@ from adabench.harness.planning.syntax import convert_params, parse_network, pars
 from adabench.harness.plugins.registry import load_backend
 from adabench.usecases.protocol import UseCase
 
-__all__ = ["clusters_of", "simulated", "step_seconds"]
+__all__ = ["clusters_of", "simulated", "simulated_once", "step_seconds"]
 
 _LINKS = {
     "lan": Link(latency_ms=0.25, gbit_per_second=10.0),
@@ -118,22 +118,55 @@ def simulated(
         If there is no such backend, it cannot be simulated, or a policy does not fit.
     """
     for name, options in _selected(backend, policy):
-        found = load_backend(name)()
-        if not isinstance(found, Simulated) or not isinstance(options, ServerOptions):
-            raise UsageError(f"backend {name!r} is none on the parameter server: only those are simulated")
         for resources in clusters:
-            try:
-                with refused():
-                    made = made_policy(options.policy, catalogue_of(usecase), resources)
-            except AccessesMissing:
-                counted = count_accesses(usecase, resources.nodes * workers, epochs=1)
-                with refused():
-                    made = made_policy(options.policy, counted, resources)
-            run = SimulatedRun(resources.cluster(), made, workers, steps, compute, traced_steps, seed)
-            try:
-                yield options.policy, resources, found.simulate(usecase, options, run)
-            except (PolicyError, ValueError) as error:
-                raise UsageError(f"backend {name!r}: {error}") from error
+            found = simulated_once(
+                usecase,
+                name,
+                options,
+                resources,
+                workers=workers,
+                steps=steps,
+                compute=compute,
+                traced_steps=traced_steps,
+                seed=seed,
+            )
+            yield options.policy, resources, found
+
+
+def simulated_once(
+    usecase: UseCase,
+    backend: str,
+    options: Any,
+    resources: Resources,
+    *,
+    workers: int,
+    steps: int,
+    compute: float,
+    traced_steps: int = 0,
+    seed: int = 0,
+) -> Simulation:
+    """Simulate a backend with its options on a cluster.
+
+    Raises
+    ------
+    UsageError
+        If the backend cannot be simulated, or its policy does not fit.
+    """
+    found = load_backend(backend)()
+    if not isinstance(found, Simulated) or not isinstance(options, ServerOptions):
+        raise UsageError(f"backend {backend!r} is none on the parameter server: only those are simulated")
+    try:
+        with refused():
+            made = made_policy(options.policy, catalogue_of(usecase), resources)
+    except AccessesMissing:
+        counted = count_accesses(usecase, resources.nodes * workers, epochs=1)
+        with refused():
+            made = made_policy(options.policy, counted, resources)
+    run = SimulatedRun(resources.cluster(), made, workers, steps, compute, traced_steps, seed)
+    try:
+        return found.simulate(usecase, options, run)
+    except (PolicyError, ValueError) as error:
+        raise UsageError(f"backend {backend!r}: {error}") from error
 
 
 def _selected(backend: str, policy: str | None) -> Iterator[tuple[str, Any]]:

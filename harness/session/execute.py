@@ -19,6 +19,7 @@ from adabench.harness.machine.noise import noise_complaints
 from adabench.harness.machine.scratch import sweep
 from adabench.harness.planning.cell import Cell
 from adabench.harness.planning.plan import cells_of, planned_runs, with_repeats
+from adabench.harness.planning.predicted import expected_seconds
 from adabench.harness.planning.study import Study
 from adabench.harness.plugins.registry import load_launcher, load_usecase, modules, unavailable
 from adabench.harness.session.interruption import Interruption
@@ -34,6 +35,9 @@ __all__ = ["BAD", "Policy", "obstacle", "remaining", "run_session", "settled"]
 
 BAD = ("failed", "timeout", "oom")
 """Statuses of runs that were tried and came to no good end."""
+
+_FEWEST_ALIKE = 3
+"""Runs that tell how long others take."""
 
 INTERLEAVE = "with --interleaved the runs of a block take turns, so that noise meets all of them alike"
 
@@ -125,7 +129,9 @@ def run_session(
                 noisy = True
             if noisy and study.launcher == "local":
                 _say(console, INTERLEAVE)
-        with SessionProgress(session.plan, recorded, cell_labels(session.plan), console) as progress:
+        expected, _ = expected_seconds(session.plan, root, study.data)
+        sure = {key: one for key, one in expected.items() if one.runs >= _FEWEST_ALIKE}
+        with SessionProgress(session.plan, recorded, cell_labels(session.plan), console, sure) as progress:
             while not (interruption.requested or launcher.interrupted):
                 todo = remaining(session.plan, store.runs(), policy)
                 if _warm_ups_failed(todo, store.runs()):

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 
 from adabench.analysis.compare import blocks_needed
-from adabench.analysis.load import SUCCESS, cell_labels
+from adabench.analysis.load import cell_labels
 from adabench.analysis.tables import fitted, needs
 from adabench.harness.planning.plan import cells_of, planned_runs, with_repeats
+from adabench.harness.planning.predicted import expected_seconds
 from adabench.harness.planning.settings import SETTINGS
 from adabench.harness.planning.study import Study
 from adabench.harness.session.progress import duration
-from adabench.results.record import PlannedRun, Run
-from adabench.results.store import readable_sessions
+from adabench.results.record import PlannedRun
 
 __all__ = ["plan_text", "too_short"]
 
@@ -49,7 +48,7 @@ def plan_text(study: Study, root: Path, width: int | None = None) -> str:
         lines.append(
             f"{title} {usecase} (seed {order[0].seed}): " + " ".join(names[run.cell] for run in order)
         )
-    lines += ["", _estimate(planned, root)]
+    lines += ["", *_estimate(planned, root, study)]
     short = too_short(planned, study.repeats)
     return "\n".join(lines if short is None else [*lines, short])
 
@@ -71,24 +70,15 @@ def _same_for_all(run: PlannedRun) -> list[str]:
     ]
 
 
-def _estimate(planned: Sequence[PlannedRun], root: Path) -> str:
-    earlier = [run for _, _, runs in readable_sessions(root) for run in runs if run.status in SUCCESS]
-    expected = [_expected(run, earlier) for run in planned]
-    known = [seconds for seconds in expected if seconds is not None]
-    if len(known) < len(planned):
-        unlike = f"{len(planned) - len(known)} of {len(planned)} runs"
-        return f"time: not known; {unlike} are like nothing recorded in {root}"
-    return f"time: about {duration(sum(known))}, by earlier runs in {root}"
-
-
-def _expected(planned: PlannedRun, earlier: Sequence[Run]) -> float | None:
-    """The median of the same cell, else of the same pair and epochs."""
-    same = [run for run in earlier if (run.cell, run.phase) == (planned.cell, planned.phase)]
-    alike = [
-        run
-        for run in earlier
-        if (run.usecase, run.backend, run.phase) == (planned.usecase, planned.backend, planned.phase)
-        and run.params.get("epochs") == planned.params["epochs"]
-    ]
-    found = same or alike
-    return median(run.seconds.total for run in found) if found else None
+def _estimate(planned: Sequence[PlannedRun], root: Path, study: Study) -> list[str]:
+    found, learned = expected_seconds(planned, root, study.data)
+    if len(found) < len(planned):
+        unlike = f"{len(planned) - len(found)} of {len(planned)} runs"
+        return [f"time: not known; {unlike} are like nothing recorded in {root}"]
+    about = f"time: about {duration(sum(one.seconds for one in found.values()))}"
+    if not learned:
+        return [f"{about}, by earlier runs in {root}"]
+    low, high = (duration(sum(getattr(one, end) for one in found.values())) for end in ("low", "high"))
+    lines = [f"{about}, between {low} and {high}, predicted by {learned} runs in {root}"]
+    texts = sorted({text for one in found.values() for text in one.extrapolated})
+    return [*lines, f"unlike those: {'; '.join(texts)}"] if texts else lines

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from adabench.analysis.load import SUCCESS
 from adabench.analysis.tables import shortened
+from adabench.harness.planning.predicted import Expected
 from adabench.harness.trial.spec import RankState
 from adabench.results.record import PlannedRun, Run
 
@@ -20,6 +23,8 @@ _GAPS = 4  # between five columns
 # Room for the ^C that the terminal writes at the cursor: in a full line it would begin a second one.
 _MARGIN = 3
 _SHORTEST_NAME = 12
+_LATE = 2.0
+"""So many times as long as predicted is told."""
 
 
 class SessionProgress:
@@ -33,11 +38,19 @@ class SessionProgress:
         What it holds already, for the count and the estimate.
     labels : dict
         Cell identifier -> what to call it.
+    expected : mapping, optional
+        `PlannedRun.key` -> what a run is expected to take: who takes twice as long is told.
     """
 
     def __init__(
-        self, planned: list[PlannedRun], done: list[Run], labels: dict[str, str], console: Console
+        self,
+        planned: list[PlannedRun],
+        done: list[Run],
+        labels: dict[str, str],
+        console: Console,
+        expected: Mapping[tuple[Any, ...], Expected] | None = None,
     ) -> None:
+        self._expected = expected or {}
         self._planned, self._labels, self._console = planned, labels, console
         self._remaining = {run.key: run for run in planned}
         self._seconds: dict[tuple[str, str], list[float]] = {}
@@ -111,6 +124,14 @@ class SessionProgress:
             rest = len(self._place(run)) + len(outcome) + 3
             label = shortened(label, max(self._console.width - rest, _SHORTEST_NAME))
         self._console.print(f"{self._place(run)} {label}: {outcome}", highlight=False, markup=False)
+        expected = self._expected.get(run.key)
+        if expected is not None and run.status in SUCCESS and run.seconds.total > _LATE * expected.seconds:
+            self._console.print(
+                f"warning: {self._place(run)} {self._labels[run.cell]} took {run.seconds.total:.1f} s; "
+                f"predicted were {expected.seconds:.1f} s, by {expected.runs} runs",
+                highlight=False,
+                markup=False,
+            )
         if self._live is not None:
             self._live.update(self._task, advance=1, eta=self._left())
 

@@ -20,7 +20,6 @@ from adabench.analysis.regression import (
     parts_at_random,
     usable,
 )
-from adabench.harness.cli.main import main
 
 
 def transfers(rows: int = 240, seed: int = 0, noise: float = 0.02) -> tuple[pd.DataFrame, Any]:
@@ -35,19 +34,11 @@ def transfers(rows: int = 240, seed: int = 0, noise: float = 0.02) -> tuple[pd.D
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> Any:
-    monkeypatch.chdir(tmp_path)
+def judge(said: Any, tmp_path: Path) -> Any:
+    """Gives `adabench predict` arguments, beside a table t.csv."""
     frame, seconds = transfers()
-    frame.assign(seconds=seconds).to_csv("t.csv", index=False)
-
-    def say(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["adabench", "predict", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return say
+    frame.assign(seconds=seconds).to_csv(tmp_path / "t.csv", index=False)
+    return lambda *arguments: said("predict", *arguments)
 
 
 def test_trees_learn_what_a_line_cannot() -> None:
@@ -158,37 +149,37 @@ def test_too_few_rows_or_groups_are_refused() -> None:
         Regression.fit(frame, seconds, "linear", np.zeros(20))
 
 
-def test_a_table_is_judged(said: Any) -> None:
+def test_a_table_is_judged(judge: Any) -> None:
     options = ("--table", "t.csv", "--target", "seconds", "--model", "linear")
-    code, out, err = said(*options, "--leave-out", "nodes")
+    code, out, err = judge(*options, "--leave-out", "nodes")
     assert (code, err) == (0, "")
     head, *lines = out.splitlines()
     assert head.split() == ["held", "out", "model", "rows", "median", "P90", "rank", "covered", "high/low"]
     held_out = ("1/5 of the rows", "each nodes", *(f"nodes {number}" for number in range(1, 9)))
     assert [line.partition(" linear")[0].strip() for line in lines] == list(held_out)
-    code, _, err = said(*options, "--leave-out", "link")
+    code, _, err = judge(*options, "--leave-out", "link")
     assert (code, "2 groups are too few to hold one out: 3 are needed" in err) == (2, True)
 
 
-def test_rows_of_another_table_are_predicted(said: Any, tmp_path: Path) -> None:
+def test_rows_of_another_table_are_predicted(judge: Any, tmp_path: Path) -> None:
     (tmp_path / "new.csv").write_text("size,link,nodes\n1024,near,2\n1024,near,64\n")
     options = ("--table", "t.csv", "--target", "seconds", "--model", "quadratic", "--at", "new.csv")
-    code, out, err = said(*options)
+    code, out, err = judge(*options)
     assert (code, err) == (0, "")
-    assert "1 of 2 rows are outside of what was learned of" in out
+    assert "1 of 2 rows are unlike all that was learned of" in out
     assert "nodes 64, learned of 1 to 8" in out
-    assert said(*options, "-o", "p.csv")[0] == 0
+    assert judge(*options, "-o", "p.csv")[0] == 0
     found = pd.read_csv(tmp_path / "p.csv")
     assert list(found.columns) == [*("size", "link", "nodes", "predicted", "low", "high"), "extrapolated"]
     assert (found["low"] <= found["predicted"]).all()
     assert (found["predicted"] <= found["high"]).all()
 
 
-def test_rows_without_seconds_are_left_out_and_counted(said: Any, tmp_path: Path) -> None:
+def test_rows_without_seconds_are_left_out_and_counted(judge: Any, tmp_path: Path) -> None:
     frame, seconds = transfers()
     seconds[:3] = np.inf, 0.0, np.nan
     frame.assign(seconds=seconds).to_csv(tmp_path / "t.csv", index=False)
-    _, out, _ = said("--table", "t.csv", "--target", "seconds", "--model", "linear")
+    _, out, _ = judge("--table", "t.csv", "--target", "seconds", "--model", "linear")
     assert out.startswith("3 of 240 rows are left out: no finite seconds more than 0\n")
     assert " 237 " in out
 
@@ -206,25 +197,28 @@ def test_rows_without_seconds_are_left_out_and_counted(said: Any, tmp_path: Path
             ("--table", "t.csv", "--target", "seconds", "-o", "o.csv"),
             "--out o.csv: what is predicted for --at",
         ),
-        (("--table", "t.csv"), "give --table with a csv of measurements, and --target"),
+        (("--table", "t.csv"), "--table t.csv: say with --target which of its columns is the seconds"),
+        (("--target", "seconds"), "--target seconds: that is about a table; give --table, too"),
+        (("--table", "t.csv", "--target", "seconds", "-u", "ctr"), "no runs are predicted with it"),
+        (("--table", "t.csv", "--target", "seconds", "--judge"), "leave out --judge and the study"),
         (("--table", "t.csv", "--target", "seconds", "--at", "w.csv"), "there is no column 'size'"),
         (("--table", "e.csv", "--target", "seconds"), "e.csv is no csv with a head: No columns to parse"),
     ],
 )
 def test_mistakes_are_one_sentence(
-    said: Any, tmp_path: Path, arguments: tuple[str, ...], message: str
+    judge: Any, tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     (tmp_path / "w.csv").write_text("a\n1\n")
     (tmp_path / "e.csv").write_text("")
-    code, _, err = said(*arguments)
+    code, _, err = judge(*arguments)
     assert (code, err.count("\n")) == (2, 1)
     assert message in err
 
 
 def test_without_scikit_learn_a_sentence_says_what_to_install(
-    said: Any, monkeypatch: pytest.MonkeyPatch
+    judge: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)
-    code, _, err = said("--table", "t.csv", "--target", "seconds")
+    code, _, err = judge("--table", "t.csv", "--target", "seconds")
     assert (code, err.count("\n")) == (2, 1)
     assert "pip install 'adabench[predict]'" in err
