@@ -38,6 +38,7 @@ __all__ = [
     "Records",
     "expected_seconds",
     "physics_of",
+    "recorded_seconds",
     "reference",
 ]
 
@@ -276,14 +277,11 @@ def expected_seconds(
         `PlannedRun.key` -> what is expected, of those runs of which something is; and of how many runs the
         predicted ones are learned, 0 if none is predicted.
     """
-    earlier = [run for _, _, runs in readable_sessions(root) for run in runs if run.status in SUCCESS]
-    found: dict[tuple[Any, ...], Expected] = {}
+    earlier = _earlier(root)
+    found = _of_own_cells(planned, earlier)
     unknown: dict[tuple[str, str], list[PlannedRun]] = {}
     for run in planned:
-        same = [one.seconds.total for one in earlier if (one.cell, one.phase) == (run.cell, run.phase)]
-        if same:
-            found[run.key] = _of_runs(same)
-        else:
+        if run.key not in found:
             unknown.setdefault((run.cell, run.phase), []).append(run)
     records = None
     several = len(measured(earlier)) >= FEWEST_RUNS
@@ -301,6 +299,35 @@ def expected_seconds(
     for own, one in zip(unknown.values(), said, strict=True):
         found |= {run.key: one for run in own}
     return found, len(records.cells)
+
+
+def recorded_seconds(planned: Sequence[PlannedRun], root: Path) -> dict[tuple[Any, ...], Expected]:
+    """What runs will take by those of their own cells, without asking a use case.
+
+    Parameters
+    ----------
+    planned : sequence of PlannedRun
+    root : Path
+        Where sessions are kept.
+
+    Returns
+    -------
+    dict
+        `PlannedRun.key` -> what is expected, of those runs whose cell has been run.
+    """
+    return _of_own_cells(planned, _earlier(root))
+
+
+def _earlier(root: Path) -> list[Run]:
+    return [run for _, _, runs in readable_sessions(root) for run in runs if run.status in SUCCESS]
+
+
+def _of_own_cells(planned: Sequence[PlannedRun], earlier: Sequence[Run]) -> dict[tuple[Any, ...], Expected]:
+    seconds: dict[tuple[str, str], list[float]] = {}
+    for one in earlier:
+        seconds.setdefault((one.cell, one.phase), []).append(one.seconds.total)
+    own = {run.key: seconds.get((run.cell, run.phase)) for run in planned}
+    return {key: _of_runs(several) for key, several in own.items() if several}
 
 
 def _of_runs(seconds: Sequence[float]) -> Expected:

@@ -19,7 +19,7 @@ from adabench.harness.machine.noise import noise_complaints
 from adabench.harness.machine.scratch import sweep
 from adabench.harness.planning.cell import Cell
 from adabench.harness.planning.plan import cells_of, planned_runs, with_repeats
-from adabench.harness.planning.predicted import expected_seconds
+from adabench.harness.planning.predicted import recorded_seconds
 from adabench.harness.planning.study import Study
 from adabench.harness.plugins.registry import load_launcher, load_usecase, modules, unavailable
 from adabench.harness.session.interruption import Interruption
@@ -129,8 +129,8 @@ def run_session(
                 noisy = True
             if noisy and study.launcher == "local":
                 _say(console, INTERLEAVE)
-        expected, _ = expected_seconds(session.plan, root, study.data)
-        sure = {key: one for key, one in expected.items() if one.runs >= _FEWEST_ALIKE}
+        earlier = recorded_seconds(session.plan, root)
+        sure = {key: one for key, one in earlier.items() if one.runs >= _FEWEST_ALIKE}
         with SessionProgress(session.plan, recorded, cell_labels(session.plan), console, sure) as progress:
             while not (interruption.requested or launcher.interrupted):
                 todo = remaining(session.plan, store.runs(), policy)

@@ -128,7 +128,7 @@ class SessionProgress:
         if expected is not None and run.status in SUCCESS and run.seconds.total > _LATE * expected.seconds:
             self._console.print(
                 f"warning: {self._place(run)} {self._labels[run.cell]} took {run.seconds.total:.1f} s; "
-                f"predicted were {expected.seconds:.1f} s, by {expected.runs} runs",
+                f"expected were {expected.seconds:.1f} s, by {expected.runs} runs of its cell",
                 highlight=False,
                 markup=False,
             )

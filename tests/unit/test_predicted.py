@@ -116,6 +116,7 @@ def test_own_cells_are_expected_to_take_what_they_took(recorded: Path) -> None:
     found, learned = expected_seconds([known, new], recorded, {})
     assert found[known.key].seconds == run_of(64, 40, block=1).seconds.total  # the median of three
     assert (found[known.key].runs, found[new.key].runs, learned) == (BLOCKS, 8 * BLOCKS, 8 * BLOCKS)
+    assert predicted.recorded_seconds([known, new], recorded) == {known.key: found[known.key]}
 
 
 def test_too_little_is_recorded_for_a_prediction(tmp_path: Path) -> None:
