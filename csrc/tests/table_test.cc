@@ -77,7 +77,8 @@ TEST(rows_are_managed_as_their_range_says) {
   TableSpec alike = spec("alike", 5, 4);
   alike.managed = {{3, rest}, {5, rest}};
   const Tables tables({spec("first", 3, 4), mixed, alike});
-  for (Key key = 0; key < 3; ++key) CHECK(tables[0].management(key) == Management{});
+  const Management usual;
+  for (Key key = 0; key < 3; ++key) CHECK(tables[0].management(key) == usual);
   for (Key key = 3; key < 13; ++key) {
     const Key row = key - 3;
     CHECK(tables[1].management(key) == (row < 2 || row == 7 ? hot : rest));
