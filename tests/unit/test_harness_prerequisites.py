@@ -17,6 +17,7 @@ import msgspec
 import psutil
 import pytest
 
+from adabench.harness.checks import prerequisites
 from adabench.harness.checks.prerequisites import complaints_about
 from adabench.harness.machine import leftovers
 from adabench.harness.machine.owner import HARNESS_VARIABLE, Owner
@@ -53,12 +54,15 @@ def test_blocked_ports_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no connection can be made on the loopback interface ([Errno 111] Connection refused)" in complaint
 
 
-def test_a_file_larger_than_memory_is_no_complaint_for_it_streams(tmp_path: Path) -> None:
+def test_a_file_larger_than_memory_is_no_complaint_for_it_streams(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = tmp_path / "train.csv"
     with data.open("wb") as sparse:
         sparse.truncate(2**40)
     file = tmp_path / "study.toml"
     file.write_text(f'usecases = ["ctr"]\nbackends = ["prefetch"]\n[data]\nctr = "{data}"\n')
+    monkeypatch.setattr(prerequisites, "cells_of", lambda study: [SimpleNamespace(nodes=1)])  # reads it
     assert complaints_about(FINE, load_study(file, "study", {})) == []
 
 
