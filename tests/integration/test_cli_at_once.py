@@ -14,7 +14,7 @@ from .conftest import logs_hold
 def test_each_command_has_its_own_session_and_none_adds_to_another_s(
     start: Any, adabench: Any, tmp_path: Path, marked: Any, wait_until: Any
 ) -> None:
-    unfinished = ("run", "-u", "fake-line[fault=hang]", "-b", "single")
+    unfinished = ("run", "-u", "fake-line[mishap=hang]", "-b", "single")
     holder = start(*unfinished, "-r", "1")
     assert wait_until(lambda: logs_hold(tmp_path, "hanging"), 240)
     (held,) = list_sessions(tmp_path / "adabench-results")

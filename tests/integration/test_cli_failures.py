@@ -48,12 +48,12 @@ def session(folder: Path) -> SessionStore:
 
 def test_every_way_to_fail_is_a_row_with_its_first_cause(adabench: Any, tmp_path: Path, marked: Any) -> None:
     faults = "raise,orphan,nan,memory,address-space"
-    done = adabench(*("run", "-u", f"fake-line[fault={faults}]", "-b", "fake-gloo", "-r", "1"))
+    done = adabench(*("run", "-u", f"fake-line[mishap={faults}]", "-b", "fake-gloo", "-r", "1"))
     assert marked() == []
     assert done.returncode == 1
     assert "Traceback" not in done.stdout + done.stderr
     store = session(tmp_path)
-    runs = {run.params["fault"]: run for run in store.runs()}
+    runs = {run.params["mishap"]: run for run in store.runs()}
     outcomes = {fault: (run.status, run.failed_phase, run.failed_rank) for fault, run in runs.items()}
     assert outcomes == {
         "raise": ("failed", "train", 1),
@@ -76,7 +76,7 @@ def test_every_way_to_fail_is_a_row_with_its_first_cause(adabench: Any, tmp_path
 def test_a_rank_that_the_kernel_kills_for_its_memory_is_out_of_memory(
     adabench: Any, tmp_path: Path, memory_cgroup: Path
 ) -> None:
-    fault = f"fake-line[fault=cgroup,cgroup={memory_cgroup}]"
+    fault = f"fake-line[mishap=cgroup,cgroup={memory_cgroup}]"
     assert adabench("run", "-u", fault, "-b", "fake-gloo", "-r", "1", "--retry-infra", "1").returncode == 1
     (run,) = session(tmp_path).runs()
     assert (run.status, run.failed_phase, run.failed_rank, run.signal) == ("oom", "train", 1, "SIGKILL")
@@ -100,7 +100,7 @@ def test_a_backend_that_cannot_work_here_is_skipped_with_its_reason(adabench: An
 
 
 def test_a_timeout_kills_the_process_group(adabench: Any, tmp_path: Path, marked: Any) -> None:
-    done = adabench("run", "-u", "fake-line[fault=hang]", "-b", "single", "-r", "1", "--timeout", "3s")
+    done = adabench("run", "-u", "fake-line[mishap=hang]", "-b", "single", "-r", "1", "--timeout", "3s")
     assert marked() == []
     assert done.returncode == 1
     (run,) = session(tmp_path).runs()
@@ -113,7 +113,7 @@ def test_a_rank_killed_from_outside_fails_the_run_and_leaves_nothing(
     start: Any, tmp_path: Path, marked: Any, wait_until: Any
 ) -> None:
     """Rank 1 hangs and ignores SIGTERM; rank 0, blocked in a collective with it, is killed."""
-    harness = start("run", "-u", "fake-line[fault=hang]", "-b", "fake-gloo", "-r", "1")
+    harness = start("run", "-u", "fake-line[mishap=hang]", "-b", "fake-gloo", "-r", "1")
     assert wait_until(lambda: logs_hold(tmp_path, "hanging"), GIVEN_UP)
     trials = [process for process in map(psutil.Process, marked()) if process.name() == "adabench rank 0"]
     trials[0].kill()
@@ -127,7 +127,7 @@ def test_a_rank_killed_from_outside_fails_the_run_and_leaves_nothing(
 def test_runs_that_take_turns_do_not_hear_of_one_that_fails(
     adabench: Any, tmp_path: Path, marked: Any
 ) -> None:
-    usecases = "fake-line[note=a],fake-line[fault=orphan],fake-line[note=b]"
+    usecases = "fake-line[note=a],fake-line[mishap=orphan],fake-line[note=b]"
     begun_at = time.monotonic()
     done = adabench("run", "--interleaved", "-u", usecases, "-b", "fake-gloo", "--nodes", "2", "-r", "1")
     elapsed = time.monotonic() - begun_at
@@ -146,7 +146,7 @@ def test_runs_that_take_turns_do_not_hear_of_one_that_fails(
 def test_ctrl_c_ends_all_runs_that_take_turns(
     start: Any, tmp_path: Path, marked: Any, wait_until: Any
 ) -> None:
-    usecases = "fake-line[note=a],fake-line[fault=hang]"
+    usecases = "fake-line[note=a],fake-line[mishap=hang]"
     harness = start("run", "--interleaved", "-u", usecases, "-b", "fake-gloo", "--nodes", "2", "-r", "1")
     assert wait_until(lambda: logs_hold(tmp_path, "hanging"), GIVEN_UP)
     harness.send_signal(signal.SIGINT)
@@ -160,7 +160,7 @@ def test_ctrl_c_ends_all_runs_that_take_turns(
 def test_an_interrupted_session_is_usable_and_leaves_nothing(
     start: Any, adabench: Any, tmp_path: Path, marked: Any, wait_until: Any, number: signal.Signals
 ) -> None:
-    harness = start("run", "-u", "fake-line[fault=hang]", "-b", "fake-gloo", "-r", "2")
+    harness = start("run", "-u", "fake-line[mishap=hang]", "-b", "fake-gloo", "-r", "2")
     assert wait_until(lambda: logs_hold(tmp_path, "hanging"), GIVEN_UP)
     harness.send_signal(number)
     assert wait_until(lambda: marked() in ([], [harness.pid]), GIVEN_UP)

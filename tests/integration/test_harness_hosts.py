@@ -133,10 +133,10 @@ def test_what_goes_wrong_elsewhere_is_recorded_with_what_was_said_there(job: Job
     """Over IPv6, where the kernel has it."""
     if Path("/proc/net/if_inet6").exists():
         job._environment["MASTER_ADDR"] = job._cable.add_ipv6()["near"]
-    job.start("-u", "fake-line[fault=raise,orphan]", "-b", "fake-gloo", "--nodes", "2", "-r", "1")
+    job.start("-u", "fake-line[mishap=raise,orphan]", "-b", "fake-gloo", "--nodes", "2", "-r", "1")
     (code, _), (others, said) = job.ends()
     assert (code, others) == (1, 0), said
-    runs = {run.params["fault"]: run for run in job.session().runs()}
+    runs = {run.params["mishap"]: run for run in job.session().runs()}
     assert runs["raise"].reason == "rank 1: RuntimeError: the second step went wrong"
     assert (runs["raise"].status, runs["raise"].failed_phase) == ("failed", "train")
     assert runs["orphan"].reason == "rank 1 was killed by SIGKILL"
@@ -145,7 +145,7 @@ def test_what_goes_wrong_elsewhere_is_recorded_with_what_was_said_there(job: Job
     assert "rank 1 failed in phase train\nTraceback" in log
 
 
-HANG = ("-u", "fake-line[fault=hang]", "-b", "fake-gloo", "--nodes", "2", "-r", "1")
+HANG = ("-u", "fake-line[mishap=hang]", "-b", "fake-gloo", "--nodes", "2", "-r", "1")
 
 
 @pytest.mark.parametrize("how", ["killed", "cut off"])

@@ -23,11 +23,11 @@ Batch = tuple[Tensor, Tensor]
 
 
 class FakeParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`fault` happens on rank 1 (or the only one) in the second step."""
+    """`mishap` happens on rank 1 (or the only one) in the second step."""
 
     epochs: int = 2
     dim: int = 4
-    fault: Literal["", "raise", "hang", "nan", "orphan", "memory", "address-space", "cgroup"] = ""
+    mishap: Literal["", "raise", "hang", "nan", "orphan", "memory", "address-space", "cgroup"] = ""
     cgroup: str = ""
     note: str = ""
     widths: tuple[int, ...] = (1,)
@@ -70,12 +70,12 @@ class FakeLine:
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         self.steps += 1
-        if self.params.fault and self.rank == 1 and self.steps == 2:
+        if self.params.mishap and self.rank == 1 and self.steps == 2:
             self._misbehave()
         return nn.functional.mse_loss(model(batch[0]), batch[1])
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
-        if self.params.fault == "nan":
+        if self.params.mishap == "nan":
             return {"rmse": float("nan")}
         with torch.no_grad():
             errors = [float(nn.functional.mse_loss(model(x), y)) for x, y in loader]
@@ -88,22 +88,22 @@ class FakeLine:
         return len(batch[0])
 
     def _misbehave(self) -> None:
-        if self.params.fault == "raise":
+        if self.params.mishap == "raise":
             raise RuntimeError("the second step\nwent wrong")
-        if self.params.fault == "memory":
+        if self.params.mishap == "memory":
             raise MemoryError("nothing left")
-        if self.params.fault == "address-space":
+        if self.params.mishap == "address-space":
             resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
             torch.ones(1 << 40)
-        if self.params.fault == "cgroup":
+        if self.params.mishap == "cgroup":
             (Path(self.params.cgroup) / "cgroup.procs").write_text(f"{os.getpid()}")
             torch.ones(1 << 27)
-        if self.params.fault == "orphan":
+        if self.params.mishap == "orphan":
             # A child in a session of its own outlives its parent unless somebody looks for it.
             child = "import time; time.sleep(600)"
             subprocess.Popen([sys.executable, "-c", child], start_new_session=True)
             os.kill(os.getpid(), signal.SIGKILL)
-        if self.params.fault == "hang":
+        if self.params.mishap == "hang":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             print("hanging", flush=True)
             threading.Event().wait()
