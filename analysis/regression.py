@@ -378,6 +378,7 @@ def _fitted(model: Model, features: Floats, target: Floats, seed: int) -> Any:
         from sklearn.linear_model import RidgeCV
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import PolynomialFeatures, StandardScaler
+        from threadpoolctl import threadpool_limits
     except ModuleNotFoundError as error:
         raise RegressionError(
             "predictions need scikit-learn, which is not installed: pip install 'adabench[predict]'"
@@ -395,7 +396,9 @@ def _fitted(model: Model, features: Floats, target: Floats, seed: int) -> Any:
         early_stopping=False,
     )
     random = ExtraTreesRegressor(60, random_state=seed)
-    return _Mean([boosted.fit(features, target), random.fit(features, target)])
+    # so few rows that several threads mostly wait for each other, and spin where cores are taken
+    with threadpool_limits(1):
+        return _Mean([boosted.fit(features, target), random.fit(features, target)])
 
 
 def _folds_of(groups: npt.ArrayLike, seed: int) -> Integers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import adaps
 from adabench.backends.protocol import Served
 from adabench.usecases.protocol import UseCase
 from autoada.management import plan_of
@@ -26,7 +25,6 @@ def served(usecase: UseCase) -> tuple[Served, ...]:
     found: list[Served] = []
     for table in layout.server_tables():
         first = found[-1].first_key + found[-1].keys if found else 0
-        state = _state_length(table)
         found.append(
             Served(
                 table.name,
@@ -35,22 +33,7 @@ def served(usecase: UseCase) -> tuple[Served, ...]:
                 first,
                 table.rows,
                 table.length,
-                table.length + state,
+                table.spec().width,
             )
         )
     return tuple(found)
-
-
-def _state_length(table: adaps.Table) -> int:
-    """Floats of optimizer state of a row: `UpdateRule::state_length` of csrc/core/store/update_rule.cc."""
-    rule, length = table.optimizer, table.length
-    stamp = 1 if getattr(rule, "weight_decay", 0.0) else 0
-    if isinstance(rule, adaps.SGD):
-        return length + 1 if rule.momentum else stamp
-    if isinstance(rule, adaps.Adagrad):
-        return length + stamp
-    if isinstance(rule, adaps.RowAdagrad):
-        return 1
-    if isinstance(rule, adaps.RMSprop):
-        return length * (1 + bool(rule.momentum) + bool(rule.centered)) + 1
-    return 2 * length + 1

@@ -99,11 +99,11 @@ class Ahead:
             self._wait(item)
         return item
 
-    def hand_out(self, item: Item) -> None:
+    def deliver(self, item: Item) -> None:
         """The loop gets `item`."""
         self._use = BatchUse(self, item)
         self.loops.begin_use(self, item.expected, self._use.end)
-        self._source.hand_out(item.batch, self.loops, functools.partial(self._find_now, item))
+        self._source.deliver(item.batch, self.loops, functools.partial(self._find_now, item))
         if self.loops.joined and not self._has_joined:
             self._tell_joined(item)
 

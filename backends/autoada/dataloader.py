@@ -160,8 +160,8 @@ class AdaDataLoader:
                 if not items:
                     break
                 for ahead, item in zip(loops, items, strict=True):
-                    ahead.hand_out(item)
-                batches.hand_out()
+                    ahead.deliver(item)
+                batches.deliver()
                 if not watches:
                     yield items[0].batch
                     continue

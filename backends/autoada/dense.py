@@ -180,7 +180,7 @@ class DenseParameters:
     def given(self) -> Gradients:
         """What was collected and has arrived in host memory."""
         if self._pushed is None:
-            return Gradients(self.keys[:0], torch.empty(0, self._values.shape[1]))
+            return Gradients(self.keys[:0], self._gradients.new_empty(0, self._values.shape[1]))
         return Gradients(*self._pushed)
 
     def put(self, combined: Combined) -> None:

@@ -13,7 +13,7 @@ from autoada.access.batches import on_host
 from autoada.access.binding import Prepare
 from autoada.access.operations import name_of
 from autoada.access.predictor import STRIKES, IntentPredictor
-from autoada.loop import Call, LoopRecorder, Way, call_all
+from autoada.loop import Call, Calls, LoopRecorder, call_all
 from autoada.rows import Expected, rows_of_reads
 from autoada.steps import Steps, ThreadLoops
 
@@ -53,7 +53,7 @@ class KeySource(Protocol):
         """What the forward pass of `batch` will read; None while that is not known yet."""
         ...
 
-    def hand_out(self, batch: Any, loops: ThreadLoops, found: Callable[[], None]) -> None:
+    def deliver(self, batch: Any, loops: ThreadLoops, found: Callable[[], None]) -> None:
         """The batch goes to one of `loops`; `found` is called if all batches have to be asked about again.
 
         That may be while the model is called with the batch.
@@ -79,7 +79,7 @@ class KeySource(Protocol):
 class _FromTheBatchAlone:
     """A source for which it does not matter what the loop does with a batch."""
 
-    def hand_out(self, batch: Any, loops: ThreadLoops, found: Callable[[], None]) -> None:
+    def deliver(self, batch: Any, loops: ThreadLoops, found: Callable[[], None]) -> None:
         pass
 
     def returned(self, expected: Expected | None, calls: int) -> bool:
@@ -175,7 +175,7 @@ class PredictedKeys:
 
     def __init__(self, steps: Steps, prepare: Prepare | None = None) -> None:
         self._steps = steps
-        self._given: Way | None = None if prepare is None else (Call("", prepare),)
+        self._given: Calls | None = None if prepare is None else (Call("", prepare),)
         self._loop = LoopRecorder(self._changed)
         self._found: Callable[[], None] = _nothing
         self._told: set[str] = set()
@@ -185,20 +185,20 @@ class PredictedKeys:
         self.predictor = self._make_predictor()
 
     def expected(self, batch: Any) -> Expected | None:
-        way = self._way
-        if way is None:
+        recorded = self._calls_per_batch
+        if recorded is None:
             return None
         prediction = self.predictor.predict(self._on_host(batch))
         self._report(prediction)
         reads = [(access.table, access.ids) for access in prediction.accesses if access.ids is not None]
         whole = frozenset(access.table for access in prediction.accesses if self._may_read_all(access))
         rows = rows_of_reads(reads, self._keys_of)
-        return Expected(rows, prediction, len(way), whole, self.predictor.around(prediction))
+        return Expected(rows, prediction, len(recorded), whole, self.predictor.around(prediction))
 
-    def hand_out(self, batch: Any, loops: ThreadLoops, found: Callable[[], None]) -> None:
+    def deliver(self, batch: Any, loops: ThreadLoops, found: Callable[[], None]) -> None:
         if self._given is None:
             self._found = found
-            self._loop.hand_out(batch, loops)
+            self._loop.deliver(batch, loops)
         elif not self._second_call.place:
             self._second_call.begin()
             loops.listen(self._second_call)
@@ -228,21 +228,21 @@ class PredictedKeys:
         self._found = _nothing
 
     def describe(self) -> str:
-        if self._way is None:
+        if self._calls_per_batch is None:
             return "rows pulled on demand"
         demanded = f"; pulled on demand: {'; '.join(self._on_demand)}" if self._on_demand else ""
         return f"rows predicted {self.predictor.describe()}{demanded}"
 
     def explain(self, batch: Any) -> str:
         """The predictor's account of `batch`."""
-        if self._way is None:
+        if self._calls_per_batch is None:
             reason = self._loop.obstacle or "the way from batch to model is recorded in the first steps"
             return f"nothing is predicted: {reason}"
         return "\n  ".join([self.predictor.explain(self._on_host(batch)), *sorted(self._told)])
 
     @property
-    def _way(self) -> Way | None:
-        return self._given or self._loop.way
+    def _calls_per_batch(self) -> Calls | None:
+        return self._given or self._loop.recorded
 
     def _keys_of(self, table: str, ids: Tensor) -> Tensor | None:
         try:
@@ -254,8 +254,8 @@ class PredictedKeys:
         return IntentPredictor(self._steps.module, list(self._steps.tables), self._call)
 
     def _call(self, model: nn.Module, batch: Any) -> Any:
-        assert self._way is not None
-        call_all(self._way, model, batch)
+        assert self._calls_per_batch is not None
+        call_all(self._calls_per_batch, model, batch)
 
     def _changed(self) -> None:
         self.predictor = self._make_predictor()
@@ -278,16 +278,16 @@ class PredictedKeys:
         return on_host(batch) if not self._steps.transfer.direct else batch
 
     def _warn_of_obstacle(self, calls: int) -> None:
-        way = self._loop.way
+        recorded = self._loop.recorded
         if not self._loop.settled:
             return
-        if way is None:
+        if recorded is None:
             self._warn_once(
                 f"how a batch becomes the model's arguments, at {self._call_place}, cannot be recorded "
                 f"({self._loop.obstacle}); {_PREPARE if self._loop.takes_one_loader else _TOGETHER}"
             )
-        elif calls > len(way) and self._loop.obstacle is not None:
-            known = "first call's" if len(way) == 1 else f"first {len(way)} calls'"
+        elif calls > len(recorded) and self._loop.obstacle is not None:
+            known = "first call's" if len(recorded) == 1 else f"first {len(recorded)} calls'"
             self._warn_once(_SEVERAL.format(known, self._loop.obstacle, self._call_place))
 
     def _may_read_all(self, access: Access) -> bool:
@@ -336,8 +336,8 @@ class PredictedKeys:
 
     def _unknown(self) -> str:
         """What beside parameters rows may depend on."""
-        way = () if self._loop.way is None else self._loop.way
-        names = ", ".join(dict.fromkeys(name for call in way for name in call.prepare.unknown))
+        recorded = () if self._loop.recorded is None else self._loop.recorded
+        names = ", ".join(dict.fromkeys(name for call in recorded for name in call.prepare.unknown))
         where = self._call_place
         return (
             f" or on what is not made from the batch ({names} of the call at {where}; {_ELSEWHERE})"

@@ -48,13 +48,13 @@ class RecordedCall(Call):
         return self.target, self.prepare.key
 
 
-Way = tuple[Call, ...]
+Calls = tuple[Call, ...]
 """The model's calls for one batch, in order."""
 
 
-def call_all(way: Way, model: nn.Module, batch: Any) -> None:
+def call_all(recorded: Calls, model: nn.Module, batch: Any) -> None:
     """Call `model` as the loop does for `batch`."""
-    for call in way:
+    for call in recorded:
         args, kwargs = call.prepare(batch)
         (attrgetter(call.target)(model) if call.target else model)(*args, **kwargs)
 
@@ -62,18 +62,18 @@ def call_all(way: Way, model: nn.Module, batch: Any) -> None:
 class LoopRecorder:
     """Listens to a model's calls in the first batches.
 
-    The first call of the first batch gives a way that is used at once; a second batch has to confirm it. If a
+    The first call of the first batch is used at once; a second batch has to confirm it. If a
     batch turns out to have several calls, all calls of the batches that follow are recorded. A method that
     turns out to read no rows is a helper of the loop: its calls are left out, and what it gives is unknown.
 
     Parameters
     ----------
     changed : callable
-        Called when a call of the model has made `way` another one, before the forward begins.
+        Called when a call of the model has made `recorded` another one, before the forward begins.
 
     Attributes
     ----------
-    way : tuple of Call, or None
+    recorded : tuple of Call, or None
         The calls that are known.
     settled : bool
         Whether no further batch is recorded.
@@ -87,7 +87,7 @@ class LoopRecorder:
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
-        self.way: tuple[RecordedCall, ...] | None = None
+        self.recorded: tuple[RecordedCall, ...] | None = None
         self.obstacle: str | None = None
         self.where = "?"
         self.settled = False
@@ -112,7 +112,7 @@ class LoopRecorder:
         """Whether the batches that a step uses come from one loader."""
         return self._loops is None or len(self._loops.loaders) < 2
 
-    def hand_out(self, batch: Any, loops: ThreadLoops) -> None:
+    def deliver(self, batch: Any, loops: ThreadLoops) -> None:
         """The loop, which is one of `loops`, gets `batch`."""
         self._loops = loops
         if self.settled:
@@ -132,7 +132,7 @@ class LoopRecorder:
         assert recording is not None
         recording.stop()
         self.where = user_location()
-        known = (self.way, self.settled, self.numbers_vary, self.obstacle)
+        known = (self.recorded, self.settled, self.numbers_vary, self.obstacle)
         present = self._in_progress = _CallInProgress(target, known)
         try:
             present.call = RecordedCall(target, recording.arguments(args, kwargs))
@@ -162,26 +162,26 @@ class LoopRecorder:
             self._recording.start()
 
     def returned(self, calls: int) -> bool:
-        """The loop is done with the batch, for which it called the model so many times; has `way` changed?"""
+        """The loop is done with the batch and called the model so many times; whether `recorded` changed."""
         self._end_recording()
         changed, self._late = self._late, False
         if self._all_calls:
             return (not self.settled and self._learn()) or changed
-        if calls > 1 and self.way is not None:
+        if calls > 1 and self.recorded is not None:
             self._all_calls, self.settled = True, False
             self._seen.clear()
         return changed
 
     def give_up(self, obstacle: str) -> None:
-        """Know no way any more."""
-        self.way, self.settled, self.obstacle = None, True, obstacle
+        """Know no calls any more."""
+        self.recorded, self.settled, self.obstacle = None, True, obstacle
 
     def abandon(self) -> None:
         """The loop has ended, maybe in the middle of a batch."""
         self._end_recording()
 
     def _take(self, present: _CallInProgress) -> bool:
-        """The call is one of the model; whether `way` has changed."""
+        """The call is one of the model; whether `recorded` changed."""
         if present.call is None:
             self.obstacle = present.reason
             self._end_recording()
@@ -190,45 +190,45 @@ class LoopRecorder:
         return not self._all_calls and self._learn()
 
     def _take_back(self, present: _CallInProgress) -> bool:
-        """The call was none of the model after all; whether `way` has changed."""
-        before = self.way
+        """The call was none of the model after all; whether `recorded` changed."""
+        before = self.recorded
         if present.call is not None:
             self._calls.pop()
         if not self._all_calls:
             self._seen.pop()
-            self.way, self.settled, self.numbers_vary, self.obstacle = present.before
-        return bool(_key(self.way) != _key(before))
+            self.recorded, self.settled, self.numbers_vary, self.obstacle = present.before
+        return bool(_key(self.recorded) != _key(before))
 
     def _learn(self) -> bool:
-        """Take in the calls of one batch; whether `way` has changed."""
+        """Take in the calls of one batch; whether `recorded` changed."""
         calls = tuple(self._calls)
-        before = self.way
+        before = self.recorded
         agreeing = [seen for seen in self._seen if _key(seen) == _key(calls)]
         self._seen.append(calls)
         if agreeing and calls:
-            self.way, self.settled = agreeing[0], True
+            self.recorded, self.settled = agreeing[0], True
             self.numbers_vary = _numbers(agreeing[0]) != _numbers(calls)
         elif (
             calls
             and (len(self._seen) == 1 or self._all_calls)
             and all(c.prepare.follows_batch for c in calls)
         ):
-            self.way = calls
+            self.recorded = calls
         elif not self._all_calls:
-            self.way = None
+            self.recorded = None
         if len(self._seen) == RECORDED_BATCHES and not self.settled:
             self.settled = True
             merged = _merged(*self._seen[-2:]) if self.takes_one_loader else None
             if merged is not None:
-                self.way, self.numbers_vary = merged, _numbers(merged) != _numbers(self._seen[-2])
+                self.recorded, self.numbers_vary = merged, _numbers(merged) != _numbers(self._seen[-2])
             else:
                 self.obstacle = self.obstacle or "every batch becomes the model's arguments in another way"
-                self.way = self.way[:1] if self._all_calls and self.way is not None else None
+                self.recorded = self.recorded[:1] if self._all_calls and self.recorded is not None else None
         if self.settled:
             for call in (call for seen in self._seen for call in seen):
                 call.prepare.seal()
             self._seen = [()]
-        return bool(_key(self.way) != _key(before))
+        return bool(_key(self.recorded) != _key(before))
 
     def _end_recording(self) -> None:
         if self._recording is not None:
@@ -264,9 +264,9 @@ def _merged(first: Sequence[RecordedCall], second: Sequence[RecordedCall]) -> tu
     return tuple(calls) if len(calls) == len(second) else None
 
 
-def _numbers(way: Sequence[RecordedCall]) -> list[tuple[float, ...]]:
-    return [call.prepare.numbers for call in way]
+def _numbers(recorded: Sequence[RecordedCall]) -> list[tuple[float, ...]]:
+    return [call.prepare.numbers for call in recorded]
 
 
-def _key(way: Sequence[RecordedCall] | None) -> Any:
-    return None if way is None else [call.key for call in way]
+def _key(recorded: Sequence[RecordedCall] | None) -> Any:
+    return None if recorded is None else [call.key for call in recorded]

@@ -129,7 +129,7 @@ class Pass(Iterator[Any]):
         self._position.fetched(self)
         return batch
 
-    def hand_out(self) -> None:
+    def deliver(self) -> None:
         """The training loop gets a batch."""
         self._position.handed_out(self)
 

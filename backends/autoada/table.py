@@ -289,7 +289,7 @@ class RemoteTable:
         """What was collected, each row once, and has arrived in host memory."""
         length = prod(self._row_shape)
         if not self._collected:
-            return Gradients(torch.empty(0, dtype=torch.int64), torch.empty(0, length))
+            return Gradients(torch.empty(0, dtype=torch.int64), torch.empty(0, length, dtype=torch.float32))
         (one,) = self._collected
         return Gradients(one[0], one[1].reshape(-1, length))
 

@@ -19,6 +19,7 @@ import numpy as np
 import adaps
 from adabench.backends.policies._resources import Costs
 from adaps.policy import Home, Policy, Rule
+from adaps.simulation import MESSAGE_BYTES
 
 __all__ = ["measured_costs"]
 
@@ -28,8 +29,8 @@ KEYS = 1024
 _CASES = ((1, LENGTHS[0]), (KEYS, LENGTHS[0]), (KEYS, LENGTHS[1]))
 CALLS, ROUNDS = {1: 100, KEYS: 20}, 7
 """Calls of a round, by their keys: as many as its barriers are little beside."""
-_HEADERS = 16
-"""Bytes of a REQUEST, and of an ANSWER."""
+_HEADERS = MESSAGE_BYTES["request"] + MESSAGE_BYTES["answer"]
+"""Bytes of a question and its answer, without values."""
 
 
 def measured_costs(speed: float) -> Costs:
@@ -67,7 +68,7 @@ def costs_of(pulls: list[float], pushes: list[float], remote: list[float], speed
     visits = [(1.0, float(keys), 4.0 * keys * length) for keys, length in _CASES]
     means = [(pull + push) / 2 for pull, push in zip(pulls, pushes, strict=True)]
     call, key, value = _solved(visits, means)
-    sent = [(4.0 * keys, 4.0, 2.0 * keys * (2 * _HEADERS + 4 * length)) for keys, length in _CASES]
+    sent = [(4.0 * keys, 4.0, 2.0 * keys * (_HEADERS + 4 * length)) for keys, length in _CASES]
     left = [micros - pull - 3 * call for micros, pull in zip(remote, pulls, strict=True)]
     message, frame, byte = _solved(sent, left)
     return Costs(call=call, key=key, value=value, message=message, frame=frame, byte=byte, speed=speed)

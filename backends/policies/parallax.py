@@ -28,11 +28,7 @@ from adabench.backends.policies.protocol import (
     Resources,
 )
 from adaps.policy import Rule
-
-REQUEST = ANSWER = REFRESH = DELTA = 16
-ACK = 12
-GRADIENT = 12
-"""Bytes of messages, and of what a gradient has with it, without their floats."""
+from adaps.simulation import MESSAGE_BYTES
 
 
 class ParallaxOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,11 +87,13 @@ def bytes_per_step(table: Parameter, catalogue: Catalogue, nodes: int, state: in
     floats = 4.0 * table.length
     row = floats * (1 + state)
     # A pull and a push of each row that is read elsewhere than at home.
-    asked = (nodes - 1) * read.sum() * (2 * (REQUEST + ANSWER) + 2 * floats)
+    asked = (nodes - 1) * read.sum() * (2 * (MESSAGE_BYTES["request"] + MESSAGE_BYTES["answer"]) + 2 * floats)
     # Each copy sends its change, or its gradient where that is shorter, and gets those of the others in one.
-    change = min(row, GRADIENT + floats)
+    change = min(row, MESSAGE_BYTES["gradient"] + floats)
     others = 1.0 - (1.0 - read) ** (nodes - 1)
-    copied = (nodes - 1) * (read.sum() * (DELTA + change + ACK) + np.sum(others) * (REFRESH + row))
+    exchanged = MESSAGE_BYTES["delta"] + change + MESSAGE_BYTES["ack"]
+    refreshed = MESSAGE_BYTES["refresh"] + row
+    copied = (nodes - 1) * (read.sum() * exchanged + np.sum(others) * refreshed)
     return float(asked), float(copied)
 
 

@@ -21,12 +21,14 @@ from adaps.policy import (
     RowSelection,
     Rule,
 )
-from adaps.policy.executed import BY_HASH, homes_of
+from adaps.policy.executed import BY_HASH, homes_by_hash, homes_of
 from adaps.policy.limits import not_executed
 from adaps.policy.matching import matches
+from adaps.simulation import MESSAGE_BYTES
 
 __all__ = [
     "BY_HASH",
+    "MESSAGE_BYTES",
     "AccessesMissing",
     "Builder",
     "BuilderOptions",
@@ -46,6 +48,7 @@ __all__ = [
     "ResourcesError",
     "RowSelection",
     "Rule",
+    "homes_by_hash",
     "homes_of",
     "matches",
     "measured_costs",

@@ -114,6 +114,8 @@ class TableSpec:
         managed: Sequence[tuple[int, Technique | None, Wire, int]],
         homes: Sequence[tuple[int, int]] = ...,
     ) -> None: ...
+    @property
+    def width(self) -> int: ...
 
 class NodeTable:
     """A table in its place among the tables of a node."""
@@ -268,6 +270,10 @@ def deduplicate(ids: Tensor, first_key: int = 0) -> tuple[Tensor, Tensor]: ...
 def deduplicate(
     ids: npt.NDArray[np.int64] | Sequence[int], first_key: int = 0
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
+
+MESSAGE_BYTES: dict[str, int]
+
+def homes_by_hash(first_key: int, keys: int, nodes: int) -> npt.NDArray[np.int64]: ...
 
 class NodeReplay:
     @property

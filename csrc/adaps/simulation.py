@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaps import _checks, _core
+from adaps._core import MESSAGE_BYTES
 from adaps._typing import Technique
 from adaps.policy import Catalogue, Parameter, Policy
 from adaps.policy.executed import UNMANAGED, management_of
@@ -33,7 +34,17 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["Cluster", "Costs", "Line", "Machine", "NodeSimulation", "Simulation", "Stream", "simulate"]
+__all__ = [
+    "MESSAGE_BYTES",
+    "Cluster",
+    "Costs",
+    "Line",
+    "Machine",
+    "NodeSimulation",
+    "Simulation",
+    "Stream",
+    "simulate",
+]
 
 TECHNIQUES = ("adaptive", "replication", "relocation", "static", "full_replication")
 _MICROS = 1e6

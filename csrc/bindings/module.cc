@@ -12,5 +12,6 @@ PYBIND11_MODULE(_core, module) {
   adaps::bindings::register_log(module);
   adaps::bindings::register_snapshot(module);
   adaps::bindings::register_deduplicate(module);
+  adaps::bindings::register_layout(module);
   adaps::bindings::register_replay(module);
 }

@@ -14,6 +14,7 @@ void register_node(pybind11::module_& module);
 void register_log(pybind11::module_& module);
 void register_snapshot(pybind11::module_& module);
 void register_deduplicate(pybind11::module_& module);
+void register_layout(pybind11::module_& module);
 void register_replay(pybind11::module_& module);
 
 }  // namespace adaps::bindings

@@ -112,6 +112,9 @@ void register_table_spec(py::module_& module) {
            py::arg("pool_size"), py::arg("reuse"));
 
   py::class_<TableSpec>(module, "TableSpec", "A table before it has its place in a node.")
+      .def_property_readonly(
+          "width", [](const TableSpec& spec) { return spec.length + spec.rule.state_length(spec.length); },
+          "Floats of a row with its optimizer's state.")
       .def_readwrite("sampling", &TableSpec::sampling, "How samples of its rows are drawn; none without it.")
       .def(
           py::init(

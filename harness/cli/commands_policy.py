@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adabench.harness.cli.options import shown, with_options
+from adabench.harness.cli.options import Data, shown, with_options
 from adabench.harness.cli.terminal import tell
 from adabench.harness.errors import UsageError
 
@@ -37,7 +37,6 @@ ResourcesOption = Annotated[
 AccessesOption = Annotated[
     Path | None, typer.Option("--accesses", help="Access counts, as `adabench accesses` writes them.")
 ]
-DataOption = Annotated[Path | None, typer.Option("--data", help="Folder or file of the use case's data.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Of weights and order of the data.")]
 ForceOption = Annotated[
     bool, typer.Option("--force", help="Take a policy that was made for another model or cluster, too.")
@@ -84,7 +83,7 @@ def _options(usecase: Any, default: Any) -> list[inspect.Parameter]:
         "nodes": (NodesOption, None),
         "resources": (ResourcesOption, None),
         "accesses": (AccessesOption, None),
-        "data": (DataOption, None),
+        "data": (Data, None),
         "seed": (SeedOption, 0),
     }
     return [
@@ -105,7 +104,7 @@ def accesses(
     nodes: Annotated[int, typer.Option(help="Node processes that share the data.")] = 1,
     workers: Annotated[int, typer.Option(help="Worker threads per node.")] = 1,
     epochs: Annotated[int, typer.Option(help="Passes over the training data.")] = 1,
-    data: DataOption = None,
+    data: Data = None,
     seed: SeedOption = 0,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Where to; by default accesses-USECASE.npz.")

@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adabench.harness.cli.options import Results, results_root, shown
+from adabench.harness.cli.options import (
+    CostedResources,
+    Data,
+    Links,
+    OneUseCase,
+    Results,
+    ServerBackend,
+    StepMilliseconds,
+    Workers,
+    at_least_one,
+    results_root,
+    shown,
+)
 from adabench.harness.cli.terminal import plain, tell
 from adabench.harness.errors import UsageError
 
@@ -26,22 +38,14 @@ _MEBI = 2**20
 
 
 def search(
-    usecase: Annotated[
-        str, typer.Option("--usecase", "-u", help="What to train, such as ctr or 'ctr[dim=8]'.")
-    ],
-    backend: Annotated[
-        str, typer.Option("--backend", "-b", help="How: one on the parameter server.")
-    ] = "autoada-automatic",
+    usecase: OneUseCase,
+    backend: ServerBackend = "autoada-automatic",
     nodes: Annotated[
         int | None, typer.Option(help="Of the cluster, if they are all alike; by default as --resources.")
     ] = None,
-    network: Annotated[
-        str | None, typer.Option(help="lan, slow, or such as 0.5ms,2gbit; by default that of --resources.")
-    ] = None,
-    resources: Annotated[
-        Path | None, typer.Option(help="The cluster, as `adabench resources --costs` writes it.")
-    ] = None,
-    workers: Annotated[int, typer.Option(help="Worker threads per node.")] = 1,
+    network: Links = None,
+    resources: CostedResources = None,
+    workers: Workers = 1,
     objective: Annotated[str, typer.Option(help="What is to be least: time of a step, or bytes.")] = "time",
     memory: Annotated[
         float | None, typer.Option(metavar="MIB", help="What rows may take on each node, in MiB.")
@@ -61,11 +65,8 @@ def search(
         ),
     ] = "adaptive,static,lapse,nups",
     steps: Annotated[int, typer.Option(help="Of each worker, that are simulated.")] = 60,
-    step: Annotated[
-        float | None,
-        typer.Option("--step", metavar="MS", help="What a step computes for, in milliseconds of a core."),
-    ] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder or file of the use case's data.")] = None,
+    step: StepMilliseconds = None,
+    data: Data = None,
     seed: Annotated[int, typer.Option(help="Of weights, order of the data, and what solvers draw.")] = 0,
     allreduce: Annotated[
         bool, typer.Option("--allreduce", help="Also average dense parameters' gradients by all-reduce.")
@@ -97,11 +98,9 @@ def search(
     )
     from adabench.harness.planning.search.costs import Situation
     from adabench.harness.planning.search.evidence import with_evidence
-    from adabench.harness.planning.simulated import clusters_of, step_seconds
+    from adabench.harness.planning.simulated import clusters_of, computing
 
-    for name, value in (("--workers", workers), ("--steps", steps)):
-        if value < 1:
-            raise UsageError(f"{name} {value}: give 1 or more")
+    at_least_one(workers=workers, steps=steps, trials=trials, blocks=blocks)
     for name, number, unit in (("--step", step, "milliseconds"), ("--memory", memory, "MiB")):
         if number is not None and not 0 < number < float("inf"):
             raise UsageError(f"{name} {number}: give {unit}, more than 0")
@@ -110,9 +109,6 @@ def search(
     target: Objective = "time" if _one_of("--objective", objective, _OBJECTIVES) == "time" else "bytes"
     travelling = tuple(dict.fromkeys(_one_of("--wires", one.strip(), _WIRES) for one in wires.split(",")))
     wanted = Wanted(solver=solver)  # an unknown solver is said before anything takes long
-    for name, value in (("--trials", trials), ("--blocks", blocks)):
-        if value < 1:
-            raise UsageError(f"{name} {value}: give 1 or more")
     if allreduce and workers > 1:
         raise UsageError(f"--allreduce takes one worker per node, not --workers {workers}")
     cluster = None if resources is None else resources_from(resources, None)
@@ -124,13 +120,9 @@ def search(
         )
     (where,) = clusters_of(cluster, None if nodes is None else [nodes], network)
     trained = usecase_from(usecase, data, seed)
-    if step is not None:
-        compute, said = 1e-3 * step, "as given"
-    elif cluster is not None and usecase in cluster.steps:
-        compute, said = 1e-3 * cluster.steps[usecase], f"as {resources} says"
-    else:
-        compute = step_seconds(trained)
-        said = f"measured here; --step {1e3 * compute:.3g} repeats it"
+    compute, said = computing(
+        trained, step, None if cluster is None else cluster.steps.get(usecase), resources
+    )
     tell(f"{usecase}, {backend}, {where.nodes} nodes: a step computes for {1e3 * compute:.3g} ms, {said}")
     limits = memory_limits(memory, [node.memory for node in where.node])
     wanted = Wanted(target, limits, solver, effort, seed)

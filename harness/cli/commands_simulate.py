@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from adabench.harness.cli.options import shown
+from adabench.harness.cli.options import (
+    CostedResources,
+    Data,
+    Links,
+    OneUseCase,
+    ServerBackend,
+    StepMilliseconds,
+    Workers,
+    at_least_one,
+    shown,
+)
 from adabench.harness.cli.terminal import tell
 from adabench.harness.errors import UsageError
 
@@ -19,12 +29,8 @@ _MOST_NODES = 4096
 
 
 def simulate(
-    usecase: Annotated[
-        str, typer.Option("--usecase", "-u", help="What to train, such as ctr or 'ctr[dim=8]'.")
-    ],
-    backend: Annotated[
-        str, typer.Option("--backend", "-b", help="How: one on the parameter server.")
-    ] = "autoada-automatic",
+    usecase: OneUseCase,
+    backend: ServerBackend = "autoada-automatic",
     policy: Annotated[
         str | None,
         typer.Option(
@@ -34,19 +40,12 @@ def simulate(
     nodes: Annotated[
         str | None, typer.Option(metavar="N[,…]", help="Sizes of clusters; by default that of --resources.")
     ] = None,
-    network: Annotated[
-        str | None, typer.Option(help="lan, slow, or such as 0.5ms,2gbit; by default that of --resources.")
-    ] = None,
-    resources: Annotated[
-        Path | None, typer.Option(help="The cluster, as `adabench resources --costs` writes it.")
-    ] = None,
-    workers: Annotated[int, typer.Option(help="Worker threads per node.")] = 1,
+    network: Links = None,
+    resources: CostedResources = None,
+    workers: Workers = 1,
     steps: Annotated[int, typer.Option(help="Of each worker.")] = 100,
-    step: Annotated[
-        float | None,
-        typer.Option("--step", metavar="MS", help="What a step computes for, in milliseconds of a core."),
-    ] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder or file of the use case's data.")] = None,
+    step: StepMilliseconds = None,
+    data: Data = None,
     seed: Annotated[int, typer.Option(help="Of weights, order of the data, and what happens when.")] = 0,
     trace: Annotated[
         Path | None, typer.Option(help=f"Write {_TRACED} steps of the last simulation as a Chrome trace.")
@@ -62,11 +61,9 @@ def simulate(
     from adabench.analysis.simulated import FORMATS, Row, draw_simulated, save_figure, table_of
     from adabench.harness.planning.catalogue import usecase_from
     from adabench.harness.planning.policies import resources_from
-    from adabench.harness.planning.simulated import clusters_of, simulated, step_seconds
+    from adabench.harness.planning.simulated import clusters_of, computing, simulated
 
-    for name, value in (("--workers", workers), ("--steps", steps)):
-        if value < 1:
-            raise UsageError(f"{name} {value}: give 1 or more")
+    at_least_one(workers=workers, steps=steps)
     if step is not None and not 0 <= step < float("inf"):
         raise UsageError(f"--step {step}: give milliseconds, 0 or more")
     if nodes is None and resources is None:
@@ -78,14 +75,9 @@ def simulate(
     cluster = None if resources is None else resources_from(resources, None)
     clusters = clusters_of(cluster, None if nodes is None else _counts(nodes), network)
     trained = usecase_from(usecase, data, seed)
-    if step is None and cluster is not None and usecase in cluster.steps:
-        compute = 1e-3 * cluster.steps[usecase]
-        said = f"as {resources} says"
-    elif step is None:
-        compute = step_seconds(trained)
-        said = f"measured here; --step {1e3 * compute:.3g} repeats it"
-    else:
-        compute, said = 1e-3 * step, "as given"
+    compute, said = computing(
+        trained, step, None if cluster is None else cluster.steps.get(usecase), resources
+    )
     tell(f"{usecase}, {backend}: a step computes for {1e3 * compute:.3g} ms, {said}")
     rows: list[Row] = []
     traced = _TRACED if trace is not None else 0

@@ -22,6 +22,7 @@ from adabench.harness.plugins.registry import names
 
 __all__ = [
     "STUDY_OPTIONS",
+    "at_least_one",
     "results_root",
     "shown",
     "study_from",
@@ -138,6 +139,36 @@ Results = Annotated[
     ),
 ]
 SessionName = Annotated[str | None, typer.Argument(help="A session; the newest without it.")]
+Data = Annotated[Path | None, typer.Option("--data", help="Folder or file of the use case's data.")]
+OneUseCase = Annotated[
+    str, typer.Option("--usecase", "-u", help="What to train, such as ctr or 'ctr[dim=8]'.")
+]
+ServerBackend = Annotated[str, typer.Option("--backend", "-b", help="How: one on the parameter server.")]
+Links = Annotated[
+    str | None,
+    typer.Option("--network", help="lan, slow, or such as 0.5ms,2gbit; by default that of --resources."),
+]
+CostedResources = Annotated[
+    Path | None, typer.Option("--resources", help="The cluster, as `adabench resources --costs` writes it.")
+]
+Workers = Annotated[int, typer.Option("--workers", help="Worker threads per node.")]
+StepMilliseconds = Annotated[
+    float | None,
+    typer.Option("--step", metavar="MS", help="What a step computes for, in milliseconds of a core."),
+]
+
+
+def at_least_one(**given: int) -> None:
+    """Refuse numbers below 1, by the names of their options.
+
+    Raises
+    ------
+    UsageError
+        Naming the first one.
+    """
+    for name, value in given.items():
+        if value < 1:
+            raise UsageError(f"--{name} {value}: give 1 or more")
 
 
 def takes_study(without: Collection[str] = (), **fixed: Any) -> Callable[[Command], Callable[..., None]]:

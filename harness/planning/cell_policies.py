@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from adabench.backends.policies.protocol import AccessesMissing, Catalogue, Policy, Resources, not_executed
+from adabench.backends.policies.protocol import Catalogue, Policy, Resources, not_executed
 from adabench.harness.errors import UsageError
 from adabench.harness.machine.namespaces import link_of
 from adabench.harness.planning.catalogue import catalogue_of, count_accesses
 from adabench.harness.planning.cell import Cell, data_key, usecase_of
 from adabench.harness.planning.dealing import dealt, with_whole_samples
-from adabench.harness.planning.policies import made_policy, refused
+from adabench.harness.planning.policies import made_where_counted, refused
 from adabench.harness.plugins.registry import load_backend
 
 __all__ = ["with_policies"]
@@ -57,11 +57,9 @@ class _Building:
         return self._policies[key]
 
     def _built(self, cell: Cell, text: str) -> Policy:
-        resources = Resources.alike(cell.nodes)
-        try:
-            policy = made_policy(text, catalogue := self._catalogue(cell), resources)
-        except AccessesMissing:
-            policy = made_policy(text, catalogue := self._with_accesses(cell), resources)
+        policy, catalogue = made_where_counted(
+            text, Resources.alike(cell.nodes), self._catalogue(cell), lambda: self._with_accesses(cell)
+        )
         if policy.data.numbers:
             policy = self._dealt(cell, policy)
         backend = load_backend(cell.backend)()

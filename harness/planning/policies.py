@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from adabench.backends.policies.protocol import (
     BY_HASH,
+    AccessesMissing,
     Catalogue,
     Managed,
     Parameter,
@@ -20,15 +22,21 @@ from adabench.backends.policies.protocol import (
     homes_of,
 )
 from adabench.harness.errors import UsageError, unknown
+from adabench.harness.planning.catalogue import catalogue_of, count_accesses
 from adabench.harness.planning.syntax import convert_params, parse_selections
 from adabench.harness.plugins.registry import load_builder, names
+
+if TYPE_CHECKING:
+    from adabench.usecases.protocol import UseCase
 
 __all__ = [
     "bytes_per_node",
     "fitted",
     "local_share",
     "made_policy",
+    "made_where_counted",
     "policy_from",
+    "policy_of_usecase",
     "refused",
     "resources_from",
 ]
@@ -78,6 +86,61 @@ def made_policy(text: str, catalogue: Catalogue, resources: Resources) -> Policy
         If it is neither a file nor a builder.
     """
     return fitted(_found(text, catalogue, resources), catalogue, resources.nodes)
+
+
+def made_where_counted(
+    text: str, resources: Resources, catalogue: Catalogue, counted: Callable[[], Catalogue]
+) -> tuple[Policy, Catalogue]:
+    """As `made_policy`, with accesses counted if that is what it takes.
+
+    Parameters
+    ----------
+    text : str
+        A file, or a builder as ``nups`` or ``nups[times=50]``.
+    resources : Resources
+    catalogue : Catalogue
+        Without access counts.
+    counted : callable
+        Gives the catalogue with them, which takes as long as reading the data.
+
+    Returns
+    -------
+    Policy, Catalogue
+        And the one by which it was made.
+    """
+    try:
+        return made_policy(text, catalogue, resources), catalogue
+    except AccessesMissing:
+        catalogue = counted()
+        return made_policy(text, catalogue, resources), catalogue
+
+
+def policy_of_usecase(text: str, usecase: UseCase, resources: Resources, workers: int) -> Policy:
+    """As `made_policy`, for a use case's model and what its batches access.
+
+    Parameters
+    ----------
+    text : str
+        A file, or a builder as ``nups`` or ``nups[times=50]``.
+    usecase : UseCase
+    resources : Resources
+    workers : int
+        Of each node.
+
+    Raises
+    ------
+    UsageError
+        If it is neither a file nor a builder, or does not fit.
+    """
+    nodes = resources.nodes
+    with refused():
+        policy, _ = made_where_counted(
+            text,
+            resources,
+            catalogue_of(usecase),
+            lambda: count_accesses(usecase, nodes * workers, epochs=1, nodes=nodes),
+        )
+    return policy
 
 
 def fitted(policy: Policy, catalogue: Catalogue, nodes: int, *, force: bool = False) -> Policy:

@@ -6,22 +6,22 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import msgspec
 
-from adabench.backends.policies.protocol import AccessesMissing, Link, PolicyError, Resources
+from adabench.backends.policies.protocol import Link, PolicyError, Resources
 from adabench.backends.protocol import ServerOptions, Simulated, SimulatedRun, Simulation, endless
 from adabench.harness.errors import UsageError
 from adabench.harness.machine.namespaces import link_of
-from adabench.harness.planning.catalogue import catalogue_of, count_accesses
-from adabench.harness.planning.policies import made_policy, refused
+from adabench.harness.planning.policies import policy_of_usecase
 from adabench.harness.planning.syntax import convert_params, parse_network, parse_selections
 from adabench.harness.plugins.registry import load_backend
 from adabench.usecases.protocol import UseCase
 
-__all__ = ["clusters_of", "simulated", "simulated_once", "step_seconds"]
+__all__ = ["clusters_of", "computing", "simulated", "simulated_once", "step_seconds"]
 
 _LINKS = {
     "lan": Link(latency_ms=0.25, gbit_per_second=10.0),
@@ -70,6 +70,29 @@ def _link(network: str) -> Link:
     if float(rate) == 0:
         raise UsageError(f"--network {network}: a link that carries nothing")
     return Link(latency_ms=float(delay) * _MILLISECONDS[unit], gbit_per_second=float(rate) * _GIGABITS[of])
+
+
+def computing(
+    usecase: UseCase, given: float | None, kept: float | None, file: Path | None
+) -> tuple[float, str]:
+    """What a step computes for, in seconds of a core, and in words how that is known.
+
+    Parameters
+    ----------
+    usecase : UseCase
+    given : float, optional
+        Milliseconds on the command line, which count more than all else.
+    kept : float, optional
+        Milliseconds of the resources; without them a step is measured.
+    file : Path, optional
+        Where the resources are from.
+    """
+    if given is not None:
+        return 1e-3 * given, "as given"
+    if kept is not None:
+        return 1e-3 * kept, f"as {file} says"
+    measured = step_seconds(usecase)
+    return measured, f"measured here; --step {1e3 * measured:.3g} repeats it"
 
 
 def step_seconds(usecase: UseCase) -> float:
@@ -155,13 +178,7 @@ def simulated_once(
     found = load_backend(backend)()
     if not isinstance(found, Simulated) or not isinstance(options, ServerOptions):
         raise UsageError(f"backend {backend!r} is none on the parameter server: only those are simulated")
-    try:
-        with refused():
-            made = made_policy(options.policy, catalogue_of(usecase), resources)
-    except AccessesMissing:
-        counted = count_accesses(usecase, resources.nodes * workers, epochs=1)
-        with refused():
-            made = made_policy(options.policy, counted, resources)
+    made = policy_of_usecase(options.policy, usecase, resources, workers)
     run = SimulatedRun(resources.cluster(), made, workers, steps, compute, traced_steps, seed)
     try:
         return found.simulate(usecase, options, run)

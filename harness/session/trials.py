@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from adabench.analysis.agreement import different_quality, different_work
-from adabench.analysis.load import last_attempts
+from adabench.analysis.load import SUCCESS, last_attempts
 from adabench.analysis.statistics import paired_interval
 from adabench.harness.planning.search.candidates import Candidate
 from adabench.harness.planning.study import load_study
@@ -165,7 +165,7 @@ def measure(name: str, own: Sequence[Run], baseline: Sequence[Run]) -> Measured:
     """A candidate's runs against the baseline's, block by block."""
     theirs = {run.block: run for run in baseline}
     pairs = [(run, theirs[run.block]) for run in own if run.block in theirs]
-    good = [pair for pair in pairs if all(run.status in ("ok", "not_converged") for run in pair)]
+    good = [pair for pair in pairs if all(run.status in SUCCESS for run in pair)]
     if len(good) < len(pairs) or not good:
         reasons = [run.reason or run.status for pair in pairs for run in pair if run.status != "ok"]
         return Measured(name, len(good), math.nan, obstacle=(reasons or ["it was not run"])[0])

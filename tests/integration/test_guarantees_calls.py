@@ -27,8 +27,8 @@ def test_calls_with_duplicates_do_what_arrays_do(launch: Launch, full: bool) -> 
         lives=lives,
         steps=2_000 if full else 120,
     )
-    # Which way a single call takes is the schedule's choice; that all ways were taken is seen over all nodes and lives,
-    # of which the second has replicas of every row on every node.
+    # Which way a call takes is the schedule's choice; that all are taken is asked of all nodes and lives
+    # together, for in the second one every node has replicas of every row.
     for name in (
         "replicas",
         "pulled_local",

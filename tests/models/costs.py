@@ -165,7 +165,7 @@ def _parts_of(
             ("stepping", optimizer, "step"),
             ("ending", ending, "run"),
             ("loading", Ahead, "take"),
-            ("loading", Ahead, "hand_out"),
+            ("loading", Ahead, "deliver"),
         ):
             patches.enter_context(mock.patch.object(owner, name, timed(part, name, getattr(owner, name))))
         step(count)

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from adabench.harness.errors import UsageError
+from adabench.harness.planning import plan
 from adabench.harness.planning.study import built_in_studies, load_study, parse_target
+from adabench.harness.session.plan_text import too_short
 
 GOOD = """
 usecases = ["ctr[dim=8]"]
@@ -125,3 +127,13 @@ def test_every_study_of_the_project_is_sound() -> None:
     assert "default" in studies
     for name, file in studies.items():
         assert load_study(file, name, {}).name == name
+
+
+def test_every_study_of_the_project_can_reach_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
+    # which policies are built of the data, for minutes, has no part in how many cells there are
+    monkeypatch.setattr(plan, "with_policies", lambda cells, seed: cells)
+    for name, file in built_in_studies().items():
+        study = load_study(file, name, {})
+        cells = plan.cells_of(study)
+        study = plan.with_repeats(study, cells)
+        assert too_short(plan.planned_runs(cells, study), study.repeats) is None, name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +16,10 @@ from adabench.backends.policies.protocol import (
     Resources,
     Rule,
 )
-from adabench.harness.cli.main import main
 
 CTR = "ctr[rows=1500,vocabulary=50,batch=64,dim=4,hidden=8]"
 SEARCH = ("search", "-u", CTR, "--step", "2", "--steps", "12", "--effort", "0.1", "--dry-run")
 TWO = ("--nodes", "2", "--network", "slow")
-
-
-@pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> Any:
-    monkeypatch.chdir(tmp_path)
-
-    def say(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["adabench", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return say
 
 
 def test_candidates_are_listed_and_the_best_is_written_with_its_evidence(said: Any, tmp_path: Path) -> None:

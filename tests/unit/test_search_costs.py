@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
 
 import adaps
-from adabench.backends._served import _state_length, served
+from adabench.backends._served import served
 from adabench.backends.autoada_automatic import AutoAdaAutomatic
 from adabench.backends.policies.protocol import Catalogue, MadeFor, Resources
 from adabench.backends.protocol import Served, ServerOptions, SimulatedRun, Simulation
@@ -132,18 +131,6 @@ def test_slower_nodes_and_links_and_remote_rows_take_longer() -> None:
     assert seconds["slow node"] > 3 * seconds["even"]
     # two tables are pulled and pushed, and dense parameters pulled twice and pushed: seven round trips
     assert seconds["slow link"] - seconds["even"] == pytest.approx(7 * 2 * (5.0 - 0.05) * 1e-3, rel=0.02)
-
-
-def test_optimizer_state_is_as_long_as_in_the_server() -> None:
-    rules: list[Any] = [
-        *(adaps.SGD(), adaps.SGD(momentum=0.9), adaps.SGD(weight_decay=0.1)),
-        *(adaps.Adagrad(), adaps.RowAdagrad(), adaps.Adam(), adaps.SparseAdam(), adaps.AdamW()),
-        *(adaps.RMSprop(), adaps.RMSprop(momentum=0.9, centered=True)),
-    ]
-    tables = [adaps.Table(f"t{number}", 2, 6, rule) for number, rule in enumerate(rules)]
-    with adaps.Node(tables) as node:
-        lengths = [adaps._core.state_length(node._core, number) for number in range(len(tables))]
-    assert [_state_length(table) for table in tables] == lengths
 
 
 def test_bytes_on_each_wire() -> None:

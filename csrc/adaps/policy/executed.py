@@ -8,13 +8,22 @@ from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import TypeVar
 
+from adaps._core import homes_by_hash
 from adaps.policy.catalogue import Catalogue
 from adaps.policy.document import Policy
 from adaps.policy.fields import Home, PolicyError
 from adaps.policy.limits import left_to_training, not_executed
 from adaps.policy.matching import Managed
 
-__all__ = ["BY_HASH", "UNMANAGED", "Management", "homes_of", "management_of", "refuse_unexecuted"]
+__all__ = [
+    "BY_HASH",
+    "UNMANAGED",
+    "Management",
+    "homes_by_hash",
+    "homes_of",
+    "management_of",
+    "refuse_unexecuted",
+]
 
 BY_HASH = -1
 """In place of a node: a hash of the key chooses."""

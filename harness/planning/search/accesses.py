@@ -12,7 +12,7 @@ from adabench.backends.protocol import Served
 from adabench.harness.planning.search.problem import Choices, Floats
 from adabench.usecases.protocol import UseCase
 
-__all__ = ["Accesses", "accesses_of", "homes_by_hash"]
+__all__ = ["Accesses", "accesses_of"]
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,3 @@ def accesses_of(
             for name, rows in usecase.keys(batch).items():
                 counts[name][node, np.unique(rows.numpy())] += 1  # a row named twice is read once
     return Accesses(nodes, workers, made, counts)
-
-
-def homes_by_hash(served: Served, nodes: int) -> Choices:
-    """The node where each row is at home: `Directory::home_by_hash` of csrc/core/store/directory.h."""
-    keys = np.arange(served.first_key, served.first_key + served.keys, dtype=np.uint64)
-    mixed = keys + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed ^= mixed >> np.uint64(31)
-    scaled = (mixed & np.uint64(0xFFFFFFFF)) * np.uint64(nodes)
-    return (scaled >> np.uint64(32)).astype(np.int64)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from adabench.backends.policies.protocol import AccessesMissing, MadeFor, Policy, PolicyError
+from adabench.backends.policies.protocol import MadeFor, Policy, PolicyError
 from adabench.backends.protocol import Searchable, Served, ServerOptions, Simulated, SimulatedRun, Simulation
 from adabench.harness.errors import UsageError, unknown
-from adabench.harness.planning.catalogue import catalogue_of, count_accesses
-from adabench.harness.planning.policies import made_policy
+from adabench.harness.planning.catalogue import catalogue_of
+from adabench.harness.planning.policies import policy_of_usecase
 from adabench.harness.planning.search.accesses import accesses_of
 from adabench.harness.planning.search.costs import Situation
 from adabench.harness.planning.search.predicted import Model, Objective, Prediction
@@ -21,10 +21,8 @@ from adabench.harness.planning.search.ways import Space, Way, policy_of
 from adabench.harness.plugins.registry import load_backend
 from adabench.usecases.protocol import UseCase
 
-__all__ = ["BUILDERS", "Candidate", "Wanted", "candidates", "memory_limits", "simulated_all"]
+__all__ = ["Candidate", "Wanted", "candidates", "memory_limits", "simulated_all"]
 
-BUILDERS = "adaptive,static,lapse,nups"
-"""That a search is compared with unless others are given."""
 _MEBI = 2.0**20
 _PASSES = 3
 """Times that the pace of a step is taken from the solution before."""
@@ -168,7 +166,10 @@ def candidates(
             continue
         policy = policy_of(name, tables, ways, accesses, made_for)
         result.append(Candidate(name, policy, tables, ways, model.prediction(ways), solution.gap))
-    result += [Candidate(text, _built(text, usecase, situation)) for text in _texts(builders)]
+    result += [
+        Candidate(text, policy_of_usecase(text, usecase, situation.resources, situation.workers))
+        for text in _texts(builders)
+    ]
     return result, model
 
 
@@ -194,6 +195,11 @@ def simulated_all(
     seed : int
     told : callable
         What is simulated next.
+
+    Raises
+    ------
+    UsageError
+        If a builder's policy cannot be simulated.
     """
     runs = load_backend(backend)()
     assert isinstance(runs, Simulated)
@@ -205,8 +211,12 @@ def simulated_all(
         )
         try:
             result.append(replace(one, simulation=runs.simulate(usecase, ServerOptions(), run)))
-        except PolicyError:
-            result.append(one)  # it has something in it that only the closed form knows
+        except PolicyError as error:
+            if one.prediction is None:
+                raise UsageError(
+                    f"--builders {one.name}: it cannot be simulated, so that nothing is known of it ({error})"
+                ) from error
+            result.append(one)  # what only the closed form knows
     return result
 
 
@@ -259,15 +269,3 @@ def _texts(builders: str) -> list[str]:
         return []
     (selected,) = parse_selections(f"manual[policy={builders}]")
     return [str(one) for one in selected.values["policy"]]
-
-
-def _built(text: str, usecase: UseCase, situation: Situation) -> Policy:
-    from adabench.harness.planning.policies import refused
-
-    with refused():
-        try:
-            return made_policy(text, catalogue_of(usecase), situation.resources)
-        except AccessesMissing:
-            workers = situation.nodes * situation.workers
-            counted = count_accesses(usecase, workers, 1, situation.nodes)
-            return made_policy(text, counted, situation.resources)

@@ -11,15 +11,18 @@ from math import prod
 
 import numpy as np
 
-from adabench.backends.policies.protocol import Resources
+from adabench.backends.policies.protocol import MESSAGE_BYTES, Resources
 from adabench.backends.protocol import Served
 from adabench.harness.planning.search.problem import Choices, Floats
 
 __all__ = ["Situation", "Traffic", "allreduced", "bytes_on_wire", "traffic"]
 
-_REQUEST, _ANSWER, _INTENT, _SETUP, _TRANSFER, _REFRESH = 16.0, 16.0, 12.0, 20.0, 20.0, 16.0
-_DELTA, _ACK, _DROP, _DROP_ACK, _NEWS = 16.0, 12.0, 16.0, 12.0, 16.0
-"""Bytes of messages without what follows them: docs/design/protocol.md, section 3."""
+_REQUEST, _ANSWER, _INTENT, _SETUP, _TRANSFER, _REFRESH = (
+    float(MESSAGE_BYTES[name]) for name in ("request", "answer", "intent", "setup", "transfer", "refresh")
+)
+_DELTA, _ACK, _DROP, _DROP_ACK, _NEWS, _GRADIENT = (
+    float(MESSAGE_BYTES[name]) for name in ("delta", "ack", "drop", "drop_ack", "news", "gradient")
+)
 _HEADER = 20.0
 """Bytes of a row that is held, beside value and state: section 17."""
 _ROUNDS = 500.0
@@ -207,7 +210,7 @@ class _Table:
         step = situation.step
         self.exchanges = min(1.0, max(1.0 / interval, step / _LONGEST), max(_ROUNDS * step, 1e-9))
         # a gradient goes itself if it is all that has happened since the last exchange
-        self.change = np.where(rates > self.exchanges, rounded, min(rounded, 12.0 + self.length))
+        self.change = np.where(rates > self.exchanges, rounded, min(rounded, _GRADIENT + self.length))
 
     def static(self) -> Traffic:
         remote = self.rates * self.away

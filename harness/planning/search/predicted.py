@@ -8,8 +8,9 @@ from typing import Literal
 
 import numpy as np
 
+from adabench.backends.policies.protocol import homes_by_hash
 from adabench.backends.protocol import Served
-from adabench.harness.planning.search.accesses import Accesses, homes_by_hash
+from adabench.harness.planning.search.accesses import Accesses
 from adabench.harness.planning.search.costs import Situation, Traffic, allreduced, traffic
 from adabench.harness.planning.search.loads import Loads
 from adabench.harness.planning.search.problem import Choices, Floats, Problem
@@ -75,7 +76,7 @@ class Model:
         self._found: dict[tuple[int, str, int, str, int], Traffic] = {}
         self._added_by: dict[tuple[int, Way], tuple[Floats, Floats]] = {}
         self._ordered = [hottest_first(one, accesses) for one in self.tables]
-        self._hashed = [homes_by_hash(one, accesses.nodes) for one in self.tables]
+        self._hashed = [homes_by_hash(one.first_key, one.keys, accesses.nodes) for one in self.tables]
 
     def at_pace(self, seconds: float) -> Model:
         """The same, if a step takes so long in all."""

@@ -151,12 +151,18 @@ def hottest_first(served: Served, accesses: Accesses) -> Choices:
 
 def read_most(served: Served, accesses: Accesses, by_hash: Choices) -> Choices:
     """For each row the node that reads it most; the others, and those too many to be named, by hash."""
+    named, nodes = _named(served, accesses)
+    homes = by_hash.copy()
+    homes[named] = nodes
+    return homes
+
+
+def _named(served: Served, accesses: Accesses) -> tuple[Choices, Choices]:
+    """The rows that a policy names, those that are read most first, and the node that reads each most."""
     counts = accesses.counts[served.table]
     named = hottest_first(served, accesses)[:_NAMED]
     named = named[counts[:, named].sum(axis=0) > 0]
-    homes = by_hash.copy()
-    homes[named] = counts[:, named].argmax(axis=0)
-    return homes
+    return named, counts[:, named].argmax(axis=0)
 
 
 def policy_of(
@@ -193,10 +199,7 @@ def _rules(parameter: str, served: Served, way: Way, accesses: Accesses) -> Iter
     ordered = hottest_first(served, accesses)
     hot = ordered[: round(way.hottest * served.keys)] if way.hot is not None else ordered[:0]
     if way.home == WHERE_READ:
-        counts = accesses.counts[served.table]
-        named = ordered[:_NAMED]
-        named = named[counts[:, named].sum(axis=0) > 0]
-        nodes = counts[:, named].argmax(axis=0)
+        named, nodes = _named(served, accesses)
         is_hot = np.isin(named, hot)
         for node in range(accesses.nodes):
             for technique, part in ((way.hot, is_hot), (way.technique, ~is_hot)):

@@ -1,0 +1,47 @@
+// What follows from keys and messages alone, for those who reckon what a policy will cost.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <cstddef>
+#include <utility>
+
+#include "protocol/message.h"
+#include "register.h"
+#include "store/directory.h"
+
+namespace adaps::bindings {
+
+namespace py = pybind11;
+
+namespace {
+
+constexpr std::pair<MessageType, std::size_t> kMessageBytes[] = {
+    {MessageType::kRequest, sizeof(RequestMessage)},   {MessageType::kIntent, sizeof(IntentMessage)},
+    {MessageType::kAnswer, sizeof(AnswerMessage)},     {MessageType::kSetup, sizeof(SetupMessage)},
+    {MessageType::kRefresh, sizeof(RefreshMessage)},   {MessageType::kDelta, sizeof(DeltaMessage)},
+    {MessageType::kAck, sizeof(AckMessage)},           {MessageType::kDrop, sizeof(DeltaMessage)},
+    {MessageType::kDropAck, sizeof(AckMessage)},       {MessageType::kTransfer, sizeof(TransferMessage)},
+    {MessageType::kNews, sizeof(NewsMessage)},
+};
+
+py::array_t<std::int64_t> homes_by_hash(Key first_key, std::uint64_t keys, NodeId nodes) {
+  const Directory directory(nodes, 1);
+  py::array_t<std::int64_t> homes(static_cast<py::ssize_t>(keys));
+  auto home = homes.mutable_unchecked<1>();
+  for (std::uint64_t i = 0; i < keys; ++i)
+    home(static_cast<py::ssize_t>(i)) = directory.home_by_hash(first_key + i);
+  return homes;
+}
+
+}  // namespace
+
+void register_layout(py::module_& module) {
+  py::dict bytes;
+  for (const auto& [type, size] : kMessageBytes) bytes[name_of(type)] = size;
+  bytes["gradient"] = sizeof(GradientHeader);
+  module.attr("MESSAGE_BYTES") = bytes;
+  module.def("homes_by_hash", &homes_by_hash, py::arg("first_key"), py::arg("keys"), py::arg("nodes"),
+             "The node at which each of some keys is at home, if a hash chooses it.");
+}
+
+}  // namespace adaps::bindings
