@@ -50,6 +50,10 @@ CAPTIONS = {
     ),
     "latency": "Links slower than loopback, with intent and without (`adabench run --study latency`)",
     "scaling": "One and two nodes with a core each (`adabench run --study scaling`)",
+    "policies": "One parameter server of the literature after the other (`adabench run --study policies`)",
+    "inits": "One initialization against the best of eight (`adabench run --study inits`)",
+    "placement": "Samples dealt by the rows that they read (`adabench run --study placement`)",
+    "robust": "Two wrong workers of eight, and none, by aggregation rule (`adabench run --study robust`)",
 }
 
 HEADLINES = {
