@@ -99,7 +99,6 @@ TEST(the_key_word_says_what_is_allowed) {
       {State::kDropping, 0, 0, kReadable | kTracked},
       {State::kDropping, 0, kUnreadable, kTracked},
       {State::kPending, 0, 0, 0},
-      {State::kNone, 0, 0, 0},
   };
   Fixture f(0);
   const Key name = f.key_at_home_of(1);
@@ -130,11 +129,11 @@ TEST(freed_slots_are_used_again) {
   std::vector<std::uint32_t> slots;
   for (std::uint64_t i = 0; i < kRows; ++i) slots.push_back(arena.allocate());
   CHECK_THROWS(arena.allocate(), std::length_error, "at most 100 rows");
-  arena.header(slots[7]).intents = 3;
+  arena.header(slots[7]).rc = 3;
   arena.release(slots[7]);
   CHECK_EQ(arena.in_use(), kRows - 1);
   CHECK_EQ(arena.allocate(), slots[7]);
-  CHECK_EQ(arena.header(slots[7]).intents, 0U);
+  CHECK_EQ(arena.header(slots[7]).rc, 0U);
   CHECK_EQ(arena.high_water(), kRows);
 }
 

@@ -84,7 +84,7 @@ WHY: Mapping[str, str] = {
     ),
     "idle cluster": "rounds go on while nothing changes, to notice that a node is gone",
     "resident bytes": (
-        "a slot has 20 bytes of its own beside the key's word of 4; memory comes in huge pages of 2 MiB, of "
+        "a slot has 16 bytes of its own beside the key's word of 4; memory comes in huge pages of 2 MiB, of "
         "which the last may be mostly empty"
     ),
 }

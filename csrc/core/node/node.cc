@@ -258,11 +258,10 @@ void Node::trace(std::span<const Key> keys) {
   state.trace.choose(keys);
   for (const Key number : keys) {
     LockedKey key(state.store, number);
-    if (!key.has_slot()) continue;
     const Micros now = state.clock();
     if (key.state() == State::kOwner) state.trace.add(now, number, TraceKind::kAlloc);
     if (key.state() == State::kReplica) state.trace.add(now, number, TraceKind::kReplicaSetUp);
-    if (key.header().intents > 0) state.trace.add(now, number, TraceKind::kIntentStart);
+    if (state.store.intents(number) > 0) state.trace.add(now, number, TraceKind::kIntentStart);
   }
 }
 

@@ -15,9 +15,6 @@ namespace {
 // Keys whose slots are asked for ahead of their use.
 constexpr std::size_t kAhead = 16;
 
-// Only an owner's key may be set without a message.
-bool is_owned(std::uint32_t word) { return (word & word::kSlot) != 0 && (word & word::kSet) != 0; }
-
 void mark_changed(NodeContext& node, LockedKey& key) {
   key.header().advance_version();
   if (key.header().has_holders()) node.partition_of(key.key()).mark_dirty(key);

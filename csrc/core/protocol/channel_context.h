@@ -40,6 +40,7 @@ struct ChannelContext {
     if (node.trace.wants(key)) node.trace.add(now, key, kind);
   }
   Holders holders_of(LockedKey& key) { return {partition.tables, key}; }
+  std::uint32_t intents(const LockedKey& key) const { return node.store.intents(key.key()); }
   // What a replica's owner has not got; nullptr if there is nothing.
   Unapplied* changes_of(LockedKey& key) {
     return key.header().has_changes() ? &partition.tables.unapplied.at(key.header().changes()) : nullptr;
@@ -59,6 +60,14 @@ struct ChannelContext {
   bool go_on(std::span<const Key> keys, std::size_t& done, Function function) {
     const std::span<const Key> some = keys.subspan(done, affordable(keys.subspan(done)));
     for_each_prefetched(node.store, some, function);
+    done += some.size();
+    return done == keys.size();
+  }
+  // The same if it is mostly only words and counts of intents that the function looks at.
+  template <typename Function>
+  bool go_on_counting(std::span<const Key> keys, std::size_t& done, Function function) {
+    const std::span<const Key> some = keys.subspan(done, affordable(keys.subspan(done)));
+    for_each_counted(node.store, some, function);
     done += some.size();
     return done == keys.size();
   }

@@ -33,28 +33,34 @@ void Interest::act_on_intents(Micros last_round) {
   const bool round_due = channel_.partition.intents.act(
       channel_.now, last_round, channel_.counters,
       [this](std::span<const Key> keys, std::size_t& done) {
-        return channel_.go_on(keys, done, [this](Key key) { start(key); });
+        return channel_.go_on_counting(keys, done, [this](Key key) { start(key); });
       },
       [this](std::span<const Key> keys, std::size_t& done) {
-        return channel_.go_on(keys, done, [this](Key key) { end(key); });
+        return channel_.go_on_counting(keys, done, [this](Key key) { end(key); });
       });
   if (round_due) channel_.partition.request_round();
 }
 
 void Interest::start(Key number) {
+  Store& store = channel_.node.store;
+  const std::uint32_t before = store.intents(number);
+  store.set_intents(number, rules().begun(before));
+  if (before == 0) channel_.trace(number, TraceKind::kIntentStart);
+  if (rules().begins_in_silence(store, number)) return;
   LockedKey key = channel_.lock(number);
-  channel_.materialize(key);
-  if (!key.has_slot()) key.allocate(State::kNone);
-  if (key.header().intents++ == 0) channel_.trace(number, TraceKind::kIntentStart);
   if (rules().may_ask(key.state())) ownership_.ask_for(key);
 }
 
 // If this was the node's last intent for the key, it gives up a replica that it held only for intent.
 void Interest::end(Key number) {
-  LockedKey key = channel_.lock(number);
-  ADAPS_INVARIANT(key.has_slot() && key.header().intents > 0, "an intent ends that is not counted");
-  if (--key.header().intents > 0) return;
+  Store& store = channel_.node.store;
+  const std::uint32_t before = store.intents(number);
+  ADAPS_INVARIANT(before > 0, "an intent ends that is not counted");
+  store.set_intents(number, before - 1);
+  if (before > 1) return;
   channel_.trace(number, TraceKind::kIntentStop);
+  if (rules().ends_in_silence(store, number)) return;
+  LockedKey key = channel_.lock(number);
   switch (key.state()) {
     case State::kOwner:
       ownership_.reconsider(key);
@@ -62,9 +68,7 @@ void Interest::end(Key number) {
     case State::kReplica:
       replicas_.try_drop(key);
       return;
-    case State::kNone:  // under relocation: another node got the key, and this one did not ask again
-      key.release(key.location(), key.location_count());
-      return;
+    case State::kNone:      // under relocation: another node got the key, and this one did not ask again
     case State::kPending:   // set-up will try to drop
     case State::kDropping:  // its answer looks at the count
       return;

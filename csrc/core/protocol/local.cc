@@ -328,8 +328,8 @@ void find_absent(NodeContext& node, Operation& operation, std::span<const Key> k
   Misses misses(operation, keys.size());
   for (const Key key : keys) {
     const std::uint32_t seen = node.store.peek(key);
-    const bool untouched_here = seen == 0 && node.directory.home(key) == node.settings.rank;
-    if ((seen & kReadable) != kReadable && !untouched_here) misses.add(key, 0, Occurrence::kEnd);
+    const bool is_here = (seen & kReadable) == kReadable || node.store.untouched_here(key, seen);
+    if (!is_here) misses.add(key, 0, Occurrence::kEnd);
   }
 }
 
@@ -338,9 +338,8 @@ void find_absent(NodeContext& node, Operation& operation, std::span<const Key> k
 bool pull_if_here(NodeContext& node, int worker, const Table& table, Key key, float* out) {
   Store& store = node.store;
   const std::uint32_t seen = store.peek(key);
-  const bool untouched = seen == 0 && node.directory.home(key) == node.settings.rank;
   const std::uint32_t needed = rules().needed_for_sample();
-  if (!untouched && (seen & needed) != needed) return false;
+  if ((seen & needed) != needed && !store.untouched_here(key, seen)) return false;
   if (out == nullptr) return true;
   WorkerState& state = *node.workers[static_cast<std::size_t>(worker)];
   AccessCounters& pulled = state.accesses[store.tables().number_of(table)].pulled;

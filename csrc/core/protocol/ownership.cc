@@ -11,6 +11,7 @@ namespace adaps {
 
 // NONE -> PENDING.
 void Ownership::ask_for(LockedKey& key) {
+  if (!key.has_slot()) key.allocate(State::kPending);
   key.header().state = State::kPending;
   key.header().set_asked_at(static_cast<std::uint32_t>(channel_.now));
   IntentMessage message;
@@ -21,9 +22,9 @@ void Ownership::ask_for(LockedKey& key) {
 
 // The owner's decision on an intent.
 void Ownership::grant(LockedKey& key, NodeId to) {
-  const SlotHeader& header = key.header();
   ADAPS_INVARIANT(to != channel_.rank, "a node asks itself for a key");
-  switch (rules().decide(channel_.node.technique_of(key.key()), header.intents > 0, header.has_holders())) {
+  switch (rules().decide(channel_.node.technique_of(key.key()), channel_.intents(key) > 0,
+                         key.header().has_holders())) {
     case Decision::kRelocate:
       transfer(key, to);
       return;
@@ -34,8 +35,7 @@ void Ownership::grant(LockedKey& key, NodeId to) {
 }
 
 void Ownership::reconsider(LockedKey& key) {
-  const SlotHeader& header = key.header();
-  if (header.intents > 0 || !header.has_holders()) return;
+  if (channel_.intents(key) > 0 || !key.header().has_holders()) return;
   if (!rules().may_give_to_last_holder(channel_.node.technique_of(key.key()))) return;
   if (channel_.node.frozen.load()) {
     postponed_decisions_.push_back(key.key());
@@ -130,7 +130,7 @@ void Ownership::on_drop_ack(const AckMessage& message) {
   LockedKey key = channel_.lock(message.key);
   if (key.state() != State::kDropping) return;
   replicas_.finish_drop(key);
-  if (key.has_slot()) ask_for(key);
+  if (channel_.intents(key) > 0) ask_for(key);
 }
 
 void Ownership::take_up_postponed() {

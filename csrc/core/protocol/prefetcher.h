@@ -34,6 +34,20 @@ void for_each_prefetched(Store& store, std::span<const Key> keys, Function funct
   }
 }
 
+// The same if the function mostly looks at words and counts of intents only, and at a header where a key is
+// not this node's alone.
+template <typename Function>
+void for_each_counted(Store& store, std::span<const Key> keys, Function function) {
+  const Table* hint = nullptr;
+  for (std::size_t i = 0; i < std::min(2 * kPrefetchDistance, keys.size()); ++i)
+    store.prefetch_intents(keys[i]);
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (i + 2 * kPrefetchDistance < keys.size()) store.prefetch_intents(keys[i + 2 * kPrefetchDistance]);
+    if (i + kPrefetchDistance < keys.size()) store.prefetch_if_shared(keys[i + kPrefetchDistance], hint);
+    function(keys[i]);
+  }
+}
+
 // How many floats follow a request; nothing if its kind is unknown.
 inline std::optional<std::size_t> payload_floats(const RequestMessage& message, std::size_t length) {
   switch (static_cast<OperationKind>(message.kind)) {

@@ -52,8 +52,9 @@ void Replicas::on_setup(NodeId from, const SetupMessage& message, Reader& reader
 }
 
 void Replicas::drop_if_unwanted(Key number) {
+  if (!rules().is_unwanted(channel_.node.store.intents(number))) return;
   LockedKey key = channel_.lock(number);
-  if (key.has_slot() && rules().is_unwanted(key.header())) try_drop(key);
+  try_drop(key);
 }
 
 void Replicas::on_refresh(const RefreshMessage& message, Reader& reader) {
@@ -71,7 +72,7 @@ void Replicas::on_refresh(const RefreshMessage& message, Reader& reader) {
 
 // REPLICA -> DROPPING, unless there is intent, a set that waits, or a change in flight.
 void Replicas::try_drop(LockedKey& key) {
-  if (key.state() != State::kReplica || key.header().intents > 0 || parked_.has_set(key.key())) return;
+  if (key.state() != State::kReplica || channel_.intents(key) > 0 || parked_.has_set(key.key())) return;
   Unapplied* changes = channel_.changes_of(key);
   if (changes != nullptr && !rules().may_send_drop(key, *changes)) return;
   SlotHeader& header = key.header();
@@ -99,7 +100,7 @@ void Replicas::finish_drop(LockedKey& key) {
     channel_.release_changes(key);
   }
   channel_.trace(key.key(), TraceKind::kReplicaDropped);
-  rules().become_none(key, key.header().location, key.header().rc);
+  key.release(key.header().location, key.header().rc);
 }
 
 // --- changes ---

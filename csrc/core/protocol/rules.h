@@ -87,6 +87,18 @@ struct Rules {
     }
     return Decision::kReplicate;
   }
+  // Signals for a key are counted, wherever it is: it stays wanted until the last of them has ended.
+  ADAPS_RULE std::uint32_t begun(std::uint32_t count) const { return count + 1; }
+  // Where the key is here, nobody has to be asked for it,
+  ADAPS_RULE bool begins_in_silence(const Store& store, Key key) const {
+    const std::uint32_t seen = store.peek(key);
+    return is_owned_or_copied(seen) || store.untouched_here(key, seen);
+  }
+  // and where it is nobody else's, nobody waits for the end.
+  ADAPS_RULE bool ends_in_silence(const Store& store, Key key) const {
+    const std::uint32_t seen = store.peek(key);
+    return is_owned_alone(seen) || store.untouched_here(key, seen);
+  }
   // A node asks for a key that it does not have: not while its last conversation about it goes on.
   ADAPS_RULE bool may_ask(State state) const { return state == State::kNone; }
   // The owner knows every holder.
@@ -94,17 +106,13 @@ struct Rules {
   // Only a holder that is up to date becomes owner without getting the value.
   ADAPS_RULE bool has_value(const Holder& holder, Version version) const { return holder.sent == version; }
   // Reading the value and giving up the key is one critical section.
-  ADAPS_RULE void give_up(LockedKey& key, NodeId to, RelocationCount rc) const { become_none(key, to, rc); }
-  // Under relocation a node may lose a key that it has intent for; the count must not be lost with it.
-  ADAPS_RULE void become_none(LockedKey& key, NodeId owner, RelocationCount rc) const {
-    key.give_up(owner, rc);
-  }
+  ADAPS_RULE void give_up(LockedKey& key, NodeId to, RelocationCount rc) const { key.release(to, rc); }
   // Only a larger count replaces a location entry.
   ADAPS_RULE bool is_newer_location(RelocationCount rc, RelocationCount known) const {
     return newer_entry(rc, known);
   }
   // A replica whose intent ended while it was on its way is given up at once.
-  ADAPS_RULE bool is_unwanted(const SlotHeader& header) const { return header.intents == 0; }
+  ADAPS_RULE bool is_unwanted(std::uint32_t intents) const { return intents == 0; }
   // A replica stays until the owner has confirmed that it is no holder any more.
   ADAPS_RULE bool stays_until_drop_ack() const { return true; }
   // The last holder that is left may be the only node that is interested.

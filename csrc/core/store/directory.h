@@ -17,6 +17,7 @@ class Directory {
   // With the homes that tables give their rows.
   Directory(NodeId nodes, int channels, const Tables& tables);
 
+  NodeId nodes() const { return static_cast<NodeId>(nodes_); }
   NodeId home(Key key) const {
     if (!placed_.empty()) {
       const NodeId node = placed(key);

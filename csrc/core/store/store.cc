@@ -74,10 +74,14 @@ Store::Store(Tables& tables, const Directory& directory, NodeId rank)
     : tables_(tables), directory_(directory), rank_(rank) {
   for (const Tables::Arena& arena : tables.arenas())
     arenas_.push_back(std::make_unique<Arena>(arena.width, arena.rows));
-  words_ = static_cast<std::atomic<std::uint32_t>*>(reserve(tables.num_keys() * sizeof(std::uint32_t)));
+  words_ = static_cast<std::atomic<std::uint32_t>*>(reserve(bytes_of_words()));
+  intents_ = static_cast<std::atomic<std::uint32_t>*>(reserve(bytes_of_words()));
 }
 
-Store::~Store() { munmap(words_, std::max<std::size_t>(tables_.num_keys() * sizeof(std::uint32_t), 1)); }
+Store::~Store() {
+  munmap(words_, std::max<std::size_t>(bytes_of_words(), 1));
+  munmap(intents_, std::max<std::size_t>(bytes_of_words(), 1));
+}
 
 // A lock is held for tens of nanoseconds. If it takes longer, its holder is not running: yield the core to
 // it.
@@ -94,7 +98,8 @@ void Store::pause(int spins) {
 }
 
 std::uint64_t Store::resident_bytes() const {
-  std::uint64_t bytes = tables_.num_keys() * sizeof(std::uint32_t);
+  // Alone, a node counts no intents.
+  std::uint64_t bytes = (directory_.nodes() > 1 ? 2 : 1) * bytes_of_words();
   for (const auto& arena : arenas_)
     bytes += arena->high_water() * (sizeof(SlotHeader) + arena->width() * sizeof(float));
   return bytes;
@@ -137,7 +142,7 @@ void LockedKey::set_location(NodeId owner, RelocationCount rc) {
 }
 
 bool LockedKey::untouched_here() const {
-  return word_ == 0 && header_ == nullptr && store_.directory().home(key_) == store_.rank();
+  return header_ == nullptr && store_.untouched_here(key_, word_);
 }
 
 void LockedKey::allocate(State state) {
@@ -161,18 +166,6 @@ void LockedKey::release(NodeId owner, RelocationCount rc) {
   header_ = nullptr;
   value_ = nullptr;
   set_location(owner, rc);
-}
-
-void LockedKey::give_up(NodeId owner, RelocationCount rc) {
-  const std::uint32_t intents = header_->intents;
-  if (intents == 0) {
-    release(owner, rc);
-    return;
-  }
-  *header_ = SlotHeader{};
-  header_->rc = rc;
-  header_->intents = intents;
-  header_->location = owner;
 }
 
 std::uint32_t LockedKey::final_word() const {

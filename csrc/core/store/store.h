@@ -1,4 +1,4 @@
-// The store of a node: a key word for every key, slots for the keys that it holds.
+// The store of a node: a key word and a count of intents for every key, slots for the keys that it holds.
 //
 // A key word is lock and header in one (docs/design/protocol.md, section 6). With a slot:
 //   lock:1 | slot:1 | readable:1 | push:1 | set:1 | tracked:1 | index:26
@@ -34,9 +34,20 @@ inline constexpr std::uint32_t kIndexMask = kTracked - 1;
 inline constexpr int kOwnerShift = 18;
 }  // namespace word
 
+// What a key word says without a lock: of a key's channel, on that channel's thread, it is true until that
+// thread changes it. Others may find it outdated.
+// Only an owner's key may be set without a message.
+inline bool is_owned(std::uint32_t seen) {
+  return (seen & (word::kSlot | word::kSet)) == (word::kSlot | word::kSet);
+}
+inline bool is_owned_alone(std::uint32_t seen) { return is_owned(seen) && (seen & word::kTracked) == 0; }
+inline bool is_owned_or_copied(std::uint32_t seen) {
+  return (seen & (word::kSlot | word::kPush)) == (word::kSlot | word::kPush);
+}
+
 enum class State : std::uint8_t { kNone, kPending, kReplica, kDropping, kOwner };
 
-// What is known of a key with a slot. 20 bytes; with the key word a slot costs 24 bytes beyond value and
+// What is known of a key with a slot. 16 bytes; with key word and count a slot costs 24 bytes beyond value and
 // optimizer state. Two of the fields mean something else in each state, so they are behind accessors that say
 // in which state they may be asked.
 class SlotHeader {
@@ -86,8 +97,7 @@ class SlotHeader {
     return entry_;
   }
 
-  std::uint32_t intents = 0;  // signals that are acted on and have not ended
-  NodeId location = 0;        // replica, dropping: the owner; pending, none: location entry
+  NodeId location = 0;  // replica, dropping: the owner; pending: location entry
   State state = State::kNone;
   std::uint8_t flags = 0;
 
@@ -98,7 +108,7 @@ class SlotHeader {
   std::uint32_t version_ = 0;
   std::uint32_t entry_ = 0;  // in a table of the key's partition
 };
-static_assert(sizeof(SlotHeader) == 20);
+static_assert(sizeof(SlotHeader) == 16);
 inline constexpr std::uint8_t kOnDirtyList = 1;  // the key is on its channel's dirty list
 inline constexpr std::uint8_t kUnreadable = 2;   // dropping: a newer answer was seen
 
@@ -145,6 +155,21 @@ class Store {
 
   std::uint32_t peek(Key key) const { return words_[key].load(std::memory_order_relaxed); }
   void prefetch_word(Key key) const { __builtin_prefetch(&words_[key], 1); }
+  // Whether a key with this word is at home here and was never used.
+  bool untouched_here(Key key, std::uint32_t seen) const {
+    return seen == 0 && directory_.home(key) == rank_;
+  }
+
+  // Signals of this node's workers for a key that are acted on and have not ended. Only the key's channel
+  // counts them, so they need no lock, and are beside the slots: a key that only this node uses is not
+  // touched when an intent begins or ends.
+  std::uint32_t intents(Key key) const { return intents_[key].load(std::memory_order_relaxed); }
+  void set_intents(Key key, std::uint32_t count) { intents_[key].store(count, std::memory_order_relaxed); }
+  // Word and count, to be looked at.
+  void prefetch_intents(Key key) const {
+    __builtin_prefetch(&words_[key], 0);
+    __builtin_prefetch(&intents_[key], 1);
+  }
 
   // Prefetches the first floats of the value in the slot that a word names, at most so many.
   static void prefetch_value(Arena& slots, std::uint32_t seen, std::size_t floats) {
@@ -160,6 +185,13 @@ class Store {
     Arena& slots = arena(tables_.find(key, hint));
     __builtin_prefetch(&slots.header(seen & word::kIndexMask), 1);
     prefetch_value(slots, seen, slots.width());
+  }
+
+  // The header of a key that other nodes hold, too, or that they own.
+  void prefetch_if_shared(Key key, const Table*& hint) {
+    const std::uint32_t seen = peek(key);
+    if ((seen & word::kSlot) == 0 || is_owned_alone(seen)) return;
+    __builtin_prefetch(&arena(tables_.find(key, hint)).header(seen & word::kIndexMask), 1);
   }
 
   // Locks the key if its word has all bits of `needed`; returns the word, or 0 if it has not.
@@ -190,11 +222,13 @@ class Store {
   static constexpr std::size_t kPrefetchedBytes = 8 * kLine;
 
   static void pause(int spins);
+  std::size_t bytes_of_words() const { return tables_.num_keys() * sizeof(std::uint32_t); }
 
   Tables& tables_;
   const Directory& directory_;
   const NodeId rank_;
   std::atomic<std::uint32_t>* words_ = nullptr;
+  std::atomic<std::uint32_t>* intents_ = nullptr;
   std::vector<std::unique_ptr<Arena>> arenas_;
 };
 
@@ -236,8 +270,6 @@ class LockedKey {
   bool untouched_here() const;
   // Back to a location entry.
   void release(NodeId owner, RelocationCount rc);
-  // The value goes; the slot stays for as long as intents are counted in it.
-  void give_up(NodeId owner, RelocationCount rc);
 
   Store& store() const { return store_; }
 

@@ -142,7 +142,7 @@ struct light_always : Rules {
   bool has_value(const Holder&, Version) const override { return true; }
 };
 struct setup_ignores_end : Rules {
-  bool is_unwanted(const SlotHeader&) const override { return false; }
+  bool is_unwanted(std::uint32_t) const override { return false; }
 };
 struct no_move_after_drop : Rules {
   bool reconsiders_after_drop(const SlotHeader&) const override { return false; }
@@ -159,10 +159,16 @@ struct absorb_no_bump : Rules {
 struct duplicates_torn : Rules {
   bool go_together(Key, Key) const override { return false; }
 };
-struct intents_lost : Rules {
-  void become_none(LockedKey& key, NodeId owner, RelocationCount rc) const override {
-    key.release(owner, rc);
+struct signals_count_once : Rules {
+  std::uint32_t begun(std::uint32_t) const override { return 1; }
+};
+struct intent_unheard : Rules {
+  bool begins_in_silence(const Store& store, Key key) const override {
+    return store.peek(key) != 0 || Rules::begins_in_silence(store, key);
   }
+};
+struct end_unheard : Rules {
+  bool ends_in_silence(const Store& store, Key key) const override { return is_owned(store.peek(key)); }
 };
 struct initial_always : Rules {
   bool is_initial(Version) const override { return true; }
@@ -362,7 +368,7 @@ void finish_torn_transfers(NodeContext& node, int channel) {
   std::erase_if(torn, [&](const Torn& transfer) {
     if (transfer.store != &node.store || node.directory.channel(transfer.key) != channel) return false;
     LockedKey key(node.store, transfer.key);
-    if (key.state() == State::kOwner) key.give_up(transfer.to, transfer.rc);
+    if (key.state() == State::kOwner) key.release(transfer.to, transfer.rc);
     return true;
   });
 }

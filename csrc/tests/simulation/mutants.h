@@ -43,7 +43,9 @@ namespace adaps {
   X(sample_not_announced, "one row of a sample is not announced")                           \
   X(sample_repeats, "a row comes twice in a sample without replacement")                    \
   X(pool_forgets_one, "a pool does not hand out one of its rows")                           \
-  X(intents_lost, "a node that loses a key forgets that it has intent for it")              \
+  X(signals_count_once, "of several signals for a key one is counted")                      \
+  X(intent_unheard, "nobody is asked for a key whose location is known")                    \
+  X(end_unheard, "an owner that others hold replicas of does not notice its intent's end")  \
   X(initial_always, "a written value is announced as the initial one")                      \
   X(initial_not_made, "the initial value that is not sent is not made either")              \
   X(gradient_of_many, "of several pushes the first gradient alone is sent")                 \

@@ -239,6 +239,8 @@ void check_left_over(World& world) {
     for (const Key key : world.spec().keys) {
       LockedKey locked(node.store, key);
       owned += locked.state() == State::kOwner ? 1 : 0;
+      if (!permanent && node.store.intents(key) != 0)
+        throw Violation("left over: an intent is counted", where(key, rank));
     }
     if (!permanent && node.store.slots_in_use() != owned)
       throw Violation("left over: a slot that nobody uses");

@@ -23,7 +23,7 @@ _REQUEST, _ANSWER, _INTENT, _SETUP, _TRANSFER, _REFRESH = (
 _DELTA, _ACK, _DROP, _DROP_ACK, _NEWS, _GRADIENT = (
     float(MESSAGE_BYTES[name]) for name in ("delta", "ack", "drop", "drop_ack", "news", "gradient")
 )
-_HEADER = 20.0
+_HEADER = 16.0
 """Bytes of a row that is held, beside value and state: section 17."""
 _ROUNDS = 500.0
 """Of exchange, at most, per second."""

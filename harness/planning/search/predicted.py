@@ -32,6 +32,8 @@ _MICROS = 1e6
 _DEALT = 0.1
 """By how much more than an equal part of a row's reads its first reader must have for homes to follow."""
 _LOOKAHEAD = 20
+_WORDS = 8.0
+"""Bytes of a key on each node: docs/design/protocol.md, section 17."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +111,8 @@ class Model:
                 loads.append(np.array([[self.traffic_of(table, way).sent.sum()] for way in own]))
             memory.append(np.stack([kept for _, kept in added]))
         base = self._loads.of_steps() if objective == "time" else np.zeros(1)
-        # a key word for each key of each table on every node, which no choice saves
-        words = 4.0 * sum(one.keys for one in self.tables)
+        # a key word and a count of intents for each key of each table on every node, which no choice saves
+        words = _WORDS * sum(one.keys for one in self.tables)
         memory[0] = memory[0] + words
         return Problem.of(loads, memory, base, limits)
 
@@ -119,7 +121,7 @@ class Model:
         added = [self._added(table, way) for table, way in enumerate(ways)]
         totals = self._loads.of_steps() + sum(load for load, _ in added)
         sent = sum(self.traffic_of(table, way).sent for table, way in enumerate(ways))
-        words = 4.0 * sum(one.keys for one in self.tables)
+        words = _WORDS * sum(one.keys for one in self.tables)
         return Prediction(
             float(totals.max()) / _MICROS,
             float(np.mean(sent)),
