@@ -16,11 +16,11 @@ namespace py = pybind11;
 namespace {
 
 constexpr std::pair<MessageType, std::size_t> kMessageBytes[] = {
-    {MessageType::kRequest, sizeof(RequestMessage)},   {MessageType::kIntent, sizeof(IntentMessage)},
-    {MessageType::kAnswer, sizeof(AnswerMessage)},     {MessageType::kSetup, sizeof(SetupMessage)},
-    {MessageType::kRefresh, sizeof(RefreshMessage)},   {MessageType::kDelta, sizeof(DeltaMessage)},
-    {MessageType::kAck, sizeof(AckMessage)},           {MessageType::kDrop, sizeof(DeltaMessage)},
-    {MessageType::kDropAck, sizeof(AckMessage)},       {MessageType::kTransfer, sizeof(TransferMessage)},
+    {MessageType::kRequest, sizeof(RequestMessage)}, {MessageType::kIntent, sizeof(IntentMessage)},
+    {MessageType::kAnswer, sizeof(AnswerMessage)},   {MessageType::kSetup, sizeof(SetupMessage)},
+    {MessageType::kRefresh, sizeof(RefreshMessage)}, {MessageType::kDelta, sizeof(DeltaMessage)},
+    {MessageType::kAck, sizeof(AckMessage)},         {MessageType::kDrop, sizeof(DeltaMessage)},
+    {MessageType::kDropAck, sizeof(AckMessage)},     {MessageType::kTransfer, sizeof(TransferMessage)},
     {MessageType::kNews, sizeof(NewsMessage)},
 };
 
@@ -33,6 +33,22 @@ py::array_t<std::int64_t> homes_by_hash(Key first_key, std::uint64_t keys, NodeI
   return homes;
 }
 
+constexpr char kHomesByHash[] = R"(The node at which each of some keys is at home, if a hash chooses it.
+
+Parameters
+----------
+first_key : int
+    Of a table, or of a part of it.
+keys : int
+    How many there are.
+nodes : int
+    Of the cluster.
+
+Returns
+-------
+int64 array of shape ``(keys,)``
+    The rank of each key's node.)";
+
 }  // namespace
 
 void register_layout(py::module_& module) {
@@ -41,7 +57,7 @@ void register_layout(py::module_& module) {
   bytes["gradient"] = sizeof(GradientHeader);
   module.attr("MESSAGE_BYTES") = bytes;
   module.def("homes_by_hash", &homes_by_hash, py::arg("first_key"), py::arg("keys"), py::arg("nodes"),
-             "The node at which each of some keys is at home, if a hash chooses it.");
+             kHomesByHash);
 }
 
 }  // namespace adaps::bindings

@@ -190,8 +190,9 @@ class _Worker:
         for epoch in range(1, usecase.params.epochs + 1):
             self.turn.wait()
             self._enter("train", epoch)
-            start, cpu = self._now(), time.process_time()
             before, tables_before = session.counters(), _tables_of(session)
+            session.synchronize()  # nobody's first step is counted by nodes that have not looked yet
+            start, cpu = self._now(), time.process_time()
             if isinstance(session, OwnLoop):
                 self.samples += session.train_epoch(loaders.train)
                 session.synchronize()
@@ -213,6 +214,7 @@ class _Worker:
             self._count(self.counters, before, session.counters())
             for table, counted in _tables_of(session).items():
                 self._count(self.tables.setdefault(table, {}), tables_before[table], counted)
+            session.synchronize()  # nor is the evaluation
             if spec.trace and epoch == 1 and cluster.worker == 0 and isinstance(session, Traceable):
                 events = session.traced().to_dict("records")
                 self.trace = [{str(name): value for name, value in event.items()} for event in events]

@@ -6,7 +6,9 @@ import pytest
 
 from adabench.results.record import RecordError, Run
 from tests.records import make_run
-from tools.judge_initializations import judged
+from tests.scripts import load_script
+
+judged = load_script("tools/judge_initializations.py").judged
 
 
 def run(block: int, inits: int, curve: list[float], cpu: float, train_cpu: float) -> Run:

@@ -141,9 +141,7 @@ void LockedKey::set_location(NodeId owner, RelocationCount rc) {
   }
 }
 
-bool LockedKey::untouched_here() const {
-  return header_ == nullptr && store_.untouched_here(key_, word_);
-}
+bool LockedKey::untouched_here() const { return header_ == nullptr && store_.untouched_here(key_, word_); }
 
 void LockedKey::allocate(State state) {
   const NodeId owner = location();

@@ -47,9 +47,9 @@ inline bool is_owned_or_copied(std::uint32_t seen) {
 
 enum class State : std::uint8_t { kNone, kPending, kReplica, kDropping, kOwner };
 
-// What is known of a key with a slot. 16 bytes; with key word and count a slot costs 24 bytes beyond value and
-// optimizer state. Two of the fields mean something else in each state, so they are behind accessors that say
-// in which state they may be asked.
+// What is known of a key with a slot. 16 bytes; with key word and count a slot costs 24 bytes beyond value
+// and optimizer state. Two of the fields mean something else in each state, so they are behind accessors that
+// say in which state they may be asked.
 class SlotHeader {
  public:
   RelocationCount rc = 0;  // owner, replica: of the owner's tenure; otherwise: of the location entry

@@ -22,6 +22,7 @@ loaders = usecase.loaders(rank, nodes)
 session: Any = backend.open(usecase, cluster, backend.Options())
 session.synchronize()
 before = session.table_counters()
+session.synchronize()  # no node's first step is counted by one that has not looked yet
 for batch in session.batches(loaders.train):
     session.step(usecase.loss(session.model, batch))
 session.synchronize()
