@@ -39,7 +39,7 @@ def judged(runs: Sequence[Run]) -> list[tuple[str, ...]]:
     RecordError
         If a use case has no runs with one initialization, or no others, in the same blocks.
     """
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for usecase in dict.fromkeys(run.usecase for run in runs):
         own = [run for run in runs if run.usecase == usecase]
         single = {run.block: run for run in own if run.params["inits"] == 1}
