@@ -33,6 +33,7 @@ __all__ = [
     "children",
     "run_adabench",
     "run_python",
+    "run_seeded",
     "run_warm",
     "whole",
 ]
@@ -188,13 +189,18 @@ def run_adabench(folder: str, *arguments: str) -> int:
 
     What the command's runs are forked from is a fork of this process, too.
     """
+    return run_seeded(folder, "-m", "adabench.harness.cli", *arguments)
+
+
+def run_seeded(folder: str, *arguments: str) -> int:
+    """As `run_python`, for a program that makes a server of forks, which is a fork of this process, too."""
     os.chdir(folder)
     seed = _Seed()
     if seed.pid == 0:
         return seed.serve()
     setattr(fork_server, "subprocess", SimpleNamespace(Popen=seed, DEVNULL=subprocess.DEVNULL))  # noqa: B010
     try:
-        return run_python(folder, "-m", "adabench.harness.cli", *arguments)
+        return run_python(folder, *arguments)
     finally:
         if seed.poll() is None:
             seed.kill()

@@ -48,10 +48,10 @@ def _profiled(study: Study, root: Path) -> tuple[SessionStore, Run | None]:
     """The session of the one run; no run if it was interrupted."""
     from adabench.harness.launch.launcher import Supervision
     from adabench.harness.launch.local import Local
+    from adabench.harness.machine.interruption import Interruption
     from adabench.harness.machine.scratch import sweep
     from adabench.harness.planning.plan import cells_of
     from adabench.harness.plugins.registry import unavailable
-    from adabench.harness.session.interruption import Interruption
     from adabench.harness.session.one_run import Attempt, SessionContext, execute_run
     from adabench.harness.session.open_session import open_session
 

@@ -40,6 +40,14 @@ def run(
             "which MASTER_ADDR is reached.",
         ),
     ] = None,
+    job: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE[,…]",
+            help="What a scheduler is asked for, with --launcher slurm: hosts=2, time=2h, and options of "
+            "sbatch such as partition=short.",
+        ),
+    ] = None,
 ) -> None:
     """Run a study; continue it if it was interrupted.
 
@@ -50,17 +58,17 @@ def run(
 
     from adabench.analysis.load import last_attempts
     from adabench.harness.errors import UsageError
+    from adabench.harness.machine.interruption import Interruption
     from adabench.harness.planning.plan import cells_of
     from adabench.harness.plugins.registry import load_launcher
     from adabench.harness.session.execute import Policy, run_session
-    from adabench.harness.session.interruption import Interruption
     from adabench.harness.session.progress import failure_lines
 
     if until_rel_ci is not None and not 0 < until_rel_ci < 1:
         raise UsageError(f"--until-rel-ci {until_rel_ci:g} is not a part of a ratio: say such as 0.03")
     console = Console(soft_wrap=True)
     policy = Policy(fresh, retry_infra, until_rel_ci, max_repeat)
-    with load_launcher(study.launcher)(listen, lambda line: tell(line)) as launcher:
+    with load_launcher(study.launcher)(listen, lambda line: tell(line), job or ()) as launcher:
         if launcher.follows:
             with Interruption() as stopped:
                 raise typer.Exit(130 if launcher.follow(lambda: cells_of(study), stopped) else 0)

@@ -1,8 +1,10 @@
-"""What the other ranks than 0 do under the launcher `torchrun`: start the processes that rank 0 asks for."""
+"""What a process of the harness does that follows another one: start the processes that its leader wants."""
 
 from __future__ import annotations
 
 import queue
+import socket
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -10,32 +12,40 @@ import msgspec
 
 from adabench.harness.errors import LauncherError, UsageError
 from adabench.harness.launch.fork_server import ForkServer, ForkServerError
+from adabench.harness.launch.group import meeting_file
 from adabench.harness.launch.launcher import Unlaunchable
 from adabench.harness.launch.line import IDLE_SECONDS, Line
 from adabench.harness.launch.local import LocalGroup
+from adabench.harness.launch.meeting import CONNECT_SECONDS
 from adabench.harness.launch.messages import (
     Bye,
     CellPrint,
     End,
     Ended,
     File,
+    Hello,
     Message,
+    Met,
     Planned,
     Prepare,
     Prepared,
+    Probe,
+    Probed,
     Refused,
     Said,
     Start,
     Stopped,
     Vanished,
+    Welcome,
 )
 from adabench.harness.launch.watch import purpose
 from adabench.harness.launch.wire import PEER_SECONDS, Wire
+from adabench.harness.machine.environment import probe
 from adabench.harness.machine.scratch import scratch_folder
 from adabench.harness.planning.cell import Cell
-from adabench.harness.trial.spec import FILES, RankError
+from adabench.harness.trial.spec import FILES, RankError, read_told
 
-__all__ = ["Follower", "cell_print"]
+__all__ = ["Follower", "cell_print", "joined"]
 
 _POLL_SECONDS = 0.1
 _LOOK_SECONDS = 0.5
@@ -47,8 +57,41 @@ def cell_print(cell: Cell) -> CellPrint:
     return CellPrint(id=cell.id, label=cell.label, data=cell.data, source=cell.source, policy=cell.policy)
 
 
+def joined(leader: tuple[str, int], secret: str, hello: Hello, title: str) -> Follower:
+    """Connect to the leader, and say who this is.
+
+    Parameters
+    ----------
+    leader : tuple of str and int
+        Where it waits.
+    secret : str
+        That it has to know, too.
+    hello : Hello
+    title : str
+        What a sentence calls it.
+
+    Raises
+    ------
+    LauncherError
+        If it cannot be reached, or does not answer.
+    """
+    where = f"{title} at {leader[0]}"
+    deadline = time.monotonic() + CONNECT_SECONDS
+    try:
+        connection = socket.create_connection(leader, CONNECT_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        wire = Wire(connection, secret, leads=False)
+        wire.send(hello)
+        welcome = wire.receive(max(deadline - time.monotonic(), 0.0))
+    except OSError as error:
+        raise LauncherError(f"{where} cannot be reached: {error}") from error
+    if not isinstance(welcome, Welcome):
+        raise LauncherError(f"{where} does not answer")
+    return Follower(wire, welcome.clock - time.monotonic(), title)
+
+
 class Follower:
-    """This process, which works for rank 0.
+    """This process, which works for the leader.
 
     Parameters
     ----------
@@ -56,10 +99,13 @@ class Follower:
         To the leader, which has said welcome.
     ahead : float
         Seconds by which the leader's monotonic clock is ahead of this machine's.
+    title : str
+        What a sentence calls the leader.
     """
 
-    def __init__(self, wire: Wire, ahead: float) -> None:
+    def __init__(self, wire: Wire, ahead: float, title: str) -> None:
         self._ahead = ahead
+        self._title = title
         self._asked: queue.Queue[Message] = queue.Queue()
         self._lost: str | None = None
         self._server: ForkServer | None = None
@@ -101,10 +147,13 @@ class Follower:
             asked = self._next(_LOOK_SECONDS)
             if isinstance(asked, Bye):
                 if asked.reason is not None:
-                    raise LauncherError(f"rank 0 has ended: {asked.reason}")
+                    raise LauncherError(f"{self._title} has ended: {asked.reason}")
                 return told
             if isinstance(asked, Prepare):
                 self._prepare(asked)
+            elif isinstance(asked, Probe):
+                load, seconds = probe()
+                self._line.send(Probed(load=load, seconds=seconds))
             elif isinstance(asked, Start):
                 self._line.patience = PEER_SECONDS
                 told = self._run(asked, cells, stopped, told)
@@ -125,7 +174,7 @@ class Follower:
             return self._asked.get(timeout=seconds)
         except queue.Empty:
             if self._lost is not None:
-                raise LauncherError(f"rank 0 is gone: {self._lost}") from None
+                raise LauncherError(f"{self._title} is gone: {self._lost}") from None
             return None
 
     def _prepare(self, asked: Prepare) -> None:
@@ -191,11 +240,16 @@ class _Forwarder:
         self._ahead = ahead
         self._told: dict[Path, bytes] = {}
         self._vanished: set[int] = set()
+        self._port: int | None = None
         self._read = {"out": 0, "err": 0}
 
     def forward(self) -> None:
         for name in self._read:
             self._forward_text(name)
+        if self._port is None:
+            self._port = read_told(meeting_file(self._folder), int)
+            if self._port is not None:
+                self._line.send(Met(run=self._run, port=self._port))
         # Looked for first: what a rank wrote before it ended is then told before that.
         vanished = set(self._group.vanished()) - self._vanished
         for rank in self._group.ranks:

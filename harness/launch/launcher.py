@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import IO, ClassVar
+from typing import IO, Any, ClassVar
 
 import msgspec
 
+from adabench.harness.errors import UsageError
+from adabench.harness.machine.environment import probe
 from adabench.harness.planning.cell import Cell
 from adabench.harness.planning.study import Study
 from adabench.harness.trial.spec import RankResult, RankState, TrialSpec
@@ -151,16 +153,36 @@ class Launcher(ABC):
         The interface or address of this machine where other hosts reach it.
     say : callable, optional
         Told what a user should know.
+    job : sequence of str, optional
+        What a scheduler is asked for, as ``key=value``.
 
     Attributes
     ----------
     name : str
         What ``launcher`` of a study is.
+    runs_here : bool
+        Whether the first node of a run is on this machine.
+
+    Raises
+    ------
+    UsageError
+        For what this launcher cannot make use of.
     """
 
     name: ClassVar[str]
+    runs_here: ClassVar[bool] = True
 
-    def __init__(self, listen: str | None = None, say: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(
+        self,
+        listen: str | None = None,
+        say: Callable[[str], None] = lambda line: None,
+        job: Sequence[str] = (),
+    ) -> None:
+        if job:
+            raise UsageError(
+                f"--job {job[0]} is for a scheduler, which --launcher {self.name} does not ask: "
+                "say --launcher slurm, or leave it out"
+            )
         self._listen = listen
         self._say = say
 
@@ -216,6 +238,14 @@ class Launcher(ABC):
             Naming the host, and what differs.
         """
         return
+
+    def environment(self) -> dict[str, Any] | None:
+        """The machine of the first node of runs, as `environment.capture` says it; None if it is this one."""
+        return None
+
+    def probe(self) -> tuple[float, float] | None:
+        """How busy that machine is, as `environment.probe` says it; None if nobody answers there any more."""
+        return probe()
 
     def hosts(self, nodes: int) -> list[Host]:
         """Where the nodes of a run with so many are; empty if all are on the session's machine."""

@@ -48,8 +48,13 @@ class Local(Launcher):
 
     name: ClassVar[str] = "local"
 
-    def __init__(self, listen: str | None = None, say: Callable[[str], None] = lambda line: None) -> None:
-        super().__init__(listen, say)
+    def __init__(
+        self,
+        listen: str | None = None,
+        say: Callable[[str], None] = lambda line: None,
+        job: Sequence[str] = (),
+    ) -> None:
+        super().__init__(listen, say, job)
         if listen is not None:
             raise UsageError(
                 f"--listen {listen} says where other hosts reach this one, but with --launcher local "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from adabench.harness.launch.launcher import Failure
@@ -16,9 +18,12 @@ __all__ = [
     "File",
     "Hello",
     "Message",
+    "Met",
     "Planned",
     "Prepare",
     "Prepared",
+    "Probe",
+    "Probed",
     "Refused",
     "Said",
     "Start",
@@ -45,7 +50,8 @@ class CellPrint(msgspec.Struct, kw_only=True, frozen=True):
 class Hello(_Message, kw_only=True, frozen=True):
     """A follower's first message: who it is.
 
-    `host` tells machines and network namespaces apart, `software` is version by package.
+    `host` tells machines and network namespaces apart, `software` is version by package, `environment` what a
+    session is recorded with.
     """
 
     rank: int
@@ -55,6 +61,7 @@ class Hello(_Message, kw_only=True, frozen=True):
     machine: str
     cores: int
     software: dict[str, str]
+    environment: dict[str, Any] = {}
 
 
 class Welcome(_Message, kw_only=True, frozen=True):
@@ -89,6 +96,17 @@ class Prepared(_Message, kw_only=True, frozen=True):
     """A follower is ready."""
 
 
+class Probe(_Message, kw_only=True, frozen=True):
+    """Say how busy the machine is."""
+
+
+class Probed(_Message, kw_only=True, frozen=True):
+    """The load of its last minute, and the seconds of a fixed computation."""
+
+    load: float
+    seconds: float
+
+
 class Start(_Message, kw_only=True, frozen=True):
     """Start a part of a run's ranks."""
 
@@ -101,6 +119,13 @@ class End(_Message, kw_only=True, frozen=True):
     """Kill them."""
 
     run: int
+
+
+class Met(_Message, kw_only=True, frozen=True):
+    """The store where a run's ranks meet is open at a port of the follower's address."""
+
+    run: int
+    port: int
 
 
 class File(_Message, kw_only=True, frozen=True):
@@ -159,8 +184,11 @@ Message = (
     | Refused
     | Prepare
     | Prepared
+    | Probe
+    | Probed
     | Start
     | End
+    | Met
     | File
     | Said
     | Vanished

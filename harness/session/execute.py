@@ -15,6 +15,7 @@ from adabench.analysis.load import cell_labels, last_attempts
 from adabench.analysis.statistics import looks
 from adabench.harness.errors import UsageError
 from adabench.harness.launch.launcher import Launcher, Supervision
+from adabench.harness.machine.interruption import Interruption
 from adabench.harness.machine.noise import noise_complaints
 from adabench.harness.machine.scratch import sweep
 from adabench.harness.planning.cell import Cell
@@ -22,7 +23,6 @@ from adabench.harness.planning.plan import cells_of, planned_runs, with_repeats
 from adabench.harness.planning.predicted import recorded_seconds
 from adabench.harness.planning.study import Study
 from adabench.harness.plugins.registry import load_launcher, load_usecase, modules, unavailable
-from adabench.harness.session.interruption import Interruption
 from adabench.harness.session.one_run import Attempt, SessionContext, execute_run
 from adabench.harness.session.open_session import open_session
 from adabench.harness.session.plan_text import too_short
@@ -108,7 +108,7 @@ def run_session(
         _check_comparable(planned_runs(cells, study))
     sweep()
     by_id = {cell.id: cell for cell in cells}
-    opened = open_session(study, cells, root, policy.fresh, console.print)
+    opened = open_session(study, cells, root, policy.fresh, console.print, launcher.environment())
     needed = [
         *modules("usecase", {cell.usecase for cell in cells}),
         *modules("backend", {cell.backend for cell in cells}),
@@ -123,7 +123,7 @@ def run_session(
             _say(console, short)
         if not remaining(session.plan, recorded, policy) and _satisfied(policy, session, recorded):
             console.print(f"session {store.folder.name} is complete; --fresh runs it again")
-        elif not any(planned.interleaved for planned in session.plan):
+        elif launcher.runs_here and not any(planned.interleaved for planned in session.plan):
             for complaint in noise_complaints(session.environment):
                 _say(console, f"warning: {complaint}")
                 noisy = True

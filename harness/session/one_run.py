@@ -11,7 +11,6 @@ import msgspec
 
 from adabench.harness.launch.launcher import Launcher, Outcome, Supervision
 from adabench.harness.launch.watch import launch
-from adabench.harness.machine.environment import probe
 from adabench.harness.planning.cell import Cell
 from adabench.harness.planning.study import Study
 from adabench.harness.plugins.registry import load_usecase
@@ -81,13 +80,13 @@ def execute_run(attempt: Attempt, context: SessionContext, supervision: Supervis
         cell=cell.id,
         profile=None if attempt.profile is None else str(attempt.profile.resolve()),
     )
-    load, seconds = probe()
+    before = context.launcher.probe()
     started_at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     if attempt.obstacle is not None:
         outcome = Outcome("skipped", 0.0, reason=attempt.obstacle)
     else:
         outcome = launch(context.launcher, spec, context.store.logs / run_id, supervision)
-    load_after, seconds_after = probe()
+    after = context.launcher.probe()
     events = [event for result in outcome.results for event in result.trace]
     if events:
         context.store.write_trace(run_id, events)
@@ -123,9 +122,7 @@ def execute_run(attempt: Attempt, context: SessionContext, supervision: Supervis
         train_cpu_seconds=sum(r.train_cpu_seconds for r in outcome.results) if first is not None else None,
         peak_rss_mib=sum(result.peak_rss_mib for result in outcome.results) if first is not None else None,
         context_switches=sum(r.context_switches for r in outcome.results) if first is not None else None,
-        noise=Noise(
-            load1=load, probe_seconds=seconds, load1_after=load_after, probe_seconds_after=seconds_after
-        ),
+        noise=_noise(before, after),
         link=outcome.link,
         environment=context.session.environment_id,
         policy=cell.policy,
@@ -133,6 +130,18 @@ def execute_run(attempt: Attempt, context: SessionContext, supervision: Supervis
         launcher=context.launcher.name,
         hosts=context.launcher.hosts(planned.nodes),
         budgets=[result.budget for result in outcome.results if result.budget is not None],
+    )
+
+
+def _noise(before: tuple[float, float] | None, after: tuple[float, float] | None) -> Noise | None:
+    if before is None:
+        return None
+    load_after, seconds_after = (None, None) if after is None else after
+    return Noise(
+        load1=before[0],
+        probe_seconds=before[1],
+        load1_after=load_after,
+        probe_seconds_after=seconds_after,
     )
 
 

@@ -30,7 +30,12 @@ __all__ = ["open_session"]
 
 @contextmanager
 def open_session(
-    study: Study, cells: list[Cell], root: Path, fresh: bool, say: Callable[[str], None]
+    study: Study,
+    cells: list[Cell],
+    root: Path,
+    fresh: bool,
+    say: Callable[[str], None],
+    environment: dict[str, Any] | None = None,
 ) -> Iterator[tuple[SessionStore, Session]]:
     """The newest session of the same study, sources, data and environment, lengthened if the study is longer.
 
@@ -42,13 +47,16 @@ def open_session(
         Make a new one in any case.
     say : callable
         Told which sessions cannot be read, and why one of the same study is not continued.
+    environment : dict, optional
+        What it runs on, as `environment.capture` says it; without it, this machine.
 
     Raises
     ------
     RecordError
         If the results folder cannot be written, or if another process runs the session.
     """
-    environment = capture()
+    if environment is None:
+        environment = capture()
     plan = planned_runs(cells, study)
     identifier = study_id(study, cells)
     found = None if fresh else _newest(root, identifier, environment, say)

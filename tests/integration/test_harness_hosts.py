@@ -11,26 +11,18 @@ from typing import Any
 import pytest
 
 from adabench.harness.launch.fork_server import ForkServer
-from adabench.results.record import Run
 from adabench.results.store import SessionStore, list_sessions
 from tests.warm import WarmProcess
 
 from .conftest import PLUGINS, logs_hold
 from .faults import network
 from .hosts.harness import RUN_ON_HOST
+from .hosts.study import HANG, STUDY, comparable
 
 SECRET = "lMe6iY1fC9Q0Vd3n"
 ENDS = ("near", "far")
 GIVEN_UP = 240.0
 """Seconds that only end a hang."""
-
-STUDY = """
-usecases = ["fake-line", "ctr[rows=4000,epochs=1]"]
-backends = ["fake-gloo", "manual"]
-exclude = [{usecase = "ctr", backend = "fake-gloo"}, {usecase = "fake-line", backend = "manual"}]
-nodes = 2
-repeats = 1
-"""
 
 
 @pytest.fixture(scope="module")
@@ -97,12 +89,6 @@ def job(
         process.communicate()
 
 
-def comparable(run: Run) -> dict[str, Any]:
-    """What is the same wherever a run was."""
-    same = ("cell", "params", "block", "position", "seed", "phase", "data", "status", "samples", "policy")
-    return {name: getattr(run, name) for name in (*same, "best_epoch", "environment")}
-
-
 def test_a_study_is_the_same_here_and_on_two_hosts(job: Job, adabench: Any, tmp_path: Path) -> None:
     (tmp_path / "small.toml").write_text(STUDY)
     job.start(str(tmp_path / "small.toml"), "--listen", "cable")
@@ -143,9 +129,6 @@ def test_what_goes_wrong_elsewhere_is_recorded_with_what_was_said_there(job: Job
     assert (runs["orphan"].signal, runs["orphan"].failed_rank) == ("SIGKILL", 1)
     log = (job.session().logs / f"{runs['raise'].run_id}.err").read_text()
     assert "rank 1 failed in phase train\nTraceback" in log
-
-
-HANG = ("-u", "fake-line[mishap=hang]", "-b", "fake-gloo", "--nodes", "2", "-r", "1")
 
 
 @pytest.mark.parametrize("how", ["killed", "cut off"])

@@ -17,9 +17,10 @@ from rich.console import Console
 
 from adabench.harness.errors import UsageError
 from adabench.harness.launch.following import _Forwarder
+from adabench.harness.launch.hosts import differences, places_of
 from adabench.harness.launch.local import Local
 from adabench.harness.launch.messages import Alive, CellPrint, Hello, Message, Said, Stopped, Welcome
-from adabench.harness.launch.torchrun import Torchrun, differences, places_of
+from adabench.harness.launch.torchrun import Torchrun
 from adabench.harness.launch.wire import Wire, WireLost
 from adabench.harness.machine.interfaces import address_named, interface_of
 from adabench.harness.planning.study import load_study

@@ -10,14 +10,21 @@ __all__ = ["Interruption"]
 
 
 class Interruption:
-    """Remembers Ctrl-C or SIGTERM instead of raising in the middle of a write; a context manager."""
+    """Remembers Ctrl-C or SIGTERM instead of raising in the middle of a write; a context manager.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    *others : int
+        Further signals that mean the same.
+    """
+
+    def __init__(self, *others: int) -> None:
         self.requested = False
+        self._numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *others)
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Interruption:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in self._numbers:
             self._previous[number] = signal.signal(number, self._request)
         return self
 

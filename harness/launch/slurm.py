@@ -1,0 +1,377 @@
+"""The launcher `slurm`: a job of Slurm, which this process submits, and whose hosts do the runs.
+
+Submitit writes the job's script and starts this module's `take_part` on each of its hosts. There it connects
+to the process that submitted the job, which plans and records, and leads it as rank 0 of `torchrun` leads the
+others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import math
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+
+from adabench.harness.errors import LauncherError, UsageError
+from adabench.harness.launch.following import joined
+from adabench.harness.launch.hosts import ManyHosts, hello_here
+from adabench.harness.launch.meeting import CONNECT_SECONDS, listen_where
+from adabench.harness.machine.interfaces import address_named, interface_of
+from adabench.harness.machine.interruption import Interruption
+from adabench.harness.planning.cell import Cell
+from adabench.harness.planning.plan import cells_of
+from adabench.harness.planning.study import Study
+from adabench.harness.planning.syntax import parse_duration
+from adaps.rendezvous import Place
+
+__all__ = ["LAUNCHER", "JobRequest", "Slurm", "take_part"]
+
+_LEADER = "the host that submitted the job"
+_END_SECONDS = 30.0
+"""For tasks that were told that nothing more is needed to end."""
+_SHORT_SECONDS = 2.0
+"""The same where some of them will not."""
+_LOOK_SECONDS = 0.2
+_YEAR = 365 * 24 * 60
+_MOST_HOSTS = 1024
+_OWN = ("array", "error", "nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "signal", "wrap")
+"""Options of sbatch that are this launcher's, or submitit's."""
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """What a job is to be.
+
+    Attributes
+    ----------
+    cluster : {"slurm", "local"}
+        Who runs it: sbatch, or submitit's local executor, on this machine.
+    hosts : int or None
+        How many; None for as many as the study's runs have nodes.
+    minutes : int or None
+        What it may take; None leaves it to the partition.
+    folder : Path
+        Where it has its files, which all of its hosts see.
+    options : dict of str to str or bool
+        Further options of sbatch.
+    """
+
+    cluster: str
+    hosts: int | None
+    minutes: int | None
+    folder: Path
+    options: dict[str, str | bool]
+
+    @classmethod
+    def read(cls, texts: Sequence[str]) -> JobRequest:
+        """Read ``hosts=2,time=2h,partition=short``, or several of these.
+
+        A part without ``=`` belongs to the value before it, as in ``exclude=a,b``; as the first, as in
+        ``exclusive``, it is an option without a value.
+
+        Raises
+        ------
+        UsageError
+            Naming the part that makes no sense.
+        """
+        given: dict[str, str | bool] = {}
+        for text in texts:
+            for key, value in _parts(text):
+                if key in given:
+                    raise UsageError(f"--job {key} is given twice: give it once")
+                given[key] = value
+        cluster = str(given.pop("cluster", "slurm"))
+        if cluster not in ("slurm", "local"):
+            raise UsageError(f"--job cluster={cluster}: there is slurm, and local for this machine alone")
+        hosts, time_given = given.pop("hosts", None), given.pop("time", None)
+        folder = given.pop("folder", "adabench-jobs")
+        if hosts is not None and not (
+            str(hosts).isascii() and str(hosts).isdecimal() and 1 <= int(hosts) <= _MOST_HOSTS
+        ):
+            raise UsageError(f"--job hosts={hosts} is not a number of hosts: say one from 1 to {_MOST_HOSTS}")
+        minutes = None
+        if time_given is not None:
+            try:
+                minutes = math.ceil(parse_duration(str(time_given)) / 60)
+            except UsageError as error:
+                raise UsageError(f"--job time: {error}") from error
+        for key in given:
+            if key in _OWN:
+                raise UsageError(f"--job {key} is set by the launcher: say hosts=N for so many hosts")
+            if cluster == "local":
+                raise UsageError(f"--job {key} is an option of sbatch, which cluster=local does without")
+        return cls(
+            cluster,
+            None if hosts is None else int(hosts),
+            minutes,
+            Path(str(folder)).expanduser().absolute(),
+            given,
+        )
+
+
+class Slurm(ManyHosts):
+    """One job of Slurm per session, which submitit submits; its hosts train, and this process records."""
+
+    name: ClassVar[str] = "slurm"
+    leader: ClassVar[str] = _LEADER
+    runs_here: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        listen: str | None = None,
+        say: Callable[[str], None] = lambda line: None,
+        job: Sequence[str] = (),
+    ) -> None:
+        super().__init__(listen, say)
+        self._request = JobRequest.read(job)
+        self._submitit = _submitit()
+        if self._request.cluster == "slurm":
+            missing = [tool for tool in ("sbatch", "srun", "scancel") if shutil.which(tool) is None]
+            if missing:
+                raise UsageError(
+                    f"--launcher slurm needs Slurm's {' and '.join(missing)}, not found on PATH: start it "
+                    "where jobs are submitted, or try it on this machine alone with --job cluster=local"
+                )
+        self._address, self._why = _where(listen, self._request.cluster)
+        self._study: Study | None = None
+        self._job: Any = None
+        self._folder: Path | None = None
+
+    def check(self, study: Study) -> None:
+        super().check(study)
+        self._study = study
+
+    def agree(self, cells: Sequence[Cell]) -> None:
+        assert self._study is not None, "asked before the study was checked"
+        most = max((cell.nodes for cell in cells), default=1)
+        hosts = self._request.hosts or most
+        cores = math.ceil(most / hosts) * max((cell.workers for cell in cells), default=1)
+        secret = secrets.token_hex(32)
+        family = socket.AF_INET6 if ":" in self._address else socket.AF_INET
+        with socket.create_server((self._address, 0), family=family, backlog=128) as listener:
+            self._submit(hosts, cores, secret, listener)
+            came_at: list[float] = []
+
+            def look(missing: set[int]) -> None:
+                if len(missing) < hosts and not came_at:
+                    came_at.append(time.monotonic())
+                self._look(missing, came_at[0] if came_at else None)
+
+            self._welcome_all(listener, secret, range(hosts), look)
+        where = ", ".join(f"rank {one.rank} at {one.address} ({one.interface})" for one in self._hellos())
+        self._say(f"job {self._job.job_id} runs: {where}")
+        super().agree(cells)
+
+    def environment(self) -> dict[str, Any] | None:
+        return self._hellos()[0].environment
+
+    def probe(self) -> tuple[float, float] | None:
+        found = self._followers[0].probed()
+        return None if found is None else (found.load, found.seconds)
+
+    def _submit(self, hosts: int, cores: int, secret: str, listener: socket.socket) -> None:
+        """Ask for the job; what it is given to know is in files that only this user can read."""
+        request = self._request
+        try:
+            request.folder.mkdir(parents=True, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix="job-", dir=request.folder))  # of mode 700
+        except OSError as error:
+            raise UsageError(
+                f"--job folder={request.folder} cannot be written ({error.strerror}): name a folder that all "
+                "hosts of the job see"
+            ) from error
+        self._folder = folder
+        secret_file = folder / "secret"
+        secret_file.touch(mode=0o600, exist_ok=False)
+        secret_file.write_text(secret, encoding="ascii")
+        if request.cluster == "local":
+            executor = self._submitit.LocalExecutor(folder=folder)
+            executor.update_parameters(tasks_per_node=hosts, timeout_min=request.minutes or _YEAR)
+        else:
+            executor = self._submitit.SlurmExecutor(folder=folder)
+            named = {"job-name": "adabench", "cpus-per-task": cores, "no-requeue": True, **request.options}
+            if request.minutes is not None:
+                named["time"] = request.minutes
+            # Without these three submitit would set values of its own.
+            executor.update_parameters(
+                nodes=hosts,
+                ntasks_per_node=1,
+                time=None,
+                wckey=None,
+                job_name=named.pop("job-name"),
+                additional_parameters={key: value for key, value in named.items() if value is not False},
+            )
+        errors = self._submitit.core.utils
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):  # it is part of the error, too
+                self._job = executor.submit(
+                    take_part, listener.getsockname()[:2], str(secret_file), msgspec.json.encode(self._study)
+                )
+        except (errors.FailedJobError, errors.FailedSubmissionError) as error:
+            said = " ".join(str(error).split())
+            raise LauncherError(f"the job was not accepted: {said or 'sbatch did not say why'}") from error
+        many = "s" * (hosts > 1)
+        self._say(
+            f"job {self._job.job_id} is submitted for {hosts} host{many}, which will find this process at "
+            f"{self._address} ({interface_of(self._address)}): {self._why}; --listen names another interface "
+            "or address"
+        )
+
+    def _look(self, missing: set[int], came_at: float | None) -> None:
+        """Raise if those who are missing will not come any more."""
+        identifier = self._job.job_id
+        for rank in sorted(missing):
+            task = self._job.task(rank)
+            if task.done():
+                raise LauncherError(
+                    f"rank {rank} of job {identifier} ended before it had come: {_last_words(task)}"
+                )
+        if came_at is not None and time.monotonic() - came_at > CONNECT_SECONDS:
+            ranks = ", ".join(map(str, sorted(missing)))
+            raise LauncherError(
+                f"rank {ranks} of job {identifier} did not come within {CONNECT_SECONDS:g} s after the first"
+            )
+
+    def _end(self, reason: str | None) -> None:
+        came = bool(self._followers)
+        well = reason is None and self.gone is None
+        super()._end(reason)
+        job, folder = self._job, self._folder
+        self._job = self._folder = None
+        if job is not None:
+            if came:
+                _wait(job, _END_SECONDS if well else _SHORT_SECONDS)
+            if not job.done():
+                job.cancel(check=False)
+                if self._request.cluster == "local":
+                    _wait(job, _END_SECONDS)
+        if folder is None:
+            return
+        (folder / "secret").unlink()
+        if well or job is None:
+            shutil.rmtree(folder, ignore_errors=True)  # a shared file system may still have a log open
+            with contextlib.suppress(OSError):  # other jobs have theirs there
+                folder.parent.rmdir()
+        else:
+            self._say(f"what the job's hosts said is in {folder}")
+
+
+def take_part(leader: tuple[str, int], secret_file: str, study: bytes) -> None:
+    """What a task of the job does: lead this host's part of all runs, as it is told.
+
+    Parameters
+    ----------
+    leader : tuple of str and int
+        Where the process waits that submitted the job.
+    secret_file : str
+        That of the job, which only the user can read.
+    study : bytes
+        A `Study`, as JSON.
+
+    Raises
+    ------
+    UsageError
+        If this host cannot take part.
+    LauncherError
+        If the leader is gone, or has found something wrong.
+    """
+    submitit = _submitit()
+    here = submitit.JobEnvironment()
+    os.environ.pop("ADAPS_SECRET", None)
+    os.environ["ADAPS_SECRET_FILE"] = secret_file
+    place = Place(here.global_rank, here.num_tasks, leader[0], leader[1], hosted=False, one_host=False)
+    address, _ = listen_where(place, None)
+    os.environ["ADAPS_LISTEN"] = address  # of the nodes that run here
+    secret = Path(secret_file).read_text(encoding="ascii")
+    follower = joined(leader, secret, hello_here(here.global_rank, address), _LEADER)
+    given = msgspec.json.decode(study, type=Study)
+    # What Slurm sends some time before the job's time is over.
+    almost_over = getattr(signal, f"SIG{here.USR_SIG}")
+    try:
+        with Interruption(almost_over) as stopped:
+            follower.follow(lambda: cells_of(given), stopped)
+    finally:
+        follower.close()
+
+
+def _parts(text: str) -> list[tuple[str, str | bool]]:
+    """Key and value of each part of ``hosts=2,exclude=a,b``."""
+    found: list[tuple[str, str | bool]] = []
+    for part in text.split(","):
+        key, equals, value = part.partition("=")
+        if not equals and found:
+            before, so_far = found.pop()
+            found.append((before, f"{so_far},{part}"))
+            continue
+        key = key.strip().replace("_", "-")
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", key) or (equals and not value) or not part.isprintable():
+            raise UsageError(
+                f"--job {part!r} is not of the form key=value, such as hosts=2 or partition=short"
+            )
+        found.append((key, value if equals else True))
+    return found
+
+
+def _submitit() -> Any:
+    try:
+        return importlib.import_module("submitit")
+    except ModuleNotFoundError as error:
+        if error.name != "submitit":
+            raise
+        raise UsageError(
+            "--launcher slurm needs the package submitit, which is not installed: "
+            "pip install 'adabench[slurm]'"
+        ) from error
+
+
+def _where(listen: str | None, cluster: str) -> tuple[str, str]:
+    """Where this process waits for the job's hosts, and why there."""
+    chosen = os.environ.get("ADAPS_LISTEN")
+    if listen is not None:
+        return address_named(listen), "as --listen says"
+    if chosen:
+        return address_named(chosen), "as ADAPS_LISTEN says"
+    if cluster == "local":
+        return "127.0.0.1", "the job is one of this machine"
+    name = socket.gethostname()
+    with contextlib.suppress(socket.gaierror):
+        for _, _, _, _, (address, *_) in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM):
+            interface = interface_of(str(address).partition("%")[0])
+            if interface not in (None, "lo"):
+                return str(address), f"what this host's name means, {name}"
+    raise UsageError(
+        f"this host's name, {name}, is no address that the job's hosts could reach: "
+        "--listen names the interface, or its address, that they do reach"
+    )
+
+
+def _last_words(task: Any) -> str:
+    """The last line that a task of a job wrote to standard error, without its exception's name."""
+    lines = [line for line in (task.stderr() or "").splitlines() if line.strip()]
+    if not lines:
+        return f"it said nothing, and its state is {task.state}"
+    return re.sub(r"^(\w+\.)*\w+(Error|Exception): ", "", lines[-1].strip())
+
+
+def _wait(job: Any, seconds: float) -> None:
+    """Wait until all tasks of a job have ended, so long at most."""
+    deadline = time.monotonic() + seconds
+    while not job.done() and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
+
+
+LAUNCHER = Slurm
