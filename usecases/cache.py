@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import math
+import mmap
 import os
 import shutil
 import tempfile
@@ -28,6 +29,9 @@ __all__ = ["CACHE_VARIABLE", "cache_root", "digest_of", "map_arrays", "read_once
 CACHE_VARIABLE = "ADABENCH_CACHE"
 
 T = TypeVar("T")
+
+# Python has a name for it from 3.13 on; this is Linux's number, on x86-64 and Arm.
+_NO_RESERVE: int = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 def cache_root() -> Path:
@@ -90,6 +94,8 @@ def read_once(
 def map_arrays(folder: Path, shapes: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, Any] | None:
     """Arrays of ``NAME.bin``, mapped from the files: writing to them changes no file.
 
+    They may be larger than memory and swap space.
+
     Parameters
     ----------
     folder : Path
@@ -108,8 +114,20 @@ def map_arrays(folder: Path, shapes: Mapping[str, tuple[str, tuple[int, ...]]]) 
         if not file.is_file() or file.stat().st_size != size:
             return None
         # An empty file cannot be mapped.
-        arrays[name] = np.memmap(file, dtype=dtype, mode="c", shape=shape) if size else np.empty(shape, dtype)
+        arrays[name] = _mapped(file, size, dtype).reshape(shape) if size else np.empty(shape, dtype)
     return arrays
+
+
+def _mapped(file: Path, size: int, dtype: str) -> NDArray[Any]:
+    """Unlike `numpy.memmap`, without a reservation for copies of all pages, which Linux may refuse."""
+    with file.open("rb") as opened:
+        pages = mmap.mmap(
+            opened.fileno(),
+            size,
+            flags=mmap.MAP_PRIVATE | _NO_RESERVE,
+            prot=mmap.PROT_READ | mmap.PROT_WRITE,
+        )
+    return np.frombuffer(pages, dtype=dtype)
 
 
 def digest_of(what: str, arrays: Iterable[NDArray[Any]]) -> str:

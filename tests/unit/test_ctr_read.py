@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from adabench.usecases.batches import Draw
 from adabench.usecases.ctr.data import load
 from adabench.usecases.ctr.generate import generate
-from adabench.usecases.ctr.read_npy import DENSE, LABELS, SPARSE, read_npy
+from adabench.usecases.ctr.read_npy import DENSE, LABELS, SPARSE, npy_blocks, npy_files
 from adabench.usecases.ctr.read_raw import MISSING_ID, read_raw
 from adabench.usecases.ctr.table import row_ids
 from adabench.usecases.protocol import DataError
@@ -38,11 +40,22 @@ def with_cell(column: int, cell: str) -> list[str]:
     return [*ROW[:column], cell, *ROW[column + 1 :]]
 
 
-def test_npy_triple_is_read_as_it_was_written(triple: Path) -> None:
-    read, written = read_npy(triple), generate(ROWS)
-    assert np.array_equal(read.labels, written.labels)
-    assert np.array_equal(read.dense, written.dense)
-    assert np.array_equal(read.ids, written.ids)
+def test_npy_triple_is_read_as_it_was_written(triple: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adabench.usecases.ctr.read_npy.ROWS_AT_ONCE", 50)
+    blocks, written = list(npy_blocks(npy_files(triple))), generate(ROWS)
+    assert [(index, len(block.labels)) for index, block in blocks] == [(0, 50), (0, 50), (0, 40)]
+    for column, expected in written._asdict().items():
+        assert np.array_equal(np.concatenate([getattr(block, column) for _, block in blocks]), expected)
+
+
+def test_npy_triple_trains_as_what_it_was_written_of(triple: Path) -> None:
+    read, written = load(triple, 0), load(None, ROWS)
+    assert (read.rows, read.first_rows.tolist()) == (written.rows, written.first_rows.tolist())
+    for split in ("train", "valid", "test"):
+        own, expected = getattr(read, split), getattr(written, split)
+        everything = Draw(torch.arange(len(expected)), 0)
+        for one, other in zip(own[everything], expected[everything], strict=True):
+            torch.testing.assert_close(one, other)
 
 
 def edit(name: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:
@@ -77,11 +90,14 @@ def truncate(folder: Path) -> None:
         (put(LABELS, (3,), 2), rf"{LABELS} holds 2 at \[3\]: a label must be 0 or 1"),
         (put(SPARSE, (4, 5), -7), rf"{SPARSE} holds -7 at \[4, 5\]: an id must be zero or more"),
         (put(DENSE, (0, 12), np.nan), rf"{DENSE} holds nan at \[0, 12\]: .* must be a finite number"),
-        (put(DENSE, (1, 0), np.inf), rf"{DENSE} holds inf at \[1, 0\]: .* must be a finite number"),
+        (put(DENSE, (120, 0), np.inf), rf"{DENSE} holds inf at \[120, 0\]: .* must be a finite number"),
         (edit(LABELS, np.zeros_like), "train split of .* has 0 clicks in 100 rows"),
     ],
 )
-def test_unusable_npy_files_are_named(triple: Path, spoil: Callable[[Path], None], message: str) -> None:
+def test_unusable_npy_files_are_named(
+    triple: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Path], None], message: str
+) -> None:
+    monkeypatch.setattr("adabench.usecases.ctr.read_npy.ROWS_AT_ONCE", 50)
     spoil(triple)
     with pytest.raises(DataError, match=message) as raised:
         load(triple, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from adabench.usecases.gcn import mapped, read_npz, read_ogb
 from adabench.usecases.gcn.generate import generate
-from adabench.usecases.gcn.graph import UNLABELLED, Graph, build_graph, random_split
+from adabench.usecases.gcn.graph import UNLABELLED, Graph, Split, build_graph, random_split
 from adabench.usecases.gcn.load import load
 from adabench.usecases.protocol import DataError
 from tests.graph_files import EDGES, LABELS, write_musae, write_npz, write_ogb, write_planetoid
@@ -43,6 +45,89 @@ def test_every_layout_gives_the_same_graph(tmp_path: Path, name: str, write: Any
     assert (graph.num_nodes, graph.num_classes) == (4, 3)
     assert [array.dtype.name for array in (graph.indptr, graph.indices)] == ["int64", "int32"]
     assert graph.edge_index.tolist() == [[1, 2, 0, 2, 0, 1], [0, 0, 1, 1, 2, 2]]
+
+
+def random_edges(seed: int, nodes: int, count: int) -> NDArray[np.int64]:
+    """With hubs, loops, edges that come several times, and nodes that have none."""
+    generator = np.random.default_rng(seed)
+    return (generator.random((count, 2)) ** 3 * (nodes - 5)).astype(np.int64)
+
+
+@pytest.mark.parametrize("at_once", [7, 100, 1 << 22])
+@pytest.mark.parametrize("files", [1, 3, 256])
+def test_a_graph_that_is_sorted_in_parts_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int, files: int
+) -> None:
+    monkeypatch.setattr(mapped, "_ARCS", at_once)
+    monkeypatch.setattr(mapped, "_FILES", files)
+    for module in (mapped, read_npz, read_ogb):
+        monkeypatch.setattr(module, "EDGES_AT_ONCE", at_once)
+    edges, labels = random_edges(1, 80, 600), np.arange(80) % 3
+    split = Split(np.arange(60), np.arange(60, 70), np.arange(70, 80))
+    expected = build_graph(edges[:, 0], edges[:, 1], labels, where="edges", split=split)
+    parts = {name: part.tolist() for name, part in vars(split).items()}
+    found = load("ogbn-mine", write_ogb(tmp_path, edges.tolist(), labels.tolist(), **parts))
+    require_same(found, expected)
+    expected = build_graph(edges[:, 0], edges[:, 1], labels, where="edges")
+    rows = edges[np.argsort(edges[:, 0])]
+    for arrays in (
+        {"edges": edges.astype(np.uint16)},
+        {"edges": np.asfortranarray(edges)},
+        {"indptr": np.searchsorted(rows[:, 0], np.arange(81)), "indices": rows[:, 1].astype(">i4")},
+    ):
+        require_same(load("mine", write_npz(tmp_path, y=labels, **arrays)), expected)
+
+
+def require_same(found: Graph, expected: Graph) -> None:
+    np.testing.assert_array_equal(found.indptr, expected.indptr)
+    np.testing.assert_array_equal(found.indices, expected.indices)
+    assert found.labels.tolist() == expected.labels.tolist()
+    assert found.fingerprint == expected.fingerprint
+    assert replace(found, known_fingerprint=None).fingerprint == expected.fingerprint
+
+
+def test_a_graph_is_read_once_and_anew_when_its_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADABENCH_CACHE", str(tmp_path / "cache"))
+    read: list[Path] = []
+    own = read_npz._read
+
+    def seen(file: Path) -> mapped.Parts:
+        read.append(file)
+        return own(file)
+
+    monkeypatch.setattr(read_npz, "_read", seen)
+    write_npz(tmp_path, edges=EDGES, y=LABELS)
+    first, again = (load("mine", tmp_path) for _ in range(2))
+    require_same(again, first)
+    assert len(read) == 1
+    (folder,) = {file.parent for file in (tmp_path / "cache").rglob("graph.json")}
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "graph.json",
+        "indices.bin",
+        "indptr.bin",
+        "labels.bin",
+    ]
+    (folder / "indices.bin").unlink()  # what is mapped stays readable
+    (folder / "indices.bin").write_bytes(b"1234")
+    require_same(load("mine", tmp_path), first)
+    assert len(read) == 2
+    write_npz(tmp_path, edges=EDGES[:2], y=LABELS)
+    assert neighbours(load("mine", tmp_path)) == [[1], [0, 2], [1], []]
+    assert len(read) == 3
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_arrays_whose_bytes_are_damaged_are_refused(tmp_path: Path, stored: bool) -> None:
+    save = np.savez if stored else np.savez_compressed
+    edges = np.asfortranarray(random_edges(1, 80, 600))
+    save(tmp_path / "mine.npz", edges=edges, y=np.arange(80))
+    whole = (tmp_path / "mine.npz").read_bytes()
+    at = whole.index(b"edges.npy") + 400
+    (tmp_path / "mine.npz").write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    with pytest.raises(DataError, match=r"mine\.npz: (not a readable npz file|edge \d+ joins nodes)"):
+        load("mine", tmp_path)
 
 
 def test_a_missing_label_keeps_a_node_out_of_every_split(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_batches_are_subgraphs_around_their_first_nodes(usecase: GcnUseCase) -> 
     assert usecase.samples(batch) == batch.batch_size == 256
     assert len(batch.y) == len(batch.n_id) == batch.num_nodes > 256
     assert torch.equal(batch.y, usecase._data.y[batch.n_id])
-    arcs = set(map(tuple, usecase._data.edge_index.T.tolist()))
+    arcs = set(map(tuple, usecase._graph.edge_index.T.tolist()))
     assert set(map(tuple, batch.n_id[batch.edge_index].T.tolist())) < arcs
 
 

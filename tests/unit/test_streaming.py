@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import gc
+import gzip
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import psutil
 import pyarrow as pa
 import pytest
 
 from adabench.usecases import text_columns
+from adabench.usecases.cache import map_arrays
+from adabench.usecases.ctr import CtrParams, CtrUseCase, parse_raw, read_npy
 from adabench.usecases.ctr import cache as ctr_cache
 from adabench.usecases.ctr import data as ctr
-from adabench.usecases.ctr import parse_raw
+from adabench.usecases.ctr.fields import zipf_fields
+from adabench.usecases.ctr.generate import generate
+from adabench.usecases.ctr.read_npy import DENSE, LABELS, SPARSE
+from adabench.usecases.gcn import GcnUseCase, mapped, read_npz, read_ogb
+from adabench.usecases.gcn.load import load as load_graph
+from adabench.usecases.gcn.task import GcnParams
 from adabench.usecases.kge import data as kge
 from adabench.usecases.mf import data as mf
 from adabench.usecases.word2vec import data as word2vec
+from tests.graph_files import write_npz, write_ogb
 
 FEW, MANY = 20, 40
 """How often the lines below are repeated."""
+NODES = 1000
 
 
 def clicks() -> str:
@@ -44,6 +56,49 @@ def sentences() -> str:
     return "".join(" ".join(f"word{(row * step) % 41}" for step in range(1, 21)) + "\n" for row in range(200))
 
 
+Write = Callable[[Path, int], tuple[Path, int]]
+"""Writes data of so many blocks into a folder: what to load, and its bytes when it is unpacked."""
+
+
+def written(text: Callable[[], str]) -> Write:
+    def write(folder: Path, blocks: int) -> tuple[Path, int]:
+        path = folder / "data.txt"
+        return path, path.write_text(text() * blocks)
+
+    return write
+
+
+def arrays_of_clicks(folder: Path, blocks: int) -> tuple[Path, int]:
+    table = generate(blocks * 100, zipf_fields(50))
+    np.save(folder / LABELS, table.labels)
+    np.save(folder / DENSE, table.dense)
+    np.save(folder / SPARSE, table.ids)
+    return folder, sum((folder / name).stat().st_size for name in (LABELS, DENSE, SPARSE))
+
+
+def edges(blocks: int) -> list[list[int]]:
+    pairs: list[list[int]] = np.random.default_rng(blocks).integers(NODES, size=(blocks * 500, 2)).tolist()
+    return pairs
+
+
+def ogb_graph(folder: Path, blocks: int) -> tuple[Path, int]:
+    splits = {"train": range(0, 600), "valid": range(600, 800), "test": range(800, NODES)}
+    write_ogb(folder, edges(blocks), list(range(NODES)), **{name: [*nodes] for name, nodes in splits.items()})
+    return folder, len(gzip.decompress((folder / "raw" / "edge.csv.gz").read_bytes()))
+
+
+def npz_graph(folder: Path, blocks: int) -> tuple[Path, int]:
+    write_npz(folder, edges=edges(blocks), y=np.arange(NODES))
+    return folder, (folder / "mine.npz").stat().st_size
+
+
+def npz_rows(folder: Path, blocks: int) -> tuple[Path, int]:
+    ends = np.sort(np.random.default_rng(blocks).integers(NODES, size=(2, blocks * 500)))
+    indptr = np.searchsorted(ends[0], np.arange(NODES + 1))
+    write_npz(folder, indptr=indptr, indices=ends[1], y=np.arange(NODES))
+    return folder, (folder / "mine.npz").stat().st_size
+
+
 def peak(load: Callable[[], object]) -> int:
     """Bytes that Python, numpy and pyarrow had at the same time, at most."""
     gc.collect()
@@ -56,31 +111,80 @@ def peak(load: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize(
-    ("text", "load"),
-    [
-        (clicks, lambda path: ctr.load(path, 0)),
-        (triples, lambda path: kge.load(path, 0)),
-        (ratings, lambda path: mf.load(path, 0)),
-        (sentences, lambda path: word2vec.load(path, 0, 1)),
-    ],
-    ids=["ctr", "kge", "mf", "word2vec"],
-)
-def test_a_file_is_not_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: Callable[[], str], load: Callable[[Path], object]
-) -> None:
+@pytest.fixture(autouse=True)
+def small_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADABENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(parse_raw, "_BLOCK_BYTES", 1 << 13)
+    monkeypatch.setattr(read_npy, "ROWS_AT_ONCE", 1 << 6)
     monkeypatch.setattr(text_columns, "_BLOCK_BYTES", 1 << 12)
     monkeypatch.setattr(ctr_cache, "_BLOCK", 1 << 9)
     monkeypatch.setattr(ctr_cache, "_READ_BYTES", 1 << 12)
     monkeypatch.setattr(word2vec, "_BLOCK", 1 << 7)
-    lines, peaks, sizes = text(), [], []
-    for repeats in (1, FEW, MANY):  # the first loads what is only imported when it is needed
-        path = tmp_path / f"{repeats}.txt"
-        path.write_text(lines * repeats)
-        sizes.append(path.stat().st_size)
+    monkeypatch.setattr(mapped, "_ARCS", 1 << 12)
+    for module in (mapped, read_npz, read_ogb):
+        monkeypatch.setattr(module, "EDGES_AT_ONCE", 1 << 8)
+
+
+def grown(tmp_path: Path, write: Write, load: Callable[[Path], object]) -> float:
+    """Bytes of memory for each byte of more data."""
+    peaks, sizes = [], []
+    for blocks in (1, FEW, MANY):  # the first loads what is only imported when it is needed
+        folder = tmp_path / str(blocks)
+        folder.mkdir()
+        path, size = write(folder, blocks)
+        sizes.append(size)
         peaks.append(peak(lambda path=path: load(path)))  # type: ignore[misc]
+    return (peaks[2] - peaks[1]) / (sizes[2] - sizes[1])
+
+
+@pytest.mark.parametrize(
+    ("write", "load"),
+    [
+        (written(clicks), lambda path: ctr.load(path, 0)),
+        (arrays_of_clicks, lambda path: ctr.load(path, 0)),
+        (written(triples), lambda path: kge.load(path, 0)),
+        (written(ratings), lambda path: mf.load(path, 0)),
+        (written(sentences), lambda path: word2vec.load(path, 0, 1)),
+        (ogb_graph, lambda path: load_graph("ogbn-mine", path)),
+        (npz_graph, lambda path: load_graph("mine", path)),
+        (npz_rows, lambda path: load_graph("mine", path)),
+    ],
+    ids=["ctr", "ctr arrays", "kge", "mf", "word2vec", "ogb", "npz edges", "npz rows"],
+)
+def test_a_file_is_not_in_memory(tmp_path: Path, write: Write, load: Callable[[Path], object]) -> None:
     # A file that was read as a whole, or its columns, would have as many bytes as the file, or more.
-    grown = (peaks[2] - peaks[1]) / (sizes[2] - sizes[1])
-    assert grown < 0.3, f"{peaks} bytes for files of {sizes}"
+    assert grown(tmp_path, write, load) < 0.3
+
+
+def all_clicks(path: Path) -> int:
+    return sum(len(batch.label) for batch in CtrUseCase(CtrParams(batch=16), path, 1).loaders(0, 1).train)
+
+
+def all_neighbourhoods(path: Path) -> int:
+    params = GcnParams(graph="ogbn-mine", batch=50, fanout=2, partition="random")
+    return sum(batch.batch_size for batch in GcnUseCase(params, path, 1).loaders(0, 2).train)
+
+
+@pytest.mark.parametrize(
+    ("write", "train"), [(written(clicks), all_clicks), (ogb_graph, all_neighbourhoods)], ids=["ctr", "gcn"]
+)
+def test_batches_of_an_epoch_are_not_in_memory(
+    tmp_path: Path, write: Write, train: Callable[[Path], object]
+) -> None:
+    """Only the order of the rows is, and what belongs to nodes."""
+    assert grown(tmp_path, write, train) < 0.3
+
+
+def test_more_than_there_is_memory_can_be_mapped(tmp_path: Path) -> None:
+    if Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2":
+        pytest.skip("this machine's kernel promises no more memory than there is")
+    numbers = (psutil.virtual_memory().total + psutil.swap_memory().total) // 8 * 2
+    with (tmp_path / "numbers.bin").open("wb") as file:
+        file.truncate(8 * numbers)  # a file without blocks
+    arrays = map_arrays(tmp_path, {"numbers": ("<i8", (numbers // 2, 2))})
+    assert arrays is not None
+    assert arrays["numbers"][-1].tolist() == [0, 0]
+    arrays["numbers"][-1] = 7
+    again = map_arrays(tmp_path, {"numbers": ("<i8", (numbers // 2, 2))})
+    assert again is not None
+    assert again["numbers"][-1].tolist() == [0, 0], "what is written stays with who wrote it"

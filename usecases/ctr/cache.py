@@ -1,4 +1,4 @@
-"""Raw Criteo files, read once into columns on disk that all nodes of all runs map into memory.
+"""Files of Criteo rows, read once into columns on disk that all nodes of all runs map into memory.
 
 A folder of the cache holds what training needs, row by row: ``dense.bin`` (float32, 13 per row,
 standardised), ``ids.bin`` (int32, 26 per row: rows of the embedding table), ``labels.bin`` (uint8), and
@@ -8,7 +8,7 @@ standardised), ``ids.bin`` (int32, 26 per row: rows of the embedding table), ``l
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from adabench.usecases.cache import map_arrays, read_once
 from adabench.usecases.ctr.parse_raw import raw_blocks
 from adabench.usecases.ctr.sizes import Sizes
-from adabench.usecases.ctr.table import DENSE_FIELDS, SPARSE_FIELDS, require_both_classes
+from adabench.usecases.ctr.table import DENSE_FIELDS, SPARSE_FIELDS, Table, require_both_classes
 
 __all__ = ["Columns", "cached"]
 
@@ -65,22 +65,28 @@ class _Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     fingerprint: str
 
 
-def cached(files: Sequence[Path], what: str) -> Columns:
-    """The columns of raw files, from the cache if they are there; blocks while another process reads them.
+Blocks = Callable[[Sequence[Path]], Iterator[tuple[int, Table]]]
+"""Reads files as rows in their order, in blocks, each with the number of its file."""
+
+
+def cached(files: Sequence[Path], what: str, blocks: Blocks | None = None) -> Columns:
+    """The columns of files, from the cache if they are there; blocks while another process reads them.
 
     Parameters
     ----------
     files : sequence of Path
-        Training, validation and test split, or one file that is split by sevenths.
+        Of which there is one for each split, or whose rows are split by sevenths.
     what : str
         What messages call the data.
+    blocks : callable, optional
+        Reads the files; by default as raw ones.
 
     Raises
     ------
     DataError
         If a file cannot be read or used, or the cache cannot be written.
     """
-    return read_once("criteo", files, partial(_build, files, what), _open)
+    return read_once("criteo", files, partial(_build, files, what, blocks or raw_blocks), _open)
 
 
 def _open(folder: Path) -> Columns | None:
@@ -109,8 +115,8 @@ def _open(folder: Path) -> Columns | None:
     )
 
 
-def _build(files: Sequence[Path], what: str, folder: Path) -> None:
-    sizes = _read(files, folder, what)
+def _build(files: Sequence[Path], what: str, blocks: Blocks, folder: Path) -> None:
+    sizes = _read(blocks(files), folder, what)
     labels = np.fromfile(folder / "labels.bin", dtype=np.uint8)
     for name, part in sizes.slices().items():
         require_both_classes(labels[part], f"the {name} split of {what}")
@@ -134,13 +140,13 @@ def _build(files: Sequence[Path], what: str, folder: Path) -> None:
 _FIELDS = range(SPARSE_FIELDS)
 
 
-def _read(files: Sequence[Path], folder: Path, what: str) -> Sizes:
-    counts = [0] * len(files)
+def _read(blocks: Iterator[tuple[int, Table]], folder: Path, what: str) -> Sizes:
+    counts: dict[int, int] = {}  # rows of each file
     with (folder / "labels.bin").open("wb") as labels, (folder / "dense.bin").open("wb") as dense:
         fields = [_field(folder, field).open("wb") for field in _FIELDS]
         try:
-            for index, block in raw_blocks(files):
-                counts[index] += len(block.labels)
+            for index, block in blocks:
+                counts[index] = counts.get(index, 0) + len(block.labels)
                 block.labels.tofile(labels)
                 block.dense.tofile(dense)
                 for column, file in zip(block.ids.T, fields, strict=True):
@@ -148,7 +154,7 @@ def _read(files: Sequence[Path], folder: Path, what: str) -> Sizes:
         finally:
             for file in fields:
                 file.close()
-    return Sizes(*counts) if len(files) > 1 else Sizes.sevenths(counts[0], what)
+    return Sizes(*counts.values()) if len(counts) > 1 else Sizes.sevenths(counts[0], what)
 
 
 def _fingerprint(folder: Path, sizes: Sizes) -> str:

@@ -2,12 +2,12 @@
 
 ``--data`` may name
 
-* a folder with the three files of `read_npy`;
+* a folder with the three files of `npy_files`;
 * a folder with raw files ``train``, ``dev`` and ``test``, each ending in ``.csv``, ``.tsv`` or ``.txt``, or
   packed, in ``.csv.gz`` and so on;
 * one raw file.
 
-Raw files are read once, into a cache (`cache`).
+Files are read once, into a cache (`cache`).
 
 Raw files in a folder are the splits. Otherwise the last seventh of the rows is the test split, the
 seventh before it the validation split, and the rest the training split, in the order of the file; Criteo's is
@@ -26,11 +26,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adabench.usecases.ctr.cache import Columns, cached
+from adabench.usecases.ctr.cache import Blocks, Columns, cached
 from adabench.usecases.ctr.fields import zipf_fields
 from adabench.usecases.ctr.generate import generate
 from adabench.usecases.ctr.loader import Batch, Split
-from adabench.usecases.ctr.read_npy import DENSE, LABELS, SPARSE, read_npy
+from adabench.usecases.ctr.read_npy import DENSE, LABELS, SPARSE, npy_blocks, npy_files
 from adabench.usecases.ctr.sizes import Sizes
 from adabench.usecases.ctr.table import (
     SPARSE_FIELDS,
@@ -77,23 +77,20 @@ def load(path: Path | None, generated_rows: int, vocabulary: int | None = None) 
         what = f"generated data of {generated_rows} rows"
         return _prepare(table, Sizes.sevenths(generated_rows, what), what, vocabulary)
     try:
-        files = _raw_files(path)
-        if files is not None:
-            return _mapped(cached(files, str(path)))
-        table = read_npy(path)
+        files, blocks = _files(path)
+        return _mapped(cached(files, str(path), blocks))
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error}): data must be a readable folder or file") from error
-    return _prepare(table, Sizes.sevenths(len(table.labels), str(path)), str(path))
 
 
-def _raw_files(path: Path) -> list[Path] | None:
-    """Files of raw rows; None for a folder of arrays."""
+def _files(path: Path) -> tuple[list[Path], Blocks | None]:
+    """Files, and how they are read, if not as raw ones."""
     if not path.exists():
         raise DataError(f"{path} does not exist: data must be a folder or a file of raw Criteo rows")
     if not path.is_dir():
-        return [path]
+        return [path], None
     if any((path / name).exists() for name in (LABELS, DENSE, SPARSE)):
-        return None
+        return npy_files(path), npy_blocks
     folder = path
     found = {
         name: [file for ending in RAW_ENDINGS if (file := folder / f"{name}{ending}").is_file()]
@@ -108,7 +105,7 @@ def _raw_files(path: Path) -> list[Path] | None:
         if len(files) != 1:
             has = " and ".join(file.name for file in files) or f"no {name}.csv, {name}.tsv or {name}.txt"
             raise DataError(f"{folder} has {has}: it must have one file each for train, dev and test")
-    return [files[0] for files in found.values()]
+    return [files[0] for files in found.values()], None
 
 
 def _mapped(columns: Columns) -> CtrData:

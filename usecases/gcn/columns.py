@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from adabench.usecases.gcn.graph import UNLABELLED
 from adabench.usecases.protocol import DataError
 
-__all__ = ["integers", "labels_of", "read_columns", "require"]
+__all__ = ["column_blocks", "integers", "labels_of", "read_columns", "require"]
 
 
 def require(file: Path) -> Path:
@@ -39,16 +40,49 @@ def read_columns(file: Path, names: Sequence[str] | None = None, width: int | No
     DataError
         If the file is missing, damaged, or has other columns.
     """
-    try:
-        header = None if names is None else 0
-        columns = None if names is None else list(names)
+    header = None if names is None else 0
+    columns = None if names is None else list(names)
+    with _readable(file):
         table = pd.read_csv(require(file), header=header, usecols=columns, low_memory=False)
+    _require_width(table, width, file)
+    return table
+
+
+def column_blocks(file: Path, width: int, rows: int) -> Iterator[pd.DataFrame]:
+    """A csv file without a header, compressed or not, in blocks of at most so many rows.
+
+    Parameters
+    ----------
+    file : Path
+    width : int
+        How many columns it must have.
+    rows : int
+
+    Raises
+    ------
+    DataError
+        As `read_columns` does.
+    """
+    with _readable(file), pd.read_csv(require(file), header=None, chunksize=rows, low_memory=False) as blocks:
+        for table in blocks:
+            _require_width(table, width, file)
+            yield table
+
+
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except DataError:
+        raise
     except (ValueError, OSError, EOFError, zlib.error) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"{file}: not a readable csv file with the expected columns ({reason})") from error
+
+
+def _require_width(table: pd.DataFrame, width: int | None, file: Path) -> None:
     if width is not None and table.shape[1] != width:
         raise DataError(f"{file}: a row has {table.shape[1]} values where {width} are expected")
-    return table
 
 
 def integers(column: pd.Series, file: Path) -> NDArray[np.int64]:
@@ -57,7 +91,8 @@ def integers(column: pd.Series, file: Path) -> NDArray[np.int64]:
     wrong = np.flatnonzero(~((numbers % 1 == 0) & (numbers.abs() < 2**63)))
     if len(wrong):
         row = int(wrong[0])
-        raise DataError(f"{file}: {column.iloc[row]!r} in data row {row} must be an integer of 64 bits")
+        number = column.index[row]
+        raise DataError(f"{file}: {column.iloc[row]!r} in data row {number} must be an integer of 64 bits")
     return numbers.to_numpy(np.int64)
 
 

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from adabench.usecases.cache import digest_of
 from adabench.usecases.protocol import DataError
 
-__all__ = ["UNLABELLED", "Graph", "Split", "build_graph", "random_split"]
+__all__ = [
+    "UNLABELLED",
+    "Graph",
+    "Split",
+    "build_graph",
+    "random_split",
+    "require_ends",
+    "require_labels",
+]
 
 UNLABELLED = -1
 TRAIN_SHARE, VALID_SHARE = 0.54, 0.18  # ogbn-arxiv's own proportions; the rest is the test split
@@ -29,7 +38,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Graph:
-    """An undirected graph without loops or parallel edges.
+    """An undirected graph without loops or parallel edges, perhaps mapped from files.
 
     Attributes
     ----------
@@ -40,12 +49,15 @@ class Graph:
         The class of each node, `UNLABELLED` where it is not known.
     split : Split or None
         The split that comes with the data, if one does.
+    known_fingerprint : str or None
+        `fingerprint`, where it was written down with the arrays.
     """
 
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
     labels: NDArray[np.int64]
     split: Split | None = None
+    known_fingerprint: str | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -64,14 +76,12 @@ class Graph:
     @cached_property
     def fingerprint(self) -> str:
         """``sha256:…`` of structure, labels and split."""
-        digest = hashlib.sha256()
-        arrays: list[NDArray[np.int64] | NDArray[np.int32]] = [self.indptr, self.indices, self.labels]
+        if self.known_fingerprint is not None:
+            return self.known_fingerprint
+        arrays: list[NDArray[Any]] = [self.indptr, self.indices, self.labels]
         if self.split is not None:
             arrays += [self.split.train, self.split.valid, self.split.test]
-        for array in arrays:
-            digest.update(f"{array.dtype}{array.shape}".encode())
-            digest.update(array.tobytes())
-        return f"sha256:{digest.hexdigest()}"
+        return digest_of("", arrays)
 
 
 def build_graph(
@@ -103,20 +113,8 @@ def build_graph(
         If an edge names a node that does not exist, or no node has a label.
     """
     num_nodes = len(labels)
-    for ends in (sources, targets):
-        outside = np.flatnonzero((ends < 0) | (ends >= num_nodes))
-        if len(outside):
-            edge = int(outside[0])
-            raise DataError(
-                f"{where}: edge {edge} joins nodes {sources[edge]} and {targets[edge]}, "
-                f"but node ids must be in [0, {num_nodes})"
-            )
-    if num_nodes == 0 or int(labels.max()) < 0:
-        raise DataError(f"{where}: none of the {num_nodes} nodes has a label, so there is nothing to learn")
-    if num_nodes > np.iinfo(np.int32).max:
-        raise DataError(
-            f"{where}: {num_nodes} nodes are too many, at most {np.iinfo(np.int32).max} are supported"
-        )
+    require_ends(sources, targets, num_nodes, where)
+    require_labels(labels, where)
     proper = sources != targets
     row = np.concatenate([sources[proper], targets[proper]])
     column = np.concatenate([targets[proper], sources[proper]])
@@ -130,6 +128,31 @@ def build_graph(
         labels=np.where(labels < 0, UNLABELLED, labels).astype(np.int64),
         split=split,
     )
+
+
+def require_ends(
+    sources: NDArray[np.integer], targets: NDArray[np.integer], num_nodes: int, where: str, first: int = 0
+) -> None:
+    """Raise `DataError` if an edge names a node that does not exist; `first` is the number of the first."""
+    for ends in (sources, targets):
+        outside = np.flatnonzero((ends < 0) | (ends >= num_nodes))
+        if len(outside):
+            edge = int(outside[0])
+            raise DataError(
+                f"{where}: edge {first + edge} joins nodes {sources[edge]} and {targets[edge]}, "
+                f"but node ids must be in [0, {num_nodes})"
+            )
+
+
+def require_labels(labels: NDArray[np.integer], where: str) -> None:
+    """Raise `DataError` if no node has a label, or there are more nodes than ids."""
+    num_nodes = len(labels)
+    if num_nodes == 0 or int(labels.max()) < 0:
+        raise DataError(f"{where}: none of the {num_nodes} nodes has a label, so there is nothing to learn")
+    if num_nodes > np.iinfo(np.int32).max:
+        raise DataError(
+            f"{where}: {num_nodes} nodes are too many, at most {np.iinfo(np.int32).max} are supported"
+        )
 
 
 def random_split(labels: NDArray[np.int64], seed: int) -> Split:

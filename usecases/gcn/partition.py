@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
 
 from adabench.usecases.gcn.graph import Graph
@@ -26,6 +25,8 @@ METHODS: tuple[Method, ...] = ("metis", "random", "contiguous")
 
 # A training node costs its worker a sample; any node may be in its neighbourhoods and so costs a little.
 TRAINING_WEIGHT, OTHER_WEIGHT = 3, 1
+NODES_AT_ONCE = 1 << 14
+"""Nodes whose neighbours are in memory together."""
 
 logger = logging.getLogger(__name__)
 
@@ -148,15 +149,17 @@ def _neighbours_by_part(
     graph: Graph, nodes: NDArray[np.int64], part: NDArray[np.int64], workers: int
 ) -> NDArray[np.int64]:
     """How many neighbours of each node are in each part: int64 (nodes, workers)."""
-    arcs = scipy.sparse.csr_array(
-        (np.ones(len(graph.indices), dtype=np.int32), graph.indices, graph.indptr),
-        shape=(graph.num_nodes, graph.num_nodes),
-    )
-    member = scipy.sparse.csr_array(
-        (np.ones(graph.num_nodes, dtype=np.int32), (np.arange(graph.num_nodes), part)),
-        shape=(graph.num_nodes, workers),
-    )
-    return np.asarray((arcs[nodes] @ member).toarray(), dtype=np.int64)
+    found = np.zeros((len(nodes), workers), dtype=np.int64)
+    for start in range(0, len(nodes), NODES_AT_ONCE):
+        some = nodes[start : start + NODES_AT_ONCE]
+        first = graph.indptr[some]
+        lengths = graph.indptr[some + 1] - first
+        node = np.repeat(np.arange(len(some)), lengths)
+        within = np.arange(len(node)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        parts = part[graph.indices[np.repeat(first, lengths) + within]]
+        counts = np.bincount(node * workers + parts, minlength=len(some) * workers)
+        found[start : start + len(some)] = counts.reshape(-1, workers)
+    return found
 
 
 def _cached_metis(

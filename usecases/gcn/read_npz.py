@@ -1,20 +1,27 @@
-"""Graphs in one npz file: compressed rows, or an edge list."""
+"""Graphs in one npz file: compressed rows, or an edge list; arcs are read in blocks."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
+from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adabench.usecases.damaged import UNREADABLE_ARRAYS, why
-from adabench.usecases.gcn.graph import Graph, build_graph
+from adabench.usecases.gcn.columns import require
+from adabench.usecases.gcn.graph import Graph
+from adabench.usecases.gcn.mapped import EDGES_AT_ONCE, Parts, mapped_graph
 from adabench.usecases.protocol import DataError
 
 __all__ = ["read_npz"]
 
 LABELS = ("lab", "labels", "y")
+SKIPPED_AT_ONCE = 1 << 20
 
 
 def read_npz(file: Path) -> Graph:
@@ -28,46 +35,120 @@ def read_npz(file: Path) -> Graph:
     DataError
         If arrays are missing, of a wrong shape or type, or do not describe a graph.
     """
+    return mapped_graph([require(file)], partial(_read, file))
+
+
+def _read(file: Path) -> Parts:
     try:
-        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            arrays = {
-                name: archive[name]
-                for name in archive.files
-                if name in ("indptr", "indices", "edges", *LABELS)
-            }
+        with ZipFile(file) as archive:
+            names = {name.removesuffix(".npy") for name in archive.namelist()}
     except UNREADABLE_ARRAYS as error:
-        raise DataError(f"{file}: not a readable npz file ({why(error)})") from error
-    name = next((name for name in LABELS if name in arrays), None)
+        raise _unreadable(file, error) from error
+    name = next((name for name in LABELS if name in names), None)
     if name is None:
         raise DataError(
             f"{file}: the labels are missing, an array called {', '.join(LABELS[:-1])} or {LABELS[-1]}"
         )
-    labels = _integers(arrays, name, file, 1)
-    if "edges" in arrays:
-        edges = _integers(arrays, "edges", file, 2)
+    labels = _whole(_member(file, name, names, 1))
+    if "edges" in names:
+        edges = _member(file, "edges", names, 2)
         if edges.shape[1] != 2:
             raise DataError(f"{file}: edges must have 2 columns, not {edges.shape[1]}")
-        return build_graph(edges[:, 0], edges[:, 1], labels, where=str(file))
-    indptr = _integers(arrays, "indptr", file, 1)
-    indices = _integers(arrays, "indices", file, 1)
-    if len(indptr) != len(labels) + 1 or indptr[0] != 0 or indptr[-1] != len(indices):
+        return Parts(labels, _pairs(edges), str(file))
+    pointers, indices = _member(file, "indptr", names, 1), _member(file, "indices", names, 1)
+    indptr = _whole(pointers)
+    arcs = math.prod(indices.shape)
+    if len(indptr) != len(labels) + 1 or indptr[0] != 0 or indptr[-1] != arcs:
         raise DataError(
-            f"{file}: indptr must have {len(labels) + 1} values, from 0 to the {len(indices)} arcs, "
+            f"{file}: indptr must have {len(labels) + 1} values, from 0 to the {arcs} arcs, "
             f"but it has {len(indptr)}, from {indptr[0]} to {indptr[-1]}"
         )
     degrees = np.diff(indptr)
     if degrees.min() < 0:
         raise DataError(f"{file}: indptr must not fall, but it does at node {degrees.argmin()}")
-    return build_graph(np.repeat(np.arange(len(labels)), degrees), indices, labels, where=str(file))
+    return Parts(labels, _rows(indptr, indices), str(file))
 
 
-def _integers(arrays: dict[str, NDArray[Any]], name: str, file: Path, dimensions: int) -> NDArray[np.int64]:
-    if name not in arrays:
+class _Member(NamedTuple):
+    """An array of integers in an archive, that is not empty."""
+
+    file: Path
+    name: str
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype[np.generic]
+    header: int  # bytes before the numbers
+
+    def numbers(self, start: int, stop: int, at_once: int) -> Iterator[NDArray[np.int64]]:
+        """Those from `start` to `stop`, as they are in the file, in blocks."""
+        size = self.dtype.itemsize
+        try:
+            with ZipFile(self.file) as archive, archive.open(self.name) as stream:
+                # Read, not sought: the archive's checksum is that of all that is read.
+                ahead = self.header + start * size
+                while ahead:
+                    if not (passed := len(stream.read(min(ahead, SKIPPED_AT_ONCE)))):
+                        raise EOFError(f"{self.name} ends before its number {start}")
+                    ahead -= passed
+                for first in range(start, stop, at_once):
+                    count = min(at_once, stop - first)
+                    read = stream.read(count * size)
+                    if len(read) < count * size:
+                        raise EOFError(f"{self.name} ends after {first} of {stop} numbers")
+                    yield np.frombuffer(read, self.dtype).astype(np.int64)
+        except UNREADABLE_ARRAYS as error:
+            raise _unreadable(self.file, error) from error
+
+
+def _member(file: Path, name: str, names: set[str], dimensions: int) -> _Member:
+    if name not in names:
         raise DataError(f"{file}: array {name} is missing; a graph is indptr and indices, or edges")
-    array = arrays[name]
-    if array.dtype.kind not in "iu" or array.ndim != dimensions or not array.size:
+    try:
+        with ZipFile(file) as archive, archive.open(f"{name}.npy") as stream:
+            version = np.lib.format.read_magic(stream)
+            read = (
+                np.lib.format.read_array_header_1_0
+                if version == (1, 0)
+                else np.lib.format.read_array_header_2_0
+            )
+            shape, fortran, dtype = read(stream)
+            header = stream.tell()
+    except UNREADABLE_ARRAYS as error:
+        raise _unreadable(file, error) from error
+    if dtype.kind not in "iu" or len(shape) != dimensions or min(shape) < 1:
         raise DataError(
             f"{file}: {name} must be an array of integers with {dimensions} dimension(s), and not empty; "
-            f"it is {array.dtype} of shape {array.shape}"
+            f"it is {dtype} of shape {shape}"
         )
-    return array.astype(np.int64)
+    return _Member(file, f"{name}.npy", shape, fortran, dtype, header)
+
+
+def _whole(member: _Member) -> NDArray[np.int64]:
+    return np.concatenate(list(member.numbers(0, member.shape[0], EDGES_AT_ONCE)))
+
+
+def _pairs(edges: _Member) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    count = edges.shape[0]
+    if edges.fortran:  # one column after the other
+        ends = (edges.numbers(column * count, (column + 1) * count, EDGES_AT_ONCE) for column in (0, 1))
+        yield from zip(*ends, strict=True)
+        return
+    for block in edges.numbers(0, 2 * count, 2 * EDGES_AT_ONCE):
+        yield block[0::2], block[1::2]
+
+
+def _rows(
+    indptr: NDArray[np.int64], indices: _Member
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    first = 0
+    for block in indices.numbers(0, int(indptr[-1]), EDGES_AT_ONCE):
+        end = first + len(block)
+        low, high = np.searchsorted(indptr, [first, end - 1], side="right")  # the nodes after theirs
+        bounds = np.clip(indptr[low - 1 : high + 1], first, end)
+        lengths = bounds[1:] - bounds[:-1]
+        yield np.repeat(np.arange(low - 1, high), lengths), block
+        first = end
+
+
+def _unreadable(file: Path, error: Exception) -> DataError:
+    return DataError(f"{file}: not a readable npz file ({why(error)})")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from adabench.usecases.gcn.columns import integers, labels_of, read_columns
-from adabench.usecases.gcn.graph import Graph, Split, build_graph
+from adabench.usecases.gcn.columns import column_blocks, integers, labels_of, read_columns, require
+from adabench.usecases.gcn.graph import Graph, Split
+from adabench.usecases.gcn.mapped import EDGES_AT_ONCE, Parts, mapped_graph
 from adabench.usecases.protocol import DataError
 
 __all__ = ["read_ogb"]
@@ -27,26 +31,43 @@ def read_ogb(name: str, folder: Path) -> Graph:
         If a file is missing or damaged, or names a node that does not exist.
     """
     root = _root(name, folder)
-    label_file, edge_file = root / "raw" / "node-label.csv.gz", root / "raw" / "edge.csv.gz"
-    labels = labels_of(read_columns(label_file, width=1)[0], label_file)
-    _check_count(root / "raw" / "num-node-list.csv.gz", len(labels), label_file)
-    edges = read_columns(edge_file, width=2)
-    _check_count(root / "raw" / "num-edge-list.csv.gz", len(edges), edge_file)
-    sources, targets = (integers(edges[column], edge_file) for column in (0, 1))
     schemes = sorted(path for path in (root / "split").glob("*") if path.is_dir())
     if len(schemes) != 1:
         raise DataError(f"{root / 'split'}: must hold one folder with a split, not {len(schemes)}")
+    needed = [
+        root / "raw" / "edge.csv.gz",
+        root / "raw" / "node-label.csv.gz",
+        *(schemes[0] / f"{part}.csv.gz" for part in PARTS),
+    ]
+    promised = (root / "raw" / f"num-{what}-list.csv.gz" for what in ("node", "edge"))
+    files = [*map(require, needed), *(file for file in promised if file.is_file())]
+    return mapped_graph(files, partial(_read, root, schemes[0]))
+
+
+def _read(root: Path, scheme: Path) -> Parts:
+    label_file, edge_file = root / "raw" / "node-label.csv.gz", root / "raw" / "edge.csv.gz"
+    labels = labels_of(read_columns(label_file, width=1)[0], label_file)
+    _check_count(root / "raw" / "num-node-list.csv.gz", len(labels), label_file)
     parts = []
     for part in PARTS:
-        file = schemes[0] / f"{part}.csv.gz"
+        file = scheme / f"{part}.csv.gz"
         nodes = integers(read_columns(file, width=1)[0], file)
         outside = nodes[(nodes < 0) | (nodes >= len(labels))]
         if len(outside):
             raise DataError(f"{file}: node {outside[0]} is outside [0, {len(labels)})")
         parts.append(np.unique(nodes[labels[nodes] >= 0]))
     if len(np.unique(np.concatenate(parts))) != sum(map(len, parts)):
-        raise DataError(f"{schemes[0]}: a node is in two of train, valid and test")
-    return build_graph(sources, targets, labels, where=str(edge_file), split=Split(*parts))
+        raise DataError(f"{scheme}: a node is in two of train, valid and test")
+    edges = _edges(edge_file, root / "raw" / "num-edge-list.csv.gz")
+    return Parts(labels, edges, str(edge_file), Split(*parts))
+
+
+def _edges(file: Path, promised: Path) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    count = 0
+    for block in column_blocks(file, 2, EDGES_AT_ONCE):
+        count += len(block)
+        yield integers(block[0], file), integers(block[1], file)
+    _check_count(promised, count, file)
 
 
 def _root(name: str, folder: Path) -> Path:

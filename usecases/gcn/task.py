@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -84,8 +85,10 @@ class GcnUseCase(DealsBatches):
         self._graph = load(params.graph, data)
         self._split = self._graph.split or random_split(self._graph.labels, seed)
         self._partitions: dict[tuple[int, ...], Partition] = {}  # by the sizes of their batches
+        # The native sampler has the arcs from the graph, so that no copy of them is in memory.
+        arcs = self._graph.edge_index if params.sampler == "pyg" else np.empty((2, 0), dtype=np.int64)
         self._data = Data(
-            edge_index=torch.from_numpy(self._graph.edge_index),
+            edge_index=torch.from_numpy(arcs),
             y=torch.from_numpy(self._graph.labels),
             num_nodes=self._graph.num_nodes,
         )

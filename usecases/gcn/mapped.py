@@ -1,0 +1,190 @@
+"""Graphs that are read once, in blocks, into arrays on disk that all nodes of all runs map into memory.
+
+While one is read, memory is needed for its nodes and for a part of its arcs. A folder of the cache holds the
+arrays of `Graph`: ``indptr.bin``, ``indices.bin``, ``labels.bin``, those of its split if one comes with it,
+and ``graph.json``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from adabench.usecases.cache import digest_of, map_arrays, read_once
+from adabench.usecases.gcn.graph import UNLABELLED, Graph, Split, require_ends, require_labels
+
+__all__ = ["EDGES_AT_ONCE", "Parts", "mapped_graph"]
+
+FORMAT = 1
+EDGES_AT_ONCE = 1 << 19
+"""Edges of a block."""
+_ARCS = 1 << 22  # that are sorted at a time
+_FILES = 256  # that arcs are divided among, at most; then more are sorted at a time
+
+_SPLITS = ("train", "valid", "test")
+_TARGET = (1 << 32) - 1  # the bits of a key that say where an arc ends; those above say where it begins
+
+
+class Parts(NamedTuple):
+    """What a file of a graph says.
+
+    Attributes
+    ----------
+    labels : array
+        Classes, negative where unknown, int64 (nodes,).
+    edges : iterable
+        Blocks of edges, each as two arrays of integers, of where edges begin and end.
+    where : str
+        What an error calls the edges: the file that they come from.
+    split : Split or None
+        If one comes with the data.
+    """
+
+    labels: NDArray[np.int64]
+    edges: Iterable[tuple[NDArray[Any], NDArray[Any]]]
+    where: str
+    split: Split | None = None
+
+
+class _Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    format: int
+    nodes: int
+    arcs: int
+    split: list[int] | None  # nodes of each part
+    fingerprint: str
+
+
+def mapped_graph(files: Sequence[Path], read: Callable[[], Parts]) -> Graph:
+    """The graph of some files, from the cache if it is there, as `build_graph` makes it.
+
+    Parameters
+    ----------
+    files : sequence of Path
+        What is read; they must exist.
+    read : callable
+        Reads them.
+
+    Raises
+    ------
+    DataError
+        If an edge names a node that does not exist, no node has a label, the cache cannot be written, or what
+        `read` raises.
+    """
+    return read_once("graph", files, partial(_build, read), _open)
+
+
+def _build(read: Callable[[], Parts], folder: Path) -> None:
+    parts = read()
+    labels = np.where(parts.labels < 0, UNLABELLED, parts.labels)
+    require_labels(labels, parts.where)
+    labels.tofile(folder / "labels.bin")
+    if parts.split is not None:
+        for name in _SPLITS:
+            getattr(parts.split, name).tofile(folder / f"{name}.bin")
+    arcs = _write_arcs(folder, len(labels), parts)
+    sizes = None if parts.split is None else [len(getattr(parts.split, name)) for name in _SPLITS]
+    arrays = map_arrays(folder, _shapes(len(labels), arcs, sizes))
+    assert arrays is not None
+    fingerprint = digest_of("", arrays.values())
+    meta = _Meta(format=FORMAT, nodes=len(labels), arcs=arcs, split=sizes, fingerprint=fingerprint)
+    (folder / "graph.json").write_bytes(msgspec.json.encode(meta))
+
+
+def _open(folder: Path) -> Graph | None:
+    try:
+        meta = msgspec.json.decode((folder / "graph.json").read_bytes(), type=_Meta)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+    arrays = map_arrays(folder, _shapes(meta.nodes, meta.arcs, meta.split))
+    if meta.format != FORMAT or arrays is None:
+        return None
+    split = None if meta.split is None else Split(*(arrays.pop(name) for name in _SPLITS))
+    return Graph(**arrays, split=split, known_fingerprint=meta.fingerprint)
+
+
+def _shapes(nodes: int, arcs: int, split: list[int] | None) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """In the order of `Graph.fingerprint`."""
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {
+        "indptr": ("<i8", (nodes + 1,)),
+        "indices": ("<i4", (arcs,)),
+        "labels": ("<i8", (nodes,)),
+    }
+    return shapes | {name: ("<i8", (size,)) for name, size in zip(_SPLITS, split or [], strict=False)}
+
+
+def _write_arcs(folder: Path, nodes: int, parts: Parts) -> int:
+    """Write compressed rows; how many arcs there are.
+
+    Edges are counted for each node, then divided into files of which each has all arcs of some nodes, and
+    fits in memory; there it is sorted.
+    """
+    edges = folder / "edges.bin"
+    ends = np.cumsum(_write_edges(edges, nodes, parts))
+    most = max(_ARCS, -(-int(ends[-1]) // _FILES))
+    inner = np.searchsorted(ends, np.arange(most, ends[-1], most)) + 1
+    cuts: list[int] = np.unique(np.concatenate([[0], inner, [nodes]])).tolist()
+    del ends
+    files = [folder / f"arcs{number}.bin" for number in range(len(cuts) - 1)]
+    _divide(edges, files, cuts)
+    edges.unlink()
+    arcs = 0
+    with (folder / "indptr.bin").open("wb") as indptr, (folder / "indices.bin").open("wb") as indices:
+        np.zeros(1, dtype=np.int64).tofile(indptr)
+        for file, (first, end) in zip(files, pairwise(cuts), strict=True):
+            keys = _distinct(np.fromfile(file, dtype=np.int64))
+            file.unlink()
+            (keys & _TARGET).astype(np.int32).tofile(indices)
+            keys >>= 32
+            keys -= first
+            (arcs + np.cumsum(np.bincount(keys, minlength=end - first))).tofile(indptr)
+            arcs += len(keys)
+    return arcs
+
+
+def _write_edges(file: Path, nodes: int, parts: Parts) -> NDArray[np.int64]:
+    """Write all edges but loops, int32 (edges, 2); at how many of their ends each node is."""
+    degrees, seen = np.zeros(nodes, dtype=np.int64), 0
+    with file.open("wb") as output:
+        for sources, targets in parts.edges:
+            require_ends(sources, targets, nodes, parts.where, seen)
+            seen += len(sources)
+            proper = sources != targets
+            pairs = np.stack([sources[proper], targets[proper]], axis=1).astype(np.int32)
+            pairs.tofile(output)
+            found, times = np.unique(pairs, return_counts=True)
+            degrees[found] += times
+    return degrees
+
+
+def _divide(edges: Path, files: Sequence[Path], cuts: Sequence[int]) -> None:
+    """Write both arcs of each edge, as keys, into the file of the nodes where they begin."""
+    with ExitStack() as stack:
+        outputs = [stack.enter_context(file.open("wb", buffering=0)) for file in files]
+        for pairs in _blocks(edges):
+            one, other = pairs.astype(np.int64).T
+            keys = np.concatenate([one << 32 | other, other << 32 | one])
+            keys.sort()
+            places = np.searchsorted(keys, np.array(cuts[1:-1], dtype=np.int64) << 32)
+            for part, output in zip(np.split(keys, places), outputs, strict=True):
+                part.tofile(output)
+
+
+def _blocks(edges: Path) -> Iterator[NDArray[np.int32]]:
+    with edges.open("rb") as file:
+        while len(block := np.fromfile(file, np.int32, 2 * EDGES_AT_ONCE)):
+            yield block.reshape(-1, 2)
+
+
+def _distinct(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    keys.sort()
+    first = np.ones(len(keys), dtype=np.bool_)
+    np.not_equal(keys[1:], keys[:-1], out=first[1:])
+    return keys[first]
