@@ -18,6 +18,7 @@ from adabench.usecases.negatives import Weighted
 from adabench.usecases.word2vec import Word2VecParams, Word2VecUseCase
 from adabench.usecases.word2vec.analogies import Analogies, accuracy
 from adabench.usecases.word2vec.data import Sentences
+from adabench.usecases.word2vec.model import SkipGram
 from adabench.usecases.word2vec.pairs import Pairs, correlation
 from adabench.usecases.word2vec.task import _kept
 from adabench.usecases.word2vec.windows import Windows
@@ -102,6 +103,28 @@ def test_the_loss_is_that_of_negative_sampling() -> None:
         same += drawn.count(near)
     assert same > 0
     assert usecase.loss(model, batch).item() == pytest.approx(total / len(batch.words), rel=1e-4)
+
+
+@pytest.mark.parametrize("at_once", [1, 100, 1 << 20])
+def test_logits_and_gradients_are_those_of_the_formula(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adabench.usecases.word2vec.model.NUMBERS_AT_ONCE", at_once)
+    generator = torch.Generator().manual_seed(1)
+    model = SkipGram(20, 6, generator)
+    with torch.no_grad():
+        model.outputs.weight.normal_(generator=generator)
+    words = torch.randint(15, (40,), generator=generator)
+    contexts = torch.randint(20, (40, 4), generator=generator)
+    weights = torch.randn(40, 4, generator=generator)
+    logits = model(words, contexts)
+    (logits * weights).sum().backward()
+    inputs, outputs = (table.weight.detach().requires_grad_() for table in (model.inputs, model.outputs))
+    expected = torch.einsum("nd,nkd->nk", inputs[words], outputs[contexts])
+    torch.testing.assert_close(logits, expected)
+    (expected * weights).sum().backward()
+    for table, plain in ((model.inputs, inputs), (model.outputs, outputs)):
+        assert table.weight.grad is not None
+        torch.testing.assert_close(table.weight.grad.to_dense(), plain.grad)
+        assert len(table.weight.grad._values()) < words.numel()
 
 
 def test_batches_depend_on_the_seed_alone() -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 __all__ = ["SkipGram"]
+
+NUMBERS_AT_ONCE = 1 << 18
+"""Numbers of context vectors that are looked at together: as many as a core's cache has room for."""
 
 
 class SkipGram(nn.Module):
@@ -42,7 +48,46 @@ class SkipGram(nn.Module):
         Tensor
             float32 (n, k); without contexts the words' vectors, (n, dim).
         """
-        vectors: Tensor = self.inputs(words)
         if contexts is None:
+            vectors: Tensor = self.inputs(words)
             return vectors
-        return torch.einsum("nd,nkd->nk", vectors, self.outputs(contexts))
+        # Words come many times in a batch; each row is read, and its gradient added up, once.
+        inputs, one = words.unique(return_inverse=True)
+        outputs, others = contexts.unique(return_inverse=True)
+        rows = self.inputs(inputs), self.outputs(outputs)
+        logits: Tensor = _Products.apply(*rows, one, others)  # type: ignore[no-untyped-call]
+        return logits
+
+
+class _Products(torch.autograd.Function):
+    """Products of rows ``inputs[one[n]]`` and ``outputs[others[n, k]]``, (n, k), from memory that is near.
+
+    The rows themselves, one for each pair, would be many times what caches have room for.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, outputs: Tensor, one: Tensor, others: Tensor) -> Tensor:
+        ctx.save_for_backward(inputs, outputs, one, others)
+        found = [
+            torch.bmm(inputs[word][:, None], outputs[near].transpose(1, 2))[:, 0]
+            for word, near in _parts(inputs, one, others)
+        ]
+        return torch.cat(found)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, outputs, one, others = ctx.saved_tensors
+        of_inputs, of_outputs = torch.zeros_like(inputs), torch.zeros_like(outputs)
+        done = 0
+        for word, near in _parts(inputs, one, others):
+            gradient = gradients[0][done : done + len(word)]
+            done += len(word)
+            of_inputs.index_add_(0, word, torch.bmm(gradient[:, None], outputs[near])[:, 0])
+            of_near = gradient[:, :, None] * inputs[word][:, None]
+            of_outputs.index_add_(0, near.flatten(), of_near.flatten(0, 1))
+        return of_inputs, of_outputs, None, None
+
+
+def _parts(inputs: Tensor, one: Tensor, others: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    some = max(1, NUMBERS_AT_ONCE // (inputs.shape[1] * others.shape[1]))
+    return zip(one.split(some), others.split(some), strict=True)
