@@ -48,6 +48,14 @@ def run(
             "sbatch such as partition=short.",
         ),
     ] = None,
+    tensorboard: Annotated[
+        bool,
+        typer.Option(
+            "--tensorboard",
+            help="Write TensorBoard's event files into the session while runs train: loss, quality, local "
+            "share, bytes and waiting of each node.",
+        ),
+    ] = False,
 ) -> None:
     """Run a study; continue it if it was interrupted.
 
@@ -67,7 +75,7 @@ def run(
     if until_rel_ci is not None and not 0 < until_rel_ci < 1:
         raise UsageError(f"--until-rel-ci {until_rel_ci:g} is not a part of a ratio: say such as 0.03")
     console = Console(soft_wrap=True)
-    policy = Policy(fresh, retry_infra, until_rel_ci, max_repeat)
+    policy = Policy(fresh, retry_infra, until_rel_ci, max_repeat, board=tensorboard)
     with load_launcher(study.launcher)(listen, lambda line: tell(line), job or ()) as launcher:
         if launcher.follows:
             with Interruption() as stopped:
@@ -83,6 +91,8 @@ def run(
         for file in draw_figures(store):
             console.print(f"figure:  {shown(file)}", highlight=False)
     console.print(f"session: {shown(store.folder)}", highlight=False)
+    if tensorboard:
+        console.print(f"watch:   tensorboard --logdir {shown(store.folder / 'tensorboard')}", highlight=False)
     if interrupted:
         console.print("interrupted: the same command continues")
         raise typer.Exit(130)

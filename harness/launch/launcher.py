@@ -82,11 +82,14 @@ class Supervision:
         Asked ten times per second; once true, the group is killed and the run is `interrupted`.
     watch : callable
         Told rank 0's state whenever it is read.
+    look : callable
+        Given the run's scratch folder ten times per second, and a last time when it is over.
     """
 
     timeout: float
     stopped: Callable[[], bool] = lambda: False
     watch: Callable[[RankState], None] = lambda state: None
+    look: Callable[[Path, bool], None] = lambda folder, over: None
 
 
 @dataclass(frozen=True)

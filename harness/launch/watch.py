@@ -58,6 +58,7 @@ def launch(launcher: Launcher, spec: TrialSpec, log: Path, supervision: Supervis
         finally:
             # Also after an exception: the group never outlives this call.
             exit_code = group.end()
+            supervision.look(folder, True)
         total = time.monotonic() - group.launched_at
         outcome = _outcome(ended, group, spec, folder, supervision.timeout, exit_code, total)
         if outcome.signal == "SIGKILL" and outcome.rank is not None and group.out_of_memory(outcome.rank):
@@ -88,6 +89,7 @@ def _watch(group: Group, spec: TrialSpec, folder: Path, deadline: float, supervi
     while True:
         if group.wait(_POLL_SECONDS) is not None:
             return _Ended(None, lost)
+        supervision.look(folder, False)
         if group.trouble is not None:
             return _Ended(None, lost)
         now = time.monotonic()

@@ -23,6 +23,7 @@ from adabench.harness.planning.plan import cells_of, planned_runs, with_repeats
 from adabench.harness.planning.predicted import recorded_seconds
 from adabench.harness.planning.study import Study
 from adabench.harness.plugins.registry import load_launcher, load_usecase, modules, unavailable
+from adabench.harness.session.board import Board, check_tensorboard
 from adabench.harness.session.one_run import Attempt, SessionContext, execute_run
 from adabench.harness.session.open_session import open_session
 from adabench.harness.session.plan_text import too_short
@@ -59,6 +60,8 @@ class Policy:
         The most blocks that `until_rel_ci` leads to.
     judged : bool
         Whether runs are for verdicts, of which it is said if there are too few.
+    board : bool
+        Whether TensorBoard's event files are written while they train.
     """
 
     fresh: bool = False
@@ -66,6 +69,7 @@ class Policy:
     until_rel_ci: float | None = None
     max_repeat: int = 30
     judged: bool = True
+    board: bool = False
 
 
 def run_session(
@@ -98,6 +102,8 @@ def run_session(
         with load_launcher(study.launcher)() as launcher:
             return run_session(study, root, policy, console, launcher)
     launcher.check(study)
+    if policy.board:
+        check_tensorboard()
     cells = cells_of(study)
     launcher.agree(cells)
     study = with_repeats(study, cells)
@@ -129,6 +135,7 @@ def run_session(
                 noisy = True
             if noisy and study.launcher == "local":
                 _say(console, INTERLEAVE)
+        board = Board(store.folder / "tensorboard") if policy.board else None
         earlier = recorded_seconds(session.plan, root)
         sure = {key: one for key, one in earlier.items() if one.runs >= _FEWEST_ALIKE}
         with SessionProgress(session.plan, recorded, cell_labels(session.plan), console, sure) as progress:
@@ -146,7 +153,7 @@ def run_session(
                     store.create(session)
                     progress.lengthen(plan)
                     continue
-                context = SessionContext(study, session, store, launcher)
+                context = SessionContext(study, session, store, launcher, board)
                 launcher.prepare(needed)
                 _execute(_next(todo), by_id, context, interruption, progress)
                 if launcher.gone is not None:

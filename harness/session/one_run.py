@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from adabench.harness.launch.watch import launch
 from adabench.harness.planning.cell import Cell
 from adabench.harness.planning.study import Study
 from adabench.harness.plugins.registry import load_usecase
+from adabench.harness.session.board import Board
 from adabench.harness.trial.spec import TrialSpec
 from adabench.results.record import Noise, PlannedRun, Run, Seconds, Session, Status, sum_counters
 from adabench.results.store import SessionStore
@@ -23,12 +24,13 @@ __all__ = ["Attempt", "SessionContext", "execute_run"]
 
 @dataclass(frozen=True)
 class SessionContext:
-    """What the runs of a session have in common."""
+    """What the runs of a session have in common; `board` is None if nobody is to watch them."""
 
     study: Study
     session: Session
     store: SessionStore
     launcher: Launcher
+    board: Board | None = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,11 @@ def execute_run(attempt: Attempt, context: SessionContext, supervision: Supervis
         turns=attempt.turns,
         cell=cell.id,
         profile=None if attempt.profile is None else str(attempt.profile.resolve()),
+        watched=context.board is not None,
     )
+    if context.board is not None:
+        board = context.board.run(f"{cell.usecase}-{cell.backend}-{run_id}", planned.nodes)
+        supervision = replace(supervision, look=board.look)
     before = context.launcher.probe()
     started_at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     if attempt.obstacle is not None:

@@ -21,6 +21,7 @@ __all__ = [
     "error_file",
     "read_told",
     "result_file",
+    "samples_file",
     "state_file",
 ]
 
@@ -53,7 +54,8 @@ class TrialSpec(RunSettings, kw_only=True, frozen=True):
     `folder`, `namespaces`, one per node if the network has any, and `launched_at`, on the machine's monotonic
     clock, are set by the launch. With `trace` the life of a few rows is written down in the first epoch.
     `turns` is the socket of a run that takes turns with others, `policy` a whole document, `cell` the
-    identifier of the cell, `place` None if all ranks are of one process group.
+    identifier of the cell, `place` None if all ranks are of one process group. With `watched` its nodes say
+    how they are while they train.
     """
 
     usecase: str
@@ -68,6 +70,7 @@ class TrialSpec(RunSettings, kw_only=True, frozen=True):
     turns: str | None = None
     cell: str = ""
     place: Place | None = None
+    watched: bool = False
     folder: str = ""
     namespaces: list[str] = msgspec.field(default_factory=list)
     launched_at: float = 0.0
@@ -135,10 +138,15 @@ def result_file(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}.result.json"
 
 
+def samples_file(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.samples.json"
+
+
 FILES: Mapping[str, Callable[[Path, int], Path]] = {
     "state": state_file,
     "error": error_file,
     "result": result_file,
+    "samples": samples_file,
 }
 """What a rank writes, by its kind."""
 

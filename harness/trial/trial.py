@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import torch
+from torch import Tensor
 
 from adabench.backends.policies.protocol import Policy
 from adabench.backends.protocol import (
@@ -30,6 +31,7 @@ from adabench.harness.machine.namespaces import address
 from adabench.harness.planning.dealing import dealt
 from adabench.harness.plugins.registry import load_backend, load_usecase
 from adabench.harness.trial.profile import Profile
+from adabench.harness.trial.samples import Sampler
 from adabench.harness.trial.spec import (
     RankError,
     RankResult,
@@ -170,6 +172,8 @@ class _Worker:
         self.counters: dict[str, float] = {}
         self.tables: dict[str, dict[str, float]] = {}
         self.trace: list[dict[str, Any]] = []
+        watched = spec.watched and worker == 0
+        self.sampler = Sampler(trial.folder, trial.rank) if watched else None
 
     def run(self) -> None:
         spec, usecase, cluster = self.trial.spec, self.usecase, self.cluster
@@ -202,7 +206,10 @@ class _Worker:
                     # gradients to its server. Before the batch is asked for, some have not, and would leave
                     # that work to their next turn.
                     self.turn.step()
-                    session.step(usecase.loss(session.model, batch))
+                    if self.sampler is None:
+                        session.step(usecase.loss(session.model, batch))
+                    else:
+                        self._step_watched(session, usecase.loss(session.model, batch), epoch, before)
                     self.samples += usecase.samples(batch)
                 self.turn.at_end()
                 session.synchronize()
@@ -226,11 +233,23 @@ class _Worker:
             # The others wait here until the evaluation is over.
             session.synchronize()
             self.eval_seconds += time.monotonic() - start
+            if self.sampler is not None:
+                found = self.history[-1] if cluster.index == 0 else {}
+                quality = {name: value for name, value in found.items() if name != "epoch"}
+                self.sampler.take(epoch, self.counters, quality=quality)
         self.turn.close()
         if profile is not None:
             profile.draw_flames()
         self._enter("teardown")
         session.close()
+
+    def _step_watched(self, session: Session, loss: Tensor, epoch: int, before: dict[str, float]) -> None:
+        assert self.sampler is not None
+        session.step(loss)
+        if self.sampler.due():
+            counters = dict(self.counters)
+            self._count(counters, before, session.counters())
+            self.sampler.take(epoch, counters, loss)
 
     def _now(self) -> float:
         """Seconds on a clock that stands while it is other runs' turn."""

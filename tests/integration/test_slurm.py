@@ -14,6 +14,7 @@ import pytest
 from adabench.harness.launch.fork_server import ForkServer
 from adabench.results.record import Run
 from adabench.results.store import list_sessions
+from tests.events import scalars
 from tests.warm import WarmProcess
 
 from .conftest import logs_hold
@@ -84,10 +85,13 @@ def test_a_study_is_the_same_here_and_as_a_job(
     (tmp_path / "small.toml").write_text(STUDY)
     assert adabench("run", "small.toml").returncode == 0
     alone = runs(tmp_path)
-    code, said = ended(submit("small.toml", "--job", "time=90m,partition=short", "--job", "exclusive"))
+    code, said = ended(
+        submit("small.toml", "--tensorboard", "--job", "time=90m,partition=short", "--job", "exclusive")
+    )
     assert code == 0, said
     assert f"this process at {cable.addresses['near']} (cable): as --listen says" in said
-    together = runs(tmp_path)
+    store = list_sessions(tmp_path / "adabench-results")[-1]
+    together = store.runs()
     assert [comparable(run) for run in together] == [comparable(run) for run in alone]
     for one, other in zip(alone, together, strict=True):
         assert (one.launcher, one.hosts, other.launcher) == ("local", [], "slurm")
@@ -99,7 +103,9 @@ def test_a_study_is_the_same_here_and_as_a_job(
         if other.backend == "fake-gloo":  # its steps are those of all nodes, in any place
             assert other.metrics == one.metrics
         else:
-            assert other.counters["bytes_sent"] > 0
+            events = store.folder / "tensorboard" / f"ctr-manual-{other.run_id}"
+            sent = [scalars(events / f"node-{rank}")["bytes_sent"][-1][1] for rank in range(2)]
+            assert sum(sent) == pytest.approx(other.counters["bytes_sent"], rel=1e-6)
 
     (job,) = cluster.jobs
     wanted = {"nodes": "2", "ntasks-per-node": "1", "cpus-per-task": "1", "time": "90", "partition": "short"}
