@@ -1,0 +1,20 @@
+"""What the page of a model on a GPU shows runs, on the CPU where there is no GPU."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from adabench.harness.launch.fork_server import ForkServer
+
+from .pages import ROOT, finish, start
+
+
+def test_a_gpu(tmp_path: Path, warm: ForkServer) -> None:
+    text = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "gpu.py").write_text(program, encoding="utf-8")
+    shown = re.search(r"^\$ (python gpu\.py)\n(.*)$", text, re.MULTILINE)
+    assert shown is not None
+    finish(start(shown[1], tmp_path, {}, warm), (shown[2],))
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
