@@ -91,8 +91,8 @@ def run(
         for file in draw_figures(store):
             console.print(f"figure:  {shown(file)}", highlight=False)
     console.print(f"session: {shown(store.folder)}", highlight=False)
-    if tensorboard:
-        console.print(f"watch:   tensorboard --logdir {shown(store.folder / 'tensorboard')}", highlight=False)
+    if (events := store.folder / "tensorboard").is_dir():
+        console.print(f"watch:   tensorboard --logdir {shown(events)}", highlight=False)
     if interrupted:
         console.print("interrupted: the same command continues")
         raise typer.Exit(130)

@@ -17,6 +17,7 @@ import secrets
 import shutil
 import signal
 import socket
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -46,6 +47,8 @@ _END_SECONDS = 30.0
 _SHORT_SECONDS = 2.0
 """The same where some of them will not."""
 _LOOK_SECONDS = 0.2
+_QUEUE_SECONDS = 5.0
+"""Between two questions to Slurm's controller, which serves everybody."""
 _YEAR = 365 * 24 * 60
 _MOST_HOSTS = 1024
 _OWN = ("array", "error", "nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "signal", "wrap")
@@ -140,7 +143,7 @@ class Slurm(ManyHosts):
         self._request = JobRequest.read(job)
         self._submitit = _submitit()
         if self._request.cluster == "slurm":
-            missing = [tool for tool in ("sbatch", "srun", "scancel") if shutil.which(tool) is None]
+            missing = [tool for tool in ("sbatch", "srun", "squeue", "scancel") if shutil.which(tool) is None]
             if missing:
                 raise UsageError(
                     f"--launcher slurm needs Slurm's {' and '.join(missing)}, not found on PATH: start it "
@@ -150,6 +153,7 @@ class Slurm(ManyHosts):
         self._study: Study | None = None
         self._job: Any = None
         self._folder: Path | None = None
+        self._next_look = 0.0
 
     def check(self, study: Study) -> None:
         super().check(study)
@@ -162,11 +166,17 @@ class Slurm(ManyHosts):
         cores = math.ceil(most / hosts) * max((cell.workers for cell in cells), default=1)
         secret = secrets.token_hex(32)
         family = socket.AF_INET6 if ":" in self._address else socket.AF_INET
-        with socket.create_server((self._address, 0), family=family, backlog=128) as listener:
+        # Whatever ends this process while the job is submitted or waits, the job is cancelled.
+        with (
+            socket.create_server((self._address, 0), family=family, backlog=128) as listener,
+            Interruption() as stopped,
+        ):
             self._submit(hosts, cores, secret, listener)
             came_at: list[float] = []
 
             def look(missing: set[int]) -> None:
+                if stopped.requested:
+                    raise KeyboardInterrupt
                 if len(missing) < hosts and not came_at:
                     came_at.append(time.monotonic())
                 self._look(missing, came_at[0] if came_at else None)
@@ -236,7 +246,7 @@ class Slurm(ManyHosts):
         identifier = self._job.job_id
         for rank in sorted(missing):
             task = self._job.task(rank)
-            if task.done():
+            if task.done() or self._left_the_queue():
                 raise LauncherError(
                     f"rank {rank} of job {identifier} ended before it had come: {_last_words(task)}"
                 )
@@ -245,6 +255,18 @@ class Slurm(ManyHosts):
             raise LauncherError(
                 f"rank {ranks} of job {identifier} did not come within {CONNECT_SECONDS:g} s after the first"
             )
+
+    def _left_the_queue(self) -> bool:
+        """Whether squeue knows nothing of the job: submitit asks sacct, which not all clusters have."""
+        now = time.monotonic()
+        if self._request.cluster == "local" or now < self._next_look:
+            return False
+        self._next_look = now + _QUEUE_SECONDS
+        command = ["squeue", "--noheader", "--format=%T", f"--jobs={self._job.job_id}"]
+        said = subprocess.run(command, capture_output=True, text=True, check=False)
+        if said.returncode == 0:
+            return not said.stdout.strip()
+        return "Invalid job id" in said.stderr  # else the controller may only be busy
 
     def _end(self, reason: str | None) -> None:
         came = bool(self._followers)
@@ -363,7 +385,8 @@ def _last_words(task: Any) -> str:
     """The last line that a task of a job wrote to standard error, without its exception's name."""
     lines = [line for line in (task.stderr() or "").splitlines() if line.strip()]
     if not lines:
-        return f"it said nothing, and its state is {task.state}"
+        found = task.get_info()
+        return f"it said nothing, and its state is {found.get('State') or found.get('jobState') or 'unknown'}"
     return re.sub(r"^(\w+\.)*\w+(Error|Exception): ", "", lines[-1].strip())
 
 

@@ -145,6 +145,16 @@ def test_a_host_that_disappears_is_a_row_and_the_session_ends(
     assert not (logs / "secret").exists()
 
 
+def test_the_job_ends_with_the_process_that_submitted_it(
+    cluster: Cluster, submit: Submit, tmp_path: Path, wait_until: Any, marked: Callable[[], list[int]]
+) -> None:
+    process = submit(*HANG)
+    assert wait_until(lambda: logs_hold(tmp_path, "hanging"), GIVEN_UP)
+    os.kill(process.pid, signal.SIGKILL)
+    assert wait_until(lambda: cluster.jobs[0].state == "FAILED", GIVEN_UP)
+    assert wait_until(lambda: not marked(), GIVEN_UP)
+
+
 def test_what_is_stopped_and_what_takes_too_long_are_rows(
     cluster: Cluster, submit: Submit, tmp_path: Path, wait_until: Any
 ) -> None:
@@ -198,11 +208,20 @@ def test_a_job_that_does_not_begin_is_a_sentence(
     assert code == 1
     assert "of job 4201 ended before it had come: it said nothing, and its state is CANCELLED" in said
 
+    cluster.accounts = False
     process = submit(*given)
     assert wait_until(lambda: len(cluster.jobs) == 3, GIVEN_UP)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(GIVEN_UP) != 0
-    assert cluster.jobs[2].state == "CANCELLED"
+    cluster.cancel(cluster.jobs[2])
+    code, said = ended(process)
+    assert code == 1
+    assert "of job 4202 ended before it had come: it said nothing, and its state is unknown" in said
+
+    for number, stop in ((4, signal.SIGINT), (5, signal.SIGHUP)):
+        process = submit(*given)
+        assert wait_until(lambda number=number: len(cluster.jobs) == number, GIVEN_UP)
+        process.send_signal(stop)
+        assert process.wait(GIVEN_UP) != 0
+        assert cluster.jobs[-1].state == "CANCELLED"
     assert not list((tmp_path / "adabench-jobs").glob("*/secret"))
     assert not (tmp_path / "adabench-results").exists()
 

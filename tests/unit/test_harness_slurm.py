@@ -53,7 +53,9 @@ def test_what_is_missing_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path
     with pytest.raises(UsageError, match="--job hosts=2 is for a scheduler, which --launcher local does not"):
         Local(job=["hosts=2"])
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UsageError, match="needs Slurm's sbatch and srun and scancel, not found on PATH: "):
+    with pytest.raises(
+        UsageError, match="needs Slurm's sbatch and srun and squeue and scancel, not found on PATH: "
+    ):
         Slurm("lo")
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(UsageError, match=r"needs the package submitit, .* pip install 'adabench\[slurm\]'"):

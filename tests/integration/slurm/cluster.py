@@ -1,7 +1,7 @@
 """A Slurm of this machine: programs of the names of its commands, and what answers them, in this process.
 
 Its hosts are network namespaces. It does what the manual pages of sbatch, srun, sacct and scancel say of the
-options that submitit uses.
+options that are used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.warm import whole
 
 __all__ = ["Cluster", "Job"]
 
-_COMMANDS = ("sbatch", "srun", "sacct", "scancel")
+_COMMANDS = ("sbatch", "srun", "squeue", "sacct", "scancel")
 _CLIENT = """#!{python} -IS
 import json, os, socket, sys
 
@@ -96,12 +96,15 @@ class Cluster:
         Whether jobs are to wait.
     broken : bool
         Whether a host's tasks are to fail at once.
+    accounts : bool
+        Whether it has a database of what jobs became.
     """
 
     def __init__(self, warm: ForkServer, folder: Path, hosts: Sequence[str]) -> None:
         self.jobs: list[Job] = []
         self.asked: list[list[str]] = []
         self.full = self.broken = False
+        self.accounts = True
         self._warm, self._hosts = warm, hosts
         self._programs = folder / "slurm"
         self._programs.mkdir()
@@ -159,6 +162,7 @@ class Cluster:
             answers: dict[str, Callable[..., _Answer]] = {
                 "sbatch": self._sbatch,
                 "srun": self._srun,
+                "squeue": self._squeue,
                 "sacct": self._sacct,
                 "scancel": self._scancel,
             }
@@ -246,7 +250,17 @@ class Cluster:
         codes = [fork.wait(1e6) for fork in forks]
         return "", "", max(abs(code or 0) for code in codes)
 
+    def _squeue(self, arguments: Sequence[str], folder: str, environment: dict[str, str]) -> _Answer:
+        assert list(arguments[:2]) == ["--noheader", "--format=%T"]
+        there = [job for job in self.jobs if job.state in ("PENDING", "RUNNING")]
+        found = [job for job in there if f"--jobs={job.number}" in arguments]
+        if not found:  # what squeue says of a job that is over for a while
+            return "", "slurm_load_jobs error: Invalid job id specified\n", 1
+        return f"{found[0].state}\n", "", 0
+
     def _sacct(self, arguments: Sequence[str], folder: str, environment: dict[str, str]) -> _Answer:
+        if not self.accounts:
+            return "", "Slurm accounting storage is disabled\n", 1
         lines = [f"{job.number}|{job.state}|{','.join(self._hosts)}" for job in self.jobs]
         return "\n".join(["JobID|State|NodeList", *lines, ""]), "", 0
 
