@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +13,11 @@ from matplotlib.figure import Figure
 
 from adabench.analysis.style import SVG, palette, standalone_svg, styled
 
-__all__ = ["FORMATS", "Row", "draw_simulated", "save_figure", "table_of"]
+__all__ = ["FORMATS", "NodeRow", "Row", "draw_simulated", "node_table", "save_figure", "table_of"]
 
 FORMATS = (".svg", ".png", ".pdf")
 _MARKERS = "osD^vPX*<>"
+_SHARES = ("compute", "visits", "rows", "network")
 
 
 @dataclass(frozen=True)
@@ -48,17 +49,92 @@ class Row:
     messages: float
 
 
+@dataclass(frozen=True)
+class NodeRow:
+    """A node of a simulation.
+
+    Attributes
+    ----------
+    steps : int
+        Of all its workers.
+    seconds : float
+        When they had done their last one.
+    milliseconds : float
+        Of a worker's step.
+    shares : mapping of str to float
+        As of `Row`.
+    lost_at : float or None
+        When the node was lost.
+    peer_lost : int or None
+        The lost node that ended its training.
+    peer_lost_at : float or None
+        When that was.
+    """
+
+    steps: int
+    seconds: float
+    milliseconds: float
+    shares: Mapping[str, float]
+    lost_at: float | None = None
+    peer_lost: int | None = None
+    peer_lost_at: float | None = None
+
+
 def table_of(rows: Sequence[Row]) -> list[str]:
     """Lines of at most 80 columns; long names of policies end in an ellipsis."""
     heads = ("policy", "nodes", "ms/step", "compute", "visits", "rows", "network", "local", "kB/step")
     cells: list[tuple[str, ...]] = [heads]
     for row in rows:
-        shares = [f"{100 * row.shares[name]:.0f} %" for name in ("compute", "visits", "rows", "network")]
+        shares = [_percent(row.shares[name]) for name in _SHARES]
         name = row.policy if len(row.policy) <= 22 else f"{row.policy[:21]}…"
         local = "-" if math.isnan(row.local) else f"{100 * row.local:.0f} %"
         cells.append(
             (name, str(row.nodes), f"{row.milliseconds:.2f}", *shares, local, f"{row.kilobytes:,.0f}")
         )
+    return _aligned(cells)
+
+
+def node_table(nodes: Sequence[NodeRow], named: Collection[int]) -> list[str]:
+    """What nodes met: a line for each of some, one for all others, and sentences about lost nodes.
+
+    Parameters
+    ----------
+    nodes : sequence of NodeRow
+        All of a simulation.
+    named : collection of int
+        Those with lines of their own.
+    """
+    cells: list[tuple[str, ...]] = [("node", "steps", "seconds", "ms/step", *_SHARES)]
+    cells += [_cells(str(rank), [nodes[rank]]) for rank in sorted(named)]
+    others = [node for rank, node in enumerate(nodes) if rank not in named]
+    if others:
+        cells.append(_cells(f"{len(others)} other{'s' if len(others) > 1 else ''}", others))
+    lines = _aligned(cells)
+    lines += [
+        f"node {rank} is lost after {node.lost_at:.3f} s"
+        for rank, node in enumerate(nodes)
+        if node.lost_at is not None
+    ]
+    for peer in sorted({node.peer_lost for node in nodes if node.peer_lost is not None}):
+        moments = [node.peer_lost_at for node in nodes if node.peer_lost == peer]
+        count = f"{len(moments)} node{'s' if len(moments) > 1 else ''}"
+        lines.append(f"PeerLost({peer}) ends {count} after {max(filter(None, moments)):.3f} s")
+    return lines
+
+
+def _cells(name: str, nodes: Sequence[NodeRow]) -> tuple[str, ...]:
+    """The sum of steps, the latest end, and means of time and shares."""
+    steps = sum(node.steps for node in nodes)
+    mean = f"{sum(node.milliseconds * node.steps for node in nodes) / steps:.2f}" if steps else "-"
+    shares = [_percent(sum(node.shares[what] for node in nodes) / len(nodes)) for what in _SHARES]
+    return (name, f"{steps:,}", f"{max(node.seconds for node in nodes):.3f}", mean, *shares)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [
         " ".join(

@@ -54,6 +54,8 @@ def simulate(usecase: UseCase, options: ServerOptions, run: SimulatedRun) -> ada
         channels=options.channels,
         timing=options.timing,
         traced_steps=run.traced_steps,
+        incidents=run.incidents,
+        peer_timeout=run.peer_timeout,
         seed=run.seed,
     )
 

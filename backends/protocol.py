@@ -22,7 +22,11 @@ from adaps._typing import SamplingScheme
 from adaps.policy import Policy
 from adaps.simulation import Cluster as SimulatedCluster
 from adaps.simulation import Costs as Costs  # for the harness, which knows no adaps
+from adaps.simulation import Incident as Incident
+from adaps.simulation import LostNode as LostNode
 from adaps.simulation import Simulation as Simulation
+from adaps.simulation import Stall as Stall
+from adaps.simulation import Straggler as Straggler
 from autoada.batches import endless as endless  # for the harness, which knows no autoada
 
 if TYPE_CHECKING:
@@ -164,6 +168,10 @@ class SimulatedRun:
         So many steps are kept for a trace.
     seed : int
         As of `adaps.simulate`.
+    incidents : tuple of adaps.Straggler, adaps.Stall or adaps.LostNode
+        What befalls nodes.
+    peer_timeout : float
+        Seconds after which a node that says nothing is lost.
     """
 
     cluster: SimulatedCluster
@@ -173,6 +181,8 @@ class SimulatedRun:
     compute: float = 0.01
     traced_steps: int = 0
     seed: int = 0
+    incidents: tuple[Incident, ...] = ()
+    peer_timeout: float = 5.0
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from adabench.backends.policies._resources import Costs
 from adaps.policy import Home, Policy, Rule
 from adaps.simulation import MESSAGE_BYTES
 
-__all__ = ["measured_costs"]
+__all__ = ["ask_nodes", "measured_costs"]
 
 LENGTHS = (8, 128)
 """Floats of a row of the two tables."""
@@ -46,8 +46,8 @@ def measured_costs(speed: float) -> Costs:
     RuntimeError
         If a node could not do its work.
     """
-    ((pulls, pushes),) = _nodes(1)
-    (first, _), (other, _) = _nodes(2)
+    ((pulls, pushes),) = ask_nodes(__name__, 1)
+    (first, _), (other, _) = ask_nodes(__name__, 2)
     return costs_of(pulls, pushes, [one + two for one, two in zip(first, other, strict=True)], speed)
 
 
@@ -79,8 +79,23 @@ def _solved(factors: list[tuple[float, float, float]], micros: list[float]) -> l
     return [max(float(cost), 0.0) for cost in np.linalg.solve(np.array(factors), np.array(micros))]
 
 
-def _nodes(count: int) -> list[tuple[list[float], list[float]]]:
-    """What each of so many nodes measured."""
+def ask_nodes(module: str, count: int, *arguments: str) -> list[Any]:
+    """Run a module as so many nodes of one cluster on this machine; what each prints, as JSON.
+
+    Parameters
+    ----------
+    module : str
+        Its name.
+    count : int
+        At least 1.
+    *arguments : str
+        That each is given.
+
+    Raises
+    ------
+    RuntimeError
+        If a node could not do its work.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -90,7 +105,7 @@ def _nodes(count: int) -> list[tuple[list[float], list[float]]]:
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
     nodes = [
         subprocess.Popen(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-m", module, *arguments],
             env={**clean, **place, "LOCAL_WORLD_SIZE": str(count), "RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -102,7 +117,7 @@ def _nodes(count: int) -> list[tuple[list[float], list[float]]]:
     for node in nodes:
         out, err = node.communicate()
         if node.returncode != 0:
-            raise RuntimeError(f"a node that measures costs ended with {node.returncode}: {err.strip()}")
+            raise RuntimeError(f"a node that measures ended with {node.returncode}: {err.strip()}")
         found.append(json.loads(out))
     return found
 

@@ -47,6 +47,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         Their names.
     gbit_per_second : float
         Of its network card, which all its links share; 0 if it is as fast as the fastest of them.
+    host : str
+        What the node stands on: nodes of one host share its cores, which each of them names. Empty if it
+        stands alone.
     """
 
     address: str = "127.0.0.1"
@@ -55,6 +58,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     memory: Annotated[int, msgspec.Meta(ge=0)] = 0
     accelerators: tuple[str, ...] = ()
     gbit_per_second: Natural = 0.0
+    host: str = ""
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -146,6 +150,13 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             if (a, b) in seen:
                 raise ValueError(f"link {number} is the second between nodes {a} and {b}; give one")
             seen.add((a, b))
+        hosts: dict[str, Node] = {}
+        for number, node in enumerate(self.node):
+            first = hosts.setdefault(node.host, node) if node.host else node
+            if (node.cores, node.speed) != (first.cores, first.speed):
+                raise ValueError(
+                    f"node {number} is on host {node.host!r}, whose first one has other cores or speed"
+                )
 
     @property
     def nodes(self) -> int:
@@ -189,7 +200,10 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         else:
             costs = adaps.Costs(**msgspec.structs.asdict(self.costs))
         return adaps.Cluster(
-            [adaps.Machine(node.cores, node.speed, node.gbit_per_second or None) for node in self.node],
+            [
+                adaps.Machine(node.cores, node.speed, node.gbit_per_second or None, node.host or None)
+                for node in self.node
+            ],
             _line(self.links),
             {(min(one.between), max(one.between)): _line(one) for one in self.link},
             costs,
@@ -238,6 +252,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 f"[[node]]\naddress = {toml_string(node.address)}\ncores = {node.cores}\n"
                 f"speed = {float(node.speed)!r}\nmemory = {node.memory}\naccelerators = [{accelerators}]"
                 + (f"\ngbit_per_second = {node.gbit_per_second!r}" if node.gbit_per_second else "")
+                + (f"\nhost = {toml_string(node.host)}" if node.host else "")
             )
         parts.append(f"[links]\n{_link_text(self.links)}")
         parts += [

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Protocol
 
 import msgspec
 
-from adabench.backends.policies._costs import measured_costs
+from adabench.backends.policies._costs import ask_nodes, measured_costs
 from adabench.backends.policies._resources import Costs, Link, LinkBetween, Node, Resources, ResourcesError
 from adaps.policy import (
     AccessesMissing,
@@ -48,6 +48,7 @@ __all__ = [
     "ResourcesError",
     "RowSelection",
     "Rule",
+    "ask_nodes",
     "homes_by_hash",
     "homes_of",
     "matches",

@@ -24,7 +24,18 @@ from adaps.node import TECHNIQUES, Node
 from adaps.optimizers import SGD, Adagrad, Adam, AdamW, RMSprop, RowAdagrad, SparseAdam
 from adaps.policy import Policy, PolicyError
 from adaps.sampling import SAMPLING_SCHEMES, LogUniform, Sampling, Weighted
-from adaps.simulation import Cluster, Costs, Line, Machine, Simulation, Stream, simulate
+from adaps.simulation import (
+    Cluster,
+    Costs,
+    Line,
+    LostNode,
+    Machine,
+    Simulation,
+    Stall,
+    Straggler,
+    Stream,
+    simulate,
+)
 from adaps.tables import Table
 from adaps.trace import trace_frame, write_chrome_trace
 
@@ -42,6 +53,7 @@ __all__ = [
     "Costs",
     "Line",
     "LogUniform",
+    "LostNode",
     "Machine",
     "Node",
     "NodeTable",
@@ -55,6 +67,8 @@ __all__ = [
     "Sampling",
     "Simulation",
     "SparseAdam",
+    "Stall",
+    "Straggler",
     "Stream",
     "Table",
     "TraceEvent",

@@ -287,7 +287,17 @@ class NodeReplay:
     @property
     def on_network(self) -> int: ...
     @property
+    def working(self) -> float: ...
+    @property
     def channels(self) -> float: ...
+    @property
+    def last_step(self) -> int: ...
+    @property
+    def lost(self) -> int | None: ...
+    @property
+    def peer_lost(self) -> int | None: ...
+    @property
+    def peer_lost_at(self) -> int | None: ...
     @property
     def counters(self) -> dict[str, float]: ...
     @property
@@ -315,8 +325,10 @@ def replay(
     warm_up: int | None,
     compute: float,
     costs: tuple[float, float, float, float, float, float],
-    machines: Sequence[tuple[int, float, float]],
+    machines: Sequence[tuple[int | None, int, float, float]],
     links: Sequence[tuple[float, float]],
     seed: int,
     traced_steps: int,
+    incidents: Sequence[tuple[str, int, int, float]],
+    peer_timeout: int,
 ) -> ReplayResult: ...

@@ -38,10 +38,14 @@ __all__ = [
     "MESSAGE_BYTES",
     "Cluster",
     "Costs",
+    "Incident",
     "Line",
+    "LostNode",
     "Machine",
     "NodeSimulation",
     "Simulation",
+    "Stall",
+    "Straggler",
     "Stream",
     "simulate",
 ]
@@ -117,11 +121,14 @@ class Machine:
     gbit_per_second : float, optional
         Of its network card, which all its links share, in each direction; without it that of its fastest
         link.
+    host : str, optional
+        What it stands on: nodes of one host share its cores, and have equal ones. Without it each is alone.
     """
 
     cores: int = 1
     speed: float = 1.0
     gbit_per_second: float | None = None
+    host: str | None = None
 
     def __post_init__(self) -> None:
         _checks.count("cores of a machine", self.cores)
@@ -177,6 +184,16 @@ class Cluster:
                 raise ValueError(
                     f"a line between nodes {one} and {other} of {len(self.machines)}: give the lesser first"
                 )
+        hosts: dict[str, Machine] = {}
+        for machine in self.machines:
+            if machine.host is None:
+                continue
+            first = hosts.setdefault(machine.host, machine)
+            if (machine.cores, machine.speed) != (first.cores, first.speed):
+                raise ValueError(
+                    f"nodes of host {machine.host!r} have {first.cores} and {machine.cores} cores of speed "
+                    f"{first.speed:g} and {machine.speed:g}: they share them, so give equal ones"
+                )
 
     @classmethod
     def alike(cls, nodes: int, machine: Machine | None = None, line: Line | None = None) -> Cluster:
@@ -205,6 +222,80 @@ class Cluster:
 
 
 @dataclass(frozen=True)
+class Straggler:
+    """A node that is slower than its machine for some steps.
+
+    Parameters
+    ----------
+    node : int
+        Its rank.
+    speed : float
+        The part of its machine's speed that is left, above 0.
+    begin, end : int
+        It begins when the node's first worker has done `begin` steps, and ends when that has done `end`.
+    """
+
+    node: int
+    speed: float
+    begin: int
+    end: int
+
+    def __post_init__(self) -> None:
+        _checks.whole("begin of a straggler", self.begin, "steps")
+        _checks.whole("end of a straggler", self.end, "steps")
+        _positive("speed of a straggler", self.speed)
+        if self.end <= self.begin:
+            raise ValueError(
+                f"node {self.node} straggles from step {self.begin} to {self.end}: its end must be later"
+            )
+
+
+@dataclass(frozen=True)
+class Stall:
+    """A node all of whose threads stand still for a while.
+
+    Parameters
+    ----------
+    node : int
+        Its rank.
+    step : int
+        It begins when the node's first worker has done so many steps.
+    seconds : float
+        For how long: less than half of ``peer_timeout``, or others may take the node for a lost one.
+    """
+
+    node: int
+    step: int
+    seconds: float
+
+    def __post_init__(self) -> None:
+        _checks.whole("step of a stall", self.step, "steps")
+        _checks.seconds("duration of a stall", self.seconds)
+
+
+@dataclass(frozen=True)
+class LostNode:
+    """A node whose machine, or cable, is gone for good: it says nothing any more.
+
+    Parameters
+    ----------
+    node : int
+        Its rank.
+    step : int
+        It is lost when its first worker has done so many steps.
+    """
+
+    node: int
+    step: int
+
+    def __post_init__(self) -> None:
+        _checks.whole("step of a lost node", self.step, "steps")
+
+
+Incident = Straggler | Stall | LostNode
+
+
+@dataclass(frozen=True)
 class NodeSimulation:
     """What one node did while it was counted.
 
@@ -218,8 +309,17 @@ class NodeSimulation:
     on_network : float
         Seconds of waiting while a frame to or from this node was under way; the rest of it other nodes, or
         this one's channels, worked.
-    channels : float
-        Seconds that its channels' threads worked.
+    working, channels : float
+        Seconds of a core that its workers' threads worked, computing and in calls, and its channels'.
+    seconds : float
+        When its workers had done their last step.
+    lost_at : float or None
+        When the node was lost, if it was.
+    peer_lost : int or None
+        The rank of a lost node, if calls of this one raised `PeerLost` that names it; a call that did is no
+        part of `waiting`.
+    peer_lost_at : float or None
+        When they began to.
     counters : dict of str to float
         As `Node.stats` gives them; those of seconds that calls block are 0, as the simulator's never do.
     tables : dict of str to dict of str to float
@@ -231,7 +331,12 @@ class NodeSimulation:
     visiting: float
     waiting: float
     on_network: float
+    working: float
     channels: float
+    seconds: float
+    lost_at: float | None
+    peer_lost: int | None
+    peer_lost_at: float | None
     counters: dict[str, float]
     tables: dict[str, dict[str, float]]
 
@@ -259,6 +364,10 @@ class NodeSimulation:
             Its name.
         """
         return _local_share([self.tables[table]])
+
+    def shares(self) -> dict[str, float]:
+        """Where its workers' time went, as `Simulation.shares` says of all."""
+        return _time_shares([self])
 
 
 @dataclass(frozen=True)
@@ -313,14 +422,7 @@ class Simulation:
             ``compute``, ``visits`` of their own node's rows, waiting for ``rows`` that other nodes or this
             one's channels worked at, and for the ``network``.
         """
-        sums = {
-            "compute": sum(node.computing for node in self.nodes),
-            "visits": sum(node.visiting for node in self.nodes),
-            "rows": sum(node.waiting - node.on_network for node in self.nodes),
-            "network": sum(node.on_network for node in self.nodes),
-        }
-        total = sum(sums.values())
-        return {name: seconds / total if total > 0 else 0.0 for name, seconds in sums.items()}
+        return _time_shares(self.nodes)
 
     def local_share(self, table: str | None = None) -> float:
         """The part of the rows that all nodes read without a message; NaN if none was read.
@@ -388,6 +490,8 @@ def simulate(
     timing: bool = True,
     max_rounds_per_second: float = 500.0,
     traced_steps: int = 0,
+    incidents: Sequence[Incident] = (),
+    peer_timeout: float = 5.0,
     seed: int = 0,
 ) -> Simulation:
     """Replay what workers access with the server's real code, on simulated machines and links.
@@ -422,6 +526,12 @@ def simulate(
         As for `Node`.
     traced_steps : int
         So many counted steps are kept as `Simulation.spans`.
+    incidents : sequence of Straggler, Stall or LostNode
+        What befalls nodes. A lost node ends the training of all: their calls raise `PeerLost` when it has
+        said nothing for seven eighths of `peer_timeout`, and those of nodes that have no step left do at the
+        end.
+    peer_timeout : float
+        Seconds, as for `Node`.
     seed : int
         Of the moments at which workers begin, and of the order of what happens at the same time.
 
@@ -431,7 +541,8 @@ def simulate(
         If the policy does not fit the tables or the number of nodes, or has something in it that the server
         does not execute.
     ValueError
-        If streams are too few or too short, or name tables or rows that there are not.
+        If streams are too few or too short, or name tables or rows that there are not, or incidents are at
+        nodes or steps that there are not.
     """
     workers = _checks.count("workers", workers)
     if not streams or len(streams) % workers:
@@ -454,6 +565,8 @@ def simulate(
     prepared = [_prepared(number, stream, tables, dense) for number, stream in enumerate(streams)]
     if warm_up is not None:
         warm_up = _checks.whole("warm_up", warm_up, "steps")
+    peer_timeout = _checks.seconds("peer_timeout", peer_timeout)
+    happening = _happening(incidents, streams[::workers], peer_timeout)
     costs = cluster.costs
     found = _core.replay(
         specs,
@@ -472,6 +585,8 @@ def simulate(
         links=[_link(cluster.between(a, b)) for a in range(nodes) for b in range(nodes)],
         seed=seed,
         traced_steps=traced_steps,
+        incidents=happening,
+        peer_timeout=round(peer_timeout * _MICROS),
     )
     return Simulation(
         found.elapsed / _MICROS,
@@ -536,20 +651,65 @@ def _prepared(
     return keys(stream.placed), together, np.cumsum([len(step) for step in steps], dtype=np.int64)
 
 
+def _happening(
+    incidents: Sequence[Incident], streams: Sequence[Stream], peer_timeout: float
+) -> list[tuple[str, int, int, float]]:
+    """Incidents as the replay takes them; `streams` are those of each node's first worker."""
+    found: list[tuple[str, int, int, float]] = []
+    straggling: dict[int, list[Straggler]] = {}
+    lost: dict[int, int] = {}
+    for incident in incidents:
+        node, step = incident.node, incident.begin if isinstance(incident, Straggler) else incident.step
+        if not 0 <= _checks.whole("node of an incident", node, "nodes") < len(streams):
+            raise ValueError(f"an incident is at node {node}; there are {len(streams)}, from 0 on")
+        if step >= len(streams[node].steps):
+            raise ValueError(
+                f"an incident is at step {step} of node {node}, which has {len(streams[node].steps)}, from 0"
+            )
+        if isinstance(incident, Straggler):
+            for other in straggling.setdefault(node, []):
+                if incident.begin < other.end and other.begin < incident.end:
+                    raise ValueError(
+                        f"node {node} straggles from step {other.begin} to {other.end} and from "
+                        f"{incident.begin} to {incident.end}: give steps that do not overlap"
+                    )
+            straggling[node].append(incident)
+            found += [("speed", node, incident.begin, incident.speed), ("speed", node, incident.end, 1.0)]
+        elif isinstance(incident, Stall):
+            if incident.seconds >= peer_timeout / 2:
+                raise ValueError(
+                    f"node {node} stalls for {incident.seconds:g} s, and others may take it for lost from "
+                    f"{peer_timeout / 2:g} s on, half of peer_timeout: make it shorter, or a LostNode"
+                )
+            if any(one[:3] == ("stall", node, step) for one in found):
+                raise ValueError(f"node {node} stalls twice at step {step}: give one, as long as both")
+            found.append(("stall", node, step, incident.seconds * _MICROS))
+        else:
+            if node in lost:
+                raise ValueError(f"node {node} is lost twice, at step {lost[node]} and at {step}: give one")
+            lost[node] = step
+            found.append(("loss", node, step, 0.0))
+    # Where one straggling ends as the next begins, the end comes first.
+    return sorted(found, key=lambda one: (one[2], one[0] != "speed" or one[3] != 1.0))
+
+
 def _first_keys(tables: Sequence[Table]) -> list[int]:
     ends = list(itertools.accumulate(table.rows for table in tables))
     return [0, *ends[:-1]]
 
 
-def _machines(cluster: Cluster) -> list[tuple[int, float, float]]:
+def _machines(cluster: Cluster) -> list[tuple[int | None, int, float, float]]:
     nodes = len(cluster.machines)
     machines = []
+    first_of: dict[str, int] = {}
     for rank, machine in enumerate(cluster.machines):
         card = machine.gbit_per_second
         if card is None:
             others = [other for other in range(nodes) if other != rank]
             card = max((cluster.between(rank, other).gbit_per_second for other in others), default=1.0)
-        machines.append((machine.cores, machine.speed / cluster.costs.speed, _bytes_per_micro(card)))
+        host = None if machine.host is None else first_of.setdefault(machine.host, rank)
+        speed = machine.speed / cluster.costs.speed
+        machines.append((host, machine.cores, speed, _bytes_per_micro(card)))
     return machines
 
 
@@ -568,10 +728,26 @@ def _node(node: _core.NodeReplay, names: Sequence[str]) -> NodeSimulation:
         visiting=node.visiting / _MICROS,
         waiting=node.waiting / _MICROS,
         on_network=node.on_network / _MICROS,
+        working=node.working / _MICROS,
         channels=node.channels / _MICROS,
+        seconds=node.last_step / _MICROS,
+        lost_at=None if node.lost is None else node.lost / _MICROS,
+        peer_lost=node.peer_lost,
+        peer_lost_at=None if node.peer_lost_at is None else node.peer_lost_at / _MICROS,
         counters=node.counters,
         tables=dict(zip(names, node.tables, strict=True)),
     )
+
+
+def _time_shares(nodes: Sequence[NodeSimulation]) -> dict[str, float]:
+    sums = {
+        "compute": sum(node.computing for node in nodes),
+        "visits": sum(node.visiting for node in nodes),
+        "rows": sum(node.waiting - node.on_network for node in nodes),
+        "network": sum(node.on_network for node in nodes),
+    }
+    total = sum(sums.values())
+    return {name: seconds / total if total > 0 else 0.0 for name, seconds in sums.items()}
 
 
 def _local_share(tables: Sequence[Mapping[str, float]]) -> float:

@@ -1,5 +1,6 @@
 #include "replay/replay.h"
 
+#include <cstdlib>
 #include <numeric>
 #include <string>
 
@@ -134,6 +135,35 @@ TEST(short_pieces_of_work_take_no_longer_than_they_should) {
   CHECK_EQ(now, Micros{30});
 }
 
+TEST(a_processor_that_stalls_or_slows_down_goes_on_where_it_was) {
+  Processor processor(1, 1.0, 1);
+  processor.begin(0, 100.0, 0);
+  processor.suspend(0, 20);
+  CHECK_EQ(processor.next_end(), kNever);
+  CHECK(processor.take_ended(60).empty());
+  processor.resume(0, 70);
+  CHECK_EQ(processor.next_end(), Micros{150});
+  processor.slow_down(0, 0.5, 100);  // half of the work is left
+  CHECK_EQ(processor.speed(0), 0.5);
+  CHECK_EQ(processor.next_end(), Micros{200});
+  processor.slow_down(0, 2.0, 160);
+  CHECK_EQ(processor.next_end(), Micros{170});
+  CHECK(processor.take_ended(170) == std::vector<std::size_t>{0});
+  CHECK_EQ(processor.next_end(), kNever);
+}
+
+TEST(a_thread_that_is_suspended_leaves_its_core_to_the_others) {
+  Processor processor(1, 1.0, 2);
+  processor.begin(0, 100.0, 0);
+  processor.begin(1, 100.0, 0);
+  processor.suspend(0, 50);  // 75 left of each
+  CHECK_EQ(processor.next_end(), Micros{125});
+  CHECK(processor.take_ended(125) == std::vector<std::size_t>{1});
+  processor.begin(1, 10.0, 125);
+  processor.resume(0, 130);  // 5 left, and 75
+  CHECK_EQ(processor.next_end(), Micros{140});
+}
+
 TEST(rows_of_one_node_each_are_relocated_once_and_cost_nothing_then) {
   for (const Technique technique : {Technique::kAdaptive, Technique::kRelocation}) {
     const ReplayResult result = replay(own_rows(8), technique);
@@ -238,6 +268,80 @@ TEST(slow_nodes_and_links_slow_down_whom_they_concern) {
   CHECK(far.nodes[1].waiting > even.nodes[1].waiting + 20'000);
   CHECK(far.nodes[2].waiting < even.nodes[2].waiting + 20'000);
   CHECK_EQ(of_all_types(far, "bytes"), of_all_types(even, "bytes"));
+}
+
+TEST(a_straggler_and_a_stall_are_met_by_whom_they_concern) {
+  const Accesses accesses = scattered_rows(4);
+  ReplaySettings settings = settings_of(accesses, Technique::kStatic);
+  settings.warm_up.reset();
+  const ReplayResult even = Replay(accesses, settings).run();
+  ReplaySettings slow = settings;
+  slow.incidents = {{Incident::Kind::kSpeed, 2, 10, 0.25}, {Incident::Kind::kSpeed, 2, 20, 1.0}};
+  const ReplayResult straggled = Replay(accesses, slow).run();
+  // Ten of thirty steps compute four times as long.
+  CHECK(std::abs(straggled.nodes[2].computing - even.nodes[2].computing * 2) < 100);
+  CHECK(straggled.nodes[2].last_step > even.nodes[2].last_step + 10 * 30'000);
+  CHECK_EQ(straggled.elapsed, straggled.nodes[2].last_step);
+  CHECK_EQ(straggled.nodes[1].computing, even.nodes[1].computing);
+  CHECK_EQ(of_all_types(straggled, "bytes"), of_all_types(even, "bytes"));
+  ReplaySettings stops = settings;
+  stops.incidents = {{Incident::Kind::kStall, 1, 15, 400'000.0}};
+  const ReplayResult stalled = Replay(accesses, stops).run();
+  CHECK(stalled.nodes[1].last_step > even.nodes[1].last_step + 390'000);
+  // Its rows are not to be had meanwhile, which lets everybody wait for most of it.
+  for (const NodeId node : {0, 2, 3}) CHECK(stalled.nodes[node].waiting > even.nodes[node].waiting + 300'000);
+  CHECK_EQ(of_all_types(stalled, "bytes"), of_all_types(even, "bytes"));
+  for (const NodeReplay& node : stalled.nodes) CHECK(!node.lost && !node.peer_lost);
+}
+
+TEST(a_lost_node_ends_the_training_of_the_others_at_the_timeout) {
+  const Accesses accesses = scattered_rows(4);
+  for (const Technique technique : {Technique::kStatic, Technique::kAdaptive, Technique::kFullReplication}) {
+    ReplaySettings settings = settings_of(accesses, technique);
+    settings.warm_up.reset();
+    settings.incidents = {{Incident::Kind::kLoss, 3, 12, 0.0}};
+    settings.peer_timeout = 800'000;
+    const ReplayResult result = Replay(accesses, settings).run();
+    const NodeReplay& lost = result.nodes[3];
+    CHECK_EQ(lost.steps, std::uint64_t{12});
+    REQUIRE(lost.lost.has_value());
+    CHECK(!lost.peer_lost);
+    CHECK_EQ(*lost.lost, lost.last_step);
+    for (const NodeId node : {0, 1, 2}) {
+      CHECK(!result.nodes[node].lost);
+      REQUIRE(result.nodes[node].peer_lost_at.has_value());
+      CHECK_EQ(*result.nodes[node].peer_lost, NodeId{3});
+      const Micros after = *result.nodes[node].peer_lost_at - *lost.lost;
+      CHECK(after >= 700'000 && after <= 800'000);
+      if (technique == Technique::kStatic)
+        CHECK(result.nodes[node].steps < kSteps);  // it needs rows from there
+      CHECK(result.nodes[node].last_step <= *result.nodes[node].peer_lost_at);
+    }
+  }
+}
+
+TEST(nodes_that_are_done_meet_a_loss_at_the_end_and_none_is_waited_for) {
+  Accesses accesses = own_rows(3);
+  ReplaySettings settings = settings_of(accesses, Technique::kAdaptive);
+  settings.warm_up.reset();
+  settings.machines[2].speed = 0.25;
+  settings.incidents = {{Incident::Kind::kLoss, 2, 28, 0.0}};
+  const ReplayResult late = Replay(accesses, settings).run();
+  for (const NodeId node : {0, 1}) {
+    CHECK_EQ(late.nodes[node].steps, std::uint64_t{kSteps});
+    CHECK(*late.nodes[node].peer_lost_at > *late.nodes[2].lost);
+  }
+  settings.incidents = {{Incident::Kind::kLoss, 0, 5, 0.0}, {Incident::Kind::kLoss, 1, 6, 0.0}};
+  const ReplayResult two = Replay(accesses, settings).run();
+  CHECK(two.nodes[0].lost && two.nodes[1].lost);
+  CHECK_EQ(*two.nodes[2].peer_lost, NodeId{0});
+}
+
+TEST(a_loss_before_all_are_warm_is_refused) {
+  const Accesses accesses = own_rows(2);
+  ReplaySettings settings = settings_of(accesses, Technique::kAdaptive);
+  settings.incidents = {{Incident::Kind::kLoss, 1, 5, 0.0}};
+  CHECK_THROWS(Replay(accesses, settings).run(), std::invalid_argument, "node 1 is lost after 5 steps");
 }
 
 TEST(links_of_a_node_share_its_network_card) {

@@ -78,8 +78,8 @@ def _with_costs(found: Resources, usecases: list[str]) -> Resources:
     import msgspec
 
     from adabench.backends.policies.protocol import measured_costs
-    from adabench.harness.planning.catalogue import usecase_from
-    from adabench.harness.planning.simulated import step_seconds
+    from adabench.harness.planning.measured_steps import step_seconds
 
-    steps = {text: 1e3 * step_seconds(usecase_from(text, None, 0)) for text in usecases}
-    return msgspec.structs.replace(found, costs=measured_costs(found.node[0].speed), steps=steps)
+    costs = measured_costs(found.node[0].speed)
+    steps = {text: 1e3 * step_seconds(text, costs=costs) for text in usecases}
+    return msgspec.structs.replace(found, costs=costs, steps=steps)

@@ -89,6 +89,7 @@ def search(
     this machine, one epoch at a time, against the best builder.
     """
     from adabench.harness.planning.catalogue import usecase_from
+    from adabench.harness.planning.measured_steps import compute_of
     from adabench.harness.planning.policies import resources_from
     from adabench.harness.planning.search.candidates import (
         Wanted,
@@ -98,7 +99,7 @@ def search(
     )
     from adabench.harness.planning.search.costs import Situation
     from adabench.harness.planning.search.evidence import with_evidence
-    from adabench.harness.planning.simulated import clusters_of, computing
+    from adabench.harness.planning.simulated import clusters_of
 
     at_least_one(workers=workers, steps=steps, trials=trials, blocks=blocks)
     for name, number, unit in (("--step", step, "milliseconds"), ("--memory", memory, "MiB")):
@@ -120,9 +121,7 @@ def search(
         )
     (where,) = clusters_of(cluster, None if nodes is None else [nodes], network)
     trained = usecase_from(usecase, data, seed)
-    compute, said = computing(
-        trained, step, None if cluster is None else cluster.steps.get(usecase), resources
-    )
+    compute, said = compute_of(usecase, backend, step, resources, cluster, data, seed)
     tell(f"{usecase}, {backend}, {where.nodes} nodes: a step computes for {1e3 * compute:.3g} ms, {said}")
     limits = memory_limits(memory, [node.memory for node in where.node])
     wanted = Wanted(target, limits, solver, effort, seed)

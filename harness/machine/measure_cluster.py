@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import msgspec
 import psutil
 
 from adabench.backends.policies.protocol import Link, LinkBetween, Node, Resources
@@ -28,6 +29,8 @@ ALIKE = 0.1
 _SECONDS = 1.0
 _SIZE = 256
 _PATIENCE_SECONDS = 60.0
+_HERE = "here"
+"""What the host of all nodes is called, where they share this machine."""
 
 
 def under_torchrun() -> bool:
@@ -62,6 +65,8 @@ def measure_here(nodes: int, link: str | None) -> Resources:
         If there can be no network namespaces.
     """
     node = measured_node("127.0.0.1")
+    if nodes > 1:
+        node = msgspec.structs.replace(node, host=_HERE)
     pairs = [(one, other) for one in range(nodes) for other in range(one + 1, nodes)]
     if link is None or not pairs:
         probe = _loopback() if pairs else None

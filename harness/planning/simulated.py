@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Sequence
-from itertools import islice
-from pathlib import Path
-from statistics import median
 from typing import Any
 
 import msgspec
 
 from adabench.backends.policies.protocol import Link, PolicyError, Resources
-from adabench.backends.protocol import ServerOptions, Simulated, SimulatedRun, Simulation, endless
-from adabench.harness.errors import UsageError
+from adabench.backends.protocol import (
+    Incident,
+    LostNode,
+    ServerOptions,
+    Simulated,
+    SimulatedRun,
+    Simulation,
+    Stall,
+    Straggler,
+)
+from adabench.harness.errors import UsageError, unknown
 from adabench.harness.machine.namespaces import link_of
 from adabench.harness.planning.policies import policy_of_usecase
 from adabench.harness.planning.syntax import convert_params, parse_network, parse_selections
 from adabench.harness.plugins.registry import load_backend
 from adabench.usecases.protocol import UseCase
 
-__all__ = ["clusters_of", "computing", "simulated", "simulated_once", "step_seconds"]
+__all__ = ["clusters_of", "incidents_of", "require_server", "simulated", "simulated_once"]
 
 _LINKS = {
     "lan": Link(latency_ms=0.25, gbit_per_second=10.0),
@@ -29,8 +34,72 @@ _LINKS = {
 }
 _MILLISECONDS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 _GIGABITS = {"kbit": 1e-6, "mbit": 1e-3, "gbit": 1.0}
-_WARM_UP, _MEASURED = 3, 15
-"""Steps of the use case."""
+
+
+class _Slow(msgspec.Struct, frozen=True, kw_only=True):
+    node: int
+    speed: float
+    begin: int = 0
+    end: int
+
+    def incident(self) -> Incident:
+        return Straggler(self.node, self.speed, self.begin, self.end)
+
+
+class _Stall(msgspec.Struct, frozen=True, kw_only=True):
+    node: int
+    step: int
+    ms: float
+
+    def incident(self) -> Incident:
+        return Stall(self.node, self.step, 1e-3 * self.ms)
+
+
+class _Lost(msgspec.Struct, frozen=True, kw_only=True):
+    node: int
+    step: int
+
+    def incident(self) -> Incident:
+        return LostNode(self.node, self.step)
+
+
+_INCIDENTS: dict[str, type[_Slow | _Stall | _Lost]] = {"slow": _Slow, "stall": _Stall, "lost": _Lost}
+
+
+def incidents_of(text: str, nodes: int) -> tuple[Incident, ...]:
+    """Parse ``slow[node=2,speed=0.33,begin=10,end=40],stall[node=1,step=20,ms=50],lost[node=3,step=60]``.
+
+    Parameters
+    ----------
+    text : str
+        In any order.
+    nodes : int
+        That the smallest cluster has.
+
+    Raises
+    ------
+    UsageError
+        Naming the incident that cannot be.
+    """
+    found = []
+    for selected in parse_selections(text):
+        if selected.name not in _INCIDENTS:
+            raise unknown("incident", selected.name, _INCIDENTS)
+        owner = f"incident {selected.name!r}"
+        for name, several in selected.values.items():
+            if len(several) != 1:
+                raise UsageError(f"parameter {name} of {owner} has {len(several)} values; give one")
+        given = {name: several[0] for name, several in selected.values.items()}
+        made = convert_params(_INCIDENTS[selected.name], given, owner)
+        try:
+            found.append(made.incident())
+        except ValueError as error:
+            raise UsageError(f"--incidents: {error}") from error
+        if not 0 <= made.node < nodes:
+            raise UsageError(
+                f"--incidents: {owner} is at node {made.node}; nodes of {nodes} are 0 to {nodes - 1}"
+            )
+    return tuple(found)
 
 
 def clusters_of(
@@ -43,7 +112,8 @@ def clusters_of(
     resources : Resources, optional
         Of a file.
     nodes : sequence of int, optional
-        Sizes of clusters of nodes like the first of the file; without it the file's own cluster.
+        Sizes of clusters of nodes like the first of the file, each on a host of its own; without it the
+        file's own cluster.
     network : str, optional
         In the place of the file's links, as for runs.
     """
@@ -54,7 +124,8 @@ def clusters_of(
         given = msgspec.structs.replace(given, links=_link(network), link=())
     if nodes is None:
         return [given]
-    return [msgspec.structs.replace(given, node=given.node[:1] * count, link=()) for count in nodes]
+    alone = msgspec.structs.replace(given.node[0], host="")
+    return [msgspec.structs.replace(given, node=(alone,) * count, link=()) for count in nodes]
 
 
 def _link(network: str) -> Link:
@@ -72,50 +143,6 @@ def _link(network: str) -> Link:
     return Link(latency_ms=float(delay) * _MILLISECONDS[unit], gbit_per_second=float(rate) * _GIGABITS[of])
 
 
-def computing(
-    usecase: UseCase, given: float | None, kept: float | None, file: Path | None
-) -> tuple[float, str]:
-    """What a step computes for, in seconds of a core, and in words how that is known.
-
-    Parameters
-    ----------
-    usecase : UseCase
-    given : float, optional
-        Milliseconds on the command line, which count more than all else.
-    kept : float, optional
-        Milliseconds of the resources; without them a step is measured.
-    file : Path, optional
-        Where the resources are from.
-    """
-    if given is not None:
-        return 1e-3 * given, "as given"
-    if kept is not None:
-        return 1e-3 * kept, f"as {file} says"
-    measured = step_seconds(usecase)
-    return measured, f"measured here; --step {1e3 * measured:.3g} repeats it"
-
-
-def step_seconds(usecase: UseCase) -> float:
-    """CPU seconds of a training step of the plain model, by one thread on this machine."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        model = usecase.model()
-        optimizer = usecase.optimizer(model)
-        found = []
-        for batch in islice(endless(usecase.loaders(0, 1).train), _WARM_UP + _MEASURED):
-            began = time.thread_time()
-            optimizer.zero_grad()
-            usecase.loss(model, batch).backward()
-            optimizer.step()
-            found.append(time.thread_time() - began)
-        return median(found[_WARM_UP:])
-    finally:
-        torch.set_num_threads(threads)
-
-
 def simulated(
     usecase: UseCase,
     backend: str,
@@ -127,6 +154,8 @@ def simulated(
     compute: float,
     traced_steps: int,
     seed: int,
+    incidents: tuple[Incident, ...] = (),
+    peer_timeout: float = 5.0,
 ) -> Iterator[tuple[str, Resources, Simulation]]:
     """Simulate a backend as the command line gives it, under each policy on each cluster.
 
@@ -152,6 +181,8 @@ def simulated(
                 compute=compute,
                 traced_steps=traced_steps,
                 seed=seed,
+                incidents=incidents,
+                peer_timeout=peer_timeout,
             )
             yield options.policy, resources, found
 
@@ -167,6 +198,8 @@ def simulated_once(
     compute: float,
     traced_steps: int = 0,
     seed: int = 0,
+    incidents: tuple[Incident, ...] = (),
+    peer_timeout: float = 5.0,
 ) -> Simulation:
     """Simulate a backend with its options on a cluster.
 
@@ -175,15 +208,30 @@ def simulated_once(
     UsageError
         If the backend cannot be simulated, or its policy does not fit.
     """
+    require_server(backend)
     found = load_backend(backend)()
-    if not isinstance(found, Simulated) or not isinstance(options, ServerOptions):
-        raise UsageError(f"backend {backend!r} is none on the parameter server: only those are simulated")
+    assert isinstance(found, Simulated)
     made = policy_of_usecase(options.policy, usecase, resources, workers)
-    run = SimulatedRun(resources.cluster(), made, workers, steps, compute, traced_steps, seed)
+    run = SimulatedRun(
+        *(resources.cluster(), made, workers, steps, compute, traced_steps, seed, incidents, peer_timeout)
+    )
     try:
         return found.simulate(usecase, options, run)
     except (PolicyError, ValueError) as error:
         raise UsageError(f"backend {backend!r}: {error}") from error
+
+
+def require_server(backend: str) -> None:
+    """Refuse a backend that cannot be simulated.
+
+    Raises
+    ------
+    UsageError
+        If there is no such backend, or it is none on the parameter server.
+    """
+    kind = load_backend(backend)
+    if not isinstance(kind(), Simulated) or not issubclass(kind.Options, ServerOptions):
+        raise UsageError(f"backend {backend!r} is none on the parameter server: only those are simulated")
 
 
 def _selected(backend: str, policy: str | None) -> Iterator[tuple[str, Any]]:

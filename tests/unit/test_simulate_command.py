@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from adabench.analysis.simulated import Row, draw_simulated, save_figure, table_of
+from adabench.analysis.simulated import NodeRow, Row, draw_simulated, node_table, save_figure, table_of
 from adabench.backends.policies import _costs
 from adabench.backends.policies._costs import costs_of
 from adabench.backends.policies.protocol import Costs, Link, LinkBetween, Node, Resources
@@ -41,6 +41,21 @@ def test_policies_are_simulated_on_clusters_and_drawn(said: Any, tmp_path: Path)
     assert "prefers-color-scheme: dark" in (tmp_path / "f.svg").read_text()
     assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     assert said(*CTR, *GIVEN, *options)[1].splitlines()[1:] == out.splitlines()[1:6]  # it can be repeated
+
+
+def test_what_befalls_nodes_is_in_a_table_of_nodes(said: Any) -> None:
+    incidents = "slow[node=1,speed=0.25,begin=1,end=5],stall[node=2,step=2,ms=40],lost[node=3,step=4]"
+    options = ("--policy", "static", "--nodes", "5", "--peer-timeout", "0.5")
+    code, out, err = said(*CTR, *GIVEN, *options, "--incidents", incidents)
+    assert (code, err) == (0, "")
+    *_, name, head, slow, stalled, lost, others, loss, end = out.splitlines()
+    assert name == "static, 5 nodes"
+    assert head.split() == ["node", "steps", "seconds", "ms/step", *SHARES]
+    assert [line.split()[0] for line in (slow, stalled, lost)] == ["1", "2", "3"]
+    assert others.startswith("2 others ")
+    assert lost.split()[1] == "4"
+    assert loss.startswith("node 3 is lost after 0.")
+    assert end.startswith("PeerLost(3) ends 4 nodes after 0.")
 
 
 def test_what_was_measured_is_taken_from_a_file(said: Any, tmp_path: Path) -> None:
@@ -110,6 +125,18 @@ def test_a_table_fits_80_columns_and_a_figure_has_a_line_per_policy(tmp_path: Pa
     assert (tmp_path / "f.png").stat().st_size > 1000
 
 
+def test_nodes_are_summed_up_but_for_some() -> None:
+    usual = NodeRow(100, 2.0, 20.0, SHARES)
+    lines = node_table([usual, NodeRow(50, 3.0, 60.0, SHARES, 3.0), *[usual] * 2], [1])
+    assert lines[1].split()[:4] == ["1", "50", "3.000", "60.00"]
+    assert lines[2].split()[:5] == ["3", "others", "300", "2.000", "20.00"]
+    assert lines[3:] == ["node 1 is lost after 3.000 s"]
+    ended = NodeRow(0, 0.0, 0.0, SHARES, peer_lost=1, peer_lost_at=7.5)
+    lines = node_table([ended, ended], [0])
+    assert lines[2].split()[:5] == ["1", "other", "0", "0.000", "-"]
+    assert lines[3:] == ["PeerLost(1) ends 2 nodes after 7.500 s"]
+
+
 @pytest.mark.parametrize(
     ("extra", "what"),
     [
@@ -135,6 +162,32 @@ def test_what_is_not_simulated_of_a_policy_is_refused(
         (("--nodes", "2", "--workers", "0"), "--workers 0: give 1 or more"),
         (("--nodes", "2", "--network", "wan"), "unknown network 'wan'"),
         (("--nodes", "2", "--network", "1ms,0gbit"), "--network 1ms,0gbit: a link that carries nothing"),
+        (("--nodes", "2", "--peer-timeout", "0"), "--peer-timeout 0.0: give seconds, more than 0"),
+        (("--nodes", "2", "--incidents", "slwo[node=1]"), "unknown incident 'slwo': did you mean 'slow'?"),
+        (
+            ("--nodes", "2", "--incidents", "lost[node=1]"),
+            "incident 'lost': missing required argument 'step'",
+        ),
+        (
+            ("--nodes", "2", "--incidents", "lost[node=1,stp=3]"),
+            "unknown parameter of incident 'lost' 'stp': did you mean 'step'?",
+        ),
+        (
+            ("--nodes", "2", "--incidents", "lost[node=1,step=1,2]"),
+            "parameter step of incident 'lost' has 2 values; give one",
+        ),
+        (
+            ("--nodes", "4,2", "--incidents", "lost[node=2,step=1]"),
+            "--incidents: incident 'lost' is at node 2; nodes of 2 are 0 to 1",
+        ),
+        (
+            ("--nodes", "2", "--incidents", "slow[node=1,speed=-1,end=3]"),
+            "--incidents: speed of a straggler is -1.0; it must be more than 0",
+        ),
+        (
+            ("--nodes", "2", "--incidents", "stall[node=1,step=6,ms=1]"),
+            "backend 'autoada-automatic': an incident is at step 6 of node 1, which has 6, from 0",
+        ),
         (("--nodes", "2", "-o", "f.txt"), "--out f.txt: give a name that ends in .svg, .png, .pdf"),
         (("--nodes", "2", "-o", "no/f.svg"), "no/f.svg cannot be written: no such file or directory"),
         (("--nodes", "2", "--resources", "no.toml"), "no.toml: no such file or directory"),

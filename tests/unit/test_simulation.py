@@ -86,6 +86,53 @@ def test_a_slow_machine_and_a_slow_line_slow_down_whom_they_concern() -> None:
         assert other.bytes_per_step == pytest.approx(usual.bytes_per_step)
 
 
+def test_what_befalls_a_node_is_met_by_it_and_by_whom_it_serves() -> None:
+    usual = simulated()
+    slow = simulated(incidents=[adaps.Straggler(2, speed=0.25, begin=5, end=15)])
+    # Ten of twenty steps compute four times as long.
+    assert slow.nodes[2].computing == pytest.approx(2.5 * usual.nodes[2].computing, rel=0.01)
+    assert slow.nodes[2].seconds == slow.seconds > usual.nodes[2].seconds + 0.29
+    assert slow.nodes[1].computing == pytest.approx(usual.nodes[1].computing, rel=0.01)
+    stalled = simulated(incidents=[adaps.Stall(1, step=10, seconds=0.3)])
+    assert stalled.nodes[1].seconds > usual.nodes[1].seconds + 0.29
+    for rank in (0, 2, 3):  # whose steps all read rows of it
+        assert stalled.nodes[rank].waiting > usual.nodes[rank].waiting + 0.25
+    assert stalled.bytes_per_step == usual.bytes_per_step == slow.bytes_per_step
+    assert {node.peer_lost for node in (*slow.nodes, *stalled.nodes)} == {None}
+
+
+@pytest.mark.parametrize("technique", adaps.TECHNIQUES)
+def test_a_lost_node_ends_the_training_of_all_within_the_timeout(technique: Any) -> None:
+    found = simulated(technique, incidents=[adaps.LostNode(3, step=7)], peer_timeout=2.0)
+    lost = found.nodes[3]
+    assert (lost.steps, lost.lost_at, lost.peer_lost) == (7, lost.seconds, None)
+    assert lost.lost_at is not None
+    for node in found.nodes[:3]:
+        assert (node.peer_lost, node.lost_at) == (3, None)
+        assert node.peer_lost_at is not None
+        assert 1.7 < node.peer_lost_at - lost.lost_at < 2.0
+        assert node.seconds < node.peer_lost_at
+        assert node.waiting < node.seconds  # calls that raise are no part of it
+    assert found.seconds == max(node.seconds for node in found.nodes)
+
+
+def test_nodes_of_one_host_share_its_cores() -> None:
+    alone = simulated(compute=0.02)
+    machine = adaps.Machine(cores=2, host="one")
+    here = simulated(cluster=adaps.Cluster((machine,) * NODES), compute=0.02)
+    assert here.seconds == pytest.approx(2 * alone.seconds, rel=0.1)  # four nodes on two cores
+    pairs = [replace(machine, host=host) for host in ("one", "two", "one", "two")]
+    on_two = simulated(cluster=adaps.Cluster(pairs), compute=0.02)
+    assert on_two.seconds == pytest.approx(alone.seconds, rel=0.1)
+    for found in (here, on_two):
+        assert sum(node.working for node in found.nodes) == pytest.approx(
+            sum(node.working for node in alone.nodes)
+        )
+    assert on_two.bytes_per_step == here.bytes_per_step == alone.bytes_per_step
+    lost = simulated(cluster=adaps.Cluster((machine,) * NODES), incidents=[adaps.LostNode(0, step=10)])
+    assert [node.peer_lost for node in lost.nodes] == [None, 0, 0, 0]
+
+
 def test_costs_are_those_of_a_machine_of_a_speed() -> None:
     costs = adaps.Costs(message=50.0)
     machines = (adaps.Machine(cores=2, speed=10.0),) * NODES
@@ -131,6 +178,34 @@ def test_traced_steps_are_written_for_chrome(tmp_path: Path) -> None:
             {"streams": [adaps.Stream([{"dense": [0]}])]},
             "names rows of 'dense', which is dense: leave it out",
         ),
+        ({"peer_timeout": 0}, "peer_timeout is 0; it must be more than 0 seconds"),
+        ({"incidents": [adaps.LostNode(4, 1)]}, "an incident is at node 4; there are 4, from 0 on"),
+        ({"incidents": [adaps.LostNode(-1, 1)]}, "node of an incident is -1; it must be 0 or more nodes"),
+        (
+            {"incidents": [adaps.Stall(1, STEPS, 0.1)]},
+            "an incident is at step 20 of node 1, which has 20, from 0",
+        ),
+        (
+            {"incidents": [adaps.Straggler(1, 0.5, 3, 9), adaps.Straggler(1, 0.3, 8, 10)]},
+            "node 1 straggles from step 3 to 9 and from 8 to 10: give steps that do not overlap",
+        ),
+        (
+            {"incidents": [adaps.Stall(1, 2, 3.0)]},
+            "node 1 stalls for 3 s, and others may take it for lost from 2.5 s on, half of peer_timeout: "
+            "make it shorter, or a LostNode",
+        ),
+        (
+            {"incidents": [adaps.Stall(1, 2, 0.1), adaps.Stall(1, 2, 0.2)]},
+            "node 1 stalls twice at step 2: give one, as long as both",
+        ),
+        (
+            {"incidents": [adaps.LostNode(1, 2), adaps.LostNode(1, 3)]},
+            "node 1 is lost twice, at step 2 and at 3: give one",
+        ),
+        (
+            {"incidents": [adaps.LostNode(1, 2)], "warm_up": 5},
+            "node 1 is lost after 2 steps, before all nodes are warm: let it be lost later",
+        ),
         ({"streams": [adaps.Stream([{"e": [0]}])]}, "table in the stream of worker 0 'e' does not exist"),
     ],
 )
@@ -165,6 +240,17 @@ def test_what_the_server_does_not_execute_is_refused() -> None:
         (lambda: adaps.Costs(speed=0.0), "speed of the machine of the costs is 0.0; it must be more than 0"),
         (lambda: adaps.Machine(cores=0), "cores of a machine is 0; it must be a positive integer"),
         (lambda: adaps.Line(gbit_per_second=0.0), "gbit_per_second of a line is 0.0; it must be more than 0"),
+        (
+            lambda: adaps.Cluster((adaps.Machine(2, host="one"), adaps.Machine(1, host="one"))),
+            "nodes of host 'one' have 2 and 1 cores of speed 1 and 1: they share them, so give equal ones",
+        ),
+        (lambda: adaps.Straggler(1, 0.0, 0, 5), "speed of a straggler is 0.0; it must be more than 0"),
+        (
+            lambda: adaps.Straggler(1, 0.5, 5, 5),
+            "node 1 straggles from step 5 to 5: its end must be later",
+        ),
+        (lambda: adaps.Stall(1, 3, 0.0), "duration of a stall is 0.0; it must be more than 0 seconds"),
+        (lambda: adaps.LostNode(1, -3), "step of a lost node is -3; it must be 0 or more steps"),
         (
             lambda: adaps.Cluster((adaps.Machine(),) * 2, lines={(1, 0): adaps.Line()}),
             "a line between nodes 1 and 0 of 2: give the lesser first",

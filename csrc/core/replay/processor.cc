@@ -16,16 +16,16 @@ void Processor::begin(std::size_t thread, double micros, Micros now) {
   Thread& own = threads_[thread];
   own.left = std::min(own.left, 0.0) + micros;
   own.working = true;
-  ++working_;
+  if (own.runs()) ++running_;
 }
 
 Micros Processor::next_end() const {
-  if (working_ == 0) return kNever;
+  if (running_ == 0) return kNever;
   double least = std::numeric_limits<double>::infinity();
   for (const Thread& thread : threads_) {
-    if (thread.working) least = std::min(least, thread.left);
+    if (thread.runs()) least = std::min(least, std::max(thread.left, 0.0) / thread.factor);
   }
-  return last_ + static_cast<Micros>(std::ceil(std::max(least, 0.0) / rate()));
+  return last_ + static_cast<Micros>(std::ceil(least / (speed_ * share())));
 }
 
 std::vector<std::size_t> Processor::take_ended(Micros now) {
@@ -33,21 +33,38 @@ std::vector<std::size_t> Processor::take_ended(Micros now) {
   proceed(now);
   std::vector<std::size_t> ended;
   for (std::size_t thread = 0; thread < threads_.size(); ++thread) {
-    if (!threads_[thread].working || threads_[thread].left > kRounding) continue;
+    if (!threads_[thread].runs() || threads_[thread].left > kRounding) continue;
     threads_[thread].working = false;
-    --working_;
+    --running_;
     ended.push_back(thread);
   }
   return ended;
 }
 
-double Processor::rate() const { return speed_ * std::min(1.0, cores_ / static_cast<double>(working_)); }
+void Processor::slow_down(std::size_t thread, double factor, Micros now) {
+  proceed(now);
+  threads_[thread].factor = factor;
+}
+
+void Processor::suspend(std::size_t thread, Micros now) {
+  proceed(now);
+  if (threads_[thread].runs()) --running_;
+  threads_[thread].suspended = true;
+}
+
+void Processor::resume(std::size_t thread, Micros now) {
+  proceed(now);
+  threads_[thread].suspended = false;
+  if (threads_[thread].runs()) ++running_;
+}
+
+double Processor::share() const { return std::min(1.0, cores_ / static_cast<double>(running_)); }
 
 void Processor::proceed(Micros now) {
-  if (working_ > 0) {
-    const double done = static_cast<double>(now - last_) * rate();
+  if (running_ > 0) {
+    const double done = static_cast<double>(now - last_) * speed_ * share();
     for (Thread& thread : threads_) {
-      if (thread.working) thread.left -= done;
+      if (thread.runs()) thread.left -= done * thread.factor;
     }
   }
   last_ = now;

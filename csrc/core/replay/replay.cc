@@ -16,6 +16,11 @@ namespace {
 constexpr Clock kForGood = Clock{1} << 40;
 constexpr float kGradient = 1e-3F;
 constexpr auto kInterruptDistance = std::chrono::milliseconds(200);
+// Of a node, behind those of its threads:
+constexpr std::size_t kProcessorTimer = 0;  // of the host's first node
+constexpr std::size_t kLookTimer = 1;       // for nodes that are lost
+constexpr std::size_t kStallTimer = 2;
+constexpr std::size_t kOtherTimers = 3;
 
 NodeId nodes_of(const Accesses& accesses, const ReplaySettings& settings) {
   return static_cast<NodeId>(accesses.workers.size() / static_cast<std::size_t>(settings.workers));
@@ -54,7 +59,8 @@ Replay::Replay(const Accesses& accesses, const ReplaySettings& settings)
       settings_(settings),
       threads_(static_cast<std::size_t>(settings.channels + settings.workers)),
       network_(nodes_of(accesses, settings), settings.channels,
-               static_cast<std::uint32_t>(nodes_of(accesses, settings) * (threads_ + 1)), settings.seed),
+               static_cast<std::uint32_t>(nodes_of(accesses, settings) * (threads_ + kOtherTimers)),
+               settings.seed),
       random_(settings.seed, 0x7363616c65) {
   check(accesses, settings);
   const NodeId count = nodes_of(accesses, settings);
@@ -72,7 +78,6 @@ Replay::Replay(const Accesses& accesses, const ReplaySettings& settings)
     Node& node = nodes_[rank];
     const Machine& machine = settings.machines[rank];
     node.state = std::make_unique<NodeState>(accesses.tables, own);
-    node.processor = std::make_unique<Processor>(machine.cores, machine.speed, threads_);
     node.channels.resize(static_cast<std::size_t>(own.channels));
     for (int channel = 0; channel < own.channels; ++channel) {
       const auto thread = static_cast<std::size_t>(channel);
@@ -95,6 +100,7 @@ Replay::Replay(const Accesses& accesses, const ReplaySettings& settings)
     for (NodeId peer = 0; peer < count; ++peer)
       network_.set_traits(rank, peer, settings.links[static_cast<std::size_t>(rank) * count + peer]);
   }
+  make_hosts();
   const Tables& tables = nodes_[0].state->tables;
   std::size_t most = 0;
   std::size_t longest = 0;
@@ -112,6 +118,23 @@ Replay::Replay(const Accesses& accesses, const ReplaySettings& settings)
   gradients_.assign(pulled_.size(), kGradient);
 }
 
+void Replay::make_hosts() {
+  std::map<NodeId, std::size_t> numbers;
+  for (NodeId rank = 0; rank < static_cast<NodeId>(nodes_.size()); ++rank) {
+    const auto [found, is_new] =
+        numbers.try_emplace(settings_.machines[rank].host.value_or(rank), hosts_.size());
+    if (is_new) hosts_.emplace_back();
+    Node& node = nodes_[rank];
+    node.host = found->second;
+    node.first_thread = hosts_[node.host].nodes.size() * threads_;
+    hosts_[node.host].nodes.push_back(rank);
+  }
+  for (Host& host : hosts_) {
+    const Machine& machine = settings_.machines[host.nodes.front()];
+    host.processor = std::make_unique<Processor>(machine.cores, machine.speed, host.nodes.size() * threads_);
+  }
+}
+
 ReplayResult Replay::run(const std::function<void()>& interrupted) {
   set_up();
   for (NodeId rank = 0; rank < static_cast<NodeId>(nodes_.size()); ++rank) {
@@ -124,9 +147,9 @@ ReplayResult Replay::run(const std::function<void()>& interrupted) {
     warm_ = accesses_.workers.size();
     begin_counting();
   }
-  const std::size_t enough = settings_.warm_up ? 1 : accesses_.workers.size();
+  for (NodeId rank = 0; rank < static_cast<NodeId>(nodes_.size()); ++rank) befall(rank, 0);
   auto asked = std::chrono::steady_clock::now();
-  for (std::size_t event = 0; finished_ < enough; ++event) {
+  for (std::size_t event = 0; !has_ended(); ++event) {
     if (!advance())
       throw std::logic_error("the simulated cluster stands still before its training has ended");
     if (event % 1024 != 0 || std::chrono::steady_clock::now() < asked + kInterruptDistance) continue;
@@ -135,10 +158,16 @@ ReplayResult Replay::run(const std::function<void()>& interrupted) {
   }
   if (warm_ < accesses_.workers.size())
     throw std::invalid_argument("a worker ended before all were warm: the streams need more steps");
-  result_.elapsed += network_.now();
   tracing_ = false;
-  if (!settings_.warm_up) run_until_quiet();
+  if (!settings_.warm_up && lost_.empty()) run_until_quiet();
   return counted();
+}
+
+bool Replay::has_ended() const {
+  if (lost_.empty()) return ended_ >= (settings_.warm_up ? 1 : accesses_.workers.size());
+  // Who has done all its steps waits for the others at the end, and meets the loss there.
+  const auto knows = [](const Node& node) { return node.lost || node.times.peer_lost; };
+  return ended_ == accesses_.workers.size() && std::all_of(nodes_.begin(), nodes_.end(), knows);
 }
 
 // What precedes the first step: initial weights are there, dense parameters everywhere, rows where the use
@@ -186,11 +215,17 @@ bool Replay::advance() {
     case SimulatedNetwork::Event::Kind::kTimer:
       break;
   }
-  const auto rank = static_cast<NodeId>(event.timer / (threads_ + 1));
-  const std::size_t thread = event.timer % (threads_ + 1);
+  const auto rank = static_cast<NodeId>(event.timer / (threads_ + kOtherTimers));
+  const std::size_t thread = event.timer % (threads_ + kOtherTimers);
   Node& node = nodes_[rank];
-  if (thread == threads_) {
-    end_work(rank);
+  if (thread == threads_ + kProcessorTimer) {
+    end_work(hosts_[node.host]);
+  } else if (node.lost) {
+    return true;
+  } else if (thread == threads_ + kLookTimer) {
+    look_at_lost_nodes(rank);
+  } else if (thread == threads_ + kStallTimer) {
+    end_stall(rank);
   } else if (thread >= node.channels.size()) {
     begin_work(rank, thread - node.channels.size());
   } else if (const ChannelThread& channel = node.channels[thread];
@@ -205,6 +240,8 @@ void Replay::arrive(const Link& link, std::span<const std::byte> frame) {
     Node& node = nodes_[end];
     if (--node.under_way == 0) node.network_time += network_.now() - node.network_since;
   }
+  if (nodes_[link.from].lost) nodes_[link.to].heard[link.from] = network_.now();
+  if (nodes_[link.to].lost) return;
   const auto thread = static_cast<std::size_t>(link.channel);
   ChannelThread& channel = nodes_[link.to].channels[thread];
   channel.inbox.push_back({link.from, Frame(frame.begin(), frame.end())});
@@ -212,22 +249,29 @@ void Replay::arrive(const Link& link, std::span<const std::byte> frame) {
 }
 
 void Replay::work(NodeId rank, std::size_t thread, double micros) {
-  Processor& processor = *nodes_[rank].processor;
-  processor.begin(thread, micros, network_.now());
-  network_.set_timer(timer(rank, threads_), processor.next_end());
+  const Host& host = hosts_[nodes_[rank].host];
+  host.processor->begin(nodes_[rank].first_thread + thread, micros, network_.now());
+  set_timer_of(host);
 }
 
-void Replay::end_work(NodeId rank) {
-  Node& node = nodes_[rank];
-  for (const std::size_t thread : node.processor->take_ended(network_.now())) {
+void Replay::set_timer_of(const Host& host) {
+  if (const Micros next = host.processor->next_end(); next != kNever)
+    network_.set_timer(timer(host.nodes.front(), threads_ + kProcessorTimer), next);
+}
+
+void Replay::end_work(Host& host) {
+  for (const std::size_t number : host.processor->take_ended(network_.now())) {
+    const NodeId rank = host.nodes[number / threads_];
+    const std::size_t thread = number % threads_;
+    const Node& node = nodes_[rank];
+    if (node.lost) continue;
     if (thread < node.channels.size()) {
       end_turn(rank, thread);
     } else {
       end_work_of(rank, thread - node.channels.size());
     }
   }
-  if (const Micros next = node.processor->next_end(); next != kNever)
-    network_.set_timer(timer(rank, threads_), next);
+  set_timer_of(host);
 }
 
 // The thread looks at everything at once, works, and sends when it has done so.
@@ -236,11 +280,14 @@ void Replay::begin_turn(NodeId rank, std::size_t number) {
   Channel& channel = *nodes_[rank].state->channels[number];
   ChannelCounters& counters = channel.counters();
   const ReplayCosts& costs = settings_.costs;
+  const Processor& processor = *hosts_[nodes_[rank].host].processor;
+  if (nodes_[rank].stalled) {
+    thread.woken = true;
+    return;
+  }
   const std::uint64_t intents = counters.intents_acted.get();
   double micros = costs.call;
-  const auto count = [&](Counter& frames, Counter& bytes, const Frame& frame) {
-    frames.add();
-    bytes.add(frame.size());
+  const auto add_cost_of = [&](const Frame& frame) {
     micros += costs.frame + costs.byte * static_cast<double>(frame.size());
   };
   thread.busy = true;
@@ -248,25 +295,49 @@ void Replay::begin_turn(NodeId rank, std::size_t number) {
   thread.began = network_.now();
   channel.set_now(network_.now());
   for (const Received& received : thread.inbox) {
-    count(counters.frames_received, counters.bytes_received, received.frame);
+    counters.frames_received.add();
+    counters.bytes_received.add(received.frame.size());
+    add_cost_of(received.frame);
     channel.on_frame(received.from, received.frame);
   }
   thread.inbox.clear();
   thread.due = channel.on_tick();
   channel.outbox().drain([&](NodeId to, Frame frame) {
-    count(counters.frames_sent, counters.bytes_sent, frame);
-    thread.sending.emplace_back(to, std::move(frame));
+    add_cost_of(frame);
+    queue(rank, number, to, std::move(frame));
   });
   const std::uint64_t messages = messages_of(channel);
   micros += costs.message * static_cast<double>(messages - std::exchange(thread.messages, messages));
   micros += costs.key * static_cast<double>(counters.intents_acted.get() - intents);
-  nodes_[rank].times.channels += micros / settings_.machines[rank].speed;
+  nodes_[rank].times.channels += micros / processor.speed(nodes_[rank].first_thread + number);
   work(rank, number, micros);
 }
 
 void Replay::end_turn(NodeId rank, std::size_t number) {
   Node& node = nodes_[rank];
   ChannelThread& thread = node.channels[number];
+  const std::uint64_t bytes = send_all(rank, number);
+  thread.busy = false;
+  trace(ReplaySpan::Kind::kChannel, rank, number, bytes, thread.began, network_.now());
+  note_failure(rank);
+  look_at_calls(rank);
+  if (node.lost) return;
+  if (thread.woken || !thread.inbox.empty() || thread.due <= network_.now()) {
+    begin_turn(rank, number);
+  } else if (thread.due != kNever) {
+    network_.set_timer(timer(rank, number), thread.due);
+  }
+}
+
+void Replay::queue(NodeId rank, std::size_t number, NodeId to, Frame frame) {
+  ChannelCounters& counters = nodes_[rank].state->channels[number]->counters();
+  counters.frames_sent.add();
+  counters.bytes_sent.add(frame.size());
+  nodes_[rank].channels[number].sending.emplace_back(to, std::move(frame));
+}
+
+std::uint64_t Replay::send_all(NodeId rank, std::size_t number) {
+  ChannelThread& thread = nodes_[rank].channels[number];
   std::uint64_t bytes = 0;
   for (const auto& [to, frame] : thread.sending) {
     bytes += frame.size();
@@ -277,17 +348,7 @@ void Replay::end_turn(NodeId rank, std::size_t number) {
     trace(ReplaySpan::Kind::kFrame, rank, to, frame.size(), network_.now(), due);
   }
   thread.sending.clear();
-  thread.busy = false;
-  trace(ReplaySpan::Kind::kChannel, rank, number, bytes, thread.began, network_.now());
-  for (std::size_t worker = 0; worker < node.workers.size(); ++worker) {
-    if (node.workers[worker].waits && node.workers[worker].worker->is_done(node.workers[worker].ticket))
-      resume(rank, worker);
-  }
-  if (thread.woken || !thread.inbox.empty() || thread.due <= network_.now()) {
-    begin_turn(rank, number);
-  } else if (thread.due != kNever) {
-    network_.set_timer(timer(rank, number), thread.due);
-  }
+  return bytes;
 }
 
 std::uint64_t Replay::messages_of(const Channel& channel) const {
@@ -310,8 +371,11 @@ void Replay::begin_work(NodeId rank, std::size_t number) {
     micros = costs.call + costs.key * static_cast<double>(action.keys.size()) +
              costs.value * static_cast<double>(floats_of(action) * sizeof(float));
   }
+  Node& node = nodes_[rank];
+  const std::size_t own = node.channels.size() + number;
   thread.began = network_.now();
-  work(rank, nodes_[rank].channels.size() + number, micros);
+  node.times.working += micros / hosts_[node.host].processor->speed(node.first_thread + own);
+  work(rank, own, micros);
 }
 
 void Replay::end_work_of(NodeId rank, std::size_t number) {
@@ -323,15 +387,20 @@ void Replay::end_work_of(NodeId rank, std::size_t number) {
       now - thread.began;
   trace(action.kind, rank, node.channels.size() + number, action.keys.size(), thread.began, now);
   Ticket ticket = kDone;
-  if (action.kind == ReplaySpan::Kind::kAnnounce) {
-    for (std::size_t table = 0; table < accesses_.tables.size(); ++table) {
-      const std::size_t ahead = settings_.lookahead[table];
-      if (thread.step > 0 && ahead > 0) announce(thread, table, thread.step + ahead - 1);
+  try {
+    if (action.kind == ReplaySpan::Kind::kAnnounce) {
+      for (std::size_t table = 0; table < accesses_.tables.size(); ++table) {
+        const std::size_t ahead = settings_.lookahead[table];
+        if (thread.step > 0 && ahead > 0) announce(thread, table, thread.step + ahead - 1);
+      }
+    } else if (action.kind == ReplaySpan::Kind::kPull) {
+      ticket = thread.worker->pull(action.keys, pulled_.data(), floats_of(action), true);
+    } else if (action.kind == ReplaySpan::Kind::kPush) {
+      ticket = thread.worker->push_gradients(action.keys, gradients_.data(), floats_of(action), true);
     }
-  } else if (action.kind == ReplaySpan::Kind::kPull) {
-    ticket = thread.worker->pull(action.keys, pulled_.data(), floats_of(action), true);
-  } else if (action.kind == ReplaySpan::Kind::kPush) {
-    ticket = thread.worker->push_gradients(action.keys, gradients_.data(), floats_of(action), true);
+  } catch (const PeerLost&) {
+    end_worker(thread);
+    return;
   }
   if (ticket == kDone) {
     go_on(rank, number);
@@ -361,14 +430,123 @@ void Replay::go_on(NodeId rank, std::size_t number) {
     thread.worker->advance_clock();
     ++thread.step;
     ++nodes_[rank].times.steps;
+    nodes_[rank].times.last_step = network_.now() - counting_since_;
     if (thread.step == settings_.warm_up && ++warm_ == accesses_.workers.size()) begin_counting();
     if (thread.step == traced_until_) tracing_ = false;
-    if (thread.step == thread.last_step) {
-      ++finished_;
-      return;
-    }
+    if (thread.step == thread.last_step) end_worker(thread);
+    if (number == 0) befall(rank, thread.step);
+    if (thread.ended) return;
   }
   begin_work(rank, number);
+}
+
+void Replay::end_worker(WorkerThread& thread) {
+  thread.ended = true;
+  thread.waits = false;
+  ++ended_;
+}
+
+// What was done for workers that wait may be what they wait for.
+void Replay::look_at_calls(NodeId rank) {
+  Node& node = nodes_[rank];
+  for (std::size_t worker = 0; worker < node.workers.size() && !node.lost; ++worker) {
+    WorkerThread& thread = node.workers[worker];
+    if (!thread.waits) continue;
+    try {
+      if (!thread.worker->is_done(thread.ticket)) continue;
+    } catch (const PeerLost&) {
+      end_worker(thread);
+      continue;
+    }
+    resume(rank, worker);
+  }
+}
+
+void Replay::befall(NodeId rank, std::size_t step) {
+  if (settings_.incidents.empty()) return;
+  Node& node = nodes_[rank];
+  const Host& host = hosts_[node.host];
+  const Micros now = network_.now();
+  const auto each_thread = [&](auto&& act) {
+    for (std::size_t thread = 0; thread < threads_; ++thread) act(node.first_thread + thread);
+  };
+  for (const Incident& incident : settings_.incidents) {
+    if (incident.node != rank || incident.step != step) continue;
+    switch (incident.kind) {
+      case Incident::Kind::kSpeed:
+        each_thread([&](std::size_t thread) { host.processor->slow_down(thread, incident.amount, now); });
+        break;
+      case Incident::Kind::kStall:
+        node.stalled = true;
+        each_thread([&](std::size_t thread) { host.processor->suspend(thread, now); });
+        network_.set_timer(timer(rank, threads_ + kStallTimer), now + static_cast<Micros>(incident.amount));
+        break;
+      case Incident::Kind::kLoss:
+        if (warm_ < accesses_.workers.size())
+          throw std::invalid_argument("node " + std::to_string(rank) + " is lost after " +
+                                      std::to_string(step) +
+                                      " steps, before all nodes are warm: let it be lost later");
+        node.lost = true;
+        node.times.lost = now - counting_since_;
+        lost_.push_back(rank);
+        each_thread([&](std::size_t thread) { host.processor->suspend(thread, now); });
+        for (WorkerThread& thread : node.workers) {
+          if (!thread.ended) end_worker(thread);
+        }
+        for (NodeId other = 0; other < static_cast<NodeId>(nodes_.size()); ++other)
+          network_.set_timer(timer(other, threads_ + kLookTimer), now);
+        break;
+    }
+  }
+  set_timer_of(host);
+}
+
+void Replay::end_stall(NodeId rank) {
+  Node& node = nodes_[rank];
+  node.stalled = false;
+  for (std::size_t thread = 0; thread < threads_; ++thread)
+    hosts_[node.host].processor->resume(node.first_thread + thread, network_.now());
+  set_timer_of(hosts_[node.host]);
+  for (std::size_t channel = 0; channel < node.channels.size(); ++channel) {
+    if (node.channels[channel].woken) network_.set_timer(timer(rank, channel), network_.now());
+  }
+}
+
+// A node that lives says so now and then, and no frame is needed for that here: who is not lost has been
+// heard.
+void Replay::look_at_lost_nodes(NodeId rank) {
+  Node& node = nodes_[rank];
+  if (node.state->failed.load()) return;
+  const Micros now = network_.now();
+  for (const NodeId lost : lost_) {
+    // What was under way still arrives.
+    const Micros heard = std::max(node.heard[lost], counting_since_ + *nodes_[lost].times.lost);
+    const Micros due = heard + patience(settings_.peer_timeout);
+    if (now < due) {
+      network_.set_timer(timer(rank, threads_ + kLookTimer), due);
+      continue;
+    }
+    const std::string reason = "node " + std::to_string(lost) + " is gone: nothing was heard of it for " +
+                               std::to_string((now - heard) / 1000) + " ms";
+    for (std::size_t number = 0; number < node.channels.size(); ++number) {
+      Channel& channel = *node.state->channels[number];
+      channel.set_now(now);
+      channel.on_peer_down(lost, reason);
+      channel.outbox().drain([&](NodeId to, Frame frame) { queue(rank, number, to, std::move(frame)); });
+      if (!node.channels[number].busy) send_all(rank, number);  // else behind what is sent at the turn's end
+      channel.membership().fail_for_lost_peer();
+    }
+    note_failure(rank);
+    look_at_calls(rank);
+    return;
+  }
+}
+
+void Replay::note_failure(NodeId rank) {
+  Node& node = nodes_[rank];
+  if (node.times.peer_lost || node.lost) return;
+  node.times.peer_lost = node.state->lost_peer();
+  if (node.times.peer_lost) node.times.peer_lost_at = network_.now() - counting_since_;
 }
 
 void Replay::announce(WorkerThread& thread, std::size_t table, std::size_t step) {
@@ -417,7 +595,7 @@ std::size_t Replay::floats_of(const Action& action) const {
 void Replay::begin_counting() {
   tracing_ = settings_.traced_steps > 0;
   traced_until_ = settings_.warm_up.value_or(0) + settings_.traced_steps;
-  result_.elapsed = -network_.now();
+  counting_since_ = network_.now();
   for (Node& node : nodes_) {
     node.times = {};
     node.times.counters = stats_of(*node.state);
@@ -436,6 +614,7 @@ ReplayResult Replay::counted() {
   };
   for (Node& node : nodes_) {
     NodeReplay& own = node.times;
+    result_.elapsed = std::max(result_.elapsed, own.last_step);
     own.counters = since(stats_of(*node.state), own.counters);
     for (std::size_t table = 0; table < own.tables.size(); ++table)
       own.tables[table] = since(stats_of(*node.state, table), own.tables[table]);
@@ -454,7 +633,7 @@ Micros Replay::network_time(const Node& node) const {
 }
 
 std::uint32_t Replay::timer(NodeId rank, std::size_t thread) const {
-  return static_cast<std::uint32_t>(rank * (threads_ + 1) + thread);
+  return static_cast<std::uint32_t>(rank * (threads_ + kOtherTimers) + thread);
 }
 
 }  // namespace adaps

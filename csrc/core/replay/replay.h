@@ -33,9 +33,20 @@ struct ReplayCosts {
 };
 
 struct Machine {
+  // Nodes of one host, which is called after one of them, share its cores: those of its first node.
+  std::optional<NodeId> host = std::nullopt;
   int cores = 1;
   double speed = 1.0;
   double card = std::numeric_limits<double>::infinity();  // bytes per microsecond of all links together
+};
+
+// What befalls a node once its first worker has done so many steps.
+struct Incident {
+  enum class Kind : std::uint8_t { kSpeed, kStall, kLoss };
+  Kind kind = Kind::kSpeed;
+  NodeId node = 0;
+  std::size_t step = 0;
+  double amount = 1.0;  // kSpeed: the part of its machine's speed that it has from now on; kStall: micros
 };
 
 struct ReplaySettings {
@@ -55,6 +66,8 @@ struct ReplaySettings {
   std::vector<LinkTraits> links;  // from each node to each, those of node 0 first
   std::uint64_t seed = 1;
   std::size_t traced_steps = 0;  // so many steps of each worker are recorded as spans
+  std::vector<Incident> incidents;
+  Micros peer_timeout = 5'000'000;
 };
 
 struct NodeReplay {
@@ -64,7 +77,14 @@ struct NodeReplay {
   Micros visiting = 0;    // the node's share of the server, in calls
   Micros waiting = 0;     // for other nodes, in calls
   Micros on_network = 0;  // of waiting, while a frame to or from this node was under way
-  double channels = 0.0;  // what its channels' threads worked: microseconds of its own cores
+  // Since counting began:
+  Micros last_step = 0;                // when a worker had done its last step
+  std::optional<Micros> lost;          // when the node was lost
+  std::optional<NodeId> peer_lost;     // whom PeerLost named in its calls
+  std::optional<Micros> peer_lost_at;  // when its calls began to raise it
+  // What its workers' and its channels' threads worked: microseconds of its own cores.
+  double working = 0.0;
+  double channels = 0.0;
   // As of Node::stats and Node::table_stats.
   std::map<std::string, double> counters;
   std::vector<std::map<std::string, double>> tables;
@@ -90,7 +110,8 @@ struct ReplayResult {
 // Every worker does what autoada does in a step: it announces the batch that is `lookahead` ahead, pulls
 // dense tables, but for its first step, and its rows, table after table, computes, pushes gradients of its
 // rows and of dense tables, pulls those again, as they are seen after a step, and advances its clock.
-// Workers begin at different moments of a step and do not wait for each other.
+// Workers begin at different moments of a step and do not wait for each other. A node that is lost says
+// nothing any more; the others' calls raise PeerLost once one of them has noticed that, which ends a worker.
 class Replay {
  public:
   // `accesses` must outlive it. Throws std::invalid_argument if they are too short for the settings.
@@ -115,6 +136,7 @@ class Replay {
     std::vector<Action> actions;  // of the step
     std::size_t next = 0;         // of them
     bool waits = false;
+    bool ended = false;  // it has no step left, or a call has raised PeerLost
     Ticket ticket = kDone;
     Micros began = 0;  // what it does
     Micros network_then = 0;
@@ -134,30 +156,51 @@ class Replay {
   };
   struct Node {
     std::unique_ptr<NodeState> state;
-    std::unique_ptr<Processor> processor;
+    std::size_t host = 0;
+    std::size_t first_thread = 0;  // of its threads in the host's processor
+    bool stalled = false;
     std::vector<ChannelThread> channels;
     std::vector<WorkerThread> workers;
     NodeReplay times;
-    std::size_t under_way = 0;  // frames to or from it
+    bool lost = false;
+    std::map<NodeId, Micros> heard;  // when from nodes that are lost, since they are
+    std::size_t under_way = 0;       // frames to or from it
     Micros network_since = 0;
     Micros network_time = 0;  // during which any was
   };
 
+  struct Host {
+    std::unique_ptr<Processor> processor;
+    std::vector<NodeId> nodes;
+  };
+
+  void make_hosts();
   void set_up();
   void run_until_quiet();
   bool advance();  // by one event; false if nothing is left
   void arrive(const Link& link, std::span<const std::byte> frame);
+  bool has_ended() const;
   void work(NodeId rank, std::size_t thread, double micros);
-  void end_work(NodeId rank);
+  void end_work(Host& host);
+  void set_timer_of(const Host& host);
 
   void begin_turn(NodeId rank, std::size_t channel);
   void end_turn(NodeId rank, std::size_t channel);
+  std::uint64_t send_all(NodeId rank, std::size_t channel);  // bytes
+  void queue(NodeId rank, std::size_t channel, NodeId to, Frame frame);
   std::uint64_t messages_of(const Channel& channel) const;
 
   void begin_work(NodeId rank, std::size_t worker);
   void end_work_of(NodeId rank, std::size_t worker);
   void resume(NodeId rank, std::size_t worker);
   void go_on(NodeId rank, std::size_t worker);
+  void look_at_calls(NodeId rank);
+  void end_worker(WorkerThread& thread);
+
+  void befall(NodeId rank, std::size_t step);
+  void end_stall(NodeId rank);
+  void look_at_lost_nodes(NodeId rank);
+  void note_failure(NodeId rank);
   void announce(WorkerThread& thread, std::size_t table, std::size_t step);
   std::vector<Action> actions_of(const WorkerThread& thread) const;
   std::size_t floats_of(const Action& action) const;
@@ -168,6 +211,7 @@ class Replay {
              Micros end);
   Micros network_time(const Node& node) const;
 
+  // Of a thread, or another one of the node's.
   std::uint32_t timer(NodeId rank, std::size_t thread) const;
 
   const Accesses& accesses_;
@@ -176,11 +220,14 @@ class Replay {
   SimulatedNetwork network_;
   Random random_;
   std::vector<Node> nodes_;
+  std::vector<Host> hosts_;
   std::vector<std::vector<Key>> dense_;  // keys by table
   std::vector<float> pulled_;            // by all workers: nobody looks at it
   std::vector<float> gradients_;         // of all workers
   std::size_t warm_ = 0;                 // workers that are
-  std::size_t finished_ = 0;             // workers that have no step left
+  std::size_t ended_ = 0;                // workers that have no step left, or never will
+  std::vector<NodeId> lost_;             // nodes
+  Micros counting_since_ = 0;
   bool tracing_ = false;
   std::size_t traced_until_ = 0;  // a worker's step
   ReplayResult result_;

@@ -273,9 +273,8 @@ void EpollTransport::look_after_peers(Micros now, TransportEvents& events) {
     const auto peer = static_cast<NodeId>(i);
     Link& link = links_[peer];
     if (!link.open() || link.peer_ended) continue;
-    // Less than the timeout, so that callers hear of the loss within it although noticing takes time, too.
-    const Micros patience = peer_timeout_ - peer_timeout_ / 8;
-    const Micros patient_until = std::max(link.last_heard + patience, last_absence_ + peer_timeout_ / 2);
+    const Micros patient_until =
+        std::max(link.last_heard + patience(peer_timeout_), last_absence_ + peer_timeout_ / 2);
     if (now >= patient_until && !link.readable()) {
       down(peer, "nothing was heard of it for " + std::to_string((now - link.last_heard) / 1000) + " ms",
            events);

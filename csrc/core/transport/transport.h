@@ -15,6 +15,10 @@ using Frame = std::vector<std::byte>;
 // Longest payload of a frame; a peer that announces a longer one is disconnected.
 inline constexpr std::size_t kMaxFrameBytes = std::size_t{64} << 20;
 
+// For how long a peer may say nothing before it is down: less than the timeout, so that callers hear of the
+// loss within it although noticing takes time, too.
+constexpr Micros patience(Micros peer_timeout) { return peer_timeout - peer_timeout / 8; }
+
 // Frames of one channel between all nodes: reliable and in order for each ordered pair of nodes; no order
 // between different pairs.
 class Transport {
