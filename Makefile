@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: run test lint tidy docs peers models model-costs stress stress-ci stress-processes stress-faults stress-mixed stress-hosts bench bench-baseline record scale clean help
+.PHONY: run test lint tidy docs peers models model-costs stress stress-ci stress-processes stress-faults stress-mixed stress-hosts bench bench-baseline record scale predictions clean help
 
 PYTHON ?= python3
 ifeq ($(origin CXX),default)
@@ -124,6 +124,9 @@ record: $(SET_UP)  ## run the studies that the documentation shows, half an hour
 
 scale: $(SET_UP)  ## replay what trainings access on simulated clusters of 2 to 256 nodes, and draw how cost grows
 	@$(BIN)/python tools/measure_scale.py
+
+predictions: $(SET_UP)  ## run the study of simulated times, half an hour or the rest of it, and write how far they are off
+	@$(BIN)/python tools/judge_simulation.py
 
 clean:  ## remove what builds and tools left behind; .venv and recorded sessions stay
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .benchmarks .hypothesis

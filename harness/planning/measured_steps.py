@@ -25,7 +25,7 @@ from adabench.harness.plugins.registry import load_backend
 
 __all__ = ["compute_of", "step_seconds"]
 
-WARM_UP, MEASURED = 10, 30
+WARM_UP, MEASURED = 20, 100
 """Steps; in the first ones AutoAda learns how batches become keys."""
 
 

@@ -1,0 +1,240 @@
+"""Judges the times of simulations by the runs of the study `predictions`; writes docs/predictions.md.
+
+``python tools/judge_simulation.py``, or ``make predictions``: runs the study, or the rest of it, for about
+half an hour on a machine that does nothing else, measures the machine's costs, simulates each cell, and
+writes the table and the figure of the documentation. ``--session NAME`` judges one that was run before, and
+only prints what it finds; with ``--write`` it writes, too. The machine's costs are kept beside the session's
+records, in ``resources.toml``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import date
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+import pandas as pd
+
+from adabench.analysis.load import measured
+from adabench.analysis.simulation_errors import SimulatedCell, draw_errors, error_rows, setting_rows
+from adabench.analysis.style import standalone_svg
+from adabench.analysis.tables import markdown
+from adabench.backends.policies.protocol import Link, Resources, measured_costs
+from adabench.harness.errors import UsageError
+from adabench.harness.machine.measure_cluster import measure_here
+from adabench.harness.planning.measured_steps import step_seconds
+from adabench.harness.planning.simulated import clusters_of, simulated_once
+from adabench.harness.plugins.registry import load_backend, load_usecase
+from adabench.results.record import PlannedRun, RecordError, Run
+from adabench.results.store import SessionStore, find_session
+
+__all__ = ["judged", "main", "resources_for", "setting_of", "spec_of"]
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "predictions.md"
+SESSIONS = ROOT / "results" / "sessions"
+KEPT = ROOT / "results" / "reference" / "predictions"
+BEGIN, END = "<!-- judged: written by tools/judge_simulation.py -->", "<!-- end of judged -->"
+STUDY = "predictions"
+HERE = "here"
+ALONE = " on one node"
+
+
+def spec_of(run: PlannedRun) -> str:
+    """The use case of a run as the command line gives it, without its epochs."""
+    kind = load_usecase(run.usecase).Params
+    usual = msgspec.structs.asdict(kind())
+    given = {
+        name: run.params[name]
+        for name in kind.__struct_fields__
+        if name != "epochs" and name in run.params and _plain(run.params[name]) != _plain(usual[name])
+    }
+    if not given:
+        return run.usecase
+    return f"{run.usecase}[{','.join(f'{name}={_text(value)}' for name, value in given.items())}]"
+
+
+def setting_of(run: PlannedRun) -> str:
+    """All of a cell but its technique."""
+    links = f", {run.network}" if run.nodes > 1 else ""
+    nodes = f"{run.nodes} node{'s' if run.nodes > 1 else ''}"
+    return f"{spec_of(run)}, {nodes}{links}, lookahead {run.params['lookahead']}"
+
+
+def resources_for(runs: Sequence[Run], file: Path) -> Resources:
+    """This machine's costs, links and steps of all these runs' use cases, from a file if it is there."""
+    if file.is_file():
+        return Resources.read(file)
+    here = measure_here(2, None)
+    costs = measured_costs(here.node[0].speed)
+    steps = {}
+    for run in runs:
+        key = _step_of(run)
+        if key not in steps:
+            print(f"measuring a step of {key}", flush=True)
+            steps[key] = 1e3 * step_seconds(spec_of(run), costs=costs, nodes=min(run.nodes, 2))
+    found = msgspec.structs.replace(here, costs=costs, steps=steps)
+    file.write_text(found.text(), encoding="utf-8")
+    return found
+
+
+def judged(store: SessionStore, resources: Resources) -> list[SimulatedCell]:
+    """Simulate each cell of a session on nodes that share this machine.
+
+    Raises
+    ------
+    RecordError
+        If no run of it ended well.
+    """
+    by_cell: dict[str, list[Run]] = {}
+    for run in measured(store.runs()):
+        by_cell.setdefault(run.cell, []).append(run)
+    if not by_cell:
+        raise RecordError(f"{store.folder.name}: no run ended well")
+    patterns = store.session().study["include"]
+    return [_judged(runs, resources, _is_held_out(runs[0], patterns)) for runs in by_cell.values()]
+
+
+def _judged(runs: Sequence[Run], resources: Resources, held_out: bool) -> SimulatedCell:
+    run = runs[0]
+    kind, options = load_usecase(run.usecase), load_backend(run.backend).Options
+    params = {name: run.params[name] for name in kind.Params.__struct_fields__ if name in run.params}
+    usecase = kind(msgspec.convert(params, kind.Params), None, run.seed)
+    given = {name: run.params[name] for name in options.__struct_fields__ if name in run.params}
+    workers = run.nodes * run.workers
+    steps = sum(1 for _ in usecase.loaders(0, workers).train) * int(run.params["epochs"])
+    found = simulated_once(
+        usecase,
+        run.backend,
+        msgspec.convert(given, options),
+        _cluster(run, resources),
+        workers=run.workers,
+        steps=steps,
+        compute=1e-3 * resources.steps[_step_of(run)],
+        seed=run.seed,
+    )
+    worked = [node.working + node.channels for node in found.nodes]
+
+    def per_step(figures: Sequence[float | None], of: int = steps) -> float:
+        return 1e3 * median(figure for figure in figures if figure is not None) / of
+
+    return SimulatedCell(
+        usecase=run.usecase,
+        setting=setting_of(run),
+        technique=_technique(run),
+        held_out=held_out,
+        nodes=run.nodes,
+        runs=len(runs),
+        milliseconds=per_step([one.seconds.train for one in runs]),
+        simulated_milliseconds=1e3 * found.seconds / steps,
+        cpu=per_step([one.train_cpu_seconds for one in runs], steps * workers),
+        simulated_cpu=1e3 * sum(worked) / (steps * workers),
+        kilobytes=1e-6 * per_step([one.counters.get("bytes_sent", 0.0) for one in runs], steps * workers),
+        simulated_kilobytes=1e-3 * found.bytes_per_step,
+    )
+
+
+def _cluster(run: PlannedRun, resources: Resources) -> Resources:
+    """Nodes that share this machine's cores, with links that are shaped on top of the loopback device's."""
+    node = msgspec.structs.replace(resources.node[0], host=HERE)
+    links = resources.links
+    if run.nodes > 1 and run.network != "loopback":
+        (shaped,) = clusters_of(None, [2], run.network)
+        links = Link(
+            latency_ms=links.latency_ms + shaped.links.latency_ms,
+            gbit_per_second=min(links.gbit_per_second, shaped.links.gbit_per_second),
+        )
+    return msgspec.structs.replace(resources, node=(node,) * run.nodes, links=links, link=())
+
+
+def _is_held_out(run: PlannedRun, patterns: Sequence[dict[str, Any]]) -> bool:
+    """Every other of the study's patterns is."""
+    has = {**run.params, "usecase": run.usecase, "nodes": run.nodes, "network": run.network}
+    for number, pattern in enumerate(patterns):
+        if all(has[name] == value for name, value in pattern.items()):
+            return number % 2 == 1
+    raise RecordError(f"no pattern of the study {STUDY!r} includes {setting_of(run)}")
+
+
+def _step_of(run: PlannedRun) -> str:
+    return spec_of(run) + (ALONE if run.nodes == 1 else "")
+
+
+def _technique(run: PlannedRun) -> str:
+    return str(run.params["policy"]).partition("technique=")[2].rstrip("]")
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _write(cells: Sequence[SimulatedCell], store: SessionStore, resources: Resources) -> None:
+    KEPT.mkdir(exist_ok=True)
+    pd.DataFrame([asdict(cell) for cell in cells]).to_csv(KEPT / "cells.csv", index=False)
+    (KEPT / "resources.toml").write_text(resources.text(), encoding="utf-8")
+    (KEPT / "predictions.svg").write_text(standalone_svg(draw_errors(cells)), encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    PAGE.write_text(f"{before}{BEGIN}\n\n{_section(cells, store)}\n\n{END}{after}", encoding="utf-8")
+    print(PAGE.relative_to(ROOT))
+
+
+def _section(cells: Sequence[SimulatedCell], store: SessionStore) -> str:
+    machine = store.session().machine
+    runs = sum(cell.runs for cell in cells)
+    return "\n\n".join(
+        [
+            f"{runs} runs of {len(cells)} cells, {date.today().isoformat()}, {machine}.",
+            "![simulated against measured time](../results/reference/predictions/predictions.svg)",
+            _table(error_rows(cells)),
+            "Simulated ÷ measured time of a step:",
+            _table(setting_rows(cells)),
+        ]
+    )
+
+
+def _table(lines: Sequence[dict[str, str]]) -> str:
+    return markdown(list(lines[0]), [list(line.values()) for line in lines])
+
+
+def _run_study() -> SessionStore:
+    command = [sys.executable, "-m", "adabench.harness.cli", "run", "--study", STUDY]
+    if subprocess.run(command, check=False).returncode != 0:
+        raise RecordError(f"the study {STUDY!r} did not come to its end: run this again to go on with it")
+    return find_session(SESSIONS)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="judge_simulation.py", description=__doc__)
+    parser.add_argument("--session")
+    parser.add_argument("--write", action="store_true")
+    given = parser.parse_args(arguments)
+    try:
+        store = _run_study() if given.session is None else find_session(SESSIONS, given.session)
+        resources = resources_for(measured(store.runs()), store.folder / "resources.toml")
+        cells = judged(store, resources)
+    except (RecordError, UsageError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    for table in (error_rows(cells), setting_rows(cells)):
+        print(_table(table), end="\n\n")
+    if given.write or given.session is None:
+        _write(cells, store, resources)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
