@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +14,10 @@ from autoada.meeting import Combined, Gradients
 from autoada.rows import Lookup, TableRows, host_ids
 from autoada.transfer import Transfer
 
-_unsafe_view = torch.ops.aten._unsafe_view.default
+# A read of few rows has to be cheap: the kernel without the way to it through Python, and memory of this
+# dtype and on this device whatever the defaults of torch are.
+_unsafe_view: Callable[[Tensor, tuple[int, ...]], Tensor] = torch.ops.aten._unsafe_view.default._op
+_new_rows = torch.empty(0, dtype=torch.float32, device="cpu").new_empty
 Read = tuple[str, Tensor | None]
 """Table and ids of one read; None stands for the whole table."""
 Given = tuple[Tensor, Tensor, int | None]
@@ -188,14 +191,13 @@ class RemoteTable:
             self._reads.append((self.name, ids))
         ids = host_ids(ids)
         shape = (*ids.shape, *self._row_shape)
-        keys, rows = torch.empty_like(ids), torch.empty(shape, dtype=torch.float32, device="cpu")
+        keys, rows = torch.empty_like(ids), _new_rows(shape)
         self._worker.pull_rows(self._table, ids, rows, keys, self._catches_up)
         if not (requires_grad and self.training and torch.is_grad_enabled()):
             return rows
         ignored = None if padding is None else self._first_key + padding % self.shape[0]
         self._track(PulledRows(rows, keys, False, ignored))
-        read: Tensor = _unsafe_view(rows, shape)  # models may change it in place, which a leaf refuses
-        return read
+        return _unsafe_view(rows, shape)  # models may change it in place, which a leaf refuses
 
     def lookup(self, ids: Tensor, requires_grad: bool) -> Rows:
         """The rows of `ids`; IndexError for one that does not exist."""
@@ -400,11 +402,10 @@ class RemoteTable:
 
     def _forget_unreachable(self) -> None:
         """Forget rows to which no backward pass leads any more, as nobody else has them."""
+        awaited: list[Any] = self._awaited
+        # there is a graph with it, or one has led to it
         self._awaited = [
-            rows
-            for rows in self._awaited
-            # there is a graph with it, or one has led to it
-            if cast("Any", rows.values)._use_count() > 1 or rows.values.grad is not None
+            rows for rows in awaited if rows.values._use_count() > 1 or rows.values.grad is not None
         ]
 
     def _whole_table(self, track: bool) -> Tensor:

@@ -149,6 +149,8 @@ def build(case: Case) -> nn.Module:
     """The model as every run begins with it."""
     _seed(7)
     model = case.build()
+    # A module of RecBole switches it on when it is imported; models then mostly write down stacks.
+    torch.autograd.set_detect_anomaly(False)
     model.train()
     return model
 
