@@ -15,7 +15,15 @@ from adabench.backends._faults import fault_of
 from adabench.backends._measure import server_calls
 from adabench.backends._served import served
 from adabench.backends._simulate import simulate
-from adabench.backends.protocol import Cluster, Served, ServerOptions, SimulatedRun, Timed, Unavailable
+from adabench.backends.protocol import (
+    Chosen,
+    Cluster,
+    Served,
+    ServerOptions,
+    SimulatedRun,
+    Timed,
+    Unavailable,
+)
 from adabench.usecases.protocol import Initialized, Placed, Sampled, UseCase
 from autoada.management import check_policy
 
@@ -114,33 +122,32 @@ class ServerSession:
     def announce(self, batch: Any, clock: int) -> None:
         """Signal that `batch` will be used at `clock`, by the use case's hand-written keys.
 
-        Of tables for which the policy has a lookahead of its own, not before so many steps.
+        Of tables for which the policy has a lookahead of its own, not before so many steps; of those whose
+        technique it leaves open, only while their rows are to move.
         """
         for table, ids in self.keys(batch).items():
-            keys = self.model.node.table(table).keys(ids)
-            if table in self.model.lookaheads:
-                self._later.append((table, keys, clock))
-            else:
-                self.server.intent(keys, clock)
+            self._later.append((table, self.model.node.table(table).keys(ids), clock))
         self._announce_due()
 
     def advance(self) -> None:
         """The worker's next clock begins."""
-        self.server.advance_clock()
+        self.model.advance_clock()
         self._announce_due()
 
     def _announce_due(self) -> None:
         now, waiting = self.server.current_clock, []
         for table, keys, clock in self._later:
-            ahead = self.model.lookaheads[table]
-            if clock - now > ahead > 0:
-                waiting.append((table, keys, clock))
-            elif ahead > 0:
+            if clock < now:  # used without having been announced
+                continue
+            if self.model.is_due(table, clock):
                 self.server.intent(keys, clock)
+            else:
+                waiting.append((table, keys, clock))
         self._later = waiting
 
     def from_first_rows(self, batches: Iterable[Any]) -> Iterator[Any]:
         """The batches, the first only once its rows are here: nobody could announce it earlier."""
+        self.model.begin_loop()
         for number, batch in enumerate(batches):
             if number == 0:
                 for table, ids in self.keys(batch).items():
@@ -169,6 +176,9 @@ class ServerSession:
 
     def table_counters(self) -> dict[str, dict[str, float]]:
         return {table.name: table.stats() for table in self.model.node.tables}
+
+    def chosen(self) -> list[Chosen]:
+        return self.model.chosen
 
     def trace(self, rows: Mapping[str, Tensor]) -> None:
         node = self.model.node

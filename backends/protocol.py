@@ -28,6 +28,7 @@ from adaps.simulation import Simulation as Simulation
 from adaps.simulation import Stall as Stall
 from adaps.simulation import Straggler as Straggler
 from autoada.batches import endless as endless  # for the harness, which knows no autoada
+from autoada.choice import Chosen as Chosen
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -320,6 +321,15 @@ class TableCounting(Protocol):
 
     def table_counters(self) -> dict[str, dict[str, float]]:
         """For each table what the node has counted so far, of all its workers."""
+        ...
+
+
+@runtime_checkable
+class Choosing(Protocol):
+    """A session that finds out in its first steps how some tables are best managed."""
+
+    def chosen(self) -> list[Chosen]:
+        """What it has chosen, or not yet, for each of them."""
         ...
 
 

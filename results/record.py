@@ -14,6 +14,7 @@ __all__ = [
     "SCHEMA",
     "STATUSES",
     "Budget",
+    "Choice",
     "Git",
     "Host",
     "Link",
@@ -159,6 +160,36 @@ class Host(msgspec.Struct, kw_only=True, frozen=True):
     address: str
     interface: str | None
     machine: str
+
+
+class Choice(msgspec.Struct, kw_only=True, frozen=True):
+    """What a node chose for a table of which the policy says ``technique = "auto"``.
+
+    Attributes
+    ----------
+    rank : int
+        The node.
+    table : str
+        The parameter's qualified name.
+    technique : {"adaptive", "static"}
+        Rows moved, and were copied, or stayed where they were. ``adaptive`` if it was not decided.
+    steps : int or None
+        Of its first worker until it knew; None if it was not decided.
+    pairs : int
+        Of stretches that were compared.
+    ratio : float or None
+        What a step took while rows moved, divided by what it took while they stayed, by all workers' steps.
+    alone : bool
+        Whether it decided by its first worker's steps, as it did not hear from the others.
+    """
+
+    rank: int
+    table: str
+    technique: Literal["adaptive", "static"]
+    steps: int | None
+    pairs: int
+    ratio: float | None
+    alone: bool
 
 
 class Setting(msgspec.Struct, kw_only=True, frozen=True):
@@ -366,6 +397,9 @@ class Run(PlannedRun, kw_only=True, frozen=True):
         backends that take no policy; their `params` say it in a word, as ``techniques``.
     tables : dict of str to dict of str to float
         `counters` of each of the parameter server's tables, which older records lack.
+    choices : list of Choice
+        For each node and each table of which the policy leaves open whether rows move; older records have
+        none.
     launcher : str
         What started its processes; older records, which have none, are of ``local``.
     hosts : list of Host
@@ -406,6 +440,7 @@ class Run(PlannedRun, kw_only=True, frozen=True):
     budgets: list[Budget] = []
     policy: str | None = None
     tables: dict[str, dict[str, float]] = {}
+    choices: list[Choice] = []
     launcher: str = "local"
     hosts: list[Host] = []
 

@@ -19,6 +19,7 @@ if __name__ != "autoada":
     )
 
 from autoada.access import Access, IntentPredictor, Prediction
+from autoada.choice import Chosen
 from autoada.dataloader import AdaDataLoader
 from autoada.initialization import Selection, select_initialization
 from autoada.management import create_node
@@ -30,6 +31,7 @@ __all__ = [
     "Access",
     "AdaDataLoader",
     "AdaModel",
+    "Chosen",
     "IntentPredictor",
     "NegativeSampler",
     "Prediction",

@@ -32,7 +32,7 @@ class Item:
     announced : Tensor or None
         Keys that were announced for it.
     later : list of str
-        Tables whose rows will be announced when its use is nearer.
+        Tables whose rows will be announced when its use is nearer, or not at all.
     """
 
     batch: Any
@@ -78,6 +78,7 @@ class Ahead:
         self._announced_until = 0
         self._has_joined = False
         self._use: BatchUse | None = None
+        self._was_open = steps.choice is not None
         self.loops.enter(self, self._join)
 
     def take(self) -> Item | None:
@@ -87,12 +88,15 @@ class Ahead:
         if self._queue and self._queue[0].clock != now:  # another loop on the same worker moved the clock
             self._realign(now)
         starting = not self._queue
-        if starting and not self._fetch(now):
-            return None
+        if starting:
+            if self.steps.is_free:
+                self.steps.begin_loop()
+            if not self._fetch(now):
+                return None
         item = self._queue.popleft()
         while len(self._queue) < self._most_ahead and self._fetch(now + 1 + len(self._queue)):
             pass
-        if self.steps.lookaheads:
+        if self.steps.lookaheads or self._is_open():
             for queued in self._queue:
                 self._announce_due(queued)
         if starting:
@@ -111,7 +115,8 @@ class Ahead:
         """The loop is done with `item`, and comes to the loader `following`."""
         calls = self.steps.calls if self.loops.joined else 0
         again = self._source.returned(item.expected, calls)
-        self.loops.used(calls, following)
+        announces = self._lookahead.batches > 0 or bool(self.steps.lookaheads)
+        self.loops.used(calls, following, announces and item.expected is not None)
         if again:
             self._find_again()
 
@@ -194,18 +199,23 @@ class Ahead:
         item.later += sorted(expected.whole)
         self._announce_due(item)
 
-    def _is_due(self, table: str, distance: int) -> bool:
-        own = self.steps.lookaheads.get(table)
-        return self._lookahead.batches > 0 if own is None else own > 0 and distance <= own
+    def _is_open(self) -> bool:
+        """Whether it is, or just now was, not decided of which tables rows are announced."""
+        was, choice = self._was_open, self.steps.choice
+        self._was_open = choice is not None and choice.is_open
+        return was or self._was_open
+
+    def _is_due(self, table: str, clock: int) -> bool:
+        wanted = self._lookahead.batches > 0 or table in self.steps.lookaheads
+        return wanted and self.steps.is_due(table, clock)
 
     def _announce_due(self, item: Item) -> None:
         """Announce the rows of those tables whose lookahead the use of `item` is within."""
         if not item.later or item.expected is None:
             return
-        expected, own = item.expected, self.steps.lookaheads
-        if own:
-            distance = item.clock - int(self._worker.current_clock)
-            due = [table for table in item.later if self._is_due(table, distance)]
+        expected = item.expected
+        if self.steps.lookaheads or self.steps.choice is not None:
+            due = [table for table in item.later if self._is_due(table, item.clock)]
             item.later = [table for table in item.later if table not in due]
         else:
             due, item.later = item.later if self._lookahead.batches > 0 else [], []

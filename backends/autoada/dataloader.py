@@ -14,11 +14,12 @@ from torch.utils.data import DataLoader, DistributedSampler
 from autoada.access.binding import Prepare
 from autoada.ahead import Ahead, Item
 from autoada.intent import HandWrittenKeys, Keys, KeySource, NoIntent, PredictedKeys
-from autoada.lookahead import Lookahead
+from autoada.lookahead import Counting, Lookahead
 from autoada.model import AdaModel, open_models, steps_of
 from autoada.position import Pass, Position
 from autoada.random_state import random_state
 from autoada.shards import check_shardable, sharded, tell_same_data
+from autoada.steps import Steps
 
 _log = logging.getLogger("autoada")
 
@@ -165,7 +166,9 @@ class AdaDataLoader:
                 if not watches:
                     yield items[0].batch
                     continue
-                with self.lookahead.watching(models[0].node, functools.partial(_is_announced, items[0])):
+                steps = steps_of(models[0])
+                announced = functools.partial(_is_announced, items[0], steps)
+                with self.lookahead.watching(models[0].node, announced, _announced_tables(steps)):
                     yield items[0].batch
         finally:
             batches.end()
@@ -245,8 +248,15 @@ class AdaDataLoader:
         return self._sources[model]
 
 
-def _is_announced(item: Item) -> bool:
-    return item.announced is not None
+def _is_announced(item: Item, steps: Steps) -> bool:
+    return item.announced is not None and (steps.choice is None or not steps.choice.is_open)
+
+
+def _announced_tables(steps: Steps) -> list[Counting] | None:
+    """The node's tables whose rows are announced; None if that is all of the node."""
+    if steps.choice is None or not (left := steps.choice.left()):
+        return None
+    return [table for table in steps.member.node.tables if table.name not in left]
 
 
 def _existing(references: Iterable[weakref.ref[AdaModel]]) -> list[AdaModel]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal, Protocol
 
 import adaps
 
@@ -21,6 +21,14 @@ PAUSE = 256
 """Steps between two searches; twice as many after each search that found nothing better."""
 
 _log = logging.getLogger("autoada")
+
+
+class Counting(Protocol):
+    """Something of which it is counted how its rows were read: a node, or one of its tables."""
+
+    def stats(self) -> Mapping[str, float]:
+        """What was counted so far."""
+        ...
 
 
 class Lookahead:
@@ -52,21 +60,30 @@ class Lookahead:
         self._resting = 0
 
     @contextlib.contextmanager
-    def watching(self, node: adaps.Node, announced: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    def watching(
+        self,
+        node: adaps.Node,
+        announced: Callable[[], bool] = lambda: True,
+        counting: Sequence[Counting] | None = None,
+    ) -> Iterator[None]:
         """Surrounds a training step; counts the rows that were not local in it.
 
-        Afterwards `announced` says whether its rows were announced before: others cannot be local.
+        Afterwards `announced` says whether its rows were announced before: others cannot be local. `counting`
+        are the tables whose rows are announced, where that is not all of the node.
         """
         if not self.adapts or node.world_size == 1:  # then every row is local
             yield
             return
-        before = node.stats()
+        counted = [node] if counting is None else counting
+        before = [each.stats() for each in counted]
         yield
-        after = node.stats()
-        remote = after["pulled_remote"] - before["pulled_remote"]
-        here = sum(after[name] - before[name] for name in ("pulled_local", "pulled_replica"))
+        after = [each.stats() for each in counted]
+        found = [
+            sum(now[name] - then[name] for then, now in zip(before, after, strict=True))
+            for name in ("pulled_remote", "pulled_local", "pulled_replica")
+        ]
         if announced():
-            self._learn(remote, remote + here)
+            self._learn(found[0], sum(found))
 
     def _learn(self, remote: float, pulled: float) -> None:
         if self._settling > 0:  # a batch of this step was announced before the width was changed

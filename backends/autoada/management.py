@@ -17,7 +17,7 @@ import adaps.rendezvous
 from adaps.optimizers import Optimizer
 from adaps.policy import Aggregation, Catalogue, Home, Managed, PolicyError, RowSelection, Rule
 from adaps.policy.executed import refuse_unexecuted
-from adaps.policy.fields import toml_numbers
+from adaps.policy.fields import AUTO, toml_numbers
 from autoada.adoption import optimizers_of
 from autoada.layout import DenseLayout, Layout, layout_of
 from autoada.optimizers import Optimizers
@@ -37,6 +37,8 @@ class Training:
         Batches that are announced ahead, by the qualified names of parameters for which the policy says it.
     allreduced : frozenset of str
         Qualified names of dense parameters whose gradients are all-reduced.
+    chosen : frozenset of str
+        Qualified names of tables whose rows are announced only if that takes less time.
     shares : tuple of float
         Each node's part of the samples of a step; empty if they are equal.
     aggregation : adaps.policy.Aggregation
@@ -46,6 +48,7 @@ class Training:
     every: int = 0
     lookaheads: Mapping[str, int] = field(default_factory=dict)
     allreduced: frozenset[str] = frozenset()
+    chosen: frozenset[str] = frozenset()
     shares: tuple[float, ...] = ()
     aggregation: Aggregation = field(default_factory=Aggregation)
 
@@ -65,6 +68,7 @@ class Training:
             **({"aggregation": self.aggregation.text()} if self.is_robust else {}),
             **{f"lookahead of {name}": str(ahead) for name, ahead in self.lookaheads.items()},
             **{f"technique of {name}": "allreduce" for name in sorted(self.allreduced)},
+            **{f"technique of {name}": AUTO for name in sorted(self.chosen)},
             **({"shares of the data": toml_numbers(self.shares)} if self.shares else {}),
         }
 
@@ -159,6 +163,7 @@ def plan_of(
         policy.synchronization.every,
         {name: rule.lookahead for name, rule in first_rules.items() if rule.lookahead is not None},
         frozenset(name for name, rule in first_rules.items() if rule.technique == "allreduce"),
+        frozenset(name for name, rule in first_rules.items() if rule.technique == AUTO),
         policy.data.numbers,
         policy.synchronization.aggregation,
     )
@@ -200,7 +205,8 @@ def _server_policy(
         for part in managed[name].parts:
             rule = policy.rules[part.rule - 1]
             rows = RowSelection(ranges=part.ranges)
-            rules.append(Rule(name, rows, rule.technique, rule.home, exchange=rule.exchange, wire=rule.wire))
+            technique = "adaptive" if rule.technique == AUTO else rule.technique
+            rules.append(Rule(name, rows, technique, rule.home, exchange=rule.exchange, wire=rule.wire))
     for dense in layout.dense:
         rules += _rules_of_blocks(dense, policy, managed, nodes)
     for shared in layout.shared:

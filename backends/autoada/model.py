@@ -17,6 +17,7 @@ from autoada.access.tables import hidden_tables
 from autoada.adoption import optimizers_of, register, release, tell_differences
 from autoada.calls import Calls, DirectCalls, is_method, method, plain_call
 from autoada.checkpoint import WorkerState
+from autoada.choice import Chosen, choice_of
 from autoada.freshness import STALENESS, Freshness, Together
 from autoada.guard import ONE_PROCESS, PARALLEL, refuse_new_parameters
 from autoada.management import open_node, plan_for, plan_of
@@ -149,7 +150,18 @@ class AdaModel(nn.Module):
         # On one node every row is where it is read.
         self.lookaheads = {} if self.node.world_size == 1 else dict(training.lookaheads)
         """Batches that are announced ahead, by the names of parameters for which the policy says it."""
-        self._steps = Steps(model, member, self._parts.tables, reads, self._transfer, self.lookaheads)
+        lengths = {name: table.shape[1:].numel() for name, table in self._parts.tables.items()}
+        self._choice = choice_of(
+            self.node,
+            worker,
+            member.share,
+            member.shares,
+            int(self.worker.current_clock),
+            {name: length for name, length in lengths.items() if name in training.chosen},
+        )
+        self._steps = Steps(
+            model, member, self._parts.tables, reads, self._transfer, self.lookaheads, self._choice
+        )
         self._calls = Calls(self._steps, self._parts)
         self._followed = {"": DirectCalls(self._calls, "", model)}
         self.module = model
@@ -237,6 +249,34 @@ class AdaModel(nn.Module):
             Row ids, int64, on the CPU; duplicates stay.
         """
         return self._steps.keys_of(table, ids)
+
+    @property
+    def chosen(self) -> list[Chosen]:
+        """What became of each table of which the policy says ``technique = "auto"``; none on one node."""
+        return [] if self._choice is None else self._choice.chosen()
+
+    def is_due(self, table: str, clock: int) -> bool:
+        """Whether who signals intent by hand is to announce rows of a table by now, by the policy.
+
+        Such a loop says when it begins, by `begin_loop`, and when a step is over, by `advance_clock`. Where a
+        lookahead or the technique ``auto`` is given for the table, it asks again after each step.
+
+        Parameters
+        ----------
+        table : str
+            The parameter's qualified name.
+        clock : int
+            Of the rows' use.
+        """
+        return self._steps.is_due(table, clock)
+
+    def begin_loop(self) -> None:
+        """Say that a loop begins that signals intent by hand."""
+        self._steps.begin_loop()
+
+    def advance_clock(self) -> None:
+        """Begin the worker's next clock, in a loop that signals intent by hand."""
+        self._steps.advance_clock()
 
     @property
     def tables(self) -> dict[str, RemoteTable]:
@@ -356,6 +396,8 @@ class AdaModel(nn.Module):
         Nobody waits for this worker's steps any more, if the node is closed, too.
         """
         self._steps.closed = True
+        if self._choice is not None:
+            self._choice.close()
         release(self.module)
         self.worker.finalize()
         self._parts.leave()

@@ -21,7 +21,9 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 import adaps
 from autoada.access.binding import Recording
+from autoada.choice import Choice
 from autoada.rows import Expected
+from autoada.stretches import AHEAD
 from autoada.table import Read, RemoteTable
 from autoada.transfer import Transfer
 
@@ -100,6 +102,8 @@ class Steps:
         To the model's device.
     lookaheads : mapping of str to int
         Batches that are announced ahead, of tables that have a lookahead of their own.
+    choice : Choice, optional
+        Of tables whose rows are announced only if that takes less time.
 
     Attributes
     ----------
@@ -126,8 +130,10 @@ class Steps:
         reads: list[Read],
         transfer: Transfer,
         lookaheads: Mapping[str, int] = MappingProxyType({}),
+        choice: Choice | None = None,
     ) -> None:
         self.lookaheads = {name: lookaheads[name] for name in tables if name in lookaheads}
+        self.choice = choice
         self.module = module
         self.member = member
         self.worker = member.worker
@@ -194,6 +200,30 @@ class Steps:
     def keys_of(self, table: str, ids: Tensor) -> Tensor:
         """The server's keys of rows of a table, given by the parameter's qualified name."""
         return self.tables[table].keys(ids)
+
+    def is_due(self, table: str, clock: int) -> bool:
+        """Whether rows of a table that are used at a clock are to be announced by now, if any are."""
+        distance = clock - int(self.worker.current_clock)
+        choice = self.choice
+        if choice is not None and table in choice:
+            if not choice.moves(table, clock):
+                return False
+            if choice.is_open and distance > AHEAD:
+                return False
+        own = self.lookaheads.get(table)
+        return own is None or (own > 0 and distance <= own)
+
+    def begin_loop(self) -> None:
+        """A loop begins: what was before it is no step."""
+        if self.choice is not None:
+            self.choice.begin(int(self.worker.current_clock))
+
+    def advance_clock(self, known: bool = True) -> None:
+        """A step is over; `known` says whether its rows could have been announced."""
+        ended = int(self.worker.current_clock)
+        self.worker.advance_clock()
+        if self.choice is not None:
+            self.choice.ended(ended, known)
 
     def begins_data(self) -> bool:
         """Whether other workers train, too, and this one has not used any batch before; once."""
@@ -307,16 +337,17 @@ class ThreadLoops:
         else:
             self.steps.end_calls()
 
-    def used(self, calls: int, loader: object) -> None:
+    def used(self, calls: int, loader: object, known: bool) -> None:
         """The batch in use, with which the model was called `calls` times, is done; `loader` gives the next.
 
-        What several loaders give before the model is called is used together, at one clock.
+        What several loaders give before the model is called is used together, at one clock. `known` says
+        whether the rows of this batch could be announced.
         """
         self._expect(None)
         if calls > 0 or loader in self.loaders:
             self.loaders.clear()
             if self.joined:
-                self.steps.worker.advance_clock()
+                self.steps.advance_clock(known)
 
     def abandon_use(self) -> None:
         """The loop has ended, maybe in the middle of a batch."""

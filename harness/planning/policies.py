@@ -243,11 +243,14 @@ def local_share(
     Returns
     -------
     float or None
-        From 0 to 1; None if it cannot be said, or not without access counts.
+        From 0 to 1; None if it cannot be said, or not without access counts, or if each training is to find
+        out whether rows move.
     """
     technique = policy.rules[rule - 1].technique
     if nodes == 1 or technique in ("full_replication", "allreduce", "replication", "adaptive"):
         return 1.0
+    if technique == "auto":
+        return None
     if technique == "static":
         return None if _chosen_for_a_node(policy, rule) else 1.0 / nodes
     if parameter.kind == "dense":

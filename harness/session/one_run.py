@@ -133,6 +133,7 @@ def execute_run(attempt: Attempt, context: SessionContext, supervision: Supervis
         environment=context.session.environment_id,
         policy=cell.policy,
         tables=_merged_tables(outcome),
+        choices=[choice for result in outcome.results for choice in result.choices],
         launcher=context.launcher.name,
         hosts=context.launcher.hosts(planned.nodes),
         budgets=[result.budget for result in outcome.results if result.budget is not None],

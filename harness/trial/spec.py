@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from adabench.results.record import Budget, RunSettings
+from adabench.results.record import Budget, Choice, RunSettings
 
 __all__ = [
     "FILES",
@@ -119,6 +119,7 @@ class RankResult(msgspec.Struct, kw_only=True, frozen=True):
     epoch_seconds: list[float]
     data: str
     tables: dict[str, dict[str, float]] = {}
+    choices: list[Choice] = []
     metrics: dict[str, float] = {}
     history: list[dict[str, float]] = []
     best_epoch: int | None = None

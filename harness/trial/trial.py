@@ -10,6 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch import Tensor
 from adabench.backends.policies.protocol import Policy
 from adabench.backends.protocol import (
     Backend,
+    Choosing,
     Cluster,
     OwnLoop,
     Session,
@@ -43,6 +45,7 @@ from adabench.harness.trial.spec import (
 )
 from adabench.harness.trial.tracing import begin_trace
 from adabench.harness.trial.turns import TurnTaker
+from adabench.results.record import Choice
 from adabench.results.store import write_atomically
 from adabench.usecases.protocol import UseCase
 
@@ -121,6 +124,7 @@ class Trial:
             rank=self.rank,
             counters=first.counters,
             tables=first.tables,
+            choices=first.choices,
             cpu_seconds=sum(usage.ru_utime + usage.ru_stime for usage in used),
             peak_rss_mib=used[0].ru_maxrss / (1024**2 if sys.platform == "darwin" else 1024),
             context_switches=sum(usage.ru_nvcsw + usage.ru_nivcsw for usage in used),
@@ -171,6 +175,7 @@ class _Worker:
         self.best_epoch: int | None = None
         self.counters: dict[str, float] = {}
         self.tables: dict[str, dict[str, float]] = {}
+        self.choices: list[Choice] = []
         self.trace: list[dict[str, Any]] = []
         watched = spec.watched and worker == 0
         self.sampler = Sampler(trial.folder, trial.rank) if watched else None
@@ -238,6 +243,8 @@ class _Worker:
                 quality = {name: value for name, value in found.items() if name != "epoch"}
                 self.sampler.take(epoch, self.counters, quality=quality)
         self.turn.close()
+        if isinstance(session, Choosing):
+            self.choices = [Choice(rank=cluster.rank, **asdict(one)) for one in session.chosen()]
         if profile is not None:
             profile.draw_flames()
         self._enter("teardown")

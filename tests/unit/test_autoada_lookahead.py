@@ -50,6 +50,22 @@ def test_a_node_that_is_alone_is_not_asked() -> None:
         pass
 
 
+def test_only_tables_whose_rows_are_announced_count() -> None:
+    node, announced, left = SlowNode(1), SlowNode(1), SlowNode(1, always=ROWS)
+    lookahead = Lookahead("auto")
+    for _ in range(10 * WINDOW):
+        with lookahead.watching(cast("Any", node), counting=[announced]):
+            for table in (announced, left):
+                table.read(lookahead.batches)
+    assert lookahead.batches == FIRST
+    for _ in range(50 * WINDOW):
+        with lookahead.watching(cast("Any", node), counting=[announced, left]):
+            for table in (announced, left):
+                table.read(lookahead.batches)
+    assert lookahead.batches == FIRST  # it has searched, and nothing helps
+    assert lookahead._pause > PAUSE
+
+
 def test_it_widens_until_no_row_is_late() -> None:
     lookahead = Lookahead("auto")
     widths = run(lookahead, SlowNode(steps=7), 200)

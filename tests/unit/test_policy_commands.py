@@ -65,6 +65,26 @@ def test_a_policy_is_built_shown_checked_explained_and_compared(said: Any) -> No
     assert said("policy", "diff", "lapse", "q.toml", *about) == (0, "", "")
 
 
+def test_what_auto_means_is_said(said: Any) -> None:
+    about = (*CTR, "--nodes", "2")
+    means = "each training measures in its first steps whether rows are to move, as by adaptive, or to stay"
+    code, out, err = said("policy", "show", "auto", *about)
+    assert (code, err) == (0, "")
+    (shown,) = [line.split() for line in out.splitlines() if line.startswith("deep.weight")]
+    assert shown[-3:] == ["auto", '"hash"', "?"]
+    assert out.splitlines()[-1] == f"auto, of wide.weight, deep.weight: {means}"
+    out = said("policy", "check", "auto", *about)[1]
+    assert out.splitlines() == [
+        "auto: fits 10 parameters on 2 nodes",
+        f"auto, of wide.weight, deep.weight: {means}",
+    ]
+    out = said("policy", "explain", "auto", "deep.weight", "3", *about)[1]
+    assert out.splitlines()[-1] == f"auto: {means}"
+    out = said("policy", "diff", "auto", "adaptive", *about)[1]
+    assert 'deep.weight, all rows: auto, home "hash" → adaptive, home "hash"' in out
+    assert "mlp" not in out
+
+
 def _catalogue() -> Any:
     from adabench.harness.planning.catalogue import catalogue_of, usecase_from
 
@@ -92,6 +112,10 @@ MINE = 'format = 1\nname = "mine"\n{}\n[[rule]]\nparameters = "*"\n'
         (
             '[[rule]]\nparameters = "tables"\ntechnique = "allreduce"',
             "mine.toml: rule 1: technique 'allreduce' is for dense parameters; wide.weight is a",
+        ),
+        (
+            '[[rule]]\nparameters = "mlp.*"\ntechnique = "auto"',
+            "mine.toml: rule 1: technique 'auto' is for tables of rows; mlp.0.weight is dense, and",
         ),
         (f'[made_for]\nparameters = "sha256:{"0" * 64}"', "mine.toml: it was made for another model"),
         ("[made_for]\nnodes = 3", "mine.toml: it was made for 3 nodes, not 2"),

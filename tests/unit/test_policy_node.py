@@ -155,6 +155,17 @@ def test_rows_are_managed_by_the_first_rule_that_names_them(tmp_path: Path) -> N
             "the policy: rule 1: rows hottest needs access counts",
         ),
         (Policy("p", [Rule("a", home=Home("with", table="a")), Rule("*")]), {}, "follows a, which follows a"),
+        (Policy.uniform("auto"), {}, "rule 1: technique 'auto' is for the code that signals intent, which a"),
+        (
+            Policy("p", [Rule("a", RowSelection(ranges=((0, 1),)), "auto"), Rule("*")]),
+            {},
+            "rules 1 and 2 give rows of a different techniques, and 'auto' is for all rows of a table",
+        ),
+        (
+            Policy("p", [Rule("*", technique="auto", lookahead=0)]),
+            {},
+            "lookahead of a is 0, by which no row is announced, and technique 'auto' has nothing to choose",
+        ),
         (Policy.uniform("allreduce"), {}, "'allreduce' is for dense parameters; a is a table of rows"),
         (Policy.uniform("static"), {"techniques": "static"}, "techniques is 'static' beside a policy"),
     ],

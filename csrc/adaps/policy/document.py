@@ -54,7 +54,8 @@ class Rule:
     rows : RowSelection, optional
         Only these rows.
     technique : str
-        adaptive, relocation, replication, static or full_replication; of dense parameters also allreduce.
+        adaptive, relocation, replication, static or full_replication; of tables also auto, and of dense
+        parameters allreduce.
     home : Home
         Who keeps them at first.
     lookahead : int, optional

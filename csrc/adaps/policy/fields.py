@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 __all__ = [
+    "AUTO",
     "EXCHANGE_AUTO",
     "TECHNIQUES",
     "WIRES",
@@ -28,8 +29,9 @@ __all__ = [
     "toml_string",
 ]
 
-TECHNIQUES = ("adaptive", "relocation", "replication", "static", "full_replication", "allreduce")
-"""How a rule may manage parameters; `allreduce` is for dense ones only."""
+AUTO = "auto"
+TECHNIQUES = ("adaptive", "relocation", "replication", "static", "full_replication", AUTO, "allreduce")
+"""How a rule may manage parameters; `allreduce` is for dense ones only, and `auto` for tables only."""
 WIRES = ("float32", "bfloat16", "float16", "int8")
 """Formats that values and changes may travel in."""
 EXCHANGE_AUTO = "auto"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from adaps.policy.catalogue import Catalogue
 from adaps.policy.document import MEAN, SHARES_BY_SPEED, SHARES_EQUAL, Policy, Rule
+from adaps.policy.fields import AUTO
 
 __all__ = ["left_to_training", "not_executed"]
 
@@ -22,10 +23,14 @@ def left_to_training(policy: Policy, catalogue: Catalogue) -> list[str]:
     """
     numbers = sorted({part.rule for managed in policy.managed(catalogue) for part in managed.parts})
     found = [
-        f"rule {number}: lookahead is for the code that signals intent, which a node does not; give the "
+        f"rule {number}: {what} is for the code that signals intent, which a node does not; give the "
         "policy to autoada"
         for number in numbers
-        if policy.rules[number - 1].lookahead is not None
+        for what, there in (
+            ("lookahead", policy.rules[number - 1].lookahead is not None),
+            ("technique 'auto'", policy.rules[number - 1].technique == AUTO),
+        )
+        if there
     ]
     if policy.synchronization.every:
         found.append(
@@ -72,6 +77,12 @@ def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
             if len({getattr(rule, field) for rule in rules}) > 1:
                 which = " and ".join(str(part.rule) for part in managed.parts)
                 found.append(f"rules {which} give rows of {name} different {field}s, and {why}")
+        if len({rule.technique for rule in rules}) > 1 and any(rule.technique == AUTO for rule in rules):
+            which = " and ".join(str(part.rule) for part in managed.parts)
+            found.append(
+                f"rules {which} give rows of {name} different techniques, and 'auto' is for all rows of a "
+                "table"
+            )
     found += _homes_not_executed(policy, catalogue)
     for number in sorted(numbers):
         rule = policy.rules[number - 1]
@@ -82,6 +93,11 @@ def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
                 for field in ("home", "wire", "lookahead", "exchange")
                 if getattr(rule, field) != getattr(_PLAIN, field)
             ]
+        if rule.technique == AUTO and rule.lookahead == 0:
+            found.append(
+                f"rule {number}: lookahead of {numbers[number]} is 0, by which no row is announced, and "
+                "technique 'auto' has nothing to choose; give it 'static'"
+            )
         if rule.exchange != "auto" and rule.technique in ("static", "relocation"):
             found.append(
                 f"rule {number}: exchange of {numbers[number]} has no effect beside technique "

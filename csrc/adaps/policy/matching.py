@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from adaps import _checks
 from adaps.policy.catalogue import Catalogue, Parameter
-from adaps.policy.fields import AccessesMissing, PolicyError, RowSelection
+from adaps.policy.fields import AUTO, AccessesMissing, PolicyError, RowSelection
 
 if TYPE_CHECKING:
     from adaps.policy.document import Rule
@@ -116,6 +116,11 @@ def check_fit(rules: Sequence[Rule], catalogue: Catalogue, nodes: int, folder: P
                 raise PolicyError(
                     f"rule {part.rule}: technique 'allreduce' is for dense parameters; {parameter.name} is a "
                     "table of rows"
+                )
+            if rule.technique == AUTO and parameter.kind == "dense":
+                raise PolicyError(
+                    f"rule {part.rule}: technique 'auto' is for tables of rows; {parameter.name} is dense, "
+                    "and every step reads all of it: give it 'adaptive'"
                 )
             if rule.home.table is not None:
                 homes[parameter.name] = (part.rule, rule.home.table)
