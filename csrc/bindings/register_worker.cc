@@ -231,7 +231,8 @@ constexpr char kIntent[] = R"(Announce that this worker will access the keys in 
 Never blocks for a message: the node's own threads bring the rows, and with ``timing`` not before `start` is
 near. An intent counts while `current_clock` is below `end`. One whose `end` has been reached already has no
 effect: ``stats()["intents_late"]`` counts its keys, and a warning says so once. It changes where rows are and
-never what a call reads or writes.
+never what a call reads or writes. A key that no node announces stays with its owner, which is what a policy's
+technique ``auto`` compares with.
 
 Parameters
 ----------
