@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -26,6 +27,8 @@ __all__ = ["draw_bars", "draw_figures"]
 
 _DOT_STEP, _DOT_SPREAD = 0.08, 0.5
 _BARS_IN_A_ROW = 6
+_CAPTION = 24
+"""Characters below a bar that do not run into the next bar's."""
 
 
 def draw_figures(store: SessionStore) -> list[Path]:
@@ -148,7 +151,7 @@ def _bar(axes: Axes, index: int, values: Sequence[float], colour: tuple[float, f
 
 def _caption(label: str, done: Sequence[Run], runs: Sequence[Run]) -> str:
     backend, _, extra = label.partition(" (")
-    lines = [backend, *([extra.rstrip(")").replace(", ", "\n")] if extra else [])]
+    lines = [backend, *(line for one in extra.rstrip(")").split(", ") if one for line in _broken(one))]
     metrics = done[0].metrics
     if metrics:
         metric = next(iter(metrics))
@@ -156,6 +159,16 @@ def _caption(label: str, done: Sequence[Run], runs: Sequence[Run]) -> str:
     others = [run.status for run in runs if run.cell == done[0].cell and run.status != "ok"]
     lines += [f"{others.count(status)} {status.replace('_', ' ')}" for status in dict.fromkeys(others)]
     return "\n".join(lines)
+
+
+def _broken(text: str) -> list[str]:
+    """Lines that fit below a bar, broken at brackets, commas and equals signs where the text is too long."""
+    lines = [""]
+    for part in re.split(r"(?<=[=,])|(?=\[)", text):
+        if lines[-1] and len(lines[-1]) + len(part) > _CAPTION:
+            lines.append("")
+        lines[-1] += part
+    return lines
 
 
 def _title(usecase: str, runs: Sequence[Run]) -> str:

@@ -200,6 +200,20 @@ def test_a_label_names_every_parameter_in_which_cells_of_a_use_case_differ() -> 
     ]
 
 
+def test_names_of_policies_do_not_run_into_each_other_below_bars() -> None:
+    techniques = ("full_replication", "relocation")
+    runs = [
+        msgspec.structs.replace(run, params={"policy": f"uniform[technique={technique}]"}, cell=technique)
+        for technique in techniques
+        for run in [a_run("manual", block, 1.0) for block in range(2)]
+    ]
+    captions = [tick.get_text() for tick in draw_bars(runs).axes[0].get_xticklabels()]
+    assert max(len(line) for caption in captions for line in caption.splitlines()) <= 24
+    assert [caption.replace("\n", "") for caption in captions] == [
+        f"manualpolicy=uniform[technique={technique}]auc 0.740" for technique in techniques
+    ]
+
+
 def test_only_the_last_attempt_of_measured_runs_counts(runs: list[Run]) -> None:
     again = msgspec.structs.replace(runs[1], attempt=2, run_id="again")
     assert [run.run_id for run in measured([*runs, again])] == [
