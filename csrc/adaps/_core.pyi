@@ -215,6 +215,7 @@ class Node:
         nonfinite: NonFinite = ...,
         stall_timeout: float = ...,
         max_queued_bytes: int = ...,
+        max_unsent_bytes: int = ...,
     ) -> None: ...
     @property
     def num_keys(self) -> int: ...

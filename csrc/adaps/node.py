@@ -87,6 +87,11 @@ class Node:
         How much of each worker's calls may be on the way to other nodes, or back, in bytes. Beyond it a call
         that needs another node waits until less is, also an asynchronous one, and
         ``stats()["queue_full_micros"]`` counts the time; one call may be longer than that alone.
+    max_unsent_bytes : int
+        How much may wait on this node for each other one that takes it more slowly than this one has it, in
+        bytes: rows that go to it and changes of replicas. Beyond it they stay where they are, where newer
+        values take the place of older ones, until less waits; nobody is blocked but those who wait for them,
+        and ``stats()["unsent_full_micros"]`` counts the time.
     frame_mac : bool, optional
         Let every frame carry a MAC (HMAC-SHA256 with keys of this connection), so that nobody on the way can
         change, repeat, reorder or leave out what the nodes tell each other: it is a `PeerLost` that says so.
@@ -129,6 +134,7 @@ class Node:
         network: str | None = None,
         listen: str | None = None,
         max_queued_bytes: int = 256 << 20,
+        max_unsent_bytes: int = 64 << 20,
         frame_mac: bool | None = None,
         agreement: Mapping[str, str] | None = None,
     ) -> None:
@@ -153,6 +159,7 @@ class Node:
             network=os.environ.get("ADAPS_NETWORK", "loopback") if network is None else network,
             listen=listening_address(listen),
             max_queued_bytes=_checks.count("max_queued_bytes", max_queued_bytes, most=2**62),
+            max_unsent_bytes=_checks.count("max_unsent_bytes", max_unsent_bytes, most=2**62),
             frame_mac=wants_frame_mac(frame_mac),
         )
         if policy is not None:
@@ -436,6 +443,7 @@ class NodeOptions:
     network: str = "loopback"
     listen: tuple[str, int] | None = None
     max_queued_bytes: int = 256 << 20
+    max_unsent_bytes: int = 64 << 20
     frame_mac: bool = False
 
 
@@ -459,6 +467,7 @@ def open_node(
         nonfinite=options.nonfinite,
         stall_timeout=options.stall_timeout,
         max_queued_bytes=options.max_queued_bytes,
+        max_unsent_bytes=options.max_unsent_bytes,
     )
     _live.add(node)
     _end_with_child()

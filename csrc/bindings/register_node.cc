@@ -20,7 +20,7 @@ constexpr double kLongestStall = 1e9;  // seconds; more than anybody waits
 std::shared_ptr<NodeHandle> make_node(std::vector<TableSpec> tables, int rank, int world_size, int workers,
                                       int channels, Technique technique, bool timing,
                                       double max_rounds_per_second, NonFinite nonfinite, double stall_timeout,
-                                      std::size_t max_queued_bytes) {
+                                      std::size_t max_queued_bytes, std::size_t max_unsent_bytes) {
   if (rank < 0 || world_size < 1 || world_size > static_cast<int>(kMaxNodes) || rank >= world_size) {
     throw py::value_error("rank " + std::to_string(rank) + " of " + std::to_string(world_size) +
                           " nodes: a cluster has 1 to " + std::to_string(kMaxNodes) +
@@ -36,6 +36,7 @@ std::shared_ptr<NodeHandle> make_node(std::vector<TableSpec> tables, int rank, i
   settings.max_rounds_per_second = max_rounds_per_second;
   settings.nonfinite = nonfinite;
   settings.max_queued_bytes = max_queued_bytes;
+  settings.max_unsent_bytes = max_unsent_bytes;
   settings.stall_timeout = static_cast<Micros>(std::min(stall_timeout, kLongestStall) * 1e6);
   return std::make_shared<NodeHandle>(std::move(tables), settings);
 }
@@ -94,7 +95,8 @@ void register_node(py::module_& module) {
            py::arg("workers"), py::arg("channels"), py::arg("technique"), py::arg("timing"),
            py::arg("max_rounds_per_second"), py::arg("nonfinite") = NonFinite::kRaise,
            py::arg("stall_timeout") = kLongestStall,
-           py::arg("max_queued_bytes") = Settings{}.max_queued_bytes)
+           py::arg("max_queued_bytes") = Settings{}.max_queued_bytes,
+           py::arg("max_unsent_bytes") = Settings{}.max_unsent_bytes)
       .def("listen", &NodeHandle::listen, py::arg("host"), py::arg("port"),
            "Listens for the other nodes and returns the address that they need.")
       .def("connect", &connect, py::arg("addresses"), py::kw_only(), py::arg("secret"), py::arg("network"),

@@ -230,11 +230,15 @@ std::optional<Ticket> WorkerHandle::access(const Array& keys, const Array& value
   return ticket;
 }
 
-// A caller that never waits must not keep all its arrays: looks at the two oldest, so that the number falls
-// if they complete.
+// A caller that never waits must not keep all its arrays. Looks at a few in turn, more than a call adds: so
+// most that are kept are of calls that are not complete, also if an older one takes much longer than others.
 void WorkerHandle::release_finished() {
-  for (int i = 0; i < 2 && !held_.empty() && worker_.is_done(held_.begin()->first); ++i) {
-    held_.erase(held_.begin());
+  constexpr int kLooks = 4;
+  for (int i = 0; i < kLooks && !held_.empty(); ++i) {
+    auto held = held_.lower_bound(next_look_);
+    if (held == held_.end()) held = held_.begin();
+    next_look_ = held->first + 1;
+    if (worker_.is_done(held->first)) held_.erase(held);
   }
 }
 

@@ -72,6 +72,7 @@ class WorkerHandle {
   Worker& worker_;
   const int index_;
   HeldArrays& held_;
+  Ticket next_look_ = 0;  // of release_finished
   std::atomic<bool> busy_{false};
 };
 

@@ -25,7 +25,8 @@ constexpr std::size_t kRefreshBytes = sizeof(RefreshMessage) + kLength * sizeof(
 // Node 0 owns the keys, all others have replicas of them.
 class Nodes {
  public:
-  explicit Nodes(NodeId nodes) : links_(static_cast<std::size_t>(nodes) * nodes) {
+  explicit Nodes(NodeId nodes, std::size_t max_unsent_bytes = Settings{}.max_unsent_bytes)
+      : links_(static_cast<std::size_t>(nodes) * nodes) {
     TableSpec table;
     table.name = std::string("t");
     table.rows = 64 * kKeys;
@@ -34,6 +35,7 @@ class Nodes {
     settings.nodes = nodes;
     settings.technique = Technique::kReplication;
     settings.slice = kKeys / 3;
+    settings.max_unsent_bytes = max_unsent_bytes;
     for (NodeId rank = 0; rank < nodes; ++rank) {
       settings.rank = rank;
       nodes_.push_back(std::make_unique<NodeState>(std::vector<TableSpec>{table}, settings));
@@ -51,9 +53,17 @@ class Nodes {
   Worker& worker(NodeId rank) { return *workers_[rank]; }
   std::uint64_t refreshes() { return channel(0).outbox().bytes_of(MessageType::kRefresh) / kRefreshBytes; }
 
-  void write() {
-    workers_[0]->push(keys, std::vector<float>(kKeys * kLength, 1.0F).data(), kKeys * kLength, false);
+  // Bytes that wait on a link.
+  std::size_t waiting(NodeId from, NodeId to) {
+    std::size_t bytes = 0;
+    for (const Frame& frame : link(from, to)) bytes += frame.size();
+    return bytes;
   }
+
+  void write(NodeId rank = 0) {
+    workers_[rank]->push(keys, std::vector<float>(kKeys * kLength, 1.0F).data(), kKeys * kLength, false);
+  }
+  NodeId home(Key key) { return nodes_[0]->directory.home(key); }
   std::vector<float> read(NodeId rank) {
     std::vector<float> values(kKeys * kLength);
     CHECK_EQ(workers_[rank]->pull(keys, values.data(), values.size(), true), kDone);
@@ -161,4 +171,56 @@ TEST(wait_syncs_of_others_do_not_fill_a_link_that_stands_still) {
   nodes.run({});
   nodes.worker(2).waitall();
   CHECK(nodes.read(1) == all(kRounds));
+}
+
+TEST(what_waits_for_a_node_has_a_limit_and_all_of_it_goes_in_the_end) {
+  constexpr std::size_t kLimit = 5 * kRefreshBytes;
+  Nodes nodes(3, kLimit);
+  for (int i = 0; i < 3; ++i) {
+    nodes.write();   // refreshes of 50 keys for each of the others
+    nodes.write(1);  // and changes of as many
+    nodes.run({{0, 1}, {0, 2}, {1, 0}});
+    // A limit is passed with the message that comes to it.
+    for (const NodeId to : {1, 2}) CHECK(nodes.waiting(0, to) < kLimit + kRefreshBytes);
+    CHECK(nodes.waiting(1, 0) < kLimit + sizeof(DeltaMessage) + kLength * sizeof(float));
+    CHECK(nodes.waiting(1, 0) > 0);
+  }
+  CHECK(nodes.read(1) == all(3));  // its own
+  const Ticket sync = nodes.worker(1).wait_sync(true);
+  nodes.run({});
+  CHECK(nodes.worker(1).is_done(sync));
+  for (const NodeId rank : {0, 1, 2}) CHECK(nodes.read(rank) == all(6));
+}
+
+TEST(two_nodes_whose_links_to_each_other_are_full_both_go_on) {
+  Nodes nodes(2, 1);
+  for (int i = 0; i < 3; ++i) {
+    nodes.write(0);
+    nodes.write(1);
+    nodes.run({{0, 1}, {1, 0}});
+  }
+  const Ticket syncs[] = {nodes.worker(0).wait_sync(true), nodes.worker(1).wait_sync(true)};
+  nodes.run({{0, 1}, {1, 0}});
+  for (const NodeId rank : {0, 1}) CHECK(!nodes.worker(rank).is_done(syncs[rank]));
+  nodes.run({});
+  for (const NodeId rank : {0, 1}) CHECK(nodes.worker(rank).is_done(syncs[rank]));
+  for (const NodeId rank : {0, 1}) CHECK(nodes.read(rank) == all(6));
+}
+
+TEST(a_node_that_asks_for_more_rows_than_it_reads_gets_them_as_it_does) {
+  constexpr std::size_t kLimit = 5 * kRefreshBytes;
+  Nodes nodes(2, kLimit);
+  std::vector<Key> more;
+  for (Key key = 0; more.size() < kKeys; ++key) {
+    if (nodes.home(key) == 0 && key > nodes.keys.back()) more.push_back(key);
+  }
+  const std::vector<float> ones(kKeys * kLength, 1.0F);
+  nodes.worker(0).push(more, ones.data(), ones.size(), false);
+  nodes.worker(1).intent(more, 0, kForever);
+  nodes.run({{0, 1}});
+  CHECK(nodes.waiting(0, 1) < kLimit + sizeof(SetupMessage) + kLength * sizeof(float));
+  nodes.run({});
+  std::vector<float> values(kKeys * kLength);
+  CHECK_EQ(nodes.worker(1).pull(more, values.data(), values.size(), true), kDone);
+  CHECK(values == ones);
 }

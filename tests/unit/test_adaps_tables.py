@@ -77,6 +77,7 @@ loose: Any = adaps  # for arguments of wrong types, given on purpose
             "channels is 2147483648; it must be at most",
         ),
         (lambda: loose.Node([TABLE], max_queued_bytes=0), ValueError, "max_queued_bytes is 0"),
+        (lambda: loose.Node([TABLE], max_unsent_bytes=0), ValueError, "max_unsent_bytes is 0"),
         (
             lambda: loose.Node([TABLE], frame_mac="no"),
             TypeError,

@@ -67,6 +67,9 @@ struct Settings {
   std::size_t max_gradient_bytes = std::size_t{1} << 20;
   // Bytes of a worker's calls that may be on the way to other nodes, or back, before a call waits.
   std::size_t max_queued_bytes = std::size_t{256} << 20;
+  // Bytes of rows and changes that nobody's call asks for which may wait for one other node, because it takes
+  // them more slowly than this one has them, before further ones are kept back.
+  std::size_t max_unsent_bytes = std::size_t{64} << 20;
 
   // Microseconds between two rounds at the least.
   Micros round_distance() const {

@@ -58,6 +58,7 @@ std::map<std::string, double> stats_of(const NodeState& state) {
     sums.add("deltas_sent", c.deltas_sent);
     sums.add("refreshes_sent", c.refreshes_sent);
     sums.add("refreshes_held_back", c.refreshes_held_back);
+    sums.add("unsent_full_micros", c.unsent_full_micros);
     sums.add("requests_forwarded", c.requests_forwarded);
     sums.add("lead_micros", c.lead_micros);
     sums.add("lead_keys", c.lead_keys);

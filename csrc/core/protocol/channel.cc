@@ -67,13 +67,15 @@ Micros Channel::on_tick() {
   const Micros now = context_.now;
   const IntentQueues& intents = partition().intents;
   WorkSlice& slice = context_.slice;
-  refreshes_.look_at_links();
+  context_.backlog.look(now);
   take_submissions();
   work_off_batch();
   // Each kind of work has a slice of its own, or a flood of one would keep the others from theirs.
   const bool frozen = context_.node.frozen.load();
   slice.begin();
   if (!frozen) ownership_.take_up_postponed();
+  slice.begin();
+  if (!frozen) ownership_.take_up_kept_back();
   const bool permanent = interest_.has_permanent();
   if (!frozen && permanent) interest_.start_permanent();
   slice.begin();
@@ -81,6 +83,9 @@ Micros Channel::on_tick() {
   if (!frozen && (intents.acting() || now >= intents.due())) interest_.act_on_intents(last_round_);
   slice.begin();
   refreshes_.send_held_back();
+  syncs_.send_echoes();
+  slice.begin();
+  flusher_.send_kept_back();
   slice.begin();
   if (flusher_.due()) flush(false);
   if (flusher_.under_way()) {
@@ -91,9 +96,10 @@ Micros Channel::on_tick() {
   if (context_.node.epochs.anyone_waits() && flusher_.has_dirty()) flush(true);
   if (now >= membership_.stall_due()) membership_.give_up_on_stalled();
   const bool more_calls = !batch_.done() || more_submitted_ || requests_.has_next_parts();
-  const bool held_back = refreshes_.may_go_on();
-  if (membership_.has_lost_peer() || flusher_.under_way() || more_calls || held_back) return now;
-  if (!frozen && (intents.acting() || permanent || ownership_.has_postponed())) return now;
+  const bool room = context_.backlog.may_go_on() || refreshes_.may_go_on() || flusher_.may_go_on();
+  if (membership_.has_lost_peer() || flusher_.under_way() || more_calls || room) return now;
+  if (!frozen && (intents.acting() || permanent || ownership_.has_postponed() || ownership_.may_go_on()))
+    return now;
   Micros next = std::min(membership_.stall_due(), flusher_.next());
   if (partition().round_requested()) next = std::min(next, last_round_ + round_distance_);
   if (!frozen) next = std::min(next, intents.due());

@@ -55,7 +55,11 @@ class Channel : public TransportEvents {
   Micros on_tick();
   Outbox& outbox() { return context_.outbox; }
   const Outbox& outbox() const { return context_.outbox; }
-  void set_backlog(std::function<std::size_t(NodeId)> backlog) { refreshes_.set_backlog(std::move(backlog)); }
+  // Tells how many of the frames to a peer that were drained the network has not taken yet. Without it, it
+  // takes all at once.
+  void set_backlog(std::function<std::size_t(NodeId)> frames) {
+    context_.backlog.set_frames(std::move(frames));
+  }
 
   Partition& partition() { return context_.partition; }
   Membership& membership() { return membership_; }

@@ -17,6 +17,7 @@ ChannelContext::ChannelContext(NodeContext& node_in, int index_in)
       rank(node.settings.rank),
       partition(*node.partitions[static_cast<std::size_t>(index)]),
       outbox(node.settings.nodes, &node.tables),
+      backlog(node.settings, outbox, counters),
       slice(node.settings.slice) {}
 
 void ChannelContext::check_key(Key key) const {

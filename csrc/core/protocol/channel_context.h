@@ -9,6 +9,7 @@
 
 #include "common/stats.h"
 #include "common/types.h"
+#include "protocol/backlog.h"
 #include "protocol/context.h"
 #include "protocol/dirty.h"
 #include "protocol/message.h"
@@ -76,12 +77,9 @@ struct ChannelContext {
 
   // Appends a message that says itself whether the key's value goes with it.
   template <typename Message>
-  void append_with_value(LockedKey& key, NodeId to, const Message& message) {
-    if (message.payload == Payload::kValue) {
-      outbox.append(to, message, {std::span<const float>(key.value(), key.width())});
-    } else {
-      outbox.append(to, message);
-    }
+  std::size_t append_with_value(LockedKey& key, NodeId to, const Message& message) {
+    if (message.payload != Payload::kValue) return outbox.append(to, message);
+    return outbox.append(to, message, {std::span<const float>(key.value(), key.width())});
   }
   // Passes on a request or an intent that came to a node which does not own the key.
   template <typename Message>
@@ -98,6 +96,7 @@ struct ChannelContext {
   Micros now = 0;
   Outbox outbox;
   ChannelCounters counters;
+  Backlog backlog;
   WorkSlice slice;
   const Table* table_hint = nullptr;
   std::vector<float> encoded;  // what a lossy wire has of one row or change, until it is in the outbox

@@ -19,6 +19,8 @@ void validate(const Settings& settings) {
   within(settings.channels, kMaxChannels, "channels");
   if (settings.max_queued_bytes == 0)
     throw std::invalid_argument("max_queued_bytes is 0; it must be above 0");
+  if (settings.max_unsent_bytes == 0)
+    throw std::invalid_argument("max_unsent_bytes is 0; it must be above 0");
   if (settings.rank >= settings.nodes) {
     throw std::invalid_argument("rank " + std::to_string(settings.rank) + " in a cluster of " +
                                 std::to_string(settings.nodes) + " nodes; ranks begin at 0");

@@ -79,8 +79,38 @@ void Flusher::finish() {
 void Flusher::flush_key(Key number) {
   LockedKey key = channel_.lock(number);
   if (!key.has_slot()) return;
-  key.header().flags &= static_cast<std::uint8_t>(~kOnDirtyList);
-  replicas_.flush(key, channel_.node.exact.load());
+  SlotHeader& header = key.header();
+  header.flags &= static_cast<std::uint8_t>(~kOnDirtyList);
+  const bool exact = channel_.node.exact.load();
+  if (!replicas_.has_to_wait(key, exact)) {
+    const std::size_t bytes = replicas_.flush(key, exact);
+    if (bytes > 0) channel_.backlog.add(header.location, bytes);
+  } else if ((header.flags & kKeptBack) == 0) {
+    header.flags |= kKeptBack;
+    rules().keep_change(kept_back_[header.location], number);
+    channel_.backlog.note_waiting(header.location);
+  }
+}
+
+void Flusher::send_kept_back() {
+  more_kept_back_ = false;
+  for (auto& [owner, keys] : kept_back_) {
+    for (std::size_t i = keys.size(); i > 0 && !channel_.backlog.is_full(owner); --i) {
+      if (channel_.slice.is_used_up()) {
+        more_kept_back_ = true;
+        return;
+      }
+      const Key number = keys.front();
+      keys.pop_front();
+      channel_.spend(number);
+      {
+        LockedKey key = channel_.lock(number);
+        if (!key.has_slot()) continue;
+        key.header().flags &= static_cast<std::uint8_t>(~kKeptBack);
+      }
+      flush_key(number);
+    }
+  }
 }
 
 // Keys of which clocks decide do not join a flush that is under way: it may have sent them already.
@@ -92,11 +122,6 @@ void Flusher::let_wait() {
     deferred_[group].push_back(key);
     return any_deferred_ = true;
   });
-}
-
-void Flusher::defer(std::span<const Key> keys) {
-  const Table* hint = nullptr;
-  for (const Key key : keys) deferred_[group_of(key, hint)].push_back(key);
 }
 
 std::size_t Flusher::group_of(Key key, const Table*& hint) const {

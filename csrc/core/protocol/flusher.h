@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -31,8 +33,10 @@ class Flusher {
   bool due() const { return channel_.now >= std::max(wanted_, allowed_); }
   // When the next flush is due; kNever if nothing waits for one.
   Micros next() const { return wanted_ == kNever ? kNever : std::max(wanted_, allowed_); }
-  // The keys wait until they are due, or for a flush of everything.
-  void defer(std::span<const Key> keys);
+  // Sends changes that were kept back because too much waited for their owners, as far as the slice goes.
+  void send_kept_back();
+  // Whether the slice did not get through.
+  bool may_go_on() const { return more_kept_back_; }
 
   // Keys that were ever to be flushed, and that were.
   std::uint64_t end() const { return end_; }
@@ -54,6 +58,8 @@ class Flusher {
   bool any_deferred_ = false;
   std::vector<bool> due_;  // by group
   std::vector<Key> newly_dirty_;
+  std::map<NodeId, std::deque<Key>> kept_back_;  // by owner
+  bool more_kept_back_ = false;
   // of the flush that is under way
   std::vector<Key> keys_;
   std::size_t next_ = 0;

@@ -24,22 +24,24 @@ class Outbox {
   explicit Outbox(NodeId nodes, const Tables* tables = nullptr)
       : buffers_(nodes),
         drained_(nodes),
+        unasked_(nodes),
         tables_(tables),
         no_table_(tables == nullptr ? 0 : tables->size()),
         sent_((no_table_ + 1) * kMessageTypes) {}
 
-  // Appends one message: its header (a multiple of 4 bytes) and what follows it.
+  // Appends one message: its header (a multiple of 4 bytes) and what follows it. Gives its bytes.
   template <typename Header>
-  void append(NodeId to, const Header& header, std::initializer_list<std::span<const float>> payload = {}) {
+  std::size_t append(NodeId to, const Header& header,
+                     std::initializer_list<std::span<const float>> payload = {}) {
     std::size_t table = no_table_;
     if constexpr (requires { header.key; }) table = table_of(header.key);
-    put(table, to, header, payload);
+    return put(table, to, header, payload);
   }
   // An answer does not name its key: its sender does.
   template <typename Header>
-  void append_of(Key key, NodeId to, const Header& header,
-                 std::initializer_list<std::span<const float>> payload) {
-    put(table_of(key), to, header, payload);
+  std::size_t append_of(Key key, NodeId to, const Header& header,
+                        std::initializer_list<std::span<const float>> payload) {
+    return put(table_of(key), to, header, payload);
   }
 
   // Messages of one kind about keys of one table so far; from any thread.
@@ -64,6 +66,30 @@ class Outbox {
   }
   // and the last one that was drained.
   std::uint32_t last_drained(NodeId to) const { return drained_[to]; }
+
+  // From now on it counts, of messages that it is told of, those that the network has not taken: who tells it
+  // of messages tells it of what the network took, too.
+  void count_unasked() { counts_unasked_ = true; }
+  // The message that was appended last has so many bytes and was not asked for by anybody's call.
+  void add_unasked(NodeId to, std::size_t bytes) {
+    if (!counts_unasked_) return;
+    Unasked& unasked = unasked_[to];
+    unasked.appended += bytes;
+    unasked.ends.back() = unasked.appended;
+  }
+  // Of the frames that were drained, the network has not taken the last so many.
+  void note_untaken(NodeId to, std::size_t frames) {
+    Unasked& unasked = unasked_[to];
+    const std::size_t left = frames + buffers_[to].size();
+    while (unasked.ends.size() - unasked.first > left) unasked.taken = unasked.ends[unasked.first++];
+    if (2 * unasked.first < unasked.ends.size()) return;
+    unasked.ends.erase(unasked.ends.begin(),
+                       unasked.ends.begin() + static_cast<std::ptrdiff_t>(unasked.first));
+    unasked.first = 0;
+  }
+  // Bytes of such messages: of all, and of those that the network has taken.
+  std::uint64_t unasked_appended(NodeId to) const { return unasked_[to].appended; }
+  std::uint64_t unasked_taken(NodeId to) const { return unasked_[to].taken; }
 
   // Hands every frame to `sink(to, frame)` and is empty then.
   template <typename Sink>
@@ -94,20 +120,26 @@ class Outbox {
   struct SentCounters {
     Counter messages, bytes;
   };
+  struct Unasked {
+    std::uint64_t appended = 0;
+    std::uint64_t taken = 0;
+    std::vector<std::uint64_t> ends;  // how much was appended up to the end of each frame, from `first` on of
+    std::size_t first = 0;            // those that the network has not taken
+  };
 
   std::size_t table_of(Key key) {
     return tables_ == nullptr ? no_table_ : tables_->number_of(tables_->find(key, hint_));
   }
 
   template <typename Header>
-  void put(std::size_t table, NodeId to, const Header& header,
-           std::initializer_list<std::span<const float>> payload) {
+  std::size_t put(std::size_t table, NodeId to, const Header& header,
+                  std::initializer_list<std::span<const float>> payload) {
     static_assert(sizeof(Header) % 4 == 0);
     std::size_t size = sizeof(Header);
     for (const std::span<const float> part : payload) size += part.size_bytes();
     std::vector<Frame>& frames = buffers_[to];
     if (frames.empty() || frames.back().size() > kCut || frames.back().size() + size > kMaxFrameBytes)
-      frames.emplace_back();
+      begin_frame(to);
     Frame& frame = frames.back();
     const std::size_t before = frame.size();
     frame.resize(before + size);
@@ -121,10 +153,18 @@ class Outbox {
     SentCounters& sent = sent_[table * kMessageTypes + static_cast<std::size_t>(header.type)];
     sent.messages.add();
     sent.bytes.add(size);
+    return size;
+  }
+
+  void begin_frame(NodeId to) {
+    buffers_[to].emplace_back();
+    if (counts_unasked_) unasked_[to].ends.push_back(unasked_[to].appended);
   }
 
   std::vector<std::vector<Frame>> buffers_;
   std::vector<std::uint32_t> drained_;
+  std::vector<Unasked> unasked_;
+  bool counts_unasked_ = false;
   const Tables* const tables_;
   const Table* hint_ = nullptr;
   const std::size_t no_table_;      // in the place of a table's number: a message about no key

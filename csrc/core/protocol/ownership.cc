@@ -26,7 +26,7 @@ void Ownership::grant(LockedKey& key, NodeId to) {
   switch (rules().decide(channel_.node.technique_of(key.key()), channel_.intents(key) > 0,
                          key.header().has_holders())) {
     case Decision::kRelocate:
-      transfer(key, to);
+      channel_.backlog.add(to, transfer(key, to));
       return;
     case Decision::kReplicate:
       replicas_.set_up(key, to);
@@ -45,8 +45,8 @@ void Ownership::reconsider(LockedKey& key) {
   if (only != nullptr) transfer(key, only->node);
 }
 
-// OWNER -> NONE. A holder that is up to date needs no value.
-void Ownership::transfer(LockedKey& key, NodeId to) {
+// OWNER -> NONE. A holder that is up to date needs no value. Gives the bytes of the message.
+std::size_t Ownership::transfer(LockedKey& key, NodeId to) {
   const SlotHeader& header = key.header();
   TransferMessage message;
   message.key = key.key();
@@ -61,9 +61,10 @@ void Ownership::transfer(LockedKey& key, NodeId to) {
       message.payload = Payload::kNone;
     holders.remove(to);
   }
-  channel_.append_with_value(key, to, message);
+  const std::size_t bytes = channel_.append_with_value(key, to, message);
   channel_.trace(key.key(), TraceKind::kRelocatedAway);
   rules().give_up(key, to, message.rc);
+  return bytes;
 }
 
 // PENDING, REPLICA, DROPPING -> OWNER.
@@ -110,10 +111,29 @@ void Ownership::on_intent(const IntentMessage& message) {
     return;
   }
   channel_.materialize(key);
-  if (key.state() == State::kOwner) {
-    grant(key, message.origin);
-  } else {
+  if (key.state() != State::kOwner) {
     channel_.forward(key, message);
+  } else if (payload_of(key.header()) == Payload::kValue && channel_.backlog.is_full(message.origin)) {
+    rules().keep_intent(kept_back_[message.origin], message);
+    channel_.backlog.note_waiting(message.origin);
+  } else {
+    grant(key, message.origin);
+  }
+}
+
+void Ownership::take_up_kept_back() {
+  more_kept_back_ = false;
+  for (auto& [origin, intents] : kept_back_) {
+    for (std::size_t i = intents.size(); i > 0 && !channel_.backlog.is_full(origin); --i) {
+      if (channel_.slice.is_used_up()) {
+        more_kept_back_ = true;
+        return;
+      }
+      const IntentMessage message = intents.front();
+      intents.pop_front();
+      channel_.spend(message.key);
+      on_intent(message);
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <map>
 
 #include "common/types.h"
 #include "protocol/channel_context.h"
@@ -28,15 +29,21 @@ class Ownership {
   // Handles what was postponed while the node was frozen (see snapshot.h), as far as the slice goes.
   void take_up_postponed();
   bool has_postponed() const { return !postponed_intents_.empty() || !postponed_decisions_.empty(); }
+  // Decides on intents that were kept back because too much waited for their nodes, as far as the slice goes.
+  void take_up_kept_back();
+  // Whether the slice did not get through.
+  bool may_go_on() const { return more_kept_back_; }
 
  private:
   void grant(LockedKey& key, NodeId to);
-  void transfer(LockedKey& key, NodeId to);
+  std::size_t transfer(LockedKey& key, NodeId to);
 
   ChannelContext& channel_;
   Replicas& replicas_;
   std::deque<IntentMessage> postponed_intents_;
   std::deque<Key> postponed_decisions_;
+  std::map<NodeId, std::deque<IntentMessage>> kept_back_;  // by origin
+  bool more_kept_back_ = false;
 };
 
 }  // namespace adaps

@@ -6,14 +6,14 @@ namespace adaps {
 
 Refreshes::Refreshes(ChannelContext& channel)
     : channel_(channel),
-      taken_(channel.node.settings.nodes),
       held_back_(channel.node.settings.nodes),
+      ever_held_back_(channel.node.settings.nodes),
       echoes_due_(channel.node.settings.nodes) {}
 
-void Refreshes::send(LockedKey& key, Holder& holder) {
+std::size_t Refreshes::send(LockedKey& key, Holder& holder) {
   const Version version = key.header().version();
   holder.held_back = false;
-  if (holder.sent == version) return;
+  if (holder.sent == version) return 0;
   holder.sent = version;
   RefreshMessage message;
   message.key = key.key();
@@ -23,39 +23,30 @@ void Refreshes::send(LockedKey& key, Holder& holder) {
     message.encoded = 1;
     row = channel_.encoded;
   }
-  channel_.outbox.append(holder.node, message, {row});
+  const std::size_t bytes = channel_.outbox.append(holder.node, message, {row});
   holder.frame = channel_.outbox.last_frame(holder.node);
   channel_.counters.refreshes_sent.add();
+  return bytes;
 }
 
-void Refreshes::look_at_links() {
-  if (!backlog_) return;
-  const Outbox& outbox = channel_.outbox;
-  for (NodeId peer = 0; peer < channel_.node.settings.nodes; ++peer) {
-    if (peer != channel_.rank)
-      taken_[peer] = outbox.last_drained(peer) - static_cast<std::uint32_t>(backlog_(peer));
-  }
+// If the peer waits for an ECHO, what went before need not have been taken; it cannot ask for more ECHOs than
+// it has workers that wait.
+bool Refreshes::has_to_wait(NodeId to, std::uint32_t frame) const {
+  if (channel_.backlog.is_full(to)) return true;
+  return echoes_due_[to] == 0 && channel_.backlog.untaken(to, frame);
 }
 
-// Frame numbers wrap around at 2^32, so an old one may look like a recent one; then a refresh is merely sent
-// later than it could be.
-bool Refreshes::untaken(NodeId to, std::uint32_t frame) const {
-  if (!backlog_) return false;
-  const std::uint32_t last = channel_.outbox.last_frame(to);
-  return last - frame < last - taken_[to];
-}
-
-// At most one refresh of a key waits on a link: a later one replaces those that were held back. If the holder
-// waits for an ECHO, the refresh goes at once; it cannot ask for more ECHOs than it has workers that wait.
+// At most one refresh of a key waits on a link: a later one replaces those that were held back.
 void Refreshes::send_or_hold_back(LockedKey& key, Holder& holder) {
-  if (echoes_due_[holder.node] > 0 || !untaken(holder.node, holder.frame)) {
-    send(key, holder);
+  if (!has_to_wait(holder.node, holder.frame)) {
+    if (const std::size_t bytes = send(key, holder); bytes > 0) channel_.backlog.add(holder.node, bytes);
     return;
   }
   if (holder.sent == key.header().version() || holder.held_back) return;
   holder.held_back = true;
-  newly_held_back_ = true;
+  channel_.backlog.note_waiting(holder.node);
   channel_.counters.refreshes_held_back.add();
+  ++ever_held_back_[holder.node];
   rules().hold_back(held_back_[holder.node], {key.key(), holder.frame});
 }
 
@@ -64,7 +55,7 @@ void Refreshes::send_held_back() {
   more_held_back_ = false;
   for (NodeId peer = 0; peer < channel_.node.settings.nodes; ++peer) {
     std::deque<HeldBack>& waiting = held_back_[peer];
-    while (!waiting.empty() && !untaken(peer, waiting.front().frame)) {
+    while (!waiting.empty() && !has_to_wait(peer, waiting.front().frame)) {
       if (channel_.slice.is_used_up()) {
         more_held_back_ = true;
         return;
@@ -75,16 +66,10 @@ void Refreshes::send_held_back() {
       channel_.slice.spend(key.width());
       if (key.state() != State::kOwner) continue;
       Holder* holder = channel_.holders_of(key).find(peer);
-      if (holder != nullptr && holder->held_back && holder->frame == first.frame) send(key, *holder);
+      if (holder == nullptr || !holder->held_back || holder->frame != first.frame) continue;
+      if (const std::size_t bytes = send(key, *holder); bytes > 0) channel_.backlog.add(peer, bytes);
     }
   }
-}
-
-std::vector<Key> Refreshes::take_held_back(NodeId to) {
-  std::vector<Key> keys;
-  for (const HeldBack& refresh : held_back_[to]) keys.push_back(refresh.key);
-  held_back_[to].clear();
-  return keys;
 }
 
 }  // namespace adaps

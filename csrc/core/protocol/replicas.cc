@@ -30,7 +30,7 @@ void Replicas::set_up(LockedKey& key, NodeId to) {
       row = channel_.encoded;
     }
   }
-  channel_.outbox.append(to, message, {row});
+  channel_.backlog.add(to, channel_.outbox.append(to, message, {row}));
 }
 
 // PENDING -> REPLICA.
@@ -121,24 +121,35 @@ std::span<const float> Replicas::take_off(LockedKey& key, Unapplied& changes, De
   return channel_.encoded;
 }
 
+// A replica's changes, if there is one that may go now.
+Unapplied* Replicas::change_to_send(LockedKey& key, bool exact) const {
+  if (key.state() != State::kReplica) return nullptr;
+  Unapplied* changes = channel_.changes_of(key);
+  if (changes == nullptr || !changes->unsent || (changes->unsent.is_rest() && !exact)) return nullptr;
+  // Otherwise the ACK of the change in flight marks the key dirty again.
+  return rules().may_send_delta(key, *changes) ? changes : nullptr;
+}
+
+bool Replicas::has_to_wait(LockedKey& key, bool exact) const {
+  return key.state() == State::kReplica && channel_.backlog.is_full(key.header().location) &&
+         change_to_send(key, exact) != nullptr;
+}
+
 // One key's part of a round.
-void Replicas::flush(LockedKey& key, bool exact) {
+std::size_t Replicas::flush(LockedKey& key, bool exact) {
   if (key.state() == State::kOwner) {
     channel_.holders_of(key).for_each([&](Holder& holder) { refreshes_.send_or_hold_back(key, holder); });
-    return;
+    return 0;
   }
-  if (key.state() != State::kReplica) return;
-  Unapplied* changes = channel_.changes_of(key);
-  if (changes == nullptr || !changes->unsent || (changes->unsent.is_rest() && !exact)) return;
-  // Otherwise the ACK of the change in flight marks the key dirty again.
-  if (!rules().may_send_delta(key, *changes)) return;
+  Unapplied* changes = change_to_send(key, exact);
+  if (changes == nullptr) return 0;
   const SlotHeader& header = key.header();
   DeltaMessage message;
   message.key = key.key();
   message.rc = header.rc;
   const std::span<const float> content = take_off(key, *changes, message, exact);
-  channel_.outbox.append(header.location, message, {content});
   channel_.counters.deltas_sent.add();
+  return channel_.outbox.append(header.location, message, {content});
 }
 
 // Returns whether the owner's row is now that of a holder which applied the change to the version before.

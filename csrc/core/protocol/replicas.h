@@ -38,10 +38,14 @@ class Replicas {
 
   // --- at both ---
 
-  // Sends what changed of one key; `exact`: as it is, also with a lossy wire.
-  void flush(LockedKey& key, bool exact);
+  // Sends what changed of one key; `exact`: as it is, also with a lossy wire. What holders get may be held
+  // back. Gives the bytes of the change that a replica sends.
+  std::size_t flush(LockedKey& key, bool exact);
+  // Whether a replica has a change to send, and too much waits for the owner.
+  bool has_to_wait(LockedKey& key, bool exact) const;
 
  private:
+  Unapplied* change_to_send(LockedKey& key, bool exact) const;
   std::span<const float> take_off(LockedKey& key, Unapplied& changes, DeltaMessage& message, bool exact);
   Holder* find_holder(LockedKey& key, NodeId from, RelocationCount rc);
   bool apply_change(LockedKey& key, const DeltaMessage& message, std::span<const float> floats);

@@ -31,7 +31,6 @@
 namespace adaps {
 
 class Flusher;
-class Refreshes;
 struct NodeContext;
 
 enum class Decision : std::uint8_t { kRelocate, kReplicate };
@@ -223,10 +222,25 @@ struct Rules {
   // A MARK that was sent before the call says nothing of what came in between.
   ADAPS_RULE bool needs_own_mark(std::vector<PendingSync>&, Operation&) const { return true; }
   // An ECHO goes behind all that was there when MARK came. Gives the end of it among what is flushed.
-  ADAPS_RULE std::uint64_t flush_before_echo(Flusher& flusher, Refreshes& refreshes, NodeId to) const;
+  ADAPS_RULE std::uint64_t flush_before_echo(Flusher& flusher) const;
+  // What is held back of that goes ahead of it, too.
+  ADAPS_RULE std::uint64_t held_back_before_echo(std::uint64_t held_back) const { return held_back; }
   // A refresh that is held back goes later.
   ADAPS_RULE void hold_back(std::deque<HeldBack>& waiting, const HeldBack& refresh) const {
     waiting.push_back(refresh);
+  }
+
+  // --- room ---
+
+  // While so many bytes wait for a node that nobody's call asks for, no more are sent to it.
+  ADAPS_RULE bool is_full(std::uint64_t waiting, std::size_t limit) const { return waiting >= limit; }
+  // Of these, what the network has taken waits no more.
+  ADAPS_RULE std::uint64_t taken(std::uint64_t bytes) const { return bytes; }
+  // A change that is kept back goes later,
+  ADAPS_RULE void keep_change(std::deque<Key>& waiting, Key key) const { waiting.push_back(key); }
+  // and so does the decision on an intent.
+  ADAPS_RULE void keep_intent(std::deque<IntentMessage>& waiting, const IntentMessage& intent) const {
+    waiting.push_back(intent);
   }
 
   // Whether the wire of a key is a lossy one. A table without one is not asked for its rows.

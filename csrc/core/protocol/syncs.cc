@@ -11,11 +11,10 @@ void Syncs::begin(Operation& operation) {
 
 void Syncs::on_mark(NodeId from, const SyncMessage& message) {
   refreshes_.expect_echo(from);
-  after_flush({rules().flush_before_echo(flusher_, refreshes_, from), nullptr, from, message.number});
+  after_flush({rules().flush_before_echo(flusher_), nullptr, from, message.number});
 }
 
-std::uint64_t Rules::flush_before_echo(Flusher& flusher, Refreshes& refreshes, NodeId to) const {
-  flusher.defer(refreshes.take_held_back(to));
+std::uint64_t Rules::flush_before_echo(Flusher& flusher) const {
   flusher.flush(true);
   return flusher.end();
 }
@@ -32,10 +31,21 @@ void Syncs::send_flushed() {
     if (message.sync != nullptr) {
       send_mark(*message.sync);
     } else {
-      channel_.outbox.append(message.to, SyncMessage{.type = MessageType::kEcho, .number = message.number});
-      refreshes_.echo_sent(message.to);
+      const std::uint64_t held_back = rules().held_back_before_echo(refreshes_.held_back(message.to));
+      echoes_.push_back({message.to, message.number, held_back});
     }
   }
+  send_echoes();
+}
+
+// In the order in which they came: of two to one node, the first is behind no more refreshes than the second.
+void Syncs::send_echoes() {
+  std::erase_if(echoes_, [&](const BehindHeldBack& echo) {
+    if (refreshes_.sent_later(echo.to) < echo.held_back) return false;
+    channel_.outbox.append(echo.to, SyncMessage{.type = MessageType::kEcho, .number = echo.number});
+    refreshes_.echo_sent(echo.to);
+    return true;
+  });
 }
 
 void Syncs::send_mark(Operation& operation) {

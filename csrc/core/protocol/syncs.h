@@ -24,8 +24,10 @@ class Syncs {
   void begin(Operation& operation);
   void on_mark(NodeId from, const SyncMessage& message);
   void on_echo(const SyncMessage& message);
-  // Sends the MARKs and ECHOs whose changes are flushed.
+  // Sends the MARKs whose changes are flushed, and ECHOs.
   void send_flushed();
+  // Sends the ECHOs whose refreshes have gone.
+  void send_echoes();
 
  private:
   // A MARK or an ECHO, which goes out behind the changes that were there when it was asked for.
@@ -35,6 +37,12 @@ class Syncs {
     NodeId to;
     std::uint32_t number;
   };
+  // An ECHO behind what was flushed, and behind so many refreshes that were held back for the node.
+  struct BehindHeldBack {
+    NodeId to;
+    std::uint32_t number;
+    std::uint64_t held_back;
+  };
   void after_flush(const AfterFlush& message);
   void send_mark(Operation& operation);
 
@@ -42,6 +50,7 @@ class Syncs {
   Refreshes& refreshes_;
   Flusher& flusher_;
   std::deque<AfterFlush> after_flush_;
+  std::vector<BehindHeldBack> echoes_;
   std::vector<PendingSync> syncs_;
   std::uint32_t next_mark_ = 0;
 };

@@ -111,6 +111,7 @@ class SlotHeader {
 static_assert(sizeof(SlotHeader) == 16);
 inline constexpr std::uint8_t kOnDirtyList = 1;  // the key is on its channel's dirty list
 inline constexpr std::uint8_t kUnreadable = 2;   // dropping: a newer answer was seen
+inline constexpr std::uint8_t kKeptBack = 4;     // its change is on the list of those that wait for room
 
 // Slots of one width. Memory is reserved for every row but taken only for slots in use; freed slots are used
 // again.

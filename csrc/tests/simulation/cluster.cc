@@ -83,6 +83,19 @@ std::size_t Cluster::backlog(const Link& link) {
   return all.frames.size();
 }
 
+std::uint64_t Cluster::waiting(const Link& link) {
+  Sent& all = sent(link);
+  const std::uint64_t delivered = all.entries - network_.waiting(link);
+  while (!all.waiting.empty() && all.waiting.front().entry <= delivered) all.waiting.pop_front();
+  std::uint64_t sum = 0;
+  for (const Sent::Waiting& entry : all.waiting) sum += entry.bytes;
+  return sum;
+}
+
+void Cluster::add_waiting(const Link& link, std::size_t bytes) {
+  sent(link).waiting.push_back({sent(link).entries, bytes});
+}
+
 void Cluster::note_entries(const Link& link, const char* verb, std::span<const std::byte> frame) {
   const bool sends = verb[0] == 's';
   while (!frame.empty()) {

@@ -39,6 +39,11 @@ class Cluster {
   Micros tick(NodeId rank, int index);
   void deliver(const Link& link, std::span<const std::byte> frame);
 
+  // Bytes of the messages that add_waiting was told of which have not been delivered.
+  std::uint64_t waiting(const Link& link);
+  // The message that was sent last, of so many bytes.
+  void add_waiting(const Link& link, std::size_t bytes);
+
   // Messages sent so far.
   std::uint64_t messages() const { return messages_; }
   // Told of every message that is sent.
@@ -51,6 +56,11 @@ class Cluster {
   struct Sent {
     std::uint64_t entries = 0;
     std::deque<std::uint64_t> frames;  // the numbers of their last entries
+    struct Waiting {
+      std::uint64_t entry;
+      std::size_t bytes;
+    };
+    std::deque<Waiting> waiting;
   };
 
   void send_all(NodeId rank, int index);

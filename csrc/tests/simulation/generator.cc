@@ -43,6 +43,7 @@ class Generator {
     draw_speeds();
     draw_limits();
     draw_samples();
+    draw_room();
     return std::move(spec_);
   }
 
@@ -397,6 +398,14 @@ class Generator {
     if (random_.chance(0.5)) settings.slice = one_of<std::size_t>({1, 1, 2, 3});
     if (random_.chance(0.5)) settings.max_gradient_bytes = 1;  // each goes alone
     if (random_.chance(0.5)) settings.max_queued_bytes = one_of<std::size_t>({1, 1, 200, 500});
+  }
+
+  // From numbers of their own, and so small that little has room.
+  void draw_room() {
+    Random random(mix(spec_.seed) ^ 0x726f6f6dU);
+    constexpr std::size_t kLimits[] = {1, 1, 60, 200};
+    if (spec_.backlog && random.chance(0.5))
+      spec_.settings.max_unsent_bytes = kLimits[random.below(std::size(kLimits))];
   }
 
   // From numbers of their own, too. Only keys that are used are drawn.

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "protocol/flusher.h"
-#include "protocol/refreshes.h"
 #include "protocol/rules.h"
 
 namespace adaps {
@@ -68,28 +67,22 @@ struct refresh_forgets_unsent : Rules {
   void add_again(LockedKey& key, const Unapplied& changes) const override { merge(key, changes.in_flight); }
 };
 struct echo_without_refresh : Rules {
-  std::uint64_t flush_before_echo(Flusher& flusher, Refreshes& refreshes, NodeId to) const override {
-    flusher.defer(refreshes.take_held_back(to));
-    return flusher.end();
-  }
+  std::uint64_t flush_before_echo(Flusher& flusher) const override { return flusher.end(); }
 };
 struct echo_first : Rules {
-  std::uint64_t flush_before_echo(Flusher& flusher, Refreshes&, NodeId) const override {
+  std::uint64_t flush_before_echo(Flusher& flusher) const override {
     flusher.request();
     return flusher.flushed();
   }
 };
 struct echo_in_between : Rules {
-  std::uint64_t flush_before_echo(Flusher& flusher, Refreshes& refreshes, NodeId to) const override {
-    Rules::flush_before_echo(flusher, refreshes, to);
+  std::uint64_t flush_before_echo(Flusher& flusher) const override {
+    Rules::flush_before_echo(flusher);
     return flusher.flushed();
   }
 };
 struct echo_ahead_of_held_back : Rules {
-  std::uint64_t flush_before_echo(Flusher& flusher, Refreshes&, NodeId) const override {
-    flusher.flush(true);
-    return flusher.end();
-  }
+  std::uint64_t held_back_before_echo(std::uint64_t) const override { return 0; }
 };
 struct sync_ignores_inflight : Rules {
   bool may_send_delta(LockedKey& key, Unapplied& changes) const override {
@@ -212,6 +205,18 @@ struct queue_never_emptied : Rules {
 };
 struct held_back_forgotten : Rules {
   void hold_back(std::deque<HeldBack>&, const HeldBack&) const override {}
+};
+struct room_ignored : Rules {
+  bool is_full(std::uint64_t, std::size_t) const override { return false; }
+};
+struct room_never_back : Rules {
+  std::uint64_t taken(std::uint64_t) const override { return 0; }
+};
+struct kept_change_forgotten : Rules {
+  void keep_change(std::deque<Key>&, Key) const override {}
+};
+struct kept_intent_forgotten : Rules {
+  void keep_intent(std::deque<IntentMessage>&, const IntentMessage&) const override {}
 };
 struct technique_of_neighbour : Rules {
   const Management& managing(const Tables& tables, Key key) const override {

@@ -58,6 +58,10 @@ namespace adaps {
   X(queue_never_emptied, "bytes of a finished call count as queued")                        \
   X(held_back_forgotten, "a refresh that is held back is never sent")                       \
   X(echo_ahead_of_held_back, "MARK is echoed ahead of the refreshes that are held back")    \
+  X(room_ignored, "more is sent to a node for which too much waits")                        \
+  X(room_never_back, "what the network has taken counts as waiting")                        \
+  X(kept_change_forgotten, "a change that is kept back for lack of room is never sent")     \
+  X(kept_intent_forgotten, "an intent that is kept back for lack of room has no effect")    \
   X(technique_of_neighbour, "keys are managed by the technique of the next table")          \
   X(technique_of_row_before, "keys are managed by the technique of the row before")         \
   X(intent_as_first_row, "intent is dropped where the table's first row uses none")         \

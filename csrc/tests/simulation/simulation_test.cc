@@ -77,6 +77,7 @@ TEST(random_worlds_use_everything) {
   std::vector<int> techniques(5), kinds(static_cast<std::size_t>(CallKind::kFreeze)), nodes(17);
   int mixed = 0, mixed_rows = 0, mixed_wires = 0, placed = 0, coarse = 0, rounded = 0;
   std::uint64_t relocations = 0, set_up = 0, dropped = 0, deltas = 0, refreshes = 0, forwarded = 0, late = 0;
+  std::uint64_t full = 0;
   for (std::uint64_t number = 0; number < 1000; ++number) {
     const WorldSpec spec = random_world(2, number);
     ++techniques[static_cast<std::size_t>(spec.settings.technique)];
@@ -111,6 +112,7 @@ TEST(random_worlds_use_everything) {
         refreshes += counters.refreshes_sent.get();
         forwarded += counters.requests_forwarded.get();
         late += counters.intents_late.get();
+        full += counters.unsent_full_micros.get() > 0 ? 1 : 0;
       }
     }
   }
@@ -125,6 +127,7 @@ TEST(random_worlds_use_everything) {
   for (std::size_t n = 2; n < nodes.size(); ++n) CHECK(nodes[n] > 0);
   for (const std::uint64_t count : {relocations, set_up, dropped, deltas, refreshes, forwarded, late})
     CHECK(count > 300);
+  CHECK(full > 100);
 }
 
 TEST(a_world_is_the_same_every_time) {

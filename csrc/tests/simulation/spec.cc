@@ -101,6 +101,10 @@ NodeId home_of(const WorldSpec& spec, Key key) {
   return by_hash;
 }
 
+bool limits_room(const WorldSpec& spec) {
+  return spec.backlog && spec.settings.max_unsent_bytes < Settings{}.max_unsent_bytes;
+}
+
 std::string describe(const WorldSpec& spec) {
   std::ostringstream text;
   text << "seed " << spec.seed << ": " << spec.settings.nodes << " nodes, " << spec.settings.workers
@@ -130,6 +134,7 @@ std::string describe(const WorldSpec& spec) {
            << (rule.decoupled ? " decoupled" : "") << " and momentum " << rule.momentum;
   }
   if (spec.backlog) text << ", a backlog";
+  if (limits_room(spec)) text << ", room for " << spec.settings.max_unsent_bytes << " bytes";
   if (spec.rounded) text << ", rounded";
   return text.str();
 }

@@ -92,6 +92,8 @@ Clock longest_exchange(const WorldSpec& spec);
 NodeId home_of(const WorldSpec& spec, Key key);
 
 const char* name_of(CallKind kind);
+// Whether links are full so early that it is met.
+bool limits_room(const WorldSpec& spec);
 std::string describe(const WorldSpec& spec);
 std::string describe(const Call& call);
 

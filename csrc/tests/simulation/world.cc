@@ -32,8 +32,10 @@ World::World(const WorldSpec& spec, std::vector<std::string>* log)
     }
   }
   const bool checks_exchanges = longest_exchange(spec) > 0;
-  if (spec.freeze_probability > 0.0 || checks_exchanges) {
-    cluster_.on_sent = [this, checks_exchanges](const Link& link, const Entry& entry) {
+  const bool checks_room = limits_room(spec);
+  if (spec.freeze_probability > 0.0 || checks_exchanges || checks_room) {
+    cluster_.on_sent = [this, checks_exchanges, checks_room](const Link& link, const Entry& entry) {
+      if (checks_room) check_room(link, entry);
       if (checks_exchanges) check_exchange(link, entry);
       if (spec_.freeze_probability > 0.0) freeze_after(link, entry.type);
     };
@@ -162,11 +164,12 @@ void World::wake_later(NodeId node, int channel) {
 }
 
 // Changes of a key go out at most every so many clocks of their sender, unless somebody waits for them: in a
-// wait_sync, of anybody; a holder that is to be answered; a set behind them. A refresh that the network held
-// back goes when it can.
+// wait_sync, of anybody; a holder that is to be answered; a set behind them. What the network held back, or
+// had no room for, goes when it can.
 void World::check_exchange(const Link& link, const Entry& entry) {
   const bool refresh = entry.type == MessageType::kRefresh;
   if (entry.type != MessageType::kDelta && (!refresh || spec_.backlog)) return;
+  if (limits_room(spec_)) return;
   const Clock exchange = exchange_of(spec_, entry.key);
   if (exchange == 0 || any_sync() || calls_with(refresh ? link.to : link.from, entry.key)) return;
   Clock now = 0;
@@ -177,6 +180,21 @@ void World::check_exchange(const Link& link, const Entry& entry) {
     throw Violation("exchange: key ", entry.key, " after ", now - before->second, " clocks, not ", exchange);
   }
   before->second = now;
+}
+
+// What nobody's call asks for stays where it is while too much of that waits. A call may ask for a refresh of
+// its node's replica, and for the change that it goes behind.
+void World::check_room(const Link& link, const Entry& entry) {
+  const bool refresh = entry.type == MessageType::kRefresh;
+  const bool setup = entry.type == MessageType::kSetup;
+  if (!refresh && !setup && entry.type != MessageType::kDelta) return;
+  if (!setup && calls_with(refresh ? link.to : link.from, entry.key)) return;
+  const std::uint64_t limit = std::max<std::uint64_t>(
+      spec_.settings.max_unsent_bytes / static_cast<std::size_t>(cluster_.channels()), 1);
+  const bool has_value = !setup || entry.bytes.size() > sizeof(SetupMessage);
+  if (const std::uint64_t waiting = cluster_.waiting(link); has_value && waiting >= limit)
+    throw Violation("room: ", waiting, " bytes wait on a link with room for ", limit);
+  cluster_.add_waiting(link, entry.bytes.size());
 }
 
 bool World::any_sync() const {

@@ -117,6 +117,7 @@ class World {
   void wake_later(NodeId node, int channel);
   void freeze_after(const Link& link, MessageType type);
   void check_exchange(const Link& link, const Entry& entry);
+  void check_room(const Link& link, const Entry& entry);
   bool calls_with(NodeId node, Key key) const;
   bool any_sync() const;
 

@@ -1,0 +1,62 @@
+#include "protocol/backlog.h"
+
+#include <algorithm>
+
+#include "protocol/rules.h"
+
+namespace adaps {
+
+Backlog::Backlog(const Settings& settings, Outbox& outbox, ChannelCounters& counters)
+    : limit_(
+          std::max<std::size_t>(settings.max_unsent_bytes / static_cast<std::size_t>(settings.channels), 1)),
+      rank_(settings.rank),
+      outbox_(outbox),
+      counters_(counters),
+      taken_(settings.nodes),
+      waiting_(settings.nodes) {}
+
+void Backlog::set_frames(std::function<std::size_t(NodeId)> frames) {
+  frames_ = std::move(frames);
+  outbox_.count_unasked();
+}
+
+void Backlog::look(Micros now) {
+  if (!frames_) return;
+  for (NodeId peer = 0; peer < taken_.size(); ++peer) {
+    if (peer == rank_) continue;
+    const std::size_t frames = frames_(peer);
+    taken_[peer] = outbox_.last_drained(peer) - static_cast<std::uint32_t>(frames);
+    outbox_.note_untaken(peer, frames);
+  }
+  const Micros since = std::exchange(last_look_, now);
+  if (!std::exchange(any_waiting_, false)) return;
+  for (NodeId peer = 0; peer < taken_.size(); ++peer) {
+    if (!waiting_[peer]) continue;
+    counters_.unsent_full_micros.add(static_cast<std::uint64_t>(now - since));
+    waiting_[peer] = is_full(peer);
+    any_waiting_ = any_waiting_ || waiting_[peer];
+  }
+}
+
+// Frame numbers wrap around at 2^32, so an old one may look like a recent one; then what waits for it is
+// merely sent later than it could be.
+bool Backlog::untaken(NodeId to, std::uint32_t frame) const {
+  if (!frames_) return false;
+  const std::uint32_t last = outbox_.last_frame(to);
+  return last - frame < last - taken_[to];
+}
+
+bool Backlog::is_full(NodeId to) const {
+  if (!frames_) return false;
+  const std::uint64_t waits = outbox_.unasked_appended(to) - rules().taken(outbox_.unasked_taken(to));
+  return rules().is_full(waits, limit_);
+}
+
+void Backlog::note_waiting(NodeId to) {
+  newly_waiting_ = true;
+  if (!is_full(to)) return;  // it waits for one frame to be taken
+  waiting_[to] = true;
+  any_waiting_ = true;
+}
+
+}  // namespace adaps
