@@ -22,7 +22,8 @@ void Backlog::set_frames(std::function<std::size_t(NodeId)> frames) {
 
 void Backlog::look(Micros now) {
   if (!frames_) return;
-  for (NodeId peer = 0; peer < taken_.size(); ++peer) {
+  const auto nodes = static_cast<NodeId>(taken_.size());
+  for (NodeId peer = 0; peer < nodes; ++peer) {
     if (peer == rank_) continue;
     const std::size_t frames = frames_(peer);
     taken_[peer] = outbox_.last_drained(peer) - static_cast<std::uint32_t>(frames);
@@ -30,7 +31,7 @@ void Backlog::look(Micros now) {
   }
   const Micros since = std::exchange(last_look_, now);
   if (!std::exchange(any_waiting_, false)) return;
-  for (NodeId peer = 0; peer < taken_.size(); ++peer) {
+  for (NodeId peer = 0; peer < nodes; ++peer) {
     if (!waiting_[peer]) continue;
     counters_.unsent_full_micros.add(static_cast<std::uint64_t>(now - since));
     waiting_[peer] = is_full(peer);
