@@ -488,7 +488,7 @@ void Replay::befall(NodeId rank, std::size_t step) {
                                       " steps, before all nodes are warm: let it be lost later");
         node.lost = true;
         node.times.lost = now - counting_since_;
-        lost_.push_back(rank);
+        lost_.push_back({rank, now});
         each_thread([&](std::size_t thread) { host.processor->suspend(thread, now); });
         for (WorkerThread& thread : node.workers) {
           if (!thread.ended) end_worker(thread);
@@ -518,9 +518,8 @@ void Replay::look_at_lost_nodes(NodeId rank) {
   Node& node = nodes_[rank];
   if (node.state->failed.load()) return;
   const Micros now = network_.now();
-  for (const NodeId lost : lost_) {
-    // What was under way still arrives.
-    const Micros heard = std::max(node.heard[lost], counting_since_ + *nodes_[lost].times.lost);
+  for (const auto& [lost, at] : lost_) {
+    const Micros heard = std::max(node.heard[lost], at);  // what was under way still arrives
     const Micros due = heard + patience(settings_.peer_timeout);
     if (now < due) {
       network_.set_timer(timer(rank, threads_ + kLookTimer), due);

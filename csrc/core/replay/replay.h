@@ -169,6 +169,10 @@ class Replay {
     Micros network_time = 0;  // during which any was
   };
 
+  struct LostNode {
+    NodeId rank;
+    Micros at;
+  };
   struct Host {
     std::unique_ptr<Processor> processor;
     std::vector<NodeId> nodes;
@@ -226,7 +230,7 @@ class Replay {
   std::vector<float> gradients_;         // of all workers
   std::size_t warm_ = 0;                 // workers that are
   std::size_t ended_ = 0;                // workers that have no step left, or never will
-  std::vector<NodeId> lost_;             // nodes
+  std::vector<LostNode> lost_;
   Micros counting_since_ = 0;
   bool tracing_ = false;
   std::size_t traced_until_ = 0;  // a worker's step
