@@ -129,11 +129,16 @@ def test_every_study_of_the_project_is_sound() -> None:
         assert load_study(file, name, {}).name == name
 
 
+MEASURES = {"predictions"}
+"""Studies whose runs are compared with what was predicted of them, and not with each other."""
+
+
 def test_every_study_of_the_project_can_reach_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
     # which policies are built of the data, for minutes, has no part in how many cells there are
     monkeypatch.setattr(plan, "with_policies", lambda cells, seed: cells)
-    for name, file in built_in_studies().items():
-        study = load_study(file, name, {})
+    studies = built_in_studies()
+    for name in sorted(set(studies) - MEASURES):
+        study = load_study(studies[name], name, {})
         cells = plan.cells_of(study)
         study = plan.with_repeats(study, cells)
         assert too_short(plan.planned_runs(cells, study), study.repeats) is None, name
