@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
-WARM_UP = 4
-"""Steps before the first stretch. No rows move in them."""
+WARM_UP = 8
+"""Steps before the first stretch, in which no rows move: what is done for the first time takes longer."""
 STRETCH, LONG_STRETCH = 6, 8
 """Steps of a stretch, in which a table's rows either move or stay; and if there are several tables."""
 EDGE = 2
@@ -27,8 +27,6 @@ NOISE = 0.1
 """What the logarithm of a pair's quotient is taken to vary by at least."""
 CERTAIN = 2.0
 """An effect is clear if it is so many times what it may be off by."""
-OBVIOUS = 0.5
-"""The logarithm of a quotient for which the first pair is enough."""
 _SHORTEST = 1e-9
 
 
@@ -107,8 +105,6 @@ class Schedule:
         final : bool
             Whether there will be no more pairs.
         """
-        if self.groups == 1 and pooled and abs(first := pooled[0] or 0.0) >= OBVIOUS:
-            return [self.sign(0, 0) * first]
         blocks = [self.effects(pooled, block) for block in range(len(pooled) // self.block)]
         usable = [effects for effects in blocks if effects is not None]
         if not usable:
