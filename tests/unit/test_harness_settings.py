@@ -36,12 +36,12 @@ EXAMPLES: dict[str, tuple[list[str], str, Any]] = {
 }
 # Where the code that executes a setting stands; nothing else in the harness knows of it.
 EXECUTED = {
-    "pinned": {"launch/local.py", "launch/torchrun.py", "trial/rank.py"},
+    "pinned": {"launch/local.py", "launch/hosts.py", "trial/rank.py"},
     "interleaved": {
         "session/execute.py",
         "session/trials.py",
         "cli/commands_profile.py",
-        "launch/torchrun.py",
+        "launch/hosts.py",
     },
     "turn_steps": {"trial/trial.py", "cli/commands_profile.py"},
 }
