@@ -77,15 +77,18 @@ def with_identity(cells: Sequence[Cell], seed: int) -> list[Cell]:
         alike = [cell for cell in cells if data_key(cell) == key]
         fingerprints[key] = _fingerprint(alike[0], {cell.nodes * cell.workers for cell in alike}, seed)
     shared = _shared_sources()
-    identified = []
-    for cell in cells:
-        own = [*source_files(load_usecase(cell.usecase)), *source_files(load_backend(cell.backend))]
-        identified.append(
-            msgspec.structs.replace(
-                cell, data=fingerprints[data_key(cell)], source=_sources_hash([*own, *shared])
-            )
+    sources = {
+        (usecase, backend): _sources_hash(
+            [*source_files(load_usecase(usecase)), *source_files(load_backend(backend)), *shared]
         )
-    return identified
+        for usecase, backend in {(cell.usecase, cell.backend) for cell in cells}
+    }
+    return [
+        msgspec.structs.replace(
+            cell, data=fingerprints[data_key(cell)], source=sources[cell.usecase, cell.backend]
+        )
+        for cell in cells
+    ]
 
 
 def data_key(cell: Cell) -> bytes:
