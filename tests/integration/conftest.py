@@ -19,6 +19,8 @@ import pytest
 from adabench.harness.launch.fork_server import ForkServer
 from tests.warm import RUN_ADABENCH, WarmProcess, run_warm
 
+from .faults import network
+
 PLUGINS = Path(__file__).parent / "plugins"
 
 Adabench = Callable[..., subprocess.CompletedProcess[str]]
@@ -27,6 +29,16 @@ Adabench = Callable[..., subprocess.CompletedProcess[str]]
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-faults", type=Path, help="write what the matrix of faults found to this file")
     parser.addoption("--record-agents", type=Path, help="write what two agents went through to this file")
+
+
+@pytest.fixture(scope="module")
+def cable() -> Iterator[network.Cable]:
+    """Two network namespaces, and a cable between them."""
+    reason = network.reason_without()
+    if reason is not None:
+        pytest.skip(reason)
+    with network.Cable() as laid:
+        yield laid
 
 
 @pytest.fixture

@@ -25,15 +25,6 @@ GIVEN_UP = 240.0
 """Seconds that only end a hang."""
 
 
-@pytest.fixture(scope="module")
-def cable() -> Iterator[network.Cable]:
-    reason = network.reason_without()
-    if reason is not None:
-        pytest.skip(reason)
-    with network.Cable() as laid:
-        yield laid
-
-
 class Job:
     """One session's processes, of which each end of the cable has one."""
 

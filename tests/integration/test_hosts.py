@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,6 @@ from .faults import network
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = "lMe6iY1fC9Q0Vd3n"
 ENDS = ("near", "far")
-
-
-@pytest.fixture(scope="module")
-def cable() -> Iterator[network.Cable]:
-    reason = network.reason_without()
-    if reason is not None:
-        pytest.skip(reason)
-    with network.Cable() as laid:
-        yield laid
 
 
 def start(cable: network.Cable, end: str, *command: str, **variables: str) -> subprocess.Popen[str]:

@@ -27,15 +27,6 @@ GIVEN_UP = 240.0
 """Seconds that only end a hang."""
 
 
-@pytest.fixture(scope="module")
-def cable() -> Iterator[network.Cable]:
-    reason = network.reason_without()
-    if reason is not None:
-        pytest.skip(reason)
-    with network.Cable() as laid:
-        yield laid
-
-
 @pytest.fixture
 def cluster(cable: network.Cable, warm: ForkServer, tmp_path: Path) -> Iterator[Cluster]:
     with Cluster(warm, tmp_path, list(cable.names.values())) as made:
