@@ -8,6 +8,7 @@ page that shows them is written, `docs/recorded-sessions.md`, and so is the READ
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import sys
 from dataclasses import replace
@@ -21,7 +22,7 @@ from adabench.analysis.load import last_attempts, traced_runs
 from adabench.analysis.panels import draw_forest
 from adabench.analysis.style import standalone_svg
 from adabench.analysis.tables import write_table
-from adabench.results.record import RecordError, Session
+from adabench.results.record import RecordError, Run, Session
 from adabench.results.store import SessionStore, list_sessions, readable_sessions
 
 __all__ = ["headline", "keep", "page"]
@@ -53,8 +54,12 @@ CAPTIONS = {
     "policies": "One parameter server of the literature after the other (`adabench run --study policies`)",
     "inits": "One initialization against the best of eight (`adabench run --study inits`)",
     "placement": "Samples dealt by the rows that they read (`adabench run --study placement`)",
+    "placement-fb15k237": "The same on FB15k-237 (`adabench run -u 'kge[placement=random,greedy,…]' …`)",
     "robust": "Two wrong workers of eight, and none, by aggregation rule (`adabench run --study robust`)",
 }
+
+LONGEST_POLICY = 4096
+"""Characters of a policy that a kept run has whole."""
 
 HEADLINES = {
     "ctr": "click-through rate",
@@ -108,7 +113,11 @@ def keep(
     target = SessionStore(reference / name)
     shutil.rmtree(target.folder, ignore_errors=True)
     target.folder.mkdir()
-    shutil.copy(source.runs_file, target.folder)
+    if any(len(run.policy or "") > LONGEST_POLICY for run in source.runs()):
+        for run in source.runs():
+            target.append(_shortened(run))
+    else:  # as they were written, by whichever version
+        shutil.copy(source.runs_file, target.folder)
     kept = msgspec.json.encode(source.session()).decode()
     for folder in source.session().study["data"].values():  # where the data lay is this machine's business
         kept = kept.replace(folder, Path(folder).name)
@@ -118,6 +127,15 @@ def keep(
         shutil.copy(source.trace_file(run.run_id), target.traces)
     draw(target)
     return target
+
+
+def _shortened(run: Run) -> Run:
+    """A run without its policy if that says for thousands of rows where they are: megabytes for each run."""
+    size = len(run.policy or "")
+    if size <= LONGEST_POLICY:
+        return run
+    digest = hashlib.sha256((run.policy or "").encode()).hexdigest()
+    return msgspec.structs.replace(run, policy=f"# left out of this copy: {size} characters, sha256:{digest}")
 
 
 def draw(store: SessionStore) -> None:

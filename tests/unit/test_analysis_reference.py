@@ -7,6 +7,7 @@ import shutil
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from adabench.analysis.figures import draw_figures
@@ -88,6 +89,16 @@ def test_only_a_complete_session_is_kept(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"there is no session default-2 in "):
         keeping.keep("other", sessions, reference, session="default-2")
     runs = sessions / "default-1" / "runs.jsonl"
+    lengthy = "x" * (keeping.LONGEST_POLICY + 1)
+    first, *others = SessionStore(sessions / "default-1").runs()
+    whole = runs.read_bytes()
+    runs.unlink()
+    for run in (msgspec.structs.replace(first, policy=lengthy), *others):
+        SessionStore(sessions / "default-1").append(run)
+    cut, *rest = keeping.keep("default", sessions, reference).runs()
+    assert cut.policy.startswith(f"# left out of this copy: {len(lengthy)} characters, sha256:")
+    assert rest == others
+    runs.write_bytes(whole)
     runs.write_bytes(b"".join(runs.read_bytes().splitlines(keepends=True)[:-1]))
     with pytest.raises(RecordError, match="block 2, was not run"):
         keeping.keep("default", sessions, reference)
