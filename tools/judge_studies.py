@@ -187,7 +187,8 @@ STUDIES = {
             "quality",
         ),
         "Against `random`, in {pairs} pairs of runs of the study `placement`: ratios, and differences of "
-        "quality, with intervals of 95 %. *Local* is the share of rows read that needed no message.",
+        "quality (AUC, MRR, and the error of `mf`, of which less is better), with intervals of 95 %. *Local* "
+        "is the share of rows read that needed no message.",
         judged_placement,
     ),
     "robust": Study(
