@@ -181,6 +181,50 @@ TEST(what_no_wire_carries_is_said) {
   CHECK(std::isfinite(carried(Wire::kInt8, {-0x1.fffffep126F}).floats[0]));
 }
 
+// Up as often as it is near: never further than to the next number of bfloat16, on either side of 0.
+TEST(rounding_at_random_keeps_the_mean) {
+  constexpr std::uint64_t kSeeds = 2000;
+  constexpr std::size_t kLength = 9;  // of which a mix of the seed serves four
+  const float numbers[] = {1.0F + 0x1p-9F, 1.0F + 0x3p-9F,   -1.5F - 0x1p-12F,
+                           3.14159F,       -0x1.234567p-90F, 0x1.8p-135F};
+  for (const float x : numbers) {
+    const float below = std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & 0xffff0000U);
+    const float above = std::bit_cast<float>((std::bit_cast<std::uint32_t>(x) & 0xffff0000U) + 0x10000U);
+    const double share = static_cast<double>(std::bit_cast<std::uint32_t>(x) & 0xffffU) / 65536.0;
+    double raised = 0.0;
+    for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+      std::vector<float> row(kLength, x);
+      round_at_random(row, mix(seed));
+      for (const float rounded : row) {
+        CHECK(rounded == below || rounded == above);
+        raised += rounded == above ? 1.0 : 0.0;
+      }
+    }
+    const double count = static_cast<double>(kSeeds * kLength);
+    CHECK(std::abs(raised / count - share) < 5.0 * std::sqrt(share * (1.0 - share) / count));
+  }
+}
+
+TEST(rounding_at_random_leaves_what_bfloat16_has) {
+  const float largest = std::bit_cast<float>(0x7f7f0000U);
+  const std::vector<float> row{0.0F,      -0.0F,      1.0F,    -127.0F, 0x1p-133F,
+                               kInfinity, -kInfinity, largest, -largest};
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    std::vector<float> rounded = row;
+    round_at_random(rounded, seed);
+    for (std::size_t i = 0; i < row.size(); ++i) CHECK(same_bits(rounded[i], row[i]));
+    // A NaN whose only bit would be cut off, and what is too large
+    std::vector<float> others{std::bit_cast<float>(0x7f800001U), std::numeric_limits<float>::max()};
+    round_at_random(others, seed);
+    CHECK(std::isnan(others[0]));
+    CHECK_EQ(others[1], largest);
+    std::vector<float> words(encoded_words(Wire::kBfloat16, row.size()), 7.5F), back(row.size());
+    cut_to_bfloat16(rounded, words.data());
+    decode(Wire::kBfloat16, words, back);
+    for (std::size_t i = 0; i < row.size(); ++i) CHECK(same_bits(back[i], row[i]));
+  }
+}
+
 // From a peer comes whatever it likes: it is decoded to some floats, and no byte beyond is read.
 TEST(any_words_are_decoded) {
   Random random(6, 1);

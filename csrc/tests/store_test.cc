@@ -1,5 +1,6 @@
 #include "store/store.h"
 
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -56,6 +57,45 @@ TEST(an_untouched_key_is_owned_at_home_and_unknown_elsewhere) {
   CHECK_EQ(other.location(), NodeId{2});
   CHECK_EQ(other.location_count(), 0U);
   CHECK_EQ(f.store.slots_in_use(), 1U);
+}
+
+TEST(a_packed_row_is_what_was_kept_of_it) {
+  TableSpec spec = Fixture::spec();
+  spec.dtype = Dtype::kBfloat16;
+  Tables tables({spec});
+  const Directory directory(1, 1);
+  Store store(tables, directory, 0);
+  {
+    LockedKey key(store, 0);
+    key.materialize();
+    CHECK_EQ(key.value()[kLength - 1], 1.5F);
+    key.value()[0] = 3.0F;  // and is not kept
+  }
+  {
+    LockedKey key(store, 0);
+    CHECK(!key.is_unpacked());
+    CHECK_EQ(key.value()[0], 1.5F);
+    key.value()[0] = 3.0F;
+    key.value()[1] = 1.001F;
+    key.value()[kLength] = 1.001F;  // state
+    key.keep(1);
+  }
+  std::vector<float> words;
+  {
+    LockedKey key(store, 0);
+    const std::span<const float> stored = key.stored(key.width());
+    words.assign(stored.begin(), stored.end());
+    CHECK_EQ(words.size(), kLength / 2 + kLength);
+    CHECK_EQ(key.value()[0], 3.0F);
+    CHECK(key.value()[1] == 1.0F || key.value()[1] == 1.0078125F);
+    CHECK_EQ(key.value()[kLength], 1.001F);
+  }
+  LockedKey other(store, 1);
+  other.materialize();
+  other.value()[0] = 7.0F;
+  other.take(words);
+  CHECK_EQ(other.value()[0], 3.0F);
+  CHECK_EQ(other.value()[kLength], 1.001F);
 }
 
 TEST(a_location_entry_survives_slots_that_come_and_go) {

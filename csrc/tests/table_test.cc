@@ -35,6 +35,34 @@ TEST(tables_with_different_wires_are_different) {
   CHECK(as_bfloat16.fingerprint() != as_int8.fingerprint());
 }
 
+TEST(packed_values_take_half_the_words) {
+  TableSpec packed = spec("a", 10, 5, RuleKind::kAdagrad);
+  packed.dtype = Dtype::kBfloat16;
+  packed.init = {.kind = InitKind::kUniform, .a = -1.0F, .b = 1.0F, .seed = 3};
+  const Tables tables({packed, spec("b", 10, 8)});
+  const Table& table = tables[0];
+  CHECK(tables.any_packed());
+  CHECK(table.is_packed());
+  CHECK(!tables[1].is_packed());
+  CHECK_EQ(table.width(), std::size_t{10});
+  CHECK_EQ(table.stored_words(table.length()), std::size_t{3});
+  CHECK_EQ(table.stored_words(table.width()), std::size_t{8});
+  CHECK_EQ(tables[1].stored_words(8), std::size_t{8});
+  CHECK_EQ(table.arena(), tables[1].arena());  // slots of 8 words
+  packed.dtype = Dtype::kFloat32;
+  CHECK(Tables({packed, spec("b", 10, 8)}).fingerprint() != tables.fingerprint());
+  // Initial values are numbers of bfloat16 on every node, so storing them rounds nothing.
+  std::vector<float> row(table.width()), stored(8), again(table.width());
+  for (Key key = 0; key < 10; ++key) {
+    table.init(key, row.data());
+    table.pack(row.data(), key, stored.data());
+    table.unpack(stored.data(), again.data());
+    CHECK(row == again);
+    table.init(key, again.data());
+    CHECK(row == again);
+  }
+}
+
 TEST(keys_of_tables_follow_each_other) {
   const Tables tables({spec("a", 10, 4), spec("b", 1, 8, RuleKind::kAdagrad), spec("c", 5, 16)});
   CHECK_EQ(tables.num_keys(), Key{16});

@@ -35,6 +35,9 @@ enum class Technique : std::uint8_t { kAdaptive, kReplication, kRelocation, kSta
 // What the values and changes of a table are on the network: floats as they are, or rounded to fewer bytes.
 enum class Wire : std::uint8_t { kFloat32, kBfloat16, kFloat16, kInt8 };
 
+// What the values of a table are in memory; optimizer state is float32 in any case.
+enum class Dtype : std::uint8_t { kFloat32, kBfloat16 };
+
 // What becomes of gradients with NaN or infinity in them.
 enum class NonFinite : std::uint8_t { kRaise, kSkip, kPass };
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "protocol/encoded.h"
+#include "protocol/rules.h"
 
 namespace adaps {
 
@@ -17,6 +18,7 @@ constexpr std::size_t kAhead = 16;
 
 void mark_changed(NodeContext& node, LockedKey& key) {
   key.header().advance_version();
+  rules().keep(key);
   if (key.header().has_holders()) node.partition_of(key.key()).mark_dirty(key);
 }
 
@@ -55,15 +57,15 @@ Taken take_owned(NodeContext& node, const Table& table, std::uint64_t first, std
   for (std::size_t i = 0; i < found.size(); ++i) {
     if (i + kAhead < found.size()) {
       const std::uint32_t ahead = store.peek(found[i + kAhead]);
-      if (is_owned(ahead)) Store::prefetch_value(store.arena(table), ahead, table.width());
+      if (is_owned(ahead)) Store::prefetch_value(store.arena(table), ahead, store.arena(table).width());
     }
     const std::uint32_t word = store.lock_if(found[i], word::kSlot | word::kSet);
     if (word == 0) continue;
     const float* slot = store.arena(table).value(word & word::kIndexMask);
     rows[taken] = static_cast<std::int64_t>(found[i] - table.first_key());
-    std::memcpy(values + taken * length, slot, length * sizeof(float));
+    table.read_value(slot, values + taken * length);
     if (state_length > 0)
-      std::memcpy(states + taken * state_length, slot + length, state_length * sizeof(float));
+      std::memcpy(states + taken * state_length, slot + table.value_words(), state_length * sizeof(float));
     store.unlock(found[i], word);
     ++taken;
   }

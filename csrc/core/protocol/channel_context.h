@@ -79,7 +79,7 @@ struct ChannelContext {
   template <typename Message>
   std::size_t append_with_value(LockedKey& key, NodeId to, const Message& message) {
     if (message.payload != Payload::kValue) return outbox.append(to, message);
-    return outbox.append(to, message, {std::span<const float>(key.value(), key.width())});
+    return outbox.append(to, message, {key.stored(key.width())});
   }
   // Passes on a request or an intent that came to a node which does not own the key.
   template <typename Message>

@@ -176,18 +176,31 @@ Delta& unsent_changes(NodeContext& node, Partition& partition, OperationKind kin
   return unsent;
 }
 
+// The value that a worker reads.
+void read(Partition& partition, LockedKey& key, float* out) {
+  show_changes(partition, key);
+  if (key.is_unpacked()) {
+    std::memcpy(out, key.value(), key.length() * sizeof(float));
+  } else {
+    key.table().read_value(key.stored(key.length()).data(), out);
+  }
+}
+
 // One occurrence, in a state that allows it.
 template <OperationKind kKind>
 void serve(NodeContext& node, Partition& partition, LockedKey& key, float* out, const float* in) {
   if constexpr (kKind == OperationKind::kPull) {
-    std::memcpy(out, key.value(), key.length() * sizeof(float));
+    read(partition, key, out);
   } else if (key.state() == State::kOwner) {
     write<kKind>(key.table(), key.header(), key.value(), in);
+    rules().keep(key);
     if (rules().is_to_be_refreshed(key.header())) partition.mark_dirty(key);
   } else {
     const UpdateStep step = key.table().now();
     Delta& unsent = unsent_changes(node, partition, kKind, key, in, step);
+    show_changes(partition, key);
     rules().apply_at_replica(kKind, key, in, unsent.floats.get(), step);
+    key.discard();  // of a packed copy: the change says it
     partition.mark_dirty(key);
   }
 }
@@ -227,6 +240,17 @@ void note_age(const NodeContext& node, Key key, WorkerCounters& counters) {
   counters.staleness_reads.add();
 }
 
+// The value of a packed table's key whose lock is held, and the end of that.
+void read_packed(NodeContext& node, const Table& table, Key key, std::uint32_t word, float* out) {
+  if ((word & word::kSet) != 0) {  // an owner's: nothing is apart from it
+    table.read_value(node.store.arena(table).value(word & word::kIndexMask), out);
+    node.store.unlock(key, word);
+    return;
+  }
+  LockedKey copy(node.store, key, word);
+  read(node.partition_of(key), copy, out);
+}
+
 // Prefetches what the next keys need: the words of the block after next, the slots of the next block.
 void prefetch_block(Store& store, std::span<const Key> keys, std::size_t at, const Table* hint, bool writes) {
   const std::size_t words_end = std::min(at + 2 * kBlock, keys.size());
@@ -237,7 +261,7 @@ void prefetch_block(Store& store, std::span<const Key> keys, std::size_t at, con
     if ((seen & word::kSlot) == 0) continue;
     const Table& table = store.tables().find(keys[i], hint);
     Arena& arena = store.arena(table);
-    Store::prefetch_value(arena, seen, writes ? arena.width() : table.length());
+    Store::prefetch_value(arena, seen, writes ? arena.width() : table.value_words());
     if (writes) __builtin_prefetch(&arena.header(seen & word::kIndexMask), 1);
   }
 }
@@ -249,8 +273,9 @@ AccessCounters& accesses_of(TableAccesses& table) {
                                         : table.pushed;
 }
 
-template <OperationKind kKind>
-void run(NodeContext& node, Operation& operation, std::span<const Key> keys) {
+// `kMayPack`: whether values of a table are packed; where none are, no key is asked.
+template <OperationKind kKind, bool kMayPack>
+void run_over(NodeContext& node, Operation& operation, std::span<const Key> keys) {
   constexpr std::uint32_t kNeeded = needed_bits(kKind);
   Store& store = node.store;
   WorkerState& worker = *node.workers[static_cast<std::size_t>(operation.worker)];
@@ -294,15 +319,20 @@ void run(NodeContext& node, Operation& operation, std::span<const Key> keys) {
     float* out = kKind == OperationKind::kPull ? operation.out + here : nullptr;
     const float* in = kKind == OperationKind::kPull ? nullptr : operation.in + here;
     const std::uint32_t word = store.lock_if(key, kNeeded);
-    if (word != 0 && (kKind == OperationKind::kPull || (word & word::kTracked) == 0)) {
-      Arena& arena = store.arena(table);
-      float* value = arena.value(word & word::kIndexMask);
-      if constexpr (kKind == OperationKind::kPull) {
-        std::memcpy(out, value, table.length() * sizeof(float));
+    const bool is_packed = kMayPack && table.is_packed();
+    if (word != 0 && (kKind == OperationKind::kPull || ((word & word::kTracked) == 0 && !is_packed))) {
+      if (is_packed) {
+        read_packed(node, table, key, word, out);
       } else {
-        write<kKind>(table, arena.header(word & word::kIndexMask), value, in);
+        Arena& arena = store.arena(table);
+        float* value = arena.value(word & word::kIndexMask);
+        if constexpr (kKind == OperationKind::kPull) {
+          std::memcpy(out, value, table.length() * sizeof(float));
+        } else {
+          write<kKind>(table, arena.header(word & word::kIndexMask), value, in);
+        }
+        store.unlock(key, word);
       }
-      store.unlock(key, word);
       const bool owned = (word & word::kSet) != 0;
       ++(owned ? at_owner : at_replica);
       if constexpr (kKind == OperationKind::kPull) {
@@ -320,6 +350,15 @@ void run(NodeContext& node, Operation& operation, std::span<const Key> keys) {
     }
   }
   count_until(keys.size());
+}
+
+template <OperationKind kKind>
+void run(NodeContext& node, Operation& operation, std::span<const Key> keys) {
+  if (node.tables.any_packed()) {
+    run_over<kKind, true>(node, operation, keys);
+  } else {
+    run_over<kKind, false>(node, operation, keys);
+  }
 }
 
 // The keys that cannot be read here now.
@@ -344,8 +383,12 @@ bool pull_if_here(NodeContext& node, int worker, const Table& table, Key key, fl
   WorkerState& state = *node.workers[static_cast<std::size_t>(worker)];
   AccessCounters& pulled = state.accesses[store.tables().number_of(table)].pulled;
   if (const std::uint32_t word = store.lock_if(key, needed); word != 0) {
-    std::memcpy(out, store.arena(table).value(word & word::kIndexMask), table.length() * sizeof(float));
-    store.unlock(key, word);
+    if (table.is_packed()) {
+      read_packed(node, table, key, word, out);
+    } else {
+      std::memcpy(out, store.arena(table).value(word & word::kIndexMask), table.length() * sizeof(float));
+      store.unlock(key, word);
+    }
     const bool owned = (word & word::kSet) != 0;
     (owned ? pulled.local : pulled.replica).add();
     if (!owned && ReplicaAges::sampled(key)) note_age(node, key, state.counters);
@@ -403,6 +446,7 @@ void catch_up(NodeContext& node, const Table& table, std::span<const Key> keys, 
       rule.restart(key.value(), key.length(), now);
     }
     key.header().advance_version();
+    rules().keep(key);
   }
 }
 
@@ -431,9 +475,10 @@ std::size_t step_in_place(NodeContext& node, int worker, Key first, std::span<fl
       ++skipped;
     } else {
       table.apply_gradient(key.value(), gradient, nullptr, now);
-      std::memcpy(value, key.value(), given * sizeof(float));
     }
     key.header().advance_version();
+    rules().keep(key);
+    std::memcpy(value, key.value(), given * sizeof(float));
   }
   TableAccesses& accesses =
       node.workers[static_cast<std::size_t>(worker)]->accesses[node.store.tables().number_of(table)];
@@ -489,6 +534,13 @@ bool try_local(NodeContext& node, Partition& partition, LockedKey& key, const Ke
       break;
   }
   return true;
+}
+
+void show_changes(Partition& partition, LockedKey& key) {
+  const bool is_copy = key.state() == State::kReplica || key.state() == State::kDropping;
+  if (!key.table().is_packed() || !is_copy || !key.header().has_changes()) return;
+  key.discard();
+  rules().add_again(key, partition.tables.unapplied.at(key.header().changes()));
 }
 
 std::span<const float> summed(const KeyRequest& request, std::size_t length, std::vector<float>& scratch) {

@@ -63,7 +63,7 @@ struct IntentMessage {
   NodeId origin = 0;
   std::uint64_t key = 0;
 };
-struct AnswerMessage {  // followed by length floats for a pull; the origin knows the key of its request
+struct AnswerMessage {  // followed by the value for a pull; the origin knows the key of its request
   MessageType type = MessageType::kAnswer;
   std::uint8_t has_value = 0;
   std::uint8_t encoded = 0;  // they are in the row's wire
@@ -73,10 +73,10 @@ struct AnswerMessage {  // followed by length floats for a pull; the origin know
   RelocationCount rc = 0;
 };
 // Whether a message carries a value. Initial content is not sent: the receiver computes it. An encoded value
-// is in the wire of its row, which is not float32 then.
+// is in the wire of its row, which is not float32 then; any other is as its table stores it.
 enum class Payload : std::uint8_t { kNone, kValue, kInitial, kEncoded };
 
-struct SetupMessage {  // followed by width floats if payload is kValue or kEncoded; it is never kNone
+struct SetupMessage {  // followed by the row if payload is kValue or kEncoded; it is never kNone
   MessageType type = MessageType::kSetup;
   Payload payload = Payload::kValue;
   std::uint16_t unused = 0;
@@ -84,7 +84,7 @@ struct SetupMessage {  // followed by width floats if payload is kValue or kEnco
   RelocationCount rc = 0;
   Version version = 0;
 };
-struct RefreshMessage {  // followed by width floats
+struct RefreshMessage {  // followed by the row
   MessageType type = MessageType::kRefresh;
   std::uint8_t encoded = 0;
   std::uint8_t unused[2] = {};
@@ -113,7 +113,7 @@ struct AckMessage {  // kAck, kDropAck
   std::uint16_t unused = 0;
   std::uint64_t key = 0;
 };
-struct TransferMessage {  // followed by width floats if payload is kValue; it is never kEncoded
+struct TransferMessage {  // followed by the row if payload is kValue; it is never kEncoded
   MessageType type = MessageType::kTransfer;
   Payload payload = Payload::kValue;
   std::uint16_t unused = 0;

@@ -1,7 +1,6 @@
 // Values and changes as messages carry them.
 #pragma once
 
-#include <cstring>
 #include <optional>
 #include <span>
 #include <string>
@@ -24,20 +23,22 @@ inline Payload payload_of(const SlotHeader& header) {
 
 // So many first floats of a row, in its wire.
 void read_encoded(const LockedKey& key, Reader& reader, std::span<float> out);
-// The other way round. False if the row's wire is not lossy, or cannot carry them.
-inline bool encode_row(const LockedKey& key, std::span<const float> floats, std::vector<float>& words) {
+// The other way round. False if the row's wire is not lossy, or cannot carry them: then they go as they are
+// stored.
+inline bool encode_row(LockedKey& key, std::size_t floats, std::vector<float>& words) {
   const Table& table = key.table();
-  return rules().rounds(table, key.key()) && encode(table, rules().wire_of(table, key.key()), floats, words);
+  return rules().rounds(table, key.key()) &&
+         encode(table, rules().wire_of(table, key.key()), {key.value(), floats}, words);
 }
 
-// Writes the value that comes with a message, or the initial one if the message says so.
+// Writes the value that comes with a message, or the initial one if the message says so; it is kept (see
+// Rules::keep) once the key's header says which it is. That rounds nothing: of what bfloat16 has, each wire
+// makes what bfloat16 has.
 inline void read_value(LockedKey& key, Payload payload, Reader& reader) {
   switch (payload) {
-    case Payload::kValue: {
-      const std::span<const float> value = reader.floats(key.width());
-      std::memcpy(key.value(), value.data(), value.size_bytes());
+    case Payload::kValue:
+      rules().take_stored(key, reader);
       return;
-    }
     case Payload::kEncoded:
       read_encoded(key, reader, {key.value(), key.width()});
       return;

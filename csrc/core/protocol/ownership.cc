@@ -91,6 +91,7 @@ void Ownership::on_transfer(NodeId from, const TransferMessage& message, Reader&
   header.set_version(version);
   header.rc = message.rc;
   header.location = channel_.rank;
+  rules().keep(key);
   header.flags &= static_cast<std::uint8_t>(~kUnreadable);
   channel_.counters.relocations.add();
   channel_.trace(message.key, TraceKind::kRelocatedHere);

@@ -77,9 +77,9 @@ inline std::optional<std::size_t> payload_floats(const DeltaMessage& message, co
   }
   return std::nullopt;
 }
-// And a value, of which a message has so many floats.
+// And so many first floats of a row: in its wire, or as it is stored.
 inline std::size_t payload_floats(bool encoded, const Table& table, Key key, std::size_t floats) {
-  return encoded ? encoded_floats(table, rules().wire_of(table, key), floats) : floats;
+  return encoded ? encoded_floats(table, rules().wire_of(table, key), floats) : table.stored_words(floats);
 }
 inline std::size_t payload_floats(Payload payload, const Table& table, Key key) {
   if (payload != Payload::kValue && payload != Payload::kEncoded) return 0;

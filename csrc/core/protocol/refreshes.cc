@@ -18,8 +18,8 @@ std::size_t Refreshes::send(LockedKey& key, Holder& holder) {
   RefreshMessage message;
   message.key = key.key();
   message.version = version;
-  std::span<const float> row(key.value(), key.width());
-  if (encode_row(key, row, channel_.encoded)) {
+  std::span<const float> row = key.stored(key.width());
+  if (encode_row(key, key.width(), channel_.encoded)) {
     message.encoded = 1;
     row = channel_.encoded;
   }

@@ -24,8 +24,8 @@ void Replicas::set_up(LockedKey& key, NodeId to) {
   message.payload = payload_of(header);
   std::span<const float> row;
   if (message.payload == Payload::kValue) {
-    row = {key.value(), key.width()};
-    if (encode_row(key, row, channel_.encoded)) {
+    row = key.stored(key.width());
+    if (encode_row(key, key.width(), channel_.encoded)) {
       message.payload = Payload::kEncoded;
       row = channel_.encoded;
     }
@@ -46,6 +46,7 @@ void Replicas::on_setup(NodeId from, const SetupMessage& message, Reader& reader
   header.set_version(message.version);
   header.rc = message.rc;
   header.location = from;
+  rules().keep(key);
   channel_.partition.ages.renew(message.key, channel_.now);
   channel_.counters.replicas_set_up.add();
   channel_.trace(message.key, TraceKind::kReplicaSetUp);
@@ -67,7 +68,9 @@ void Replicas::on_refresh(const RefreshMessage& message, Reader& reader) {
   read_value(key, message.encoded != 0 ? Payload::kEncoded : Payload::kValue, reader);
   header.set_version(message.version);
   channel_.partition.ages.renew(message.key, channel_.now);
-  if (const Unapplied* changes = channel_.changes_of(key)) rules().add_again(key, *changes);
+  const Unapplied* changes = channel_.changes_of(key);
+  if (changes != nullptr && !key.table().is_packed()) rules().add_again(key, *changes);
+  rules().keep(key);
 }
 
 // REPLICA -> DROPPING, unless there is intent, a set that waits, or a change in flight.
@@ -163,7 +166,9 @@ bool Replicas::apply_change(LockedKey& key, const DeltaMessage& message, std::sp
     step.with.learning_rate = applied.learning_rate;
     step.number = applied.number;
     key.table().apply_gradient(key.value(), floats.data() + kGradientHeader, nullptr, step);
-    gave_same_row = rules().gives_same_row(applied.base, header.version(),
+    // The holder of a packed row rounds what the change makes, which may differ in the last bit.
+    gave_same_row = !key.table().is_packed() &&
+                    rules().gives_same_row(applied.base, header.version(),
                                            message.hyperparameters == step.with.fingerprint());
   } else if (message.change == Change::kEncoded) {
     channel_.encoded.resize(key.table().change_length());
@@ -173,6 +178,7 @@ bool Replicas::apply_change(LockedKey& key, const DeltaMessage& message, std::sp
     key.table().merge(key.value(), floats.data());
   }
   header.advance_version();
+  rules().keep(key);
   return gave_same_row;
 }
 
@@ -215,6 +221,7 @@ void Replicas::on_ack(const AckMessage& message) {
   ADAPS_INVARIANT(changes != nullptr && changes->in_flight,
                   "an acknowledgement of a delta that was not sent");
   SlotHeader& header = key.header();
+  if (key.table().is_packed()) rules().settle(key, changes->in_flight);
   if (message.exact != 0) {
     header.set_version(next_version(header.version()));
     channel_.partition.ages.renew(message.key, channel_.now);
@@ -225,6 +232,7 @@ void Replicas::on_ack(const AckMessage& message) {
       changes->unsent.set_base(key.table().change_length(), header.version());
     }
   }
+  rules().keep(key);
   forget(changes->in_flight);
   if (!changes->unsent) {
     channel_.release_changes(key);
@@ -249,8 +257,8 @@ bool Replicas::on_drop(LockedKey& key, NodeId from, const DeltaMessage& message,
 Version Replicas::absorb_changes(LockedKey& key, Version version, bool has_value) {
   Unapplied* changes = channel_.changes_of(key);
   if (changes == nullptr) return version;
-  // A transfer without value found both parts in the replica already.
-  if (has_value) rules().absorb(key, *changes);
+  // A transfer without value found both parts in the replica already, unless it is packed.
+  if (rules().lacks_changes(key.table(), has_value)) rules().absorb(key, *changes);
   if (changes->in_flight || changes->unsent) version = rules().absorbed(version);
   forget(changes->in_flight);
   forget(changes->unsent);

@@ -156,7 +156,12 @@ void Requests::on_answer(NodeId from, const AnswerMessage& message, Reader& read
         read_encoded(key, reader, scratch_);
         value = scratch_;
       } else {
-        value = reader.floats(key.length());
+        value = reader.floats(key.table().value_words());
+        if (key.table().is_packed()) {
+          scratch_.resize(key.length());
+          key.table().read_value(value.data(), scratch_.data());
+          value = scratch_;
+        }
       }
       const std::lock_guard guard(operation.arrays);
       for (std::uint32_t i = request.first; !operation.abandoned && i != Occurrence::kEnd;
@@ -205,13 +210,16 @@ void Requests::apply(LockedKey& key, const RequestMessage& message, std::span<co
   if (kind == OperationKind::kPush) {
     add_to(key.value(), payload.data(), payload.size());
     header.advance_version();
+    rules().keep(key);
   } else if (kind == OperationKind::kSet) {
     std::memcpy(key.value(), payload.data(), payload.size_bytes());
     header.advance_version();
+    rules().keep(key);
   } else if (kind == OperationKind::kPushGradients) {
     for (std::size_t at = 0; at < payload.size(); at += key.length()) {
       key.table().apply_gradient(key.value(), payload.data() + at, nullptr);
       header.advance_version();
+      rules().keep(key);
     }
   }
   AnswerMessage answer;
@@ -225,8 +233,8 @@ void Requests::apply(LockedKey& key, const RequestMessage& message, std::span<co
     if (rules().is_refreshed_before_answer(holder)) refreshes_.send(key, *holder);
   }
   if (kind == OperationKind::kPull) {
-    std::span<const float> value(key.value(), key.length());
-    if (encode_row(key, value, scratch_)) {
+    std::span<const float> value = key.stored(key.length());
+    if (encode_row(key, key.length(), scratch_)) {
       answer.encoded = 1;
       value = scratch_;
     }

@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "common/random.h"
 #include "common/types.h"
 #include "protocol/dirty.h"
 #include "protocol/encoded.h"
@@ -122,11 +123,28 @@ struct Rules {
   ADAPS_RULE bool is_initial(Version version) const { return version == 0; }
   // The initial value is not sent: who is told of it makes it.
   ADAPS_RULE void make_initial(LockedKey& key) const { key.table().init(key.key(), key.value()); }
+  // A row that comes as it is stored is taken so, as its own table stores it.
+  ADAPS_RULE void take_stored(LockedKey& key, Reader& reader) const {
+    key.take(reader.floats(key.table().stored_words(key.width())));
+  }
+  // What is written to a packed row is rounded at random, so that in the mean nothing of it is lost,
+  ADAPS_RULE void round(LockedKey& key, std::uint64_t seed) const { key.keep(seed); }
+  // by other numbers for each version, and by the same ones on every node that makes it.
+  ADAPS_RULE std::uint64_t seed_of_rounding(LockedKey& key) const {
+    return mix(mix(key.key()) ^ key.header().version());
+  }
+  // A packed copy is stored as its owner stores it, apart from the changes that the owner has not got: what
+  // it gets is added to the copy when it says so,
+  ADAPS_RULE void settle(LockedKey& key, const Delta& applied) const { merge(key, applied); }
+  // and the rest of them when the copy becomes the owner's value. One that is not packed contains them.
+  ADAPS_RULE bool lacks_changes(const Table& table, bool has_come) const {
+    return has_come || table.is_packed();
+  }
   // Neither part is in the value that comes with TRANSFER: a delta that crosses it is discarded.
   ADAPS_RULE void absorb(LockedKey& key, const Unapplied& changes) const { merge_both(key, changes); }
   // What was absorbed makes another value, which needs another version.
   ADAPS_RULE Version absorbed(Version version) const { return next_version(version); }
-  // Nor is either in the value that comes with REFRESH.
+  // Nor is either in the value that comes with REFRESH, or in a packed copy.
   ADAPS_RULE void add_again(LockedKey& key, const Unapplied& changes) const { merge_both(key, changes); }
   // What a key's value and changes are on the network: as its table says of its row.
   ADAPS_RULE Wire wire_of(const Table& table, Key key) const { return table.management(key).wire; }
@@ -241,6 +259,11 @@ struct Rules {
   // and so does the decision on an intent.
   ADAPS_RULE void keep_intent(std::deque<IntentMessage>& waiting, const IntentMessage& intent) const {
     waiting.push_back(intent);
+  }
+
+  // Stores what was written to the row since it was unpacked, if it is packed, as that of its version.
+  void keep(LockedKey& key) const {
+    if (key.is_unpacked()) round(key, seed_of_rounding(key));
   }
 
   // Whether the wire of a key is a lossy one. A table without one is not asked for its rows.

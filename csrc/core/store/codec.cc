@@ -7,6 +7,8 @@
 #include <cstring>
 #include <limits>
 
+#include "common/random.h"
+
 namespace adaps {
 
 namespace {
@@ -16,6 +18,9 @@ constexpr int kMostSteps = 127;  // of an int8 on either side of 0
 
 // Finite, and not so large that rounding makes it infinite.
 constexpr std::uint32_t kBeyondBfloat16 = 0x7f7f8000U;
+constexpr std::uint32_t kLargestBfloat16 = 0x7f7f0000U;
+constexpr std::uint32_t kInfinity = 0x7f800000U;
+constexpr std::uint32_t kQuiet = 0x00400000U;  // of a NaN: a bit that stays when the lower ones are cut off
 constexpr std::uint32_t kBeyondFloat16 = 0x477ff000U;  // 65520
 constexpr float kBeyondInt8 = 0x1p127F;
 // Smaller ones have fewer bits in float16.
@@ -56,18 +61,35 @@ float from_float16(std::uint16_t half) {
   return std::bit_cast<float>(((magnitude << 13) + kFloat16Bias) | sign);
 }
 
-template <std::uint32_t kBeyond, typename To>
-bool encode_halves(std::span<const float> in, float* out, To to) {
-  std::uint32_t largest = 0;
-  for (const float x : in) largest = std::max(largest, std::bit_cast<std::uint32_t>(x) & kMagnitude);
-  if (largest >= kBeyond) return false;
+template <typename To>
+void write_halves(std::span<const float> in, float* out, To to) {
   auto* bytes = reinterpret_cast<std::byte*>(out);
   for (std::size_t i = 0; i < in.size(); ++i) {
     const std::uint16_t half = to(in[i]);
     std::memcpy(bytes + i * sizeof(half), &half, sizeof(half));
   }
   if (in.size() % 2 != 0) std::memset(bytes + in.size() * 2, 0, 2);
+}
+
+template <std::uint32_t kBeyond, typename To>
+bool encode_halves(std::span<const float> in, float* out, To to) {
+  std::uint32_t largest = 0;
+  for (const float x : in) largest = std::max(largest, std::bit_cast<std::uint32_t>(x) & kMagnitude);
+  if (largest >= kBeyond) return false;
+  write_halves(in, out, to);
   return true;
+}
+
+// To the next number of bfloat16 that is larger in magnitude if what is cut off and 16 random bits make one
+// more.
+float rounded_at_random(float x, std::uint32_t random) {
+  constexpr std::uint32_t kUpperHalf = 0xffff0000U;
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  if ((bits & kMagnitude) >= kLargestBfloat16) {
+    const bool is_nan = (bits & kMagnitude) > kInfinity;
+    return std::bit_cast<float>((bits | (is_nan ? kQuiet : 0U)) & kUpperHalf);
+  }
+  return std::bit_cast<float>((bits + random) & kUpperHalf);
 }
 
 template <typename From>
@@ -165,6 +187,20 @@ void decode(Wire wire, std::span<const float> words, std::span<float> out) {
       decode_steps(words, out);
       return;
   }
+}
+
+void round_at_random(std::span<float> floats, std::uint64_t seed) {
+  constexpr std::size_t kOfOneMix = sizeof(std::uint64_t) / sizeof(std::uint16_t);
+  std::uint64_t random = 0;
+  for (std::size_t i = 0; i < floats.size(); ++i) {
+    random = i % kOfOneMix == 0 ? mix(seed + i / kOfOneMix) : random >> 16;
+    floats[i] = rounded_at_random(floats[i], static_cast<std::uint32_t>(random & 0xffffU));
+  }
+}
+
+void cut_to_bfloat16(std::span<const float> in, float* out) {
+  write_halves(in, out,
+               [](float x) { return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16); });
 }
 
 float rounding_bound(Wire wire, float largest) {

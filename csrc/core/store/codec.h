@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "common/types.h"
@@ -23,6 +24,14 @@ bool encode(Wire wire, std::span<const float> in, float* out);
 
 // The inverse, of out.size() floats.
 void decode(Wire wire, std::span<const float> words, std::span<float> out);
+
+// Rounds each number to one of the two of bfloat16 beside it, to the nearer one more often, so that in the
+// mean it stays what it is; bits that are mixed from the seed and its place decide. What bfloat16 has stays,
+// as do infinity and NaN; what is too large for it becomes its largest number.
+void round_at_random(std::span<float> floats, std::uint64_t seed);
+
+// encode(Wire::kBfloat16, …) of numbers that bfloat16 has, of which it carries all, infinity and NaN, too.
+void cut_to_bfloat16(std::span<const float> in, float* out);
 
 // The most that a number differs from what is decoded of it, among numbers up to `largest`.
 float rounding_bound(Wire wire, float largest);

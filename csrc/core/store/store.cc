@@ -120,7 +120,22 @@ void LockedKey::attach(std::uint32_t index) {
   index_ = index;
   Arena& arena = store_.arena(table_);
   header_ = &arena.header(index);
-  value_ = arena.value(index);
+  slot_ = arena.value(index);
+  value_ = table_.is_packed() ? nullptr : slot_;
+}
+
+float* LockedKey::unpack() {
+  ADAPS_ASSERT(slot_ != nullptr);
+  thread_local std::vector<float> row;
+  if (row.size() < width()) row.resize(width());
+  table_.unpack(slot_, row.data());
+  return value_ = row.data();
+}
+
+void LockedKey::take(std::span<const float> stored) {
+  ADAPS_ASSERT(stored.size() == table_.stored_words(width()));
+  std::memcpy(slot_, stored.data(), stored.size_bytes());
+  discard();
 }
 
 NodeId LockedKey::location() const {
@@ -156,13 +171,14 @@ void LockedKey::allocate(State state) {
 void LockedKey::materialize() {
   if (!untouched_here()) return;
   allocate(State::kOwner);
-  table_.init(key_, value_);
+  table_.init(key_, value());
+  if (is_unpacked()) keep(0);  // which rounds nothing: it is rounded already
 }
 
 void LockedKey::release(NodeId owner, RelocationCount rc) {
   store_.arena(table_).release(index_);
   header_ = nullptr;
-  value_ = nullptr;
+  slot_ = value_ = nullptr;
   set_location(owner, rc);
 }
 

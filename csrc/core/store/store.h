@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "common/assert.h"
@@ -113,8 +114,8 @@ inline constexpr std::uint8_t kOnDirtyList = 1;  // the key is on its channel's 
 inline constexpr std::uint8_t kUnreadable = 2;   // dropping: a newer answer was seen
 inline constexpr std::uint8_t kKeptBack = 4;     // its change is on the list of those that wait for room
 
-// Slots of one width. Memory is reserved for every row but taken only for slots in use; freed slots are used
-// again.
+// Slots of one width, in words of the size of a float. Memory is reserved for every row but taken only for
+// slots in use; freed slots are used again.
 class Arena {
  public:
   Arena(std::size_t width, std::uint64_t rows);
@@ -172,10 +173,10 @@ class Store {
     __builtin_prefetch(&intents_[key], 1);
   }
 
-  // Prefetches the first floats of the value in the slot that a word names, at most so many.
-  static void prefetch_value(Arena& slots, std::uint32_t seen, std::size_t floats) {
+  // Prefetches the first words of the slot that a key word names, at most so many.
+  static void prefetch_value(Arena& slots, std::uint32_t seen, std::size_t words) {
     const auto* value = reinterpret_cast<const char*>(slots.value(seen & word::kIndexMask));
-    const std::size_t bytes = std::min(floats * sizeof(float), kPrefetchedBytes);
+    const std::size_t bytes = std::min(words * sizeof(float), kPrefetchedBytes);
     for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(value + at, 0);
   }
 
@@ -256,7 +257,21 @@ class LockedKey {
   bool has_slot() const { return header_ != nullptr; }
   State state() const { return header_ != nullptr ? header_->state : State::kNone; }
   SlotHeader& header() { return *header_; }
-  float* value() { return value_; }
+  // Value and optimizer state, as floats. Those of a packed table are unpacked for it, into memory that the
+  // thread has for one row, as it holds one lock: what is written there counts once it is kept.
+  float* value() { return value_ != nullptr ? value_ : unpack(); }
+  // Whether they are, so that they may have been written.
+  bool is_unpacked() const { return value_ != nullptr && value_ != slot_; }
+  // Rounds what is unpacked, by the seed, and stores it.
+  void keep(std::uint64_t seed) { table_.pack(value_, seed, slot_); }
+  // What is unpacked counts no more.
+  void discard() {
+    if (is_unpacked()) value_ = nullptr;
+  }
+  // So many first floats of the row as they are stored: its length or its width.
+  std::span<const float> stored(std::size_t floats) const { return {slot_, table_.stored_words(floats)}; }
+  // The row becomes what is stored elsewhere.
+  void take(std::span<const float> stored);
 
   // The location entry of a key that is not held here.
   NodeId location() const;
@@ -277,6 +292,7 @@ class LockedKey {
  private:
   LockedKey(Store& store, Key key, const Table& table, std::uint32_t word);
   void attach(std::uint32_t index);
+  float* unpack();
   std::uint32_t final_word() const;
 
   Store& store_;
@@ -285,7 +301,8 @@ class LockedKey {
   std::uint32_t word_;
   std::uint32_t index_ = 0;
   SlotHeader* header_ = nullptr;
-  float* value_ = nullptr;
+  float* slot_ = nullptr;
+  float* value_ = nullptr;  // of a packed table: only once it is unpacked
 };
 
 }  // namespace adaps

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numbers>
+#include <span>
 #include <stdexcept>
 #include <utility>
 
 #include "common/random.h"
+#include "store/codec.h"
 
 namespace adaps {
 
@@ -22,6 +25,10 @@ std::uint64_t bits_of(float x) {
   static_assert(sizeof(bits) == sizeof(x));
   __builtin_memcpy(&bits, &x, sizeof(bits));
   return bits;
+}
+
+std::size_t value_words_of(const TableSpec& spec) {
+  return encoded_words(spec.dtype == Dtype::kBfloat16 ? Wire::kBfloat16 : Wire::kFloat32, spec.length);
 }
 
 }  // namespace
@@ -50,7 +57,9 @@ Table::Table(TableSpec spec, Key first_key, std::size_t arena)
       first_key_(first_key),
       arena_(arena),
       width_(spec_.length + spec_.rule.state_length(spec_.length)),
-      change_length_(spec_.rule.change_length(spec_.length)) {
+      change_length_(spec_.rule.change_length(spec_.length)),
+      is_packed_(spec_.dtype == Dtype::kBfloat16),
+      value_words_(value_words_of(spec_)) {
   set_hyperparameters(spec_.rule.hyperparameters());
   manage();
 }
@@ -64,6 +73,8 @@ Table::Table(Table&& other) noexcept
       arena_(other.arena_),
       width_(other.width_),
       change_length_(other.change_length_),
+      is_packed_(other.is_packed_),
+      value_words_(other.value_words_),
       step_(other.step_.load(std::memory_order_relaxed)),
       history_(std::move(other.history_)),
       history_in_use_(other.history_in_use_.load(std::memory_order_relaxed)) {
@@ -101,8 +112,31 @@ void Table::set_step(std::uint64_t number, bool idle_rows) {
 }
 
 void Table::init(Key key, float* out) const {
-  spec_.init.fill(key - first_key_, out, spec_.length);
+  const std::uint64_t row = key - first_key_;
+  spec_.init.fill(row, out, spec_.length);
+  // By other numbers than those that the values may be made of.
+  if (is_packed_) round_at_random({out, spec_.length}, mix(combine(spec_.init.seed, row)));
   spec_.rule.init_state(out + spec_.length, spec_.length);
+}
+
+void Table::read_value(const float* stored, float* out) const {
+  if (is_packed_) {
+    decode(Wire::kBfloat16, {stored, value_words_}, {out, spec_.length});
+  } else {
+    std::memcpy(out, stored, spec_.length * sizeof(float));
+  }
+}
+
+void Table::unpack(const float* stored, float* row) const {
+  read_value(stored, row);
+  std::copy(stored + value_words_, stored + stored_words(width_), row + spec_.length);
+}
+
+void Table::pack(float* row, std::uint64_t seed, float* stored) const {
+  const std::span<float> value(row, spec_.length);
+  round_at_random(value, seed);
+  cut_to_bfloat16(value, stored);
+  std::copy(row + spec_.length, row + width_, stored + value_words_);
 }
 
 namespace {
@@ -182,7 +216,8 @@ Tables::Tables(std::vector<TableSpec> specs) {
       if (other.spec().name == spec.name)
         throw std::invalid_argument("two tables are called '" + spec.name + "'");
     }
-    const std::size_t width = spec.length + spec.rule.state_length(spec.length);
+    const std::size_t width = value_words_of(spec) + spec.rule.state_length(spec.length);
+    any_packed_ = any_packed_ || spec.dtype == Dtype::kBfloat16;
     const auto same =
         std::find_if(arenas_.begin(), arenas_.end(), [&](const Arena& a) { return a.width == width; });
     const auto arena = static_cast<std::size_t>(same - arenas_.begin());
@@ -205,6 +240,7 @@ std::uint64_t Tables::fingerprint() const {
     for (const char c : spec.name) hash = combine(hash, static_cast<std::uint64_t>(c));
     hash = combine(hash, spec.rows);
     hash = combine(hash, spec.length);
+    hash = combine(hash, static_cast<std::uint64_t>(spec.dtype));
     std::vector<ManagedRange> managed = spec.managed;
     if (managed.empty()) managed.push_back({spec.rows, spec.management});
     for (const auto& [end, management] : managed) {

@@ -69,6 +69,8 @@ struct TableSpec {
   std::vector<HomeRange> homes{};
   // How samples of its rows are drawn; none without it.
   std::optional<SamplingSpec> sampling{};
+  // What its values are in memory.
+  Dtype dtype = Dtype::kFloat32;
 };
 
 // Throws std::invalid_argument naming the table and the value that is wrong: no rows, too many of them, rows
@@ -90,6 +92,12 @@ class Table {
   // Floats of a change of one row; see UpdateRule.
   std::size_t change_length() const { return change_length_; }
   std::size_t arena() const { return arena_; }
+  // Whether values are stored as bfloat16, two in a word; the state behind them is float32.
+  bool is_packed() const { return is_packed_; }
+  // Words, of the size of a float, that the value takes where it is stored,
+  std::size_t value_words() const { return value_words_; }
+  // and so many first floats of a row: its length or its width.
+  std::size_t stored_words(std::size_t floats) const { return floats - spec_.length + value_words_; }
   const Management& management(Key key) const { return managements_[management_number(key)]; }
   // Which of managements() it is.
   std::size_t management_number(Key key) const { return numbers_.empty() ? 0 : numbers_[key - first_key_]; }
@@ -110,8 +118,13 @@ class Table {
   // `idle_rows`: whether rows catch up with steps in which they had no gradient, if the rule moves such rows.
   void set_step(std::uint64_t number, bool idle_rows);
 
-  // Writes the initial value and optimizer state of a key to out[width()].
+  // Writes the initial value and optimizer state of a key to out[width()]; all nodes round them alike.
   void init(Key key, float* out) const;
+  // The floats of a stored value, and of a row with its state.
+  void read_value(const float* stored, float* out) const;
+  void unpack(const float* stored, float* row) const;
+  // The other way round, for a packed table: rounds the row's value and stores it.
+  void pack(float* row, std::uint64_t seed, float* stored) const;
   UpdateStep now() const {
     return {hyperparameters(), step(), history_in_use_.load(std::memory_order_relaxed)};
   }
@@ -134,13 +147,15 @@ class Table {
   std::size_t arena_;
   std::size_t width_;
   std::size_t change_length_;
+  bool is_packed_;
+  std::size_t value_words_;
   std::atomic<float> learning_rate_, momentum_, beta2_, weight_decay_;
   std::atomic<std::uint64_t> step_{0};
   std::unique_ptr<StepHistory> history_ = std::make_unique<StepHistory>();
   std::atomic<const StepHistory*> history_in_use_{nullptr};
 };
 
-// All tables of a node; fixed for its life. Tables of equal width share an arena of the store.
+// All tables of a node; fixed for its life. Tables whose rows take as many words share an arena of the store.
 class Tables {
  public:
   // Throws std::invalid_argument naming the table and the value that is wrong.
@@ -150,9 +165,11 @@ class Tables {
   const Table& operator[](std::size_t i) const { return tables_[i]; }
   Table& operator[](std::size_t i) { return tables_[i]; }
   std::uint64_t num_keys() const { return num_keys_; }
+  // Whether values of any of them are packed.
+  bool any_packed() const { return any_packed_; }
 
   struct Arena {
-    std::size_t width;   // floats of a slot
+    std::size_t width;   // words of a slot, of the size of a float
     std::uint64_t rows;  // of all its tables
   };
   const std::vector<Arena>& arenas() const { return arenas_; }
@@ -177,6 +194,7 @@ class Tables {
   std::vector<Table> tables_;
   std::vector<Arena> arenas_;
   std::uint64_t num_keys_ = 0;
+  bool any_packed_ = false;
 };
 
 }  // namespace adaps

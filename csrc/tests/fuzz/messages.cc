@@ -23,7 +23,10 @@ constexpr Wire kLossy[] = {Wire::kBfloat16, Wire::kFloat16, Wire::kInt8};
 constexpr std::uint64_t kLossyRows = 4;
 // And of one whose rows are managed differently.
 constexpr std::uint64_t kMixedRows = 4;
-constexpr Key kAllKeys = kRows + std::size(kLossy) * kLossyRows + kMixedRows;
+// And of one whose values are packed.
+constexpr std::uint64_t kPackedRows = 4;
+constexpr Key kFirstPacked = kRows + std::size(kLossy) * kLossyRows + kMixedRows;
+constexpr Key kAllKeys = kFirstPacked + kPackedRows;
 
 std::vector<TableSpec> tables() {
   TableSpec table;
@@ -44,6 +47,12 @@ std::vector<TableSpec> tables() {
                    {2, {Technique::kRelocation, Wire::kInt8}},
                    {3, {Technique::kReplication, Wire::kBfloat16}},
                    {4, {}}};
+  all.push_back(table);
+  table.name = "packed";
+  table.rows = kPackedRows;
+  table.management = {};
+  table.managed.clear();
+  table.dtype = Dtype::kBfloat16;
   all.push_back(table);
   return all;
 }
@@ -159,14 +168,18 @@ std::vector<Bytes> examples() {
                           .bytes);
         script.bytes.resize(2);
       }
-      for (const Key key : {Key{1}, Key{5}}) {
+      for (const Key key : {Key{1}, Key{5}, kFirstPacked, kFirstPacked + 1}) {
+        const Table& table = all_tables.find(key);
         RefreshMessage refresh = keyed<RefreshMessage>(MessageType::kRefresh, key);
         refresh.version = 9;
-        all.push_back(script.send(0, keyed<SetupMessage>(MessageType::kSetup, key), kWidth)
-                          .send(0, refresh, kWidth)
+        const std::size_t row = table.stored_words(kWidth);
+        all.push_back(script.send(0, keyed<SetupMessage>(MessageType::kSetup, key), row)
+                          .send(0, refresh, row)
                           .send(0, keyed<AckMessage>(MessageType::kAck, key))
-                          .send(0, AnswerMessage{.has_value = 1}, kLength)
+                          .send(0, AnswerMessage{.has_value = 1}, table.value_words())
                           .bytes);
+        script.bytes.resize(2);
+        all.push_back(script.send(0, keyed<TransferMessage>(MessageType::kTransfer, key), row).bytes);
         script.bytes.resize(2);
       }
       for (const MessageType type : {MessageType::kMark, MessageType::kEcho}) {
@@ -213,8 +226,8 @@ void run(std::span<const std::byte> input) {
   Worker worker(node, 0);
 
   // Some keys are wanted, some are waited for, some were written.
-  const std::array<Key, 16> wanted = {0, 1, 2, 3, 4, 5, 12, 13, 16, 17, 20, 21, 24, 25, 26, 27};
-  const std::array<Key, 14> used = {1, 3, 5, 7, 9, 11, 13, 14, 17, 18, 21, 22, 25, 26};
+  const std::array<Key, 18> wanted = {0, 1, 2, 3, 4, 5, 12, 13, 16, 17, 20, 21, 24, 25, 26, 27, 28, 29};
+  const std::array<Key, 16> used = {1, 3, 5, 7, 9, 11, 13, 14, 17, 18, 21, 22, 25, 26, 29, 30};
   static_assert(used.size() <= wanted.size());
   std::array<float, wanted.size() * kLength> values{};
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = 0.3F * static_cast<float>(i);

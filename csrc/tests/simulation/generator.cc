@@ -36,6 +36,7 @@ class Generator {
     draw_cluster();
     draw_programs();
     draw_wires();
+    draw_dtypes();
     draw_tables();
     draw_management();
     draw_rows();
@@ -230,6 +231,14 @@ class Generator {
     }
   }
 
+  // Values of some tables are packed. What they contain is so coarse then that rounding leaves it as it is.
+  void draw_dtypes() {
+    Random random(mix(spec_.seed) ^ 0x64747970U);
+    if (spec_.rounded || !random.chance(0.3)) return;
+    for (Dtype& dtype : dtypes_) dtype = random.chance(0.7) ? Dtype::kBfloat16 : Dtype::kFloat32;
+    spec_.coarse = true;
+  }
+
   void draw_tables() {
     // The keys that are used lie among others, so that they have different home nodes and channels.
     const bool full = spec_.settings.technique == Technique::kFullReplication;
@@ -252,6 +261,7 @@ class Generator {
       table.name = joined("t", i);
       table.rows = rows;
       table.management.wire = wires_[i];
+      table.dtype = dtypes_[i];
       table.length = content_length(longest[i], spec_.coding()) + random_.below(3);
       if (random_.chance(0.1)) table.length += 64 + random_.below(200);  // long rows are exchanged less often
       table.rule.lr = 1.0F;
@@ -463,6 +473,7 @@ class Generator {
   bool restless_ = false;
   std::vector<std::size_t> pushes_;
   std::array<Wire, 2> wires_{};  // of the tables
+  std::array<Dtype, 2> dtypes_{};
 };
 
 }  // namespace

@@ -1,11 +1,15 @@
 #include "simulation/mutants.h"
 
+#include <algorithm>
 #include <map>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "common/random.h"
 #include "protocol/flusher.h"
 #include "protocol/rules.h"
+#include "store/codec.h"
 
 namespace adaps {
 
@@ -333,6 +337,45 @@ struct exchange_overdue : Rules {
 };
 struct exchange_joins_flush : Rules {
   bool may_join_flush(bool) const override { return true; }
+};
+struct rounds_to_nearest : Rules {
+  void round(LockedKey& key, std::uint64_t seed) const override {
+    const std::span<float> value(key.value(), key.length());
+    std::vector<float> words(encoded_words(Wire::kBfloat16, value.size()));
+    if (adaps::encode(Wire::kBfloat16, value, words.data())) adaps::decode(Wire::kBfloat16, words, value);
+    Rules::round(key, seed);
+  }
+};
+struct rounds_alike_each_time : Rules {
+  std::uint64_t seed_of_rounding(LockedKey& key) const override { return mix(key.key()); }
+};
+struct rounds_for_itself : Rules {
+  std::uint64_t seed_of_rounding(LockedKey& key) const override {
+    return Rules::seed_of_rounding(key) + static_cast<std::uint64_t>(key.state());
+  }
+};
+struct settles_nothing : Rules {
+  void settle(LockedKey&, const Delta&) const override {}
+};
+struct packed_copy_is_bare : Rules {
+  bool lacks_changes(const Table&, bool has_come) const override { return has_come; }
+};
+struct stored_as_next_table : Rules {
+  void take_stored(LockedKey& key, Reader& reader) const override {
+    const Tables& tables = key.store().tables();
+    const Table& table = key.table();
+    const Table& next = tables[(tables.number_of(table) + 1) % tables.size()];
+    if (next.is_packed() == table.is_packed()) {
+      Rules::take_stored(key, reader);
+      return;
+    }
+    const std::size_t length = table.length();
+    const std::size_t words = next.is_packed() ? encoded_words(Wire::kBfloat16, length) : length;
+    const std::span<const float> stored = reader.floats(words + table.width() - length);
+    float* row = key.value();
+    adaps::decode(next.is_packed() ? Wire::kBfloat16 : Wire::kFloat32, stored.first(words), {row, length});
+    std::copy(stored.begin() + static_cast<std::ptrdiff_t>(words), stored.end(), row + length);
+  }
 };
 struct rests_as_first_row : Rules {
   bool may_have_rests(const Table& table) const override { return rounds(table, table.first_key()); }

@@ -85,7 +85,13 @@ namespace adaps {
   X(exchange_ignored, "changes go with every round, however many clocks they should wait")  \
   X(exchange_overdue, "a stale bound: changes that a clock makes due are not sent")         \
   X(exchange_joins_flush, "a key goes twice with a flush that is under way")                \
-  X(owns_a_rounded_copy, "a holder becomes owner of what a lossy wire brought")
+  X(owns_a_rounded_copy, "a holder becomes owner of what a lossy wire brought")             \
+  X(rounds_to_nearest, "what is written to a packed row is rounded to the nearest number")  \
+  X(rounds_alike_each_time, "a packed row is rounded by the same random numbers each time") \
+  X(rounds_for_itself, "a holder rounds a packed row by other numbers than its owner")      \
+  X(settles_nothing, "a packed copy loses a change that is acknowledged")                   \
+  X(packed_copy_is_bare, "a packed copy becomes owner without its changes")                 \
+  X(stored_as_next_table, "a row is taken as the next table stores its rows")
 
 enum class Mutant : std::uint8_t {
   none,

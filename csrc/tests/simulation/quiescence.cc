@@ -30,6 +30,7 @@ View look(NodeState& node, Key name) {
     view.value.resize(key.width());
     key.table().init(name, view.value.data());
   } else if (view.state == State::kOwner || view.state == State::kReplica || view.state == State::kDropping) {
+    show_changes(node.partition_of(name), key);
     view.value.assign(key.value(), key.value() + key.width());
   }
   view.readable = view.state == State::kOwner || view.state == State::kReplica;
@@ -51,21 +52,24 @@ std::size_t writes_of(const World& world, std::size_t position) {
 
 // How far a replica may be from its owner. A rough one may have been sent changes one by one that its owner
 // added up before; a rounded one was sent what it began with, which may have been larger by all that was
-// written since.
-float tolerance(const World& world, std::size_t position, const std::vector<float>& owner) {
+// written since. One that is packed has the owner's bits, but that a lossy wire may make it round otherwise.
+float tolerance(World& world, std::size_t position, const std::vector<float>& owner) {
   constexpr float kRounding = 1e-4F;
   const WorldSpec& spec = world.spec();
   if (spec.reads_tell()) return 0.0F;
+  const Wire wire = wire_of(spec, spec.keys[position]);
+  const bool is_packed = world.cluster().node(0).tables.find(spec.keys[position]).is_packed();
+  if (is_packed && wire == Wire::kFloat32) return 0.0F;
   float largest = 1.0F;
   for (const float x : owner) largest = std::max(largest, std::abs(x));
   float bound = spec.rough ? kRounding * largest : 0.0F;
   if (spec.rounds()) {
     largest *= 1.1F;  // rests lower a value, too
     if (spec.rough) largest += static_cast<float>(writes_of(world, position));
-    const Wire wire = wire_of(spec, spec.keys[position]);
     if (wire == Wire::kFloat32) return bound;
     bound = std::max(bound, rounding_bound(wire, largest));
     bound = std::max(bound, rounding_bound(Wire::kBfloat16, largest));  // of optimizer state
+    if (is_packed) bound += 2.0F * rounding_bound(Wire::kBfloat16, largest);
   }
   return bound;
 }

@@ -76,6 +76,7 @@ TEST(random_worlds_use_everything) {
   // The calls of programs are those before a checkpoint's.
   std::vector<int> techniques(5), kinds(static_cast<std::size_t>(CallKind::kFreeze)), nodes(17);
   int mixed = 0, mixed_rows = 0, mixed_wires = 0, placed = 0, coarse = 0, rounded = 0;
+  int packed = 0, mixed_dtypes = 0;
   std::uint64_t relocations = 0, set_up = 0, dropped = 0, deltas = 0, refreshes = 0, forwarded = 0, late = 0;
   std::uint64_t full = 0;
   for (std::uint64_t number = 0; number < 1000; ++number) {
@@ -96,6 +97,10 @@ TEST(random_worlds_use_everything) {
     mixed_wires += differs(wire_of) ? 1 : 0;
     coarse += spec.coarse ? 1 : 0;
     rounded += spec.rounded ? 1 : 0;
+    const auto is_packed = [](const TableSpec& table) { return table.dtype == Dtype::kBfloat16; };
+    const auto packed_tables = std::count_if(spec.tables.begin(), spec.tables.end(), is_packed);
+    packed += packed_tables > 0 ? 1 : 0;
+    mixed_dtypes += packed_tables == 1 && spec.tables.size() == 2 ? 1 : 0;
     placed += spec.tables[0].homes.empty() ? 0 : 1;
     for (const Program& program : spec.programs) {
       for (const Call& call : program) ++kinds.at(static_cast<std::size_t>(call.kind));
@@ -123,6 +128,8 @@ TEST(random_worlds_use_everything) {
   CHECK(placed > 200);
   CHECK(coarse > 100);
   CHECK(rounded > 100);
+  CHECK(packed > 100);
+  CHECK(mixed_dtypes > 10);
   for (const int count : kinds) CHECK(count > 100);
   for (std::size_t n = 2; n < nodes.size(); ++n) CHECK(nodes[n] > 0);
   for (const std::uint64_t count : {relocations, set_up, dropped, deltas, refreshes, forwarded, late})

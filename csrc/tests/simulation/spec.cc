@@ -117,6 +117,7 @@ std::string describe(const WorldSpec& spec) {
   for (const TableSpec& table : spec.tables) {
     if (table.managed.empty() && table.management != Management{})
       text << ", " << table.name << describe(table.management);
+    if (table.dtype == Dtype::kBfloat16) text << ", " << table.name << " packed";
     Key first = 0;
     for (const ManagedRange& range : table.managed) {
       text << ", " << table.name << " from " << first << " on" << describe(range.management);

@@ -72,8 +72,8 @@ struct WorldSpec {
   // Rules that leave no whole numbers: what values contain is not read from them; that replicas agree with
   // their owner is, up to rounding.
   bool rough = false;
-  // Wires round. Either what values contain is so coarse that it stays as it is; or it is only read from
-  // checkpoints and, together with the rests that are still on nodes, at the end.
+  // Wires or tables round. Either what values contain is so coarse that it stays as it is; or it is only read
+  // from checkpoints and, together with the rests that are still on nodes, at the end.
   bool coarse = false;
   bool rounded = false;
 
