@@ -78,6 +78,7 @@ class ServerSession:
                 workers=cluster.workers,
                 channels=options.channels,
                 policy=cluster.policy,
+                row_dtype=options.row_dtype,
                 timing=options.timing,
                 listen=cluster.host,
             )

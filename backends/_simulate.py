@@ -44,7 +44,7 @@ def simulate(usecase: UseCase, options: ServerOptions, run: SimulatedRun) -> ada
         raise ValueError("parameters that an optimizer of their own changes are not simulated")
     if options.sampling != "loader":
         raise ValueError(f"sampling={options.sampling} is not simulated; leave it out")
-    tables = plan.layout.server_tables()
+    tables = plan.layout.server_tables(options.row_dtype)
     dense = [layout.table for layout in plan.layout.dense]
     lookahead = {
         **dict.fromkeys(plan.layout.tables, options.lookahead),

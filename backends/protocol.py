@@ -71,6 +71,8 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     inits : int
         How many initial weights the nodes try together for some steps before the training, which begins with
         the best of them (`autoada.select_initialization`); 1 for those of the run's seed.
+    row_dtype : str
+        What values of tables are in the server's memory: float32, or bfloat16 in half of it.
     fault : str
         What is wrong with the gradients of some workers in every step: nothing; `flip`, times minus the
         severity; `scale`, times the severity; `noise`, normal noise of the severity times their root mean
@@ -87,6 +89,7 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     channels: int = 1
     sampling: Literal["loader"] | SamplingScheme = "loader"
     inits: int = 1
+    row_dtype: Literal["float32", "bfloat16"] = "float32"
     fault: Literal["none", "flip", "scale", "noise", "stale", "nan"] = "none"
     faulty: str = ""
     severity: float = 10.0

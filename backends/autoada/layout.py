@@ -121,8 +121,14 @@ class Layout:
         assert optimizer is not None
         return optimizer
 
-    def server_tables(self) -> list[adaps.Table]:
-        """What the server has to be made with."""
+    def server_tables(self, row_dtype: str = "float32") -> list[adaps.Table]:
+        """What the server has to be made with.
+
+        Parameters
+        ----------
+        row_dtype : {"float32", "bfloat16"}
+            What values of the model's tables are in the server's memory; all other values are float32.
+        """
         result = []
         for name, parameter in self.tables.items():
             shape = parameter.shape
@@ -134,7 +140,8 @@ class Layout:
             )
             rule = self.group_of(name).rule_of(name)
             sampling = sampling_of(parameter)
-            result.append(adaps.Table(name, shape[0], prod(shape[1:]), rule, init, sampling=sampling))
+            length = prod(shape[1:])
+            result.append(adaps.Table(name, shape[0], length, rule, init, sampling=sampling, dtype=row_dtype))
         for dense in self.dense:
             rule = self.group_of(dense.table).rule_of(dense.table)
             result.append(adaps.Table(dense.table, rows=dense.rows, length=dense.length, optimizer=rule))

@@ -104,6 +104,7 @@ def create_node(
     *,
     tables: Iterable[str] | None = None,
     policy: adaps.Policy | None = None,
+    row_dtype: str = "float32",
     **options: Any,
 ) -> adaps.Node:
     """The node for `AdaModel`s of `model`, shared by this process's worker threads.
@@ -114,10 +115,14 @@ def create_node(
         As for `AdaModel`. Only shapes and rules are taken; the model is not changed.
     policy : adaps.Policy, optional
         How each parameter of the model, or some rows of its tables, are managed.
+    row_dtype : {"float32", "bfloat16"}
+        What values of the model's tables are in the server's memory, as for `adaps.Table`; the model reads
+        them as its parameters' dtype in any case.
     **options
         Further arguments of `adaps.Node`, such as ``workers``.
     """
-    return open_node(plan_of(model, optimizers_of(model, optimizer), tables, policy), **options)
+    plan = plan_of(model, optimizers_of(model, optimizer), tables, policy)
+    return open_node(plan, row_dtype, **options)
 
 
 def check_policy(
@@ -177,12 +182,11 @@ def plan_of(
     return Plan(layout, _server_policy(layout, policy, managed, nodes), training, nodes)
 
 
-def open_node(plan: Plan, **options: Any) -> adaps.Node:
+def open_node(plan: Plan, row_dtype: str, **options: Any) -> adaps.Node:
     """The node for a model that is trained so, with further arguments of `adaps.Node`."""
     _check(plan, options)
-    node = adaps.Node(
-        plan.layout.server_tables(), policy=plan.managed, agreement=plan.training.agreement(), **options
-    )
+    tables = plan.layout.server_tables(row_dtype)
+    node = adaps.Node(tables, policy=plan.managed, agreement=plan.training.agreement(), **options)
     _of_node[node] = plan.training
     return node
 

@@ -76,6 +76,9 @@ class AdaModel(nn.Module):
         and a large one freshness: momentum in particular oscillates where gradients come late.
     policy : adaps.Policy, optional
         How each parameter is managed, as for `create_node`, if the model makes its own node.
+    row_dtype : {"float32", "bfloat16"}
+        What values of the model's tables are in the server's memory, as for `create_node`, if the model makes
+        its own node.
 
     Raises
     ------
@@ -104,11 +107,17 @@ class AdaModel(nn.Module):
         tables: Iterable[str] | None = None,
         staleness: int = STALENESS,
         policy: adaps.Policy | None = None,
+        row_dtype: str = "float32",
     ) -> None:
         super().__init__()
         optimizer = optimizers_of(model, optimizer)
         if policy is not None and node is not None:
             raise ValueError("policy is given beside a node, which has one already: give it to create_node")
+        if row_dtype != "float32" and node is not None:
+            raise ValueError(
+                f"row_dtype {row_dtype!r} is given beside a node, which has its tables already: give it to "
+                "create_node"
+            )
         if node is None:
             plan = plan_of(model, optimizer, tables, policy)
         else:
@@ -126,7 +135,7 @@ class AdaModel(nn.Module):
                 )
         check_replaceable(layout.tables)
         self._owns_node = node is None
-        self.node = open_node(plan) if node is None else node
+        self.node = open_node(plan, row_dtype) if node is None else node
         self.worker = self.node.worker(worker)
         member = Member(self.node, self.worker, worker)
         self._member = member

@@ -42,6 +42,10 @@ class Wire(enum.Enum):
     FLOAT16 = 2
     INT8 = 3
 
+class Dtype(enum.Enum):
+    FLOAT32 = 0
+    BFLOAT16 = 1
+
 class NonFinite(enum.Enum):
     RAISE = 0
     SKIP = 1
@@ -104,6 +108,7 @@ class SamplingSpec:
 
 class TableSpec:
     sampling: SamplingSpec | None
+    dtype: Dtype
     def __init__(
         self,
         name: str,

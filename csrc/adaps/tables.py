@@ -11,12 +11,15 @@ from adaps.optimizers import SGD, Optimizer
 from adaps.policy.executed import UNMANAGED, Management
 from adaps.policy.fields import WIRES
 
-__all__ = ["Table"]
+__all__ = ["DTYPES", "Table"]
+
+DTYPES = ("float32", "bfloat16")
+"""What values of a table can be in memory."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of float32 values under consecutive keys.
+    """Rows of numbers under consecutive keys, which calls read and write as float32.
 
     Parameters
     ----------
@@ -32,11 +35,16 @@ class Table:
         What ``push_gradients`` does. Its state lives beside the value.
     init : Constant, Uniform or Normal
         What a row holds before anybody writes to it.
-    wire : {"float32", "bfloat16", "float16", "int8"}
-        As what values and changes of rows are sent to other nodes; in memory they are float32. Other wires
-        than float32 round what a node reads of another one's rows. What they round off a change stays where
-        it was made and is sent with the next one, so no error adds up. If the node is given a policy, its
-        ``wire`` counts instead.
+    wire : {"float32", "bfloat16", "float16", "int8"}, optional
+        As what values and changes of rows are sent to other nodes, whatever they are in memory; float32 is
+        as they are, without rounding. Other wires round what a node reads of another one's rows. What they
+        round off a change stays where it was made and is sent with the next one, so no error adds up. By
+        default the `dtype`. If the node is given a policy, its ``wire`` counts instead.
+    dtype : {"float32", "bfloat16"}
+        What values are in memory, 4 or 2 bytes each; optimizer state is float32 in any case. bfloat16 has
+        the range of float32 and 8 bits of precision. What is written is rounded to one of the two numbers
+        beside it, at random and to the nearer one more often, so that small updates are not lost in the
+        mean. It is so for ``set`` and for initial values, too.
     """
 
     name: str
@@ -45,7 +53,8 @@ class Table:
     sampling: _sampling.Sampling | _sampling.RowDistribution | None = field(default=None, kw_only=True)
     optimizer: Optimizer = field(default_factory=SGD)
     init: Initializer = field(default_factory=Constant)
-    wire: str = "float32"
+    wire: str | None = None
+    dtype: str = field(default="float32", kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -69,7 +78,9 @@ class Table:
                 f"init of table {self.name!r} is {self.init!r}; "
                 "it must be an adaps.Constant, Uniform or Normal"
             )
-        _checks.one_of(f"wire of table {self.name!r}:", self.wire, WIRES)
+        if self.wire is not None:
+            _checks.one_of(f"wire of table {self.name!r}:", self.wire, WIRES)
+        _checks.one_of(f"dtype of table {self.name!r}:", self.dtype, DTYPES)
         self.spec()  # raises if a row with its optimizer state is too long
 
     def spec(self, management: Management = UNMANAGED) -> _core.TableSpec:
@@ -86,9 +97,10 @@ class Table:
         ]
         spec = _core.TableSpec(
             *(self.name, self.rows, self.length, self.optimizer.rule(), self.init.distribution()),
-            managed=managed or [(self.rows, None, _core.Wire[self.wire.upper()], 0)],
+            managed=managed or [(self.rows, None, _core.Wire[(self.wire or self.dtype).upper()], 0)],
             homes=list(management.homes),
         )
+        spec.dtype = _core.Dtype[self.dtype.upper()]
         if isinstance(self.sampling, _sampling.Sampling):
             spec.sampling = self.sampling.spec(self.rows)
         return spec

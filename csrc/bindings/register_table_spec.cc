@@ -44,6 +44,11 @@ void register_table_spec(py::module_& module) {
       .value("INT8", Wire::kInt8)
       .finalize();
 
+  py::native_enum<Dtype>(module, "Dtype", "enum.Enum", "What values are in memory.")
+      .value("FLOAT32", Dtype::kFloat32)
+      .value("BFLOAT16", Dtype::kBfloat16)
+      .finalize();
+
   module.attr("MAX_KEYS") = kMaxKeys;
   module.attr("MAX_ROW_FLOATS") = kMaxRowFloats;
   module.attr("MAX_WORKERS") = kMaxWorkers;
@@ -116,6 +121,7 @@ void register_table_spec(py::module_& module) {
           "width", [](const TableSpec& spec) { return spec.length + spec.rule.state_length(spec.length); },
           "Floats of a row with its optimizer's state.")
       .def_readwrite("sampling", &TableSpec::sampling, "How samples of its rows are drawn; none without it.")
+      .def_readwrite("dtype", &TableSpec::dtype, "What its values are in memory.")
       .def(
           py::init(
               [](std::string name, std::uint64_t rows, std::size_t length, const UpdateRule& rule,

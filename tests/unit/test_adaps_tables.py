@@ -28,6 +28,12 @@ loose: Any = adaps  # for arguments of wrong types, given on purpose
         (lambda: loose.Table("t", True, 4), ValueError, "rows of table 't' is True"),
         (lambda: loose.Table("t", 1, 4, optimizer="sgd"), TypeError, "optimizer of table 't' is 'sgd'"),
         (lambda: loose.Table("t", 1, 4, init=0.0), TypeError, r"init of table 't' is 0\.0"),
+        (
+            lambda: loose.Table("t", 1, 4, dtype="float16"),
+            ValueError,
+            "dtype of table 't': 'float16' does not exist .did you mean 'bfloat16'.*; "
+            "valid are float32, bfloat16",
+        ),
         (lambda: loose.SGD(lr=math.nan), ValueError, "lr is nan; it must be finite"),
         (lambda: loose.SGD(lr=math.inf), ValueError, "lr is inf; it must be finite"),
         (lambda: loose.SGD(lr=-0.1), ValueError, r"lr is -0\.1; it must be at least 0"),

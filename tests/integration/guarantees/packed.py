@@ -1,0 +1,80 @@
+"""Two nodes train the same rows, in float32 and in bfloat16: what they take, and what they contain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import adaps
+from tests.integration.guarantees.common import FOREVER, RANK, Floats, arguments, cluster_of, report
+
+
+def main() -> None:
+    given = arguments()
+    directory = Path(given.pop("directory"))
+    results = {}
+    for technique in ("relocation", "replication"):
+        for dtype in ("float32", "bfloat16"):
+            assert cluster_of(2)
+            folder = directory / f"{technique}-{dtype}"
+            results[f"{technique} {dtype}"] = use(technique, dtype, folder, **given)
+    report(**results)
+
+
+def use(
+    technique: Any, dtype: str, directory: Path, rows: int, length: int, steps: int, pushed: float
+) -> dict[str, Any]:
+    table = adaps.Table("rows", rows, length, init=adaps.Constant(1.0), dtype=dtype)
+    keys = np.arange(rows)
+
+    def pulled() -> Floats:
+        out = np.full((rows, length), np.nan, dtype=np.float32)
+        kv.pull(keys, out)
+        return out
+
+    with adaps.Node([table], techniques=technique, timing=False) as node:
+        kv = node.worker(0)
+        kv.end_setup()
+        if technique == "replication":
+            kv.intent(keys, 0, FOREVER)
+            kv.wait_intent(keys)
+        kv.barrier()
+        for step in range(steps):
+            # in turn, so that it is the same messages with either dtype
+            if step % 2 == RANK:
+                if technique == "relocation":
+                    kv.intent(keys, kv.current_clock, FOREVER)
+                    kv.wait_intent(keys)
+                before = pulled()
+                kv.push(keys, np.full((rows, length), pushed, np.float32))
+                own = pulled() - before
+                kv.wait_sync()
+            kv.barrier()
+        kv.wait_sync()
+        kv.barrier()
+        kv.wait_sync()
+        stats = node.table("rows").stats()
+        seen = pulled()
+        # Relocated rows are all at the last node that wanted them.
+        resident = node.stats()["resident_bytes"]
+        node.checkpoint(directory)
+        saved = pulled()  # of which nothing is left over any more
+        kv.barrier()
+        kv.push(keys, np.full((rows, length), 1.0, np.float32))
+        node.restore(directory)
+        restored = pulled()
+    return {
+        "bytes": sum(value for name, value in stats.items() if name.startswith("bytes_sent_")),
+        "resident": resident,
+        "own": float(own.mean(dtype=np.float64)),
+        "mean": float(seen.mean(dtype=np.float64)),
+        "bits": int(saved.view(np.uint32).astype(np.uint64).sum()),
+        "halves": not (saved.view(np.uint32) & 0xFFFF).any(),
+        "same": bool(np.array_equal(saved, restored)),
+    }
+
+
+if __name__ == "__main__":
+    main()
