@@ -117,7 +117,7 @@ class TableSpec:
         rule: UpdateRule,
         init: Initializer,
         managed: Sequence[tuple[int, Technique | None, Wire, int]],
-        homes: Sequence[tuple[int, int]] = ...,
+        homes: Sequence[tuple[int, int, int]] = ...,
     ) -> None: ...
     @property
     def width(self) -> int: ...

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, get_args
 from adaps import _checks, _core, _hosts, rendezvous
 from adaps._typing import NonFinite, Technique
 from adaps.errors import AdapsError
-from adaps.policy import Catalogue, Parameter, Policy
-from adaps.policy.executed import management_of
-from adaps.tables import Table
+from adaps.policy import Policy
+from adaps.tables import Table, managed_specs
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
@@ -210,11 +209,7 @@ class Node:
         """The tables as the core takes them."""
         if self.policy is None:
             return [table.spec() for table in self._described]
-        catalogue = Catalogue(
-            [Parameter(table.name, table.rows, table.length, "table") for table in self._described]
-        )
-        managed = management_of(self.policy, catalogue, self.world_size)
-        return [table.spec(one) for table, one in zip(self._described, managed, strict=True)]
+        return managed_specs(self._described, self.policy, self.world_size)
 
     @property
     def closed(self) -> bool:

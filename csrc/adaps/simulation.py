@@ -26,9 +26,8 @@ from typing import TYPE_CHECKING, Any
 from adaps import _checks, _core
 from adaps._core import MESSAGE_BYTES
 from adaps._typing import Technique
-from adaps.policy import Catalogue, Parameter, Policy
-from adaps.policy.executed import UNMANAGED, management_of
-from adaps.tables import Table
+from adaps.policy import Policy
+from adaps.tables import Table, managed_specs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -601,13 +600,10 @@ def _managed(
 ) -> tuple[_core.Technique, list[_core.TableSpec]]:
     if isinstance(policy, str):
         technique = _core.Technique[_checks.one_of("technique", policy, TECHNIQUES).upper()]
-        return technique, [table.spec(UNMANAGED) for table in tables]
+        return technique, [table.spec() for table in tables]
     if not isinstance(policy, Policy):
         raise TypeError(f"policy is {policy!r}; it must be an adaps.Policy or a technique")
-    catalogue = Catalogue([Parameter(table.name, table.rows, table.length, "table") for table in tables])
-    managed = management_of(policy, catalogue, nodes)
-    specs = [table.spec(one) for table, one in zip(tables, managed, strict=True)]
-    return _core.Technique.ADAPTIVE, specs
+    return _core.Technique.ADAPTIVE, managed_specs(tables, policy, nodes)
 
 
 def _ahead(lookahead: int | Mapping[str, int], table: str, dense: bool) -> int:

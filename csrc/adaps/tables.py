@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from adaps import _checks, _core
 from adaps import sampling as _sampling
 from adaps.initializers import Constant, Initializer
 from adaps.optimizers import SGD, Optimizer
-from adaps.policy.executed import UNMANAGED, Management
+from adaps.policy import Catalogue, Parameter, Policy
+from adaps.policy.executed import BY_HASH, UNMANAGED, Management, management_of
 from adaps.policy.fields import WIRES
 
-__all__ = ["DTYPES", "Table"]
+__all__ = ["DTYPES", "Table", "managed_specs"]
 
 DTYPES = ("float32", "bfloat16")
 """What values of a table can be in memory."""
+_OWN_KEYS = -1
+"""In place of a table's number: no other table's keys are hashed."""
 
 
 @dataclass(frozen=True)
@@ -83,13 +88,17 @@ class Table:
         _checks.one_of(f"dtype of table {self.name!r}:", self.dtype, DTYPES)
         self.spec()  # raises if a row with its optimizer state is too long
 
-    def spec(self, management: Management = UNMANAGED) -> _core.TableSpec:
+    def spec(
+        self, management: Management = UNMANAGED, numbers: Mapping[str, int] = MappingProxyType({})
+    ) -> _core.TableSpec:
         """The table as the core takes it.
 
         Parameters
         ----------
         management : Management
             How a policy says that its rows are managed; without it as the node says.
+        numbers : mapping of str to int
+            Of the node's tables by their names: those whose rows it follows have to be there.
         """
         managed = [
             (end, _core.Technique[technique.upper()], _core.Wire[wire.upper()], exchange)
@@ -98,9 +107,26 @@ class Table:
         spec = _core.TableSpec(
             *(self.name, self.rows, self.length, self.optimizer.rule(), self.init.distribution()),
             managed=managed or [(self.rows, None, _core.Wire[(self.wire or self.dtype).upper()], 0)],
-            homes=list(management.homes),
+            homes=[
+                (end, BY_HASH, numbers[where]) if isinstance(where, str) else (end, where, _OWN_KEYS)
+                for end, where in management.homes
+            ],
         )
         spec.dtype = _core.Dtype[self.dtype.upper()]
         if isinstance(self.sampling, _sampling.Sampling):
             spec.sampling = self.sampling.spec(self.rows)
         return spec
+
+
+def managed_specs(tables: Sequence[Table], policy: Policy, nodes: int) -> list[_core.TableSpec]:
+    """Tables as the core takes them, managed as a policy says on so many nodes.
+
+    Raises
+    ------
+    PolicyError
+        If the policy does not fit, or has something in it that the server does not execute.
+    """
+    catalogue = Catalogue([Parameter(table.name, table.rows, table.length, "table") for table in tables])
+    managed = management_of(policy, catalogue, nodes)
+    numbers = {table.name: number for number, table in enumerate(tables)}
+    return [table.spec(one, numbers) for table, one in zip(tables, managed, strict=True)]

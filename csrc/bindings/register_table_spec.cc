@@ -127,21 +127,22 @@ void register_table_spec(py::module_& module) {
               [](std::string name, std::uint64_t rows, std::size_t length, const UpdateRule& rule,
                  const Initializer& init,
                  const std::vector<std::tuple<std::uint64_t, std::optional<Technique>, Wire, Clock>>& managed,
-                 const std::vector<std::pair<std::uint64_t, int>>& homes) {
+                 const std::vector<std::tuple<std::uint64_t, int, int>>& homes) {
                 TableSpec spec{std::move(name), rows, length, rule, init};
                 for (const auto& [end, technique, wire, exchange] : managed)
                   spec.managed.push_back({end, {technique, wire, exchange}});
-                for (const auto& [end, node] : homes)
-                  spec.homes.push_back({end, node < 0 ? kHomeByHash : static_cast<NodeId>(node)});
+                for (const auto& [end, node, table] : homes)
+                  spec.homes.push_back({end, node < 0 ? kHomeByHash : static_cast<NodeId>(node),
+                                        table < 0 ? kOwnKey : static_cast<std::uint32_t>(table)});
                 validate(spec);
                 return spec;
               }),
           py::arg("name"), py::arg("rows"), py::arg("length"), py::arg("rule"), py::arg("init"),
-          py::arg("managed"), py::arg("homes") = std::vector<std::pair<std::uint64_t, int>>{},
+          py::arg("managed"), py::arg("homes") = std::vector<std::tuple<std::uint64_t, int, int>>{},
           "With ranges of rows that are managed alike: where each ends, the technique, or none to leave it "
           "to the node, the wire, and at least how many clocks are between two exchanges of changes, or 0; "
-          "and with ranges of rows by their home: where each ends, and the "
-          "node, which is negative for homes by hash.");
+          "and with ranges of rows by their home: where each ends, the node, which is negative for homes by "
+          "hash, and the number of the table whose keys are hashed, which is negative for its own.");
 }
 
 }  // namespace adaps::bindings

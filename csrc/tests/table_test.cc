@@ -246,6 +246,45 @@ TEST(rows_are_at_home_where_their_table_says) {
   }
 }
 
+TEST(rows_are_at_home_with_those_of_another_table) {
+  const TableSpec first{.name = "first", .rows = 7, .length = 1};
+  TableSpec follower{.name = "follower", .rows = 60, .length = 1};
+  follower.homes = {{20, kHomeByHash, 2}, {30, 1}, {50, kHomeByHash, 2}, {60}};
+  const TableSpec followed{.name = "followed", .rows = 50, .length = 1};
+  const Tables tables({first, follower, followed});
+  const Directory directory(5, 1, tables);
+  const Directory by_hash(5, 1);
+  for (std::uint64_t row = 0; row < 60; ++row) {
+    const NodeId home = directory.home(7 + row);
+    if (row < 20 || (row >= 30 && row < 50)) {
+      CHECK(home == directory.home(67 + row));
+      CHECK(home == by_hash.home(67 + row));
+    } else {
+      CHECK(home == (row < 30 ? 1 : by_hash.home(7 + row)));
+    }
+  }
+}
+
+TEST(only_rows_that_are_there_can_be_followed) {
+  TableSpec follower{.name = "follower", .rows = 10, .length = 1};
+  const TableSpec followed{.name = "followed", .rows = 9, .length = 1};
+  const auto said = [&](HomeRange home) {
+    follower.homes = {home};
+    if (home.end < follower.rows) follower.homes.push_back({follower.rows});
+    try {
+      const Tables tables({follower, followed});
+    } catch (const std::invalid_argument& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK_EQ(said({9, kHomeByHash, 1}), "");
+  CHECK_EQ(said({10, kHomeByHash, 1}),
+           "rows of table 'follower' are hashed as those of table 'followed' up to row 10; it has 9");
+  CHECK_EQ(said({10, kHomeByHash, 2}),
+           "rows of table 'follower' are hashed as those of table 2; there are 2 tables, numbered from 0 on");
+}
+
 TEST(homes_of_a_table_are_all_of_its_rows) {
   const auto refused = [](std::vector<HomeRange> homes) {
     TableSpec spec{.name = "t", .rows = 10, .length = 1};
@@ -283,4 +322,8 @@ TEST(tables_that_are_managed_otherwise_have_another_fingerprint) {
   CHECK(plain != managed);
   CHECK(managed != placed);
   CHECK(placed != Tables({spec}).fingerprint());
+  spec.homes = {{10}};
+  const std::uint64_t by_hash = Tables({spec}).fingerprint();
+  spec.homes[0].hashed_with = 0;
+  CHECK(by_hash != Tables({spec}).fingerprint());
 }

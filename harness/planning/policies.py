@@ -283,10 +283,11 @@ def _of_ranges(bounds: list[int], ranges: tuple[tuple[int, int], ...]) -> list[f
     ]
 
 
-def _of_homes(homes: list[tuple[int, int, int]], nodes: int) -> list[float]:
+def _of_homes(homes: list[tuple[int, int, int | str]], nodes: int) -> list[float]:
     """How many rows of these ranges each node keeps; those that a hash scatters in equal parts."""
     counts = [0.0] * nodes
-    for start, end, node in homes:
-        for one in range(nodes) if node == BY_HASH else [node]:
-            counts[one] += (end - start) / (nodes if node == BY_HASH else 1)
+    for start, end, where in homes:
+        scattered = where == BY_HASH or isinstance(where, str)
+        for node in range(nodes) if scattered else [int(where)]:
+            counts[node] += (end - start) / (nodes if scattered else 1)
     return counts

@@ -124,6 +124,21 @@ def test_rows_begin_where_those_of_another_table_do(launch: Launch) -> None:
     assert begun(results, "wide.weight") == begun(results, "deep.weight")
 
 
+@pytest.mark.parametrize("follower", ["wide.weight", "deep.weight"])
+def test_rows_begin_where_a_hash_puts_those_of_another_table(launch: Launch, follower: str) -> None:
+    (followed,) = {"wide.weight", "deep.weight"} - {follower}
+    own = Policy("apart", [Rule("*", technique="static")])
+    together = Rule(follower, None, "static", Home("with", table=followed))
+    apart = trained(launch, own)
+    results = trained(launch, Policy("together", [together, *own.rules]))
+    assert begun(results, followed) == begun(apart, followed)
+    assert begun(results, follower) == begun(apart, followed) != begun(apart, follower)
+    # Both are read together: what a node reads of one table at home, it does of the other.
+    for counted in (result["tables"] for result in results):
+        for served in ("pulled_local", "pulled_remote"):
+            assert counted[follower][served] == counted[followed][served] > 0
+
+
 def test_rows_of_a_table_are_managed_as_their_own_rule_says(launch: Launch) -> None:
     hot = [*range(10), *range(30, 33)]
     rules = [

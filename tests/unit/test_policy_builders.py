@@ -330,9 +330,6 @@ parameters = "dense"
 technique = "allreduce"
 wire = "int8"
 [[rule]]
-parameters = "wide.weight"
-home = { with = "deep.weight" }
-[[rule]]
 parameters = "*"
 [synchronization]
 every = 4
@@ -344,7 +341,6 @@ shares = "speed"
         *("rows of deep.weight different lookaheads", "exchange of deep.weight has no effect"),
         *(
             "wire of mlp.0.weight has no effect beside technique 'allreduce'",
-            "home of wide.weight is with deep.weight, whose rows are at home by hash",
             "shares = 'speed' needs the speed of each node",
         ),
     )

@@ -64,7 +64,7 @@ def test_rows_are_at_home_with_those_of_another_table() -> None:
     together = Rule("wide.weight", home=Home("with", table="deep.weight"))
     wide, other, *_ = management_of(Policy("a", [*deep, together, Rule("*")]), CATALOGUE, 2)
     assert wide.homes == other.homes == ((10, 1), (50, 0), (100, 1))
-    # Some rows only; the others are by hash, or of another table's rows by hash.
+    # Some rows only; the others are by hash.
     some = Rule("wide.weight", rows, home=Home("with", table="deep.weight"))
     policy = Policy("a", [*deep, some, Rule("*")])
     wide, *_ = management_of(policy, CATALOGUE, 2)
@@ -72,10 +72,14 @@ def test_rows_are_at_home_with_those_of_another_table() -> None:
     assert bytes_per_node(policy, CATALOGUE, 2)["wide.weight"] == [160, 240]
     wide, *_ = management_of(Policy("a", [deep[0], some, Rule("*")]), CATALOGUE, 2)
     assert wide.homes == ((10, 1), (90, -1), (100, 1))
-    with pytest.raises(
-        PolicyError, match=r"rule 2: home of wide\.weight is with deep\.weight, whose rows are at"
-    ):
-        management_of(Policy("a", [deep[0], together, Rule("*")]), CATALOGUE, 2)
+    # Of rows that are at home by hash, those of the other table.
+    policy = Policy("a", [deep[0], together, Rule("*")])
+    wide, other, *_ = management_of(policy, CATALOGUE, 2)
+    assert wide.homes == ((10, 1), (90, "deep.weight"), (100, 1))
+    assert other.homes == ((10, 1), (90, -1), (100, 1))
+    assert bytes_per_node(policy, CATALOGUE, 2)["wide.weight"] == [160, 240]
+    wide, other, *_ = management_of(Policy("a", [together, Rule("*")]), CATALOGUE, 2)
+    assert (wide.homes, other.homes) == (((100, "deep.weight"),), ())
 
 
 def test_only_tables_of_rows_are_at_home_with_each_other() -> None:

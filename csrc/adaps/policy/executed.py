@@ -39,13 +39,13 @@ class Management:
     managed : sequence of (int, (str, str, int))
         Ranges of rows: where each ends, technique and wire as of a `Rule`, and its exchange, 0 for "auto".
         Without any the technique is left to the node, and the wire to the table.
-    homes : sequence of (int, int)
-        Ranges of rows: where each ends, and the node where its rows are at home, or -1 for a hash. Without
-        any all rows are at home by hash.
+    homes : sequence of (int, int or str)
+        Ranges of rows: where each ends, and the node where its rows are at home, -1 for a hash, or the table
+        of which a hash places the rows of the same numbers. Without any all rows are at home by hash.
     """
 
     managed: Sequence[tuple[int, tuple[str, str, int]]] = ()
-    homes: Sequence[tuple[int, int]] = ()
+    homes: Sequence[tuple[int, int | str]] = ()
 
 
 UNMANAGED = Management()
@@ -75,8 +75,10 @@ def refuse_unexecuted(policy: Policy, catalogue: Catalogue) -> None:
 
 def homes_of(
     policy: Policy, managed: Managed, by_name: Mapping[str, Managed], nodes: int
-) -> list[tuple[int, int, int]]:
-    """Where the rows of a parameter are at home: first row, the one behind the last, and node, or `BY_HASH`.
+) -> list[tuple[int, int, int | str]]:
+    """Where the rows of a parameter are at home: first row, the one behind the last, and where.
+
+    That is a node, `BY_HASH`, or the name of a table: where a hash puts its rows of the same numbers.
 
     Parameters
     ----------
@@ -89,17 +91,20 @@ def homes_of(
     nodes : int
         Of the cluster.
     """
-    homes: list[tuple[int, int, int]] = []
+    homes: list[tuple[int, int, int | str]] = []
     for part in managed.parts:
         home = policy.rules[part.rule - 1].home
         if home.table is None:
             whole = list(_homes(home, managed.parameter.rows, nodes))
         else:
-            whole = homes_of(policy, by_name[home.table], by_name, nodes)
+            whole = [
+                (low, high, home.table if where == BY_HASH else where)
+                for low, high, where in homes_of(policy, by_name[home.table], by_name, nodes)
+            ]
         homes += [
-            (max(start, low), min(end, high), node)
+            (max(start, low), min(end, high), where)
             for start, end in part.ranges
-            for low, high, node in whole
+            for low, high, where in whole
             if max(start, low) < min(end, high)
         ]
     return homes
@@ -112,7 +117,7 @@ def _management(policy: Policy, managed: Managed, by_name: Mapping[str, Managed]
         clocks = rule.exchange if isinstance(rule.exchange, int) else 0
         alike += [(start, end, (rule.technique, rule.wire, clocks)) for start, end in part.ranges]
     homes = homes_of(policy, managed, by_name, nodes)
-    by_hash = all(node == BY_HASH for _, _, node in homes)
+    by_hash = all(where == BY_HASH for _, _, where in homes)
     return Management(_ends(alike), () if by_hash else _ends(homes))
 
 
@@ -122,8 +127,8 @@ def _ends(ranges: list[tuple[int, int, _What]]) -> tuple[tuple[int, _What], ...]
     return tuple((max(end for _, end, _ in run), what) for what, run in runs)
 
 
-def _homes(home: Home, rows: int, nodes: int) -> Iterator[tuple[int, int, int]]:
-    """First row, the one behind the last, and node of each range."""
+def _homes(home: Home, rows: int, nodes: int) -> Iterator[tuple[int, int, int | str]]:
+    """First row, the one behind the last, and node or `BY_HASH`, of each range."""
     if home.scheme in ("blocks", "shares"):
         bounds = home.block_bounds(rows, nodes)
         yield from ((low, high, node) for node, (low, high) in enumerate(pairwise(bounds)))

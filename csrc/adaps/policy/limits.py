@@ -118,7 +118,7 @@ def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
 
 
 def _homes_not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
-    """What rows cannot be at home with: those that a hash scatters, by keys of their own."""
+    """What rows cannot be at home with: what is no table of rows."""
     by_name = {managed.parameter.name: managed for managed in policy.managed(catalogue)}
     found = []
     for name, managed in by_name.items():
@@ -126,19 +126,10 @@ def _homes_not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
             table = policy.rules[part.rule - 1].home.table
             if table is None:
                 continue
-            what = f"rule {part.rule}: home of {name} is with {table}"
             dense = [one for one in (name, table) if by_name[one].parameter.kind == "dense"]
             if dense:
-                found.append(f"{what}, but {dense[0]} is no table of rows: only rows can be kept together")
-                continue
-            scattered = any(
-                policy.rules[other.rule - 1].home.scheme == "hash"
-                and any(max(a, c) < min(b, d) for a, b in part.ranges for c, d in other.ranges)
-                for other in by_name[table].parts
-            )
-            if scattered:
                 found.append(
-                    f"{what}, whose rows are at home by hash, which scatters each table in its own way: give "
-                    f"{table} blocks, shares or a node"
+                    f"rule {part.rule}: home of {name} is with {table}, but {dense[0]} is no table of rows: "
+                    "only rows can be kept together"
                 )
     return found

@@ -18,13 +18,7 @@ class Directory {
   Directory(NodeId nodes, int channels, const Tables& tables);
 
   NodeId nodes() const { return static_cast<NodeId>(nodes_); }
-  NodeId home(Key key) const {
-    if (!placed_.empty()) {
-      const NodeId node = placed(key);
-      if (node != kHomeByHash) return node;
-    }
-    return home_by_hash(key);
-  }
+  NodeId home(Key key) const { return placed_.empty() ? home_by_hash(key) : placed(key); }
   NodeId home_by_hash(Key key) const {
     return static_cast<NodeId>(((mix(key) & 0xffffffffULL) * nodes_) >> 32);
   }
@@ -37,12 +31,14 @@ class Directory {
   struct Placed {
     Key end;
     NodeId node;
+    std::uint32_t hashed;  // by hash: which of distances_ leads from a key to the one that is hashed
   };
   NodeId placed(Key key) const;
 
   std::uint64_t nodes_;
   std::uint64_t channels_;
   std::vector<Placed> placed_;  // ascending, covering all keys; empty if all homes are by hash
+  std::vector<Key> distances_;  // modulo 2^64
 };
 
 // A location entry keeps 18 bits of the relocation count. They are compared modulo 2^18, and 0 is never taken

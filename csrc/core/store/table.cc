@@ -207,6 +207,25 @@ void validate(const TableSpec& spec) {
                               std::to_string(kMaxRowFloats) + " floats: divide it into several");
 }
 
+namespace {
+
+// Only rows that are there can be followed.
+void validate_followed(const TableSpec& spec, const std::vector<Table>& tables) {
+  for (const HomeRange& home : spec.homes) {
+    if (home.hashed_with == kOwnKey) continue;
+    const std::string rows = "rows of table '" + spec.name + "' are hashed as those of table ";
+    if (home.hashed_with >= tables.size())
+      throw std::invalid_argument(rows + std::to_string(home.hashed_with) + "; there are " +
+                                  std::to_string(tables.size()) + " tables, numbered from 0 on");
+    const TableSpec& followed = tables[home.hashed_with].spec();
+    if (home.end > followed.rows)
+      throw std::invalid_argument(rows + "'" + followed.name + "' up to row " + std::to_string(home.end) +
+                                  "; it has " + std::to_string(followed.rows));
+  }
+}
+
+}  // namespace
+
 Tables::Tables(std::vector<TableSpec> specs) {
   if (specs.empty()) throw std::invalid_argument("a node needs at least one table");
   tables_.reserve(specs.size());
@@ -231,6 +250,7 @@ Tables::Tables(std::vector<TableSpec> specs) {
     }
     tables_.emplace_back(std::move(spec), first, arena);
   }
+  for (const Table& table : tables_) validate_followed(table.spec(), tables_);
 }
 
 std::uint64_t Tables::fingerprint() const {
@@ -249,7 +269,8 @@ std::uint64_t Tables::fingerprint() const {
       hash = combine(hash, static_cast<std::uint64_t>(management.wire));
       hash = combine(hash, static_cast<std::uint64_t>(management.exchange));
     }
-    for (const HomeRange& home : spec.homes) hash = combine(combine(hash, home.end), home.node);
+    for (const HomeRange& home : spec.homes)
+      hash = combine(combine(combine(hash, home.end), home.node), home.hashed_with);
     // All fields by name, so that this does not compile if one is added and forgotten here.
     const auto& [kind, lr, momentum, eps, beta1, beta2, accumulator, decay, decoupled, nesterov, centered] =
         spec.rule;

@@ -33,11 +33,15 @@ struct Initializer {
 
 // No node: a hash of the key chooses.
 inline constexpr NodeId kHomeByHash = 0xffff;
+// No other table: it is the row's own key that is hashed.
+inline constexpr std::uint32_t kOwnKey = 0xffffffff;
 
-// Rows from the end of the range before up to `end`, exclusive, are at home at one node.
+// Rows from the end of the range before up to `end`, exclusive, are at home at one node, or each where a hash
+// puts it: its own key, or that of the row with the same number of another table.
 struct HomeRange {
   std::uint64_t end = 0;
   NodeId node = kHomeByHash;
+  std::uint32_t hashed_with = kOwnKey;  // the number of that table among the node's
 };
 
 // By which technique rows are managed, what their values and changes are on the network, and how often

@@ -39,6 +39,7 @@ class Generator {
     draw_dtypes();
     draw_tables();
     draw_management();
+    draw_followed_homes();
     draw_rows();
     draw_exchanges();
     draw_speeds();
@@ -303,6 +304,19 @@ class Generator {
         end = std::min(table.rows, end + 1 + random.below(table.rows));
         table.homes.push_back({end, random.chance(0.1) ? kHomeByHash : any_node()});
       }
+    }
+  }
+
+  // Rows that are at home where a hash puts those of the other table, all or some; from its own numbers, too.
+  void draw_followed_homes() {
+    Random random(mix(spec_.seed) ^ 0x77697468U);
+    if (spec_.tables.size() < 2 || !random.chance(0.4)) return;
+    const auto follower = static_cast<std::uint32_t>(random.below(2));
+    TableSpec& table = spec_.tables[follower];
+    if (table.homes.empty()) table.homes.push_back({table.rows});
+    const bool all = random.chance(0.7);
+    for (HomeRange& home : table.homes) {
+      if (all || random.chance(0.5)) home = {home.end, kHomeByHash, 1 - follower};
     }
   }
 

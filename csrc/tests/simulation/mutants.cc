@@ -261,6 +261,16 @@ struct home_by_hash : Rules {
     return {settings.nodes, settings.channels};
   }
 };
+struct home_by_own_hash : Rules {
+  Directory directory(const Settings& settings, const Tables& tables) const override {
+    std::vector<TableSpec> specs;
+    for (std::size_t i = 0; i < tables.size(); ++i) {
+      specs.push_back(tables[i].spec());
+      for (HomeRange& home : specs.back().homes) home.hashed_with = kOwnKey;
+    }
+    return Rules::directory(settings, Tables(std::move(specs)));
+  }
+};
 struct news_by_hash : Rules {
   NodeId told_of_relocation(const Directory& directory, Key key) const override {
     return directory.home_by_hash(key);

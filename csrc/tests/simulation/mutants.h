@@ -70,6 +70,7 @@ namespace adaps {
   X(kept_as_first_table, "copies are permanent where those of the first table are")         \
   X(gives_away_replicated, "an owner gives a replicated key to its only holder")            \
   X(home_by_hash, "one node looks for all keys where a hash puts them")                     \
+  X(home_by_own_hash, "rows that follow another table's are hashed by their own keys")      \
   X(news_by_hash, "after a relocation the node is told where a hash puts the key")          \
   X(news_as_row_before, "after a relocation the home of the row before is told")            \
   X(wire_of_row_before, "rows and changes are encoded for the row before")                  \

@@ -75,7 +75,7 @@ TEST(random_worlds_keep_every_promise) {
 TEST(random_worlds_use_everything) {
   // The calls of programs are those before a checkpoint's.
   std::vector<int> techniques(5), kinds(static_cast<std::size_t>(CallKind::kFreeze)), nodes(17);
-  int mixed = 0, mixed_rows = 0, mixed_wires = 0, placed = 0, coarse = 0, rounded = 0;
+  int mixed = 0, mixed_rows = 0, mixed_wires = 0, placed = 0, following = 0, coarse = 0, rounded = 0;
   int packed = 0, mixed_dtypes = 0;
   std::uint64_t relocations = 0, set_up = 0, dropped = 0, deltas = 0, refreshes = 0, forwarded = 0, late = 0;
   std::uint64_t full = 0;
@@ -102,6 +102,10 @@ TEST(random_worlds_use_everything) {
     packed += packed_tables > 0 ? 1 : 0;
     mixed_dtypes += packed_tables == 1 && spec.tables.size() == 2 ? 1 : 0;
     placed += spec.tables[0].homes.empty() ? 0 : 1;
+    for (const TableSpec& table : spec.tables) {
+      const auto follows = [](const HomeRange& home) { return home.hashed_with != kOwnKey; };
+      following += std::any_of(table.homes.begin(), table.homes.end(), follows) ? 1 : 0;
+    }
     for (const Program& program : spec.programs) {
       for (const Call& call : program) ++kinds.at(static_cast<std::size_t>(call.kind));
     }
@@ -126,6 +130,7 @@ TEST(random_worlds_use_everything) {
   CHECK(mixed_rows > 100);
   CHECK(mixed_wires > 50);
   CHECK(placed > 200);
+  CHECK(following > 30);
   CHECK(coarse > 100);
   CHECK(rounded > 100);
   CHECK(packed > 100);

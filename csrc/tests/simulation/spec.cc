@@ -59,6 +59,12 @@ Management management_of(const WorldSpec& spec, Key key) {
   return {};
 }
 
+Key first_key(const WorldSpec& spec, std::size_t table) {
+  Key first = 0;
+  for (std::size_t i = 0; i < table; ++i) first += spec.tables[i].rows;
+  return first;
+}
+
 std::string describe(const Management& management) {
   std::string text;
   if (management.technique) text += std::string(" by ") + name_of(*management.technique);
@@ -87,18 +93,21 @@ Clock longest_exchange(const WorldSpec& spec) {
 }
 
 NodeId home_of(const WorldSpec& spec, Key key) {
-  const NodeId by_hash = Directory(spec.settings.nodes, spec.settings.channels).home(key);
+  const Directory by_hash(spec.settings.nodes, spec.settings.channels);
+  Key row = key;
   for (const TableSpec& table : spec.tables) {
-    if (key >= table.rows) {
-      key -= table.rows;
+    if (row >= table.rows) {
+      row -= table.rows;
       continue;
     }
     for (const HomeRange& home : table.homes) {
-      if (key < home.end) return home.node == kHomeByHash ? by_hash : home.node;
+      if (row >= home.end) continue;
+      if (home.node != kHomeByHash) return home.node;
+      return by_hash.home(home.hashed_with == kOwnKey ? key : first_key(spec, home.hashed_with) + row);
     }
     break;
   }
-  return by_hash;
+  return by_hash.home(key);
 }
 
 bool limits_room(const WorldSpec& spec) {
@@ -128,7 +137,13 @@ std::string describe(const WorldSpec& spec) {
            << (sampling->replacement ? "" : " without replacement") << ", pools of " << sampling->pool_size
            << " used " << sampling->reuse << " times";
     if (!table.homes.empty()) text << ", " << table.name << " at home at";
-    for (const HomeRange& home : table.homes) text << " " << home.node << " up to " << home.end;
+    for (const HomeRange& home : table.homes) {
+      if (home.hashed_with == kOwnKey)
+        text << " " << home.node;
+      else
+        text << " those of " << spec.tables[home.hashed_with].name;
+      text << " up to " << home.end;
+    }
     const UpdateRule& rule = table.rule;
     if (spec.rough)
       text << ", rule " << static_cast<int>(rule.kind) << " with weight decay " << rule.weight_decay
