@@ -88,10 +88,10 @@ class ServerSession:
         self.model = autoada.AdaModel(model, optimizer, node=cluster.share(make), worker=cluster.worker)
         self.server = self.model.worker
         self._fault = fault_of(options, cluster, self.model)
-        own = self.model.lookaheads
-        self.lookahead = max([options.lookahead, *own.values()])
+        own = self.model.lookaheads.values()
+        self.lookahead = max([options.lookahead, *(one.most for one in own)])
         """Batches to fetch ahead of their use."""
-        self._later: list[tuple[str, Tensor, int]] = []
+        self._later: list[tuple[str, int, Tensor, int]] = []
         self._optimizer = optimizer
         if isinstance(usecase, Placed):
             self._place(usecase.home_rows(cluster.index, cluster.world_size * cluster.workers))
@@ -123,11 +123,12 @@ class ServerSession:
     def announce(self, batch: Any, clock: int) -> None:
         """Signal that `batch` will be used at `clock`, by the use case's hand-written keys.
 
-        Of tables for which the policy has a lookahead of its own, not before so many steps; of those whose
-        technique it leaves open, only while their rows are to move.
+        Rows for which the policy has a lookahead of its own not before so many steps, others not before as
+        many as the option says; those of tables whose technique it leaves open only while they are to move.
         """
         for table, ids in self.keys(batch).items():
-            self._later.append((table, self.model.node.table(table).keys(ids), clock))
+            for own, keys in self.model.keys_by_lookahead(table, ids):
+                self._later.append((table, self.options.lookahead if own is None else own, keys, clock))
         self._announce_due()
 
     def advance(self) -> None:
@@ -137,13 +138,13 @@ class ServerSession:
 
     def _announce_due(self) -> None:
         now, waiting = self.server.current_clock, []
-        for table, keys, clock in self._later:
+        for table, ahead, keys, clock in self._later:
             if clock < now:  # used without having been announced
                 continue
-            if self.model.is_due(table, clock):
+            if self.model.is_due(table, clock, ahead):
                 self.server.intent(keys, clock)
             else:
-                waiting.append((table, keys, clock))
+                waiting.append((table, ahead, keys, clock))
         self._later = waiting
 
     def from_first_rows(self, batches: Iterable[Any]) -> Iterator[Any]:

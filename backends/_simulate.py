@@ -37,6 +37,10 @@ def simulate(usecase: UseCase, options: ServerOptions, run: SimulatedRun) -> ada
         ("synchronization every so many steps", plan.training.every > 0),
         ("technique 'allreduce'", bool(plan.training.allreduced)),
         ("shares of the data", bool(plan.training.shares)),
+        (
+            "lookahead of some rows of a table",
+            any(len(one.batches) > 1 for one in plan.training.lookaheads.values()),
+        ),
     ):
         if there:
             raise adaps.PolicyError(f"{run.policy.source}: {what} is not simulated; leave it out")
@@ -48,7 +52,7 @@ def simulate(usecase: UseCase, options: ServerOptions, run: SimulatedRun) -> ada
     dense = [layout.table for layout in plan.layout.dense]
     lookahead = {
         **dict.fromkeys(plan.layout.tables, options.lookahead),
-        **{name: ahead for name, ahead in plan.training.lookaheads.items() if name in plan.layout.tables},
+        **{name: one.most for name, one in plan.training.lookaheads.items() if name in plan.layout.tables},
     }
     streams = streams_of(usecase, len(run.cluster.machines) * run.workers, run.steps)
 

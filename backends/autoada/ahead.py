@@ -31,15 +31,16 @@ class Item:
         What it will read, if that is known.
     announced : Tensor or None
         Keys that were announced for it.
-    later : list of str
-        Tables whose rows will be announced when its use is nearer, or not at all.
+    later : list of (str, int or None)
+        Tables whose rows will be announced when its use is nearer, or not at all, and how many batches ahead;
+        None: as many as the loader.
     """
 
     batch: Any
     clock: int
     expected: Expected | None = None
     announced: Tensor | None = None
-    later: list[str] = field(default_factory=list)
+    later: list[tuple[str, int | None]] = field(default_factory=list)
 
 
 class Ahead:
@@ -132,12 +133,12 @@ class Ahead:
 
     @property
     def _most_ahead(self) -> int:
-        """Batches to fetch ahead: as many as any table is announced."""
+        """Batches to fetch ahead: as many as any row is announced."""
         own = self.steps.lookaheads
         if not own:
             return self._lookahead.batches
-        others = len(own) < len(self.steps.tables)
-        return max(*own.values(), self._lookahead.batches if others else 0, 0)
+        others = len(own) < len(self.steps.tables) or any(one.leaves_some for one in own.values())
+        return max(*(one.most for one in own.values()), self._lookahead.batches if others else 0)
 
     def _join(self) -> None:
         """The model turns out to be called by this loop; its clock may have been moved by others."""
@@ -195,8 +196,9 @@ class Ahead:
         if expected is None:
             return
         item.announced = None
-        item.later = [table for table in expected.rows if table not in expected.whole]
-        item.later += sorted(expected.whole)
+        tables = [table for table in expected.rows if table not in expected.whole]
+        tables += sorted(expected.whole)
+        item.later = [(table, ahead) for table in tables for ahead in self.steps.aheads(table)]
         self._announce_due(item)
 
     def _is_open(self) -> bool:
@@ -205,24 +207,25 @@ class Ahead:
         self._was_open = choice is not None and choice.is_open
         return was or self._was_open
 
-    def _is_due(self, table: str, clock: int) -> bool:
-        wanted = self._lookahead.batches > 0 or table in self.steps.lookaheads
-        return wanted and self.steps.is_due(table, clock)
+    def _is_due(self, table: str, ahead: int | None, clock: int) -> bool:
+        if ahead is None:
+            if self._lookahead.batches == 0:
+                return False
+            if self.steps.lookaheads:  # others may be announced earlier, for which the batch was fetched
+                ahead = self._lookahead.batches
+        return self.steps.is_due(table, clock, ahead)
 
     def _announce_due(self, item: Item) -> None:
-        """Announce the rows of those tables whose lookahead the use of `item` is within."""
+        """Announce those rows whose lookahead the use of `item` is within."""
         if not item.later or item.expected is None:
             return
         expected = item.expected
         if self.steps.lookaheads or self.steps.choice is not None:
-            due = [table for table in item.later if self._is_due(table, item.clock)]
-            item.later = [table for table in item.later if table not in due]
+            due = [one for one in item.later if self._is_due(*one, item.clock)]
+            item.later = [one for one in item.later if one not in due]
         else:
             due, item.later = item.later if self._lookahead.batches > 0 else [], []
-        keys = [
-            self.steps.tables[table].all_keys if table in expected.whole else expected.rows[table].keys
-            for table in due
-        ]
+        keys = [self._keys(expected, *one) for one in due]
         if not keys:
             return
         announced = keys[0] if len(keys) == 1 else torch.cat(keys)
@@ -230,6 +233,12 @@ class Ahead:
         before = item.announced
         item.announced = announced if before is None else torch.cat([before, announced])
         self._announced_until = max(self._announced_until, item.clock + 1)
+
+    def _keys(self, expected: Expected, table: str, ahead: int | None) -> Tensor:
+        """Those of a table's rows that are announced so far ahead."""
+        whole = table in expected.whole
+        keys = self.steps.tables[table].all_keys if whole else expected.rows[table].keys
+        return self.steps.keys_ahead(table, keys, ahead)
 
 
 class BatchUse:

@@ -16,9 +16,10 @@ import adaps.node
 import adaps.rendezvous
 from adaps.optimizers import Optimizer
 from adaps.policy import Aggregation, Catalogue, Home, Managed, PolicyError, RowSelection, Rule
-from adaps.policy.executed import refuse_unexecuted
+from adaps.policy.executed import merged, refuse_unexecuted
 from adaps.policy.fields import AUTO, toml_numbers
 from autoada.adoption import optimizers_of
+from autoada.announcing import RowLookahead
 from autoada.layout import DenseLayout, Layout, layout_of
 from autoada.optimizers import Optimizers
 
@@ -33,7 +34,7 @@ class Training:
     ----------
     every : int
         After so many steps all updates of all workers are visible to all; 0 leaves it to the server.
-    lookaheads : mapping of str to int
+    lookaheads : mapping of str to RowLookahead
         Batches that are announced ahead, by the qualified names of parameters for which the policy says it.
     allreduced : frozenset of str
         Qualified names of dense parameters whose gradients are all-reduced.
@@ -46,7 +47,7 @@ class Training:
     """
 
     every: int = 0
-    lookaheads: Mapping[str, int] = field(default_factory=dict)
+    lookaheads: Mapping[str, RowLookahead] = field(default_factory=dict)
     allreduced: frozenset[str] = frozenset()
     chosen: frozenset[str] = frozenset()
     shares: tuple[float, ...] = ()
@@ -66,7 +67,7 @@ class Training:
         return {
             **({"every": str(self.every)} if self.every else {}),
             **({"aggregation": self.aggregation.text()} if self.is_robust else {}),
-            **{f"lookahead of {name}": str(ahead) for name, ahead in self.lookaheads.items()},
+            **{f"lookahead of {name}": ahead.text() for name, ahead in self.lookaheads.items()},
             **{f"technique of {name}": "allreduce" for name in sorted(self.allreduced)},
             **{f"technique of {name}": AUTO for name in sorted(self.chosen)},
             **({"shares of the data": toml_numbers(self.shares)} if self.shares else {}),
@@ -166,7 +167,7 @@ def plan_of(
     first_rules = {name: policy.rules[one.parts[0].rule - 1] for name, one in managed.items()}
     training = Training(
         policy.synchronization.every,
-        {name: rule.lookahead for name, rule in first_rules.items() if rule.lookahead is not None},
+        _lookaheads(policy, managed.values()),
         frozenset(name for name, rule in first_rules.items() if rule.technique == "allreduce"),
         frozenset(name for name, rule in first_rules.items() if rule.technique == AUTO),
         policy.data.numbers,
@@ -216,6 +217,21 @@ def _server_policy(
     for shared in layout.shared:
         rules += _rules_of_shared(shared, policy, managed)
     return adaps.Policy(policy.name, [*rules, Rule("*")], source=policy.source)
+
+
+def _lookaheads(policy: adaps.Policy, managed: Iterable[Managed]) -> dict[str, RowLookahead]:
+    """How many batches ahead rows are announced, of the parameters for which the policy says it."""
+    found = {}
+    for one in managed:
+        ranges = [
+            (start, end, policy.rules[part.rule - 1].lookahead)
+            for part in one.parts
+            for start, end in part.ranges
+        ]
+        ends, batches = zip(*merged(ranges), strict=True)
+        if any(ahead is not None for ahead in batches):
+            found[one.parameter.name] = RowLookahead(ends, batches)
+    return found
 
 
 def _catalogue(model: nn.Module, layout: Layout) -> Catalogue:

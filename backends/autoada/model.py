@@ -264,7 +264,27 @@ class AdaModel(nn.Module):
         """What became of each table of which the policy says ``technique = "auto"``; none on one node."""
         return [] if self._choice is None else self._choice.chosen()
 
-    def is_due(self, table: str, clock: int) -> bool:
+    def keys_by_lookahead(self, table: str, ids: Tensor) -> list[tuple[int | None, Tensor]]:
+        """The server's keys of rows of a table, apart by how many batches ahead they are to be announced.
+
+        Rows that are not to be announced, for which the policy says 0, are left out.
+
+        Parameters
+        ----------
+        table : str
+            The parameter's qualified name.
+        ids : Tensor
+            Row ids, int64, one-dimensional, on the CPU.
+
+        Returns
+        -------
+        list of (int or None, Tensor)
+            How many batches, or None where the policy leaves it to the loop, and the keys.
+        """
+        keys = self.keys_of(table, ids)
+        return [(ahead, self._steps.keys_ahead(table, keys, ahead)) for ahead in self._steps.aheads(table)]
+
+    def is_due(self, table: str, clock: int, ahead: int | None = None) -> bool:
         """Whether who signals intent by hand is to announce rows of a table by now, by the policy.
 
         Such a loop says when it begins, by `begin_loop`, and when a step is over, by `advance_clock`. Where a
@@ -276,8 +296,11 @@ class AdaModel(nn.Module):
             The parameter's qualified name.
         clock : int
             Of the rows' use.
+        ahead : int, optional
+            How many batches before their use, at the most, as `keys_by_lookahead` says. Without it, as soon
+            as the policy's technique lets rows move.
         """
-        return self._steps.is_due(table, clock)
+        return self._steps.is_due(table, clock, ahead)
 
     def begin_loop(self) -> None:
         """Say that a loop begins that signals intent by hand."""

@@ -290,4 +290,5 @@ class Parts:
 
 def _wanted(dense: DenseParameters, training: Training) -> list[str]:
     """Those that are announced: a lookahead of no batch is no intent."""
-    return [name for name in dense.names if training.lookaheads.get(name) != 0]
+    own = training.lookaheads
+    return [name for name in dense.names if name not in own or own[name].announced]

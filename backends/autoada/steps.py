@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 import threading
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import MappingProxyType, MethodType
@@ -21,6 +21,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 import adaps
 from autoada.access.binding import Recording
+from autoada.announcing import RowLookahead
 from autoada.choice import Choice
 from autoada.rows import Expected
 from autoada.stretches import AHEAD
@@ -28,6 +29,7 @@ from autoada.table import Read, RemoteTable
 from autoada.transfer import Transfer
 
 NO_REPLAY: AbstractContextManager[None] = nullcontext()
+_AS_SIGNALLED: tuple[int | None, ...] = (None,)
 
 
 class CallListener(Protocol):
@@ -100,8 +102,8 @@ class Steps:
         Where the tables write down what they read.
     transfer : Transfer
         To the model's device.
-    lookaheads : mapping of str to int
-        Batches that are announced ahead, of tables that have a lookahead of their own.
+    lookaheads : mapping of str to RowLookahead
+        Batches that are announced ahead, of tables that have lookaheads of their own.
     choice : Choice, optional
         Of tables whose rows are announced only if that takes less time.
 
@@ -129,7 +131,7 @@ class Steps:
         tables: Mapping[str, RemoteTable],
         reads: list[Read],
         transfer: Transfer,
-        lookaheads: Mapping[str, int] = MappingProxyType({}),
+        lookaheads: Mapping[str, RowLookahead] = MappingProxyType({}),
         choice: Choice | None = None,
     ) -> None:
         self.lookaheads = {name: lookaheads[name] for name in tables if name in lookaheads}
@@ -201,8 +203,23 @@ class Steps:
         """The server's keys of rows of a table, given by the parameter's qualified name."""
         return self.tables[table].keys(ids)
 
-    def is_due(self, table: str, clock: int) -> bool:
-        """Whether rows of a table that are used at a clock are to be announced by now, if any are."""
+    def aheads(self, table: str) -> Sequence[int | None]:
+        """How many batches ahead rows of a table are announced; None: as who signals intent says."""
+        own = self.lookaheads.get(table)
+        return _AS_SIGNALLED if own is None else own.announced
+
+    def keys_ahead(self, table: str, keys: Tensor, ahead: int | None) -> Tensor:
+        """Those of the keys of a table whose rows are announced so many batches ahead, one of `aheads`."""
+        own = self.lookaheads.get(table)
+        if own is None or len(own.batches) == 1:
+            return keys
+        return keys[own.select(keys - self.tables[table].first_key, ahead)]
+
+    def is_due(self, table: str, clock: int, ahead: int | None) -> bool:
+        """Whether rows of a table that are used at a clock are to be announced by now, if any are.
+
+        `ahead` is how many batches before, at the most; None sets no limit.
+        """
         distance = clock - int(self.worker.current_clock)
         choice = self.choice
         if choice is not None and table in choice:
@@ -210,8 +227,7 @@ class Steps:
                 return False
             if choice.is_open and distance > AHEAD:
                 return False
-        own = self.lookaheads.get(table)
-        return own is None or (own > 0 and distance <= own)
+        return ahead is None or distance <= ahead
 
     def begin_loop(self) -> None:
         """A loop begins: what was before it is no step."""

@@ -111,7 +111,8 @@ class RemoteTable:
         self._reads = reads
         self._worker = worker
         self._table = table
-        self._first_key = table.first_key
+        self.first_key = table.first_key
+        """The server's key of the first row."""
         self._transfer = transfer
         self._collected: list[Given] = []
         self._on_gradient = on_gradient
@@ -195,7 +196,7 @@ class RemoteTable:
         self._worker.pull_rows(self._table, ids, rows, keys, self._catches_up)
         if not (requires_grad and self.training and torch.is_grad_enabled()):
             return rows
-        ignored = None if padding is None else self._first_key + padding % self.shape[0]
+        ignored = None if padding is None else self.first_key + padding % self.shape[0]
         self._track(PulledRows(rows, keys, False, ignored))
         return _unsafe_view(rows, shape)  # models may change it in place, which a leaf refuses
 
@@ -342,7 +343,7 @@ class RemoteTable:
 
     def position(self, rows: Rows, row: int) -> int | None:
         """Where row number `row` is among `rows`."""
-        found = (rows.keys == self._first_key + row % self.shape[0]).nonzero()
+        found = (rows.keys == self.first_key + row % self.shape[0]).nonzero()
         return int(found[0]) if len(found) else None
 
     def shrink_norms(self, rows: Rows, max_norm: float, norm_type: float) -> None:

@@ -11,7 +11,7 @@ import torch
 import autoada
 from adaps.policy import Home, Policy, PolicyError, RowSelection, Rule
 
-from .autoada_ranks.task import RATE, clicks, train_share
+from .autoada_ranks.task import RATE, ROWS, as_lists, batches, clicks, loss_of, train_share
 
 Launch = Callable[..., list[dict[str, Any]]]
 
@@ -87,8 +87,6 @@ def test_tables_are_managed_as_declared_and_losses_are_those_of_one_process(
 def one_process() -> dict[str, Any]:
     plain = clicks()
     optimizer = torch.optim.SGD(plain.parameters(), lr=RATE / 2)
-    from .autoada_ranks.task import as_lists, batches, loss_of
-
     for batch in batches(STEPS, 2):
         optimizer.zero_grad()
         (2 * loss_of(plain, batch)).backward()
@@ -167,6 +165,33 @@ def test_rows_of_a_table_are_managed_as_their_own_rule_says(launch: Launch) -> N
     assert not {*home} & copied(results, "dense.0")
     assert copied(results, "dense.0") == {*results[0]["rows"]["dense.0"]["alloc"]}
     assert moved(results, "dense.0") == set()
+
+
+def test_rows_that_are_not_announced_stay_where_they_are(launch: Launch) -> None:
+    def copies(name: str, rows: RowSelection | None = None, lookahead: int | None = None) -> Rule:
+        return Rule(name, rows, "replication", Home("node", node=0), lookahead)
+
+    rules = [
+        copies("deep.weight", ranges((0, 20), (50, 55)), lookahead=0),
+        copies("deep.weight", ranges((20, 30)), lookahead=2),
+        copies("wide.weight", lookahead=0),
+        copies("*"),
+    ]
+    results = trained(launch, Policy("some", rules))
+    # All rows are read in each of the shares.
+    assert copied(results, "deep.weight") == {*range(20, 50), *range(55, 60)}
+    assert copied(results, "wide.weight") == set()
+    for name, values in one_process().items():
+        assert results[1]["state"][name] == pytest.approx(values, abs=1e-5), name
+    counted = {table: results[1]["tables"][table] for table in ("wide.weight", "deep.weight")}
+    reads = [ids.unique() for ids, _ in batches(STEPS, 2, 1)]
+    unannounced = sum(int(((ids < 20) | ((ids >= 50) & (ids < 55))).sum()) for ids in reads)
+    assert counted["wide.weight"]["messages_sent_intent"] == counted["wide.weight"]["pulled_replica"] == 0
+    assert counted["wide.weight"]["pulled_remote"] >= sum(map(len, reads))
+    assert counted["deep.weight"]["messages_sent_intent"] > 0
+    assert counted["deep.weight"]["pulled_remote"] >= unannounced
+    # The final state is read, too.
+    assert 0 < counted["deep.weight"]["pulled_replica"] <= sum(map(len, reads)) - unannounced + ROWS
 
 
 def ranges(*given: tuple[int, int]) -> RowSelection:

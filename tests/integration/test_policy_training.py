@@ -17,7 +17,7 @@ from adabench.harness.planning.catalogue import count_accesses
 from adabench.harness.planning.dealing import dealt
 from adabench.harness.planning.policies import policy_from
 from adabench.harness.plugins.registry import load_usecase, names
-from adaps.policy import Aggregation, DataSharing, Policy, Rule, Synchronization
+from adaps.policy import Aggregation, DataSharing, Policy, RowSelection, Rule, Synchronization
 from autoada.stretches import AHEAD, STRETCH, WARM_UP
 
 Launch = Callable[..., list[dict[str, Any]]]
@@ -193,6 +193,36 @@ def test_tables_are_announced_as_far_ahead_as_the_policy_says(launch: Launch) ->
                 assert run["tables"]["wide.weight"]["messages_sent_intent"] == 0
     (own,) = launch(SESSIONS, 2, cases=[case("ctr", "manual", Policy.uniform("adaptive"), lookahead=2)])[:1]
     assert max(own["runs"][0]["distances"]["wide.weight"]) == 2
+
+
+def test_rows_are_announced_as_far_ahead_as_their_own_rule_says(launch: Launch) -> None:
+    policy = Policy(
+        "ahead",
+        [
+            Rule("deep.weight", RowSelection(ranges=((0, 400), (800, 1000))), lookahead=4),
+            Rule("deep.weight", RowSelection(ranges=((300, 600),)), lookahead=0),
+            Rule("wide.weight", RowSelection(ranges=((0, 700),)), lookahead=0),
+            Rule("deep.weight", lookahead=1),
+            Rule("*"),
+        ],
+    )
+    rows = range(made("ctr").model().deep.weight.shape[0])
+    told: dict[str, dict[int, int | None]] = {
+        "wide.weight": {row: 0 if row < 700 else None for row in rows},
+        "deep.weight": {row: 4 if row < 400 or 800 <= row < 1000 else 0 if row < 600 else 1 for row in rows},
+    }
+    backends = ("manual", "prefetch", "autoada-manual", "autoada-automatic")
+    for given in (2, 6):
+        cases = [case("ctr", backend, policy, lookahead=given) for backend in backends]
+        for result in launch(SESSIONS, 2, cases=cases):
+            for backend, run in zip(backends, result["runs"], strict=True):
+                for table, said in told.items():
+                    most: dict[int | None, set[int]] = {ahead: set() for ahead in said.values()}
+                    for row, distance in run["farthest"][table]:
+                        most[said[row]].add(distance)
+                    assert most.pop(0) == set(), (backend, table)
+                    expected = {ahead: given if ahead is None else ahead for ahead in most}
+                    assert {ahead: max(found) for ahead, found in most.items()} == expected, (backend, table)
 
 
 def test_all_updates_are_visible_to_all_after_so_many_steps(launch: Launch) -> None:

@@ -43,6 +43,7 @@ FLOORS = (
     (
         "access",
         "aggregation",
+        "announcing",
         "batches",
         "freshness",
         "group",

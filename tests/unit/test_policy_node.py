@@ -141,7 +141,7 @@ def test_rows_are_managed_by_the_first_rule_that_names_them(tmp_path: Path) -> N
         (
             Policy("p", [Rule("a", RowSelection(ranges=((0, 1),)), lookahead=2), Rule("*")]),
             {},
-            "rules 1 and 2 give rows of a different lookaheads",
+            "rule 1: lookahead is for the code that signals intent, which a node does not",
         ),
         (
             Policy("p", [Rule("a", RowSelection(ranges=((3, 11),)), "static"), Rule("*")]),

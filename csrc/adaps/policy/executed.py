@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import itemgetter
@@ -22,6 +22,7 @@ __all__ = [
     "homes_by_hash",
     "homes_of",
     "management_of",
+    "merged",
     "refuse_unexecuted",
 ]
 
@@ -110,6 +111,18 @@ def homes_of(
     return homes
 
 
+def merged(ranges: Iterable[tuple[int, int, _What]]) -> tuple[tuple[int, _What], ...]:
+    """Where ranges end that together are all rows, in order; neighbours that are alike are one.
+
+    Parameters
+    ----------
+    ranges : iterable of (int, int, object)
+        First row, the one behind the last, and what they are compared by.
+    """
+    runs = groupby(sorted(ranges, key=itemgetter(0)), key=itemgetter(2))
+    return tuple((max(end for _, end, _ in run), what) for what, run in runs)
+
+
 def _management(policy: Policy, managed: Managed, by_name: Mapping[str, Managed], nodes: int) -> Management:
     alike: list[tuple[int, int, tuple[str, str, int]]] = []
     for part in managed.parts:
@@ -118,13 +131,7 @@ def _management(policy: Policy, managed: Managed, by_name: Mapping[str, Managed]
         alike += [(start, end, (rule.technique, rule.wire, clocks)) for start, end in part.ranges]
     homes = homes_of(policy, managed, by_name, nodes)
     by_hash = all(where == BY_HASH for _, _, where in homes)
-    return Management(_ends(alike), () if by_hash else _ends(homes))
-
-
-def _ends(ranges: list[tuple[int, int, _What]]) -> tuple[tuple[int, _What], ...]:
-    """Where ranges end that together are all rows, in order; neighbours that are alike are one."""
-    runs = groupby(sorted(ranges, key=itemgetter(0)), key=itemgetter(2))
-    return tuple((max(end for _, end, _ in run), what) for what, run in runs)
+    return Management(merged(alike), () if by_hash else merged(homes))
 
 
 def _homes(home: Home, rows: int, nodes: int) -> Iterator[tuple[int, int, int | str]]:

@@ -46,14 +46,8 @@ def left_to_training(policy: Policy, catalogue: Catalogue) -> list[str]:
 
 
 _PLAIN = Rule("*")
-_ALIKE = {
-    "table": {"lookahead": "all rows of a parameter are announced alike"},
-    "dense": dict.fromkeys(
-        ("technique", "home", "lookahead", "exchange", "wire"),
-        "every step reads all of a dense parameter: name it whole",
-    ),
-}
-"""What all rows of a parameter have alike, by its kind, and why."""
+_ALIKE = ("technique", "home", "lookahead", "exchange", "wire")
+"""What all of a dense parameter has alike."""
 
 
 def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
@@ -73,15 +67,23 @@ def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
         for part in managed.parts:
             numbers.setdefault(part.rule, name)
         rules = [policy.rules[part.rule - 1] for part in managed.parts]
-        for field, why in _ALIKE[managed.parameter.kind].items():
-            if len({getattr(rule, field) for rule in rules}) > 1:
-                which = " and ".join(str(part.rule) for part in managed.parts)
-                found.append(f"rules {which} give rows of {name} different {field}s, and {why}")
+        which = " and ".join(str(part.rule) for part in managed.parts)
+        if managed.parameter.kind == "dense":
+            found += [
+                f"rules {which} give rows of {name} different {field}s, and every step reads all of a dense "
+                "parameter: name it whole"
+                for field in _ALIKE
+                if len({getattr(rule, field) for rule in rules}) > 1
+            ]
         if len({rule.technique for rule in rules}) > 1 and any(rule.technique == AUTO for rule in rules):
-            which = " and ".join(str(part.rule) for part in managed.parts)
             found.append(
                 f"rules {which} give rows of {name} different techniques, and 'auto' is for all rows of a "
                 "table"
+            )
+        if all(rule.technique == AUTO and rule.lookahead == 0 for rule in rules):
+            found.append(
+                f"rule {managed.parts[0].rule}: lookahead of {name} is 0, by which no row is announced, and "
+                "technique 'auto' has nothing to choose; give it 'static'"
             )
     found += _homes_not_executed(policy, catalogue)
     for number in sorted(numbers):
@@ -93,11 +95,6 @@ def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
                 for field in ("home", "wire", "lookahead", "exchange")
                 if getattr(rule, field) != getattr(_PLAIN, field)
             ]
-        if rule.technique == AUTO and rule.lookahead == 0:
-            found.append(
-                f"rule {number}: lookahead of {numbers[number]} is 0, by which no row is announced, and "
-                "technique 'auto' has nothing to choose; give it 'static'"
-            )
         if rule.exchange != "auto" and rule.technique in ("static", "relocation"):
             found.append(
                 f"rule {number}: exchange of {numbers[number]} has no effect beside technique "

@@ -35,12 +35,18 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
     cluster = Cluster(RANK, NODES, 0, 1, 1, "loopback", share, policy=policy)
     loader = dealt(usecase, policy, 1).loaders(RANK, NODES).train
     distances: dict[str, set[int]] = defaultdict(set)
+    farthest: dict[str, dict[int, int]] = defaultdict(dict)
     announce = adaps.Worker.intent
 
     def intent(worker: Any, keys: Any, start: int, end: int | None = None) -> None:
+        distance = start - worker.current_clock
         for table in made[0].tables:
-            if ((keys >= table.first_key) & (keys < table.first_key + table.rows)).any():
-                distances[table.name].add(start - worker.current_clock)
+            rows = keys - table.first_key
+            rows = rows[(rows >= 0) & (rows < table.rows)].tolist()
+            if rows:
+                distances[table.name].add(distance)
+            for row in rows:
+                farthest[table.name][row] = max(farthest[table.name].get(row, 0), distance)
         announce(worker, keys, start, *([] if end is None else [end]))
 
     with patch.object(adaps.Worker, "intent", intent):
@@ -65,6 +71,7 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
         "sent": sent,
         "state": {name: value.flatten().tolist() for name, value in state.items()},
         "distances": {table: sorted(found) for table, found in distances.items()},
+        "farthest": {table: sorted(found.items()) for table, found in farthest.items()},
         "tables": {
             table: {name: value - before[table][name] for name, value in counted.items()}
             for table, counted in after.items()
