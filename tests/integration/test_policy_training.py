@@ -45,8 +45,10 @@ def test_steps_together_are_those_of_one_process_under_every_builder(launch: Lau
         for ran, trained in zip(cases, results[rank]["runs"], strict=True):
             assert trained["losses"] == pytest.approx(losses, abs=1e-5), (rank, ran)
     for number, ran in enumerate(cases):
-        tables = [result["runs"][number]["tables"] for result in results]
-        check_counters(Policy.parse(ran["policy"]), catalogue, tables)
+        runs = [result["runs"][number] for result in results]
+        policy, tables = Policy.parse(ran["policy"]), [run["tables"] for run in runs]
+        check_counters(policy, catalogue, tables)
+        check_dense_counters(policy, catalogue, tables, [run["sent"]["bytes_sent_allreduce"] for run in runs])
 
 
 @pytest.mark.parametrize("usecase", ["ctr", "gcn"])
@@ -133,6 +135,34 @@ def check_counters(policy: Policy, catalogue: Catalogue, tables: list[dict[str, 
         elif rule.technique == "full_replication":
             assert sent["delta"] > 0, told
             assert sent["transfer"] == sent["drop"] == 0, told
+
+
+def check_dense_counters(
+    policy: Policy, catalogue: Catalogue, tables: list[dict[str, dict[str, float]]], reduced: list[float]
+) -> None:
+    """Of dense parameters, all of which are in one table and are read in each step."""
+    (technique,) = {
+        policy.rules[managed.parts[0].rule - 1].technique
+        for managed in policy.managed(catalogue)
+        if managed.parameter.kind == "dense"
+    }
+    if technique == "allreduce":
+        assert min(reduced) > 0, policy.name
+        assert not any("dense.0" in one for one in tables), policy.name
+        return
+    kinds = ("intent", "setup", "transfer", "delta", "refresh", "drop")
+    sent = {kind: sum(one["dense.0"][f"messages_sent_{kind}"] for one in tables) for kind in kinds}
+    told = (policy.name, technique, sent)
+    # They are announced before the first step, for good.
+    assert sent["intent"] == sent["drop"] == 0, told
+    if technique in ("static", "relocation"):
+        assert set(sent.values()) == {0}, told
+        assert sum(one["dense.0"]["pulled_remote"] for one in tables) > 0, told
+        assert sum(one["dense.0"]["pulled_replica"] for one in tables) == 0, told
+    else:
+        assert sent["delta"] + sent["refresh"] > 0, told
+        assert sent["transfer"] == 0, told
+        assert sum(one["dense.0"]["pulled_replica"] for one in tables) > 0, told
 
 
 def test_parallax_sends_no_more_than_a_parameter_server_or_copies_of_everything(launch: Launch) -> None:
