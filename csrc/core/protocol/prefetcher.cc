@@ -10,7 +10,8 @@ Prefetcher::Prefetcher(Store& store, const std::vector<KeyRequest*>& awaiting,
   read_block();
 }
 
-// Fetches the slots of the block whose messages are handled next, and the words of the block after it.
+// Fetches the slots of the block whose messages are handled next, and of the block after it the words and the
+// counts of intents: an owner looks at them when it decides, a holder when a row has come.
 void Prefetcher::next_block() {
   for (std::size_t i = 0; i < block_size_; ++i) store_.prefetch_slot(block_[i], slot_hint_);
   read_block();
@@ -20,7 +21,7 @@ void Prefetcher::read_block() {
   for (block_size_ = 0; block_size_ < kPrefetchDistance; ++block_size_) {
     const Key key = read_key();
     if (key == kNoKey) return;
-    store_.prefetch_word(key);
+    store_.prefetch_intents(key);
     block_[block_size_] = key;
   }
 }
