@@ -48,10 +48,10 @@ def assert_refused(saved: Path, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (flip, r"is damaged: state has the checksum [0-9a-f]{8}; the checkpoint's manifest says"),
-        (truncate, r"has \d+ bytes; the checkpoint's manifest tells of \d+ bytes"),
-        (lengthen, r"has \d+ bytes; the checkpoint's manifest tells of \d+ bytes"),
-        (Path.unlink, "is missing; the checkpoint's manifest tells of"),
+        (flip, r"is damaged: state has the checksum [0-9a-f]{8}; the manifest says"),
+        (truncate, r"has \d+ bytes; the manifest tells of \d+ bytes"),
+        (lengthen, r"has \d+ bytes; the manifest tells of \d+ bytes"),
+        (Path.unlink, "is missing; the manifest tells of"),
     ],
 )
 def test_damaged_files_are_named_and_nothing_is_changed(

@@ -17,6 +17,7 @@ import os
 from pathlib import Path
 
 from adaps.checkpoint import _editions
+from adaps.checkpoint._manifest import CHECKPOINTS
 from adaps.checkpoint._participant import Participant, Restored
 
 __all__ = ["Participant", "Restored", "exists"]
@@ -35,5 +36,5 @@ def exists(directory: str | os.PathLike[str]) -> bool:
     CheckpointError
         If there is one, but it cannot be read or is damaged.
     """
-    edition = _editions.newest(Path(directory))
-    return edition is not None and edition.checkpoint is not None
+    edition = _editions.newest(Path(directory), CHECKPOINTS)
+    return edition is not None and edition.content is not None

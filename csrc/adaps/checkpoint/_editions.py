@@ -1,9 +1,9 @@
-"""Which checkpoint a directory holds, and who may say so: its editions, numbered manifests.
+"""Which checkpoint or export a directory holds, and who may say so: its editions, numbered manifests.
 
 The edition with the highest number counts. Each comes into being whole and in one step, by a link to the next
 number, which fails if that number is taken. A job that is to write begins with an edition that repeats the
-last checkpoint, and publishes its own after it, each with the number after its last. So once another job has
-begun, whatever an earlier one still does fails, or gets a number that no longer counts: it may have been
+last one's content, and publishes its own after it, each with the number after its last. So once another job
+has begun, whatever an earlier one still does fails, or gets a number that no longer counts: it may have been
 stopped at any instruction, for as long as it likes.
 
 Nothing is removed that a later edition could need: only what was there before an edition was published that
@@ -15,7 +15,6 @@ no locks, or loses one because its holder cannot be reached, the editions still 
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import logging
 import os
@@ -25,9 +24,10 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Generic
 
 from adaps.checkpoint import _disk, _manifest
-from adaps.checkpoint._manifest import Edition, Manifest, Writer
+from adaps.checkpoint._manifest import Content, Edition, Kind, Writer
 from adaps.errors import CheckpointError
 
 __all__ = ["VERSION_1", "Publisher", "edition_name", "newest", "newest_number"]
@@ -53,26 +53,28 @@ def edition_name(number: int) -> str:
 
 
 def newest_number(directory: Path) -> int | None:
-    """The number of the edition that counts; None if there is none, and so no checkpoint."""
+    """The number of the edition that counts; None if there is none."""
     found = _names(directory)
     numbers = [int(match[1]) for name in found if (match := _NUMBERED.match(name))]
     return max(numbers, default=0 if VERSION_1 in found else None)
 
 
-def newest(directory: Path) -> Edition | None:
-    """The edition that counts; None if there is none, and so no checkpoint.
+def newest(directory: Path, kind: Kind[Content]) -> Edition[Content] | None:
+    """The edition that counts; None if there is none.
 
     Raises
     ------
     CheckpointError
-        If there is one, but it cannot be read or is damaged.
+        If there is one, but it is of another kind, cannot be read or is damaged.
     """
-    found = _newest_text(directory)
-    return None if found is None else _manifest.decode(directory / edition_name(found[0]), found[1], found[0])
+    if (found := _newest_text(directory)) is None:
+        return None
+    number, text = found
+    return _manifest.decode(directory / edition_name(number), text, number, kind)
 
 
-class Publisher:
-    """A job's right to write checkpoints to a directory.
+class Publisher(Generic[Content]):
+    """A job's right to write checkpoints, or exports, to a directory.
 
     Parameters
     ----------
@@ -82,16 +84,19 @@ class Publisher:
         16 hexadecimal digits that no other job has, nor an earlier start of this one.
     lives : callable
         Whether the node that writes is still there; if not, another one of this process may take its place.
+    kind : Kind
+        What is written there.
     """
 
-    def __init__(self, directory: Path, life: str, lives: Callable[[], bool]) -> None:
+    def __init__(self, directory: Path, life: str, lives: Callable[[], bool], kind: Kind[Content]) -> None:
         self._directory = directory
         self._lives = lives
+        self._kind: Kind[Content] = kind
         self._writer = Writer(life, _disk.process(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S"))
         self._last = 0
 
     def begin(self, folder: Path) -> None:
-        """Make the folder of a checkpoint that is to be written.
+        """Make the folder of what is to be written.
 
         Raises
         ------
@@ -109,24 +114,22 @@ class Publisher:
         _disk.make_folder(folder)
         _disk.sync_folder(self._directory)
 
-    def publish(self, checkpoint: Manifest) -> None:
-        """Make a checkpoint, whose files are on the disk, the one of the directory; its number is given here.
+    def publish(self, make: Callable[[Content | None], Content]) -> None:
+        """Publish what `make` gives, told what the directory holds; all its files are on the disk.
 
         Raises
         ------
         CheckpointError
-            If another job has begun to write to the directory. The checkpoint is not published then.
+            If another job has begun to write to the directory. Nothing is published then.
         OSError
-            The checkpoint may have been published or not.
+            It may have been published or not.
         """
 
         for _ in range(_MOST_TRIES):
-            before = newest(self._directory)
+            before = newest(self._directory, self._kind)
             self._check(before)
             number = 1 + max(self._last, 0 if before is None else before.number)
-            last = None if before is None else before.checkpoint
-            sequence = 1 if last is None else last.sequence + 1
-            if self._published(number, dataclasses.replace(checkpoint, sequence=sequence)):
+            if self._published(number, make(None if before is None else before.content)):
                 self._last = number
                 return
         raise CheckpointError(f"{self._directory} changes again and again, by no job that is known")
@@ -134,7 +137,7 @@ class Publisher:
     def check(self) -> None:
         """Raise CheckpointError if another job has begun to write to the directory since this one did."""
         if self._last:
-            self._check(newest(self._directory))
+            self._check(newest(self._directory, self._kind))
 
     def end(self) -> None:
         """Let other jobs write to the directory."""
@@ -145,32 +148,32 @@ class Publisher:
                 _disk.unlock(handle)
 
     def _take_over(self) -> None:
-        """Publish an edition that repeats the last checkpoint; only from one that does not live."""
+        """Publish an edition that repeats the last one's content; only from one that does not live."""
         for _ in range(_MOST_TRIES):
             seen = newest_number(self._directory)
             self._lock()
-            before = newest(self._directory)
+            before = newest(self._directory, self._kind)
             # They differ if another job has begun meanwhile; locks may get lost, so it may hold one, too: try
             # again.
             if seen == (None if before is None else before.number):
                 number = 1 if before is None else before.number + 1
-                if self._published(number, None if before is None else before.checkpoint):
+                if self._published(number, None if before is None else before.content):
                     self._last = number
                     return
             self.end()
         raise CheckpointError(f"{self._directory} is written to by other jobs again and again")
 
-    def _check(self, found: Edition | None) -> None:
+    def _check(self, found: Edition[Content] | None) -> None:
         if found is not None and (found.writer is None or found.writer.life != self._writer.life):
             raise CheckpointError(
                 f"{self._directory} was taken over by {found.writer}: this job, {self._writer}, writes no "
-                "checkpoints there any more"
+                f"{self._kind.name}s there any more"
             )
 
-    def _published(self, number: int, checkpoint: Manifest | None) -> bool:
+    def _published(self, number: int, content: Content | None) -> bool:
         """Whether this is now the edition that counts."""
         present = _names(self._directory)
-        text = _manifest.encode(self._writer, checkpoint)
+        text = _manifest.encode(self._writer, content, self._kind)
         unfinished = self._directory / f"manifest-{number:08d}-{secrets.token_hex(8)}.new"
         try:
             _write(unfinished, text)
@@ -183,8 +186,8 @@ class Publisher:
             except OSError as error:
                 if error.errno in _NO_LINKS:
                     raise CheckpointError(
-                        f"{self._directory} is on a file system without hard links, which checkpoints need: "
-                        f"{error.strerror}"
+                        f"{self._directory} is on a file system without hard links, which "
+                        f"{self._kind.name}s need: {error.strerror}"
                     ) from error
                 raise
         finally:
@@ -192,7 +195,8 @@ class Publisher:
         _disk.sync_folder(self._directory)
         if _newest_text(self._directory) != (number, text):
             return False
-        self._remove([name for name in present if _is_superseded(name, number, checkpoint)])
+        needed = [] if content is None else content.folders
+        self._remove([name for name in present if _is_superseded(name, number, needed)])
         return True
 
     def _remove(self, superseded: list[str]) -> None:
@@ -205,7 +209,8 @@ class Publisher:
                 else:
                     _disk.remove_file(path)
             except OSError as error:
-                _log.warning("%s, which is left of a checkpoint, could not be removed: %s", path, error)
+                left = self._kind.article
+                _log.warning("%s, which is left of %s, could not be removed: %s", path, left, error)
 
     def _lock(self) -> None:
         place = self._place()
@@ -232,7 +237,7 @@ class Publisher:
 
     def _in_use(self, holder: str) -> CheckpointError:
         return CheckpointError(
-            f"{self._directory} is in use: {holder} writes its checkpoints there; give each job a "
+            f"{self._directory} is in use: {holder} writes its {self._kind.name}s there; give each job a "
             "directory of its own, or end that one"
         )
 
@@ -241,7 +246,7 @@ class Publisher:
 
 
 # Keyed by process, too, as a forked child inherits this dictionary but not the locks.
-_locks: dict[tuple[int, str], tuple[Publisher, int | None]] = {}
+_locks: dict[tuple[int, str], tuple[Publisher[Any], int | None]] = {}
 
 
 def _newest_text(directory: Path) -> tuple[int, bytes] | None:
@@ -273,10 +278,10 @@ def _names(directory: Path) -> list[str]:
     return found
 
 
-def _is_superseded(name: str, number: int, checkpoint: Manifest | None) -> bool:
-    """Whether nothing needs what was there before an edition was published."""
+def _is_superseded(name: str, number: int, needed: list[str]) -> bool:
+    """Whether nothing needs what was there before an edition was published that needs these folders."""
     if _manifest.is_folder_name(name):
-        return checkpoint is None or name != checkpoint.folder
+        return name not in needed
     numbered = _NUMBERED.match(name)
     return (
         name == VERSION_1

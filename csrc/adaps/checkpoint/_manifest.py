@@ -1,7 +1,7 @@
-"""The manifest of a checkpoint: what it consists of, and whether a node's tables are those that it holds.
+"""The manifest of a checkpoint or of exports: what it consists of, and whether a node's tables are its own.
 
-Version 2 says who wrote it, and may tell of no checkpoint; version 1, which this version reads as well, holds
-a checkpoint only.
+It says who wrote it, and may tell of nothing yet. Version 1 of a checkpoint's, which this version reads as
+well, holds a checkpoint only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
@@ -22,9 +22,16 @@ from adaps.errors import CheckpointError
 from adaps.tables import Table
 
 __all__ = [
+    "CHECKPOINTS",
+    "EXPORTS",
+    "Content",
     "Edition",
+    "Exported",
+    "ExportedTable",
     "File",
+    "Kind",
     "Manifest",
+    "Part",
     "TableEntry",
     "Writer",
     "check_tables",
@@ -35,8 +42,6 @@ __all__ = [
     "is_folder_name",
 ]
 
-FORMAT_1, FORMAT = "adaps checkpoint, version 1", "adaps checkpoint, version 2"
-
 FOLDER = r"^[0-9]{8,}-[0-9a-f]{16}$"
 
 
@@ -46,7 +51,7 @@ Positive = Annotated[int, msgspec.Meta(gt=0, le=2**63 - 1)]
 
 @dataclasses.dataclass(frozen=True)
 class File:
-    """A file of a checkpoint: rows of a table, or what a worker wanted to be kept."""
+    """A file: rows of a table, or what a worker wanted to be kept with a checkpoint."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]+\.safetensors$")]
     bytes: Natural
@@ -95,6 +100,11 @@ class Manifest:
     tables: list[TableEntry]
     files: list[File]
 
+    @property
+    def folders(self) -> list[str]:
+        """What of the directory it needs."""
+        return [self.folder]
+
     def __post_init__(self) -> None:
         if [len(clocks) for clocks in self.clocks] != [self.workers] * self.world_size:
             raise ValueError(f"there are no clocks of {self.world_size} nodes of {self.workers} workers")
@@ -114,8 +124,75 @@ class Manifest:
 
 
 @dataclasses.dataclass(frozen=True)
+class ExportedTable:
+    """A table whose rows are exported."""
+
+    name: str
+    rows: Positive
+    length: Positive
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What one export wrote: all rows, or those that had changed since the part before.
+
+    Attributes
+    ----------
+    folder : str
+        Where its files are, within the directory.
+    clocks : list of list of int
+        Of each node's workers, at the cut.
+    """
+
+    folder: Annotated[str, msgspec.Meta(pattern=FOLDER)]
+    clocks: list[list[Natural]]
+    files: list[File]
+
+    @property
+    def bytes(self) -> int:
+        """Of all files."""
+        return sum(file.bytes for file in self.files)
+
+
+@dataclasses.dataclass(frozen=True)
+class Exported:
+    """The newest export of a directory.
+
+    Attributes
+    ----------
+    sequence : int
+        Counts the exports of a directory, from 1.
+    parts : list of Part
+        All rows, and then changes, the oldest first: a row is as the last part has it that has it.
+    """
+
+    sequence: Positive
+    tables: list[ExportedTable]
+    parts: list[Part]
+
+    @property
+    def folders(self) -> list[str]:
+        """What of the directory it needs."""
+        return [part.folder for part in self.parts]
+
+    def __post_init__(self) -> None:
+        if not self.parts or len(set(self.folders)) < len(self.parts):
+            raise ValueError(
+                f"of its {len(self.parts)} parts, only {len(set(self.folders))} have own folders"
+            )
+        tables = {table.name for table in self.tables}
+        if len(tables) < len(self.tables):
+            raise ValueError(f"of its {len(self.tables)} tables, only {len(tables)} have names of their own")
+        for part in self.parts:
+            if len(names := {file.name for file in part.files}) < len(part.files):
+                raise ValueError(f"of {len(part.files)} files, only {len(names)} have names of their own")
+            if strange := {str(file.table) for file in part.files if file.table not in tables}:
+                raise ValueError(f"it tells of rows of {min(strange)!r}, which is no table of it")
+
+
+@dataclasses.dataclass(frozen=True)
 class Writer:
-    """Who writes checkpoints to a directory: a job, from the start of its node to its end.
+    """Who writes to a directory: a job, from the start of its node to its end.
 
     Attributes
     ----------
@@ -134,8 +211,42 @@ class Writer:
         return " ".join(f"process {self.process} on {self.host} (since {self.since})".split())
 
 
+Content = TypeVar("Content", Manifest, Exported)
+
+
 @dataclasses.dataclass(frozen=True)
-class Edition:
+class Kind(Generic[Content]):
+    """What the manifests of a directory tell of.
+
+    Attributes
+    ----------
+    name : str
+        Under which a manifest has it.
+    article : str
+        The name with its article.
+    formats : tuple of str
+        That can be read. The first one is written; it alone says who wrote it, and may tell of nothing yet.
+    content : type
+        That such a manifest holds.
+    """
+
+    name: str
+    article: str
+    formats: tuple[str, ...]
+    content: type[Content]
+
+
+CHECKPOINTS = Kind(
+    "checkpoint",
+    "a checkpoint",
+    ("adaps checkpoint, version 2", "adaps checkpoint, version 1"),
+    Manifest,
+)
+EXPORTS = Kind("export", "an export", ("adaps export, version 1",), Exported)
+
+
+@dataclasses.dataclass(frozen=True)
+class Edition(Generic[Content]):
     """What a directory is to hold, from the moment at which it is published until the next one is.
 
     Attributes
@@ -144,34 +255,29 @@ class Edition:
         From 1, each one more than the one before. A directory of version 1 has number 0.
     writer : Writer or None
         Who published it; None in version 1.
-    checkpoint : Manifest or None
-        None if there is no checkpoint yet.
+    content : Manifest, Exported or None
+        None if there is none yet.
     """
 
     number: int
     writer: Writer | None
-    checkpoint: Manifest | None
-
-
-@dataclasses.dataclass(frozen=True)
-class _Version2:
-    writer: Writer
-    checkpoint: Manifest | None
+    content: Content | None
 
 
 # Workers restore at the same time, in threads. msgspec analyses a type when it is first used, and threads
 # that do so at once crash the process; so these types are used here first, while there is one thread.
 msgspec.json.Decoder(Manifest)
-msgspec.json.Decoder(_Version2)
+msgspec.json.Decoder(Exported)
+msgspec.json.Decoder(Writer)
 
 
 def folder_name(count: int, life: str) -> str:
-    """The folder of the checkpoint that a life of a job writes as the so-manieth, from 1."""
+    """The folder of the checkpoint or export that a life of a job writes as the so-manieth, from 1."""
     return f"{count:08d}-{life}"
 
 
 def is_folder_name(name: str) -> bool:
-    """Whether a folder of that name was made for a checkpoint."""
+    """Whether a folder of that name was made for a checkpoint or export."""
     return re.match(FOLDER, name) is not None
 
 
@@ -217,41 +323,47 @@ def check_tables(manifest: Manifest, path: Path, present: Sequence[TableEntry]) 
                 )
 
 
-def decode(path: Path, text: bytes, number: int) -> Edition:
+def decode(path: Path, text: bytes, number: int, kind: Kind[Content]) -> Edition[Content]:
     """What a manifest says.
 
     Raises
     ------
     CheckpointError
-        If it is damaged, or not a manifest.
+        If it is damaged, or not a manifest of this kind.
     """
+    named = f"the manifest of {kind.article}"
+    newest = kind.formats[0]
     try:
         raw = msgspec.json.decode(text)  # stricter than json: no NaN, no text that cannot be encoded
         checksum, version = raw["crc32"], raw["format"]
-        body = {"checkpoint": raw["checkpoint"]}
-        if version == FORMAT:
-            body["writer"] = raw["writer"]
+        if version not in kind.formats:
+            known = " and ".join(map(repr, kind.formats))
+            raise CheckpointError(f"{path} has the format {version!r}; this version reads {known}")
+        content = raw[kind.name]
+        body = {kind.name: content, "writer": raw["writer"]} if version == newest else content
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise CheckpointError(f"{path} is damaged, or not the manifest of a checkpoint") from error
-    if version not in (FORMAT, FORMAT_1):
-        raise CheckpointError(
-            f"{path} has the format {version!r}; this version reads {FORMAT!r} and {FORMAT_1!r}"
-        )
-    if zlib.crc32(_canonical(body if version == FORMAT else body["checkpoint"])) != checksum:
+        raise CheckpointError(f"{path} is damaged, or not {named}") from error
+    if zlib.crc32(_canonical(body)) != checksum:
         raise CheckpointError(f"{path} is damaged: its checksum is not {checksum!r}")
     try:
-        if version == FORMAT_1:
-            return Edition(number, None, msgspec.convert(body["checkpoint"], Manifest))
-        whole = msgspec.convert(body, _Version2)
+        if version == newest:
+            writer = msgspec.convert(raw["writer"], Writer)
+            if content is None:
+                return Edition(number, writer, None)
+            return Edition(number, writer, msgspec.convert(content, kind.content))
+        return Edition(number, None, msgspec.convert(content, kind.content))
     except msgspec.ValidationError as error:
-        raise CheckpointError(f"{path} is not the manifest of a checkpoint: {error}") from error
-    return Edition(number, whole.writer, whole.checkpoint)
+        raise CheckpointError(f"{path} is not {named}: {error}") from error
 
 
-def encode(writer: Writer, checkpoint: Manifest | None) -> bytes:
+def encode(writer: Writer, content: Content | None, kind: Kind[Content]) -> bytes:
     """The text of a manifest."""
-    body = dataclasses.asdict(_Version2(writer, checkpoint))
-    return json.dumps({"format": FORMAT, "crc32": zlib.crc32(_canonical(body)), **body}, indent=1).encode()
+    body = {
+        "writer": dataclasses.asdict(writer),
+        kind.name: None if content is None else dataclasses.asdict(content),
+    }
+    checked = {"format": kind.formats[0], "crc32": zlib.crc32(_canonical(body)), **body}
+    return json.dumps(checked, indent=1).encode()
 
 
 def _described(value: Any) -> dict[str, Any]:

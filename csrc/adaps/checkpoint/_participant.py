@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
-import logging
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy.typing as npt
 
 from adaps import _core
-from adaps.checkpoint import _contents, _disk, _editions, _manifest
+from adaps.checkpoint import _contents, _editions, _manifest, _shares
 from adaps.checkpoint._editions import Publisher
-from adaps.checkpoint._manifest import Edition, File, Manifest, TableEntry
-from adaps.errors import AdapsError, CheckpointError
+from adaps.checkpoint._manifest import CHECKPOINTS, Edition, Manifest, TableEntry
+from adaps.checkpoint._together import Together
+from adaps.errors import CheckpointError
 from adaps.tables import Table
 
 __all__ = ["Participant", "Restored"]
-
-_T = TypeVar("_T")
-_log = logging.getLogger("adaps")
-
 
 _MOST_TRIES = 20
 """To read a checkpoint that another job replaces meanwhile."""
@@ -81,76 +74,32 @@ class Participant:
         self._world_size = world_size
         self._workers = workers
         self._worker = worker
-        self._kv = core.worker(worker)
-        self._leads_node = worker == 0
-        self._leads_all = worker == 0 and rank == 0
+        self._all = Together(core, rank, worker)
         self._life = life
         self._count = 0  # of the checkpoints that all workers wrote together, or tried to
-        self._publishers: dict[Path, Publisher] = {}
+        self._publishers: dict[Path, Publisher[Manifest]] = {}
 
     def write(self, directory: Path, extra: Mapping[str, Any]) -> None:
         """Write what all nodes hold; `directory` and `extra` are those of `adaps.Node.checkpoint`."""
         arrays, values = _contents.split_extra(extra)
-        with self._nothing_moves():
+        with self._all.nothing_moves():
             self._write(directory, arrays, values)
 
     def restore(self, directory: Path) -> Restored:
         """Make what all nodes hold that of a checkpoint; `directory` is that of `adaps.Node.restore`."""
         manifest, restored = self._verified(directory)
-        with self._nothing_moves():
-            loaded = self._together(
+        with self._all.nothing_moves():
+            loaded = self._all.act(
                 "read the checkpoint", lambda: self._loaded(directory / manifest.folder, manifest)
             )
-            self._together("restore the checkpoint", lambda: self._take_over(loaded, manifest))
-        self._make_visible()
+            self._all.act("restore the checkpoint", lambda: self._take_over(loaded, manifest))
+        self._all.make_visible()
         return restored
 
     def end(self) -> None:
         """Let other jobs write to the directories that this one wrote to."""
         for publisher in self._publishers.values():
             publisher.end()
-
-    # All workers together
-
-    @contextlib.contextmanager
-    def _nothing_moves(self) -> Iterator[None]:
-        """All writes of all workers are applied, and every key stays where it is."""
-        self._kv.waitall()
-        self._kv.wait_sync()
-        self._kv.barrier()  # no worker is in another call now, so none waits for a key that cannot move
-        if self._leads_node:
-            _core.freeze(self._core)
-        try:
-            self._make_visible()
-            yield
-        finally:
-            if self._leads_node and not self._core.closed:
-                _core.thaw(self._core)
-
-    def _make_visible(self) -> None:
-        self._kv.wait_sync()
-        self._kv.barrier()
-        self._kv.wait_sync()
-
-    def _together(self, what: str, action: Callable[[], _T]) -> _T:
-        """What `action` gives; if it fails for any worker, every one raises CheckpointError."""
-        failure: CheckpointError | OSError | MemoryError | None = None
-        try:
-            result = action()
-        except (CheckpointError, OSError, MemoryError) as error:
-            failure = error
-        failed_rank = self._kv.agree(failure is None)
-        if isinstance(failure, CheckpointError):
-            raise failure
-        if failure is not None:
-            where, reason = "", "there is not enough memory"
-            if isinstance(failure, OSError):
-                where = "" if failure.filename is None else f"{failure.filename}: "
-                reason = failure.strerror or str(failure)
-            raise CheckpointError(f"rank {self._rank} could not {what}: {where}{reason}") from failure
-        if failed_rank is not None:
-            raise CheckpointError(f"rank {failed_rank} could not {what}: its own exception says why")
-        return result
 
     # Writing
 
@@ -160,56 +109,43 @@ class Participant:
         folder = directory / _manifest.folder_name(self._count, self._life)
         may_be_published = False
         try:
-            self._together("prepare the checkpoint", lambda: self._prepare(folder))
-            self._together("find the checkpoint's folder", lambda: _find(folder))
-            self._together("write the checkpoint", lambda: self._write_share(folder, arrays, values))
+            self._all.act("prepare the checkpoint", lambda: self._prepare(folder))
+            self._all.act("find the checkpoint's folder", lambda: _shares.find(folder))
+            self._all.act("write the checkpoint", lambda: self._write_share(folder, arrays, values))
             may_be_published = True
-            self._together("complete the checkpoint", lambda: self._complete(folder))
+            self._all.act("complete the checkpoint", lambda: self._complete(folder))
         except CheckpointError:
-            if self._leads_all:
+            if self._all.leads_all:
                 if not may_be_published:
-                    _remove(folder)
+                    _shares.remove(folder)
                 self._publisher(directory).check()  # says so if another job has removed the files
             raise
 
     def _prepare(self, folder: Path) -> None:
-        if self._leads_all:
+        if self._all.leads_all:
             self._publisher(folder.parent).begin(folder)
 
-    def _publisher(self, directory: Path) -> Publisher:
+    def _publisher(self, directory: Path) -> Publisher[Manifest]:
         if directory not in self._publishers:
-            core = weakref.ref(self._core)
-            self._publishers[directory] = Publisher(directory, self._life, lambda: _lives(core()))
+            self._publishers[directory] = _shares.publisher_of(self._core, directory, self._life, CHECKPOINTS)
         return self._publishers[directory]
 
     def _write_share(self, folder: Path, arrays: dict[str, npt.NDArray[Any]], values: dict[str, Any]) -> None:
         files = []
-        if self._leads_node:
+        if self._all.leads_node:
             for index, table in enumerate(self._tables):
                 file = _contents.write_table(self._core, index, table, folder, self._rank)
                 files += [] if file is None else [file]
         if arrays or values:
             files.append(_contents.write_extra(folder, self._rank, self._worker, arrays, values))
-        share = {"clock": self._kv.current_clock, "files": [dataclasses.asdict(file) for file in files]}
-        _write_json(folder / _share_name(self._rank, self._worker), share)
-        _disk.sync_folder(folder)
+        _shares.write_share(folder, self._rank, self._worker, [self._all.kv.current_clock], files)
 
     def _complete(self, folder: Path) -> None:
-        if not self._leads_all:
+        if not self._all.leads_all:
             return
-        files: list[File] = []
-        clocks: list[list[int]] = []
-        for rank in range(self._world_size):
-            clocks.append([])
-            for worker in range(self._workers):
-                path = folder / _share_name(rank, worker)
-                share = json.loads(_disk.read(path))
-                clocks[rank].append(share["clock"])
-                files += [File(**entry) for entry in share["files"]]
-                _disk.remove_file(path)
-        _disk.sync_folder(folder)
+        clocks, files = _shares.collect(folder, self._world_size, self._workers)
         manifest = Manifest(
-            sequence=1,  # replaced when it is published
+            sequence=1,
             folder=folder.name,
             world_size=self._world_size,
             workers=self._workers,
@@ -217,7 +153,11 @@ class Participant:
             tables=self._entries(),
             files=files,
         )
-        self._publisher(folder.parent).publish(manifest)
+
+        def follow(last: Manifest | None) -> Manifest:
+            return manifest if last is None else dataclasses.replace(manifest, sequence=last.sequence + 1)
+
+        self._publisher(folder.parent).publish(follow)
 
     def _entries(self) -> list[TableEntry]:
         return [
@@ -232,7 +172,7 @@ class Participant:
     def _verified(self, directory: Path) -> tuple[Manifest, Restored]:
         """The checkpoint of a directory, the same for all workers, found whole by every node."""
         for _ in range(_MOST_TRIES):
-            edition = self._together("read the checkpoint", lambda: self._suitable(directory))
+            edition = self._all.act("read the checkpoint", lambda: self._suitable(directory))
             # Numbers only rise: if each worker's edition is still the newest after all have read theirs, all
             # have read the same one.
             if not self._is_newest(directory, edition):
@@ -245,29 +185,29 @@ class Participant:
                 # A newer edition has replaced it, and its files may be gone: try that one.
         raise CheckpointError(f"{directory} gets new checkpoints faster than one can be read")
 
-    def _verified_edition(self, directory: Path, edition: Edition) -> tuple[Manifest, Restored]:
-        manifest = edition.checkpoint
+    def _verified_edition(self, directory: Path, edition: Edition[Manifest]) -> tuple[Manifest, Restored]:
+        manifest = edition.content
         assert manifest is not None
-        self._together(
+        self._all.act(
             "verify the checkpoint", lambda: self._verify_share(directory / manifest.folder, manifest)
         )
-        return manifest, self._together("read the checkpoint", lambda: self._kept(directory, manifest))
+        return manifest, self._all.act("read the checkpoint", lambda: self._kept(directory, manifest))
 
-    def _is_newest(self, directory: Path, edition: Edition) -> bool:
+    def _is_newest(self, directory: Path, edition: Edition[Manifest]) -> bool:
         """For all workers alike, whether an edition still counts."""
-        found = self._together("read the checkpoint", lambda: _editions.newest_number(directory))
-        return self._kv.agree(found == edition.number) is None
+        found = self._all.act("read the checkpoint", lambda: _editions.newest_number(directory))
+        return self._all.all_say(found == edition.number)
 
-    def _suitable(self, directory: Path) -> Edition:
-        edition = _editions.newest(directory)
-        if edition is None or edition.checkpoint is None:
+    def _suitable(self, directory: Path) -> Edition[Manifest]:
+        edition = _editions.newest(directory, CHECKPOINTS)
+        if edition is None or edition.content is None:
             raise CheckpointError(f"{directory} holds no complete checkpoint: there is no manifest of one")
         path = directory / _editions.edition_name(edition.number)
-        _manifest.check_tables(edition.checkpoint, path, self._entries())
+        _manifest.check_tables(edition.content, path, self._entries())
         return edition
 
     def _verify_share(self, folder: Path, manifest: Manifest) -> None:
-        if not self._leads_node:
+        if not self._all.leads_node:
             return
         entries = {entry.name: entry for entry in self._entries()}
         for file in manifest.files[self._rank :: self._world_size]:
@@ -288,7 +228,7 @@ class Participant:
 
     def _loaded(self, folder: Path, manifest: Manifest) -> list[_core.TableRestore]:
         """All that files tell, in memory: whatever is wrong with them, nothing is changed yet."""
-        if not self._leads_node:
+        if not self._all.leads_node:
             return []
         loaded = []
         for index, table in enumerate(self._tables):
@@ -299,7 +239,7 @@ class Participant:
     def _take_over(self, loaded: list[_core.TableRestore], manifest: Manifest) -> None:
         """Make what was loaded that what the node holds."""
         saved = {entry.name: entry for entry in manifest.tables}
-        if self._leads_node:
+        if self._all.leads_node:
             for table, placed, restore in zip(self._tables, self._core.tables(), loaded, strict=True):
                 restore.finish()
                 entry = saved[table.name]
@@ -307,44 +247,4 @@ class Participant:
                 placed.set_step(entry.step, idle_rows=self._world_size == 1)
         same = (manifest.world_size, manifest.workers) == (self._world_size, self._workers)
         clock = manifest.clocks[self._rank][self._worker] if same else max(map(max, manifest.clocks))
-        self._kv.skip_to_clock(clock)
-
-
-def _share_name(rank: int, worker: int) -> str:
-    return f"share-rank-{rank:04d}-worker-{worker:04d}.json"
-
-
-def _lives(core: _core.Node | None) -> bool:
-    """Whether a node can still write."""
-    if core is None or core.closed:
-        return False
-    try:
-        core.check()
-    except AdapsError:
-        return False
-    return True
-
-
-def _find(folder: Path) -> None:
-    if not _disk.is_folder(folder):
-        raise CheckpointError(
-            f"the folder that rank 0 made in {folder.parent} is not there: the directory of a checkpoint has "
-            "to be on a file system that all nodes share"
-        )
-
-
-def _remove(folder: Path) -> None:
-    """Remove what was not published; what is left by a failure to do so goes with the next one."""
-    try:
-        _disk.remove_folder(folder)
-    except OSError as error:
-        _log.warning("%s, which is left of a checkpoint, could not be removed: %s", folder, error)
-
-
-def _write_json(path: Path, content: Any) -> None:
-    descriptor = _disk.create(path)
-    try:
-        with _disk.naming(path):
-            _disk.write_at(descriptor, json.dumps(content).encode(), 0)
-    finally:
-        _disk.close(descriptor)
+        self._all.kv.skip_to_clock(clock)

@@ -220,7 +220,7 @@ def read_header(path: Path, file: BinaryIO) -> Header:
 
 def verify(path: Path, size: int, checksums: Mapping[str, int]) -> Header:
     """Read a whole file and compare its size and checksums."""
-    told = f"the checkpoint's manifest tells of {size} bytes"
+    told = f"the manifest tells of {size} bytes"
     try:
         with _disk.open_file(path) as file:
             found = file.seek(0, io.SEEK_END)
@@ -234,8 +234,7 @@ def verify(path: Path, size: int, checksums: Mapping[str, int]) -> Header:
         header = reader.header
         if set(checksums) != {HEADER, *header.tensors}:
             raise CheckpointError(
-                f"{path} holds {', '.join(map(repr, header.tensors))}; "
-                "the checkpoint's manifest tells of other tensors"
+                f"{path} holds {', '.join(map(repr, header.tensors))}; the manifest tells of other tensors"
             )
         buffer = bytearray(CHUNK_BYTES)
         places = {HEADER: (0, header.bytes)} | {
@@ -246,7 +245,7 @@ def verify(path: Path, size: int, checksums: Mapping[str, int]) -> Header:
             if checksum != checksums[name]:
                 raise CheckpointError(
                     f"{path} is damaged: {name} has the checksum {checksum:08x}; "
-                    f"the checkpoint's manifest says {checksums[name]:08x}"
+                    f"the manifest says {checksums[name]:08x}"
                 )
     return header
 

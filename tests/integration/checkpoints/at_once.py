@@ -14,6 +14,7 @@ from pathlib import Path
 
 import adaps
 from adaps.checkpoint import _editions
+from adaps.checkpoint._manifest import CHECKPOINTS
 
 TRIES, THREADS = 40, 2
 
@@ -36,7 +37,7 @@ def dies(directory: Path) -> bool:
 
         def read() -> None:
             together.wait()
-            if _editions.newest(directory) is None:
+            if _editions.newest(directory, CHECKPOINTS) is None:
                 os._exit(1)
 
         threads = [threading.Thread(target=read) for _ in range(THREADS)]
