@@ -1,4 +1,4 @@
-// What adaps.checkpoint needs of a node.
+// What adaps.checkpoint needs of a node, for checkpoints and exports.
 #include <pybind11/stl.h>
 
 #include <string>
@@ -52,6 +52,44 @@ std::pair<std::size_t, std::uint64_t> take(NodeHandle& node, std::size_t index, 
       take_owned(context, table, first, to_rows.mutable_int64(), to_values.floats(), to_states.floats());
   return {taken.rows, taken.next};
 }
+
+// What an export tells of a table, together with the node that it copies from.
+class ChangedRowsHandle {
+ public:
+  ChangedRowsHandle(std::shared_ptr<NodeHandle> node, std::size_t index)
+      : node_(std::move(node)),
+        length_(table_at(*node_, index).length()),
+        changed_(node_->node().context(), table_at(*node_, index)) {}
+
+  std::size_t take(bool all) {
+    const NodeHandle::Call call(*node_);
+    const py::gil_scoped_release release;
+    return changed_.take(all);
+  }
+
+  // The node may be closed.
+  void read(std::size_t first, const py::object& rows, const py::object& values) const {
+    const Array to_rows = Array::of_int64(rows, "rows", Access::kWrite);
+    const Array to_values = Array::of_float32(values, "values", Access::kWrite);
+    require_size(to_values, to_rows.size() * length_, "values");
+    if (first > changed_.count() || to_rows.size() > changed_.count() - first) {
+      throw py::index_error("there are " + std::to_string(changed_.count()) + " rows, and not " +
+                            std::to_string(to_rows.size()) + " from number " + std::to_string(first) + " on");
+    }
+    const py::gil_scoped_release release;
+    changed_.read(first, to_rows.mutable_int64(), to_values.floats());
+  }
+
+  void settle(bool told) {
+    const py::gil_scoped_release release;
+    changed_.settle(told);
+  }
+
+ private:
+  const std::shared_ptr<NodeHandle> node_;
+  const std::size_t length_;
+  ChangedRows changed_;  // while a call does, the node exists that it refers to
+};
 
 // A table's restore, together with the node that it works on.
 class RestoreHandle {
@@ -112,6 +150,15 @@ void register_snapshot(py::module_& module) {
   module.def("take_owned", &take, py::arg("node"), py::arg("table"), py::arg("first"), py::arg("rows"),
              py::arg("values"), py::arg("states"),
              "Copies owned rows from row `first` on; gives their number and the row to go on from.");
+  py::class_<ChangedRowsHandle>(module, "ChangedRows", "Copies of rows that an export has to tell.")
+      .def(py::init<std::shared_ptr<NodeHandle>, std::size_t>(), py::arg("node"), py::arg("table"))
+      .def("take", &ChangedRowsHandle::take, py::arg("all"),
+           "Copies rows that the node owns: all, or those that changed since they were told. Gives their "
+           "number.")
+      .def("read", &ChangedRowsHandle::read, py::arg("first"), py::arg("rows"), py::arg("values"),
+           "Writes rows that were copied, from number `first` on, and their values.")
+      .def("settle", &ChangedRowsHandle::settle, py::arg("told"),
+           "Lets go of what was copied, which was told or not.");
   py::class_<RestoreHandle>(module, "TableRestore", "Makes a table's content that of a checkpoint.")
       .def(py::init<std::shared_ptr<NodeHandle>, std::size_t>(), py::arg("node"), py::arg("table"))
       .def("put", &RestoreHandle::put, py::arg("rows"), py::arg("values"), py::arg("states"),

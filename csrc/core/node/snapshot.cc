@@ -72,6 +72,69 @@ Taken take_owned(NodeContext& node, const Table& table, std::uint64_t first, std
   return {taken, key - table.first_key()};
 }
 
+ChangedRows::ChangedRows(NodeContext& node, const Table& table)
+    : node_(node), table_(table), length_(table.length()), told_(table.spec().rows) {}
+
+std::size_t ChangedRows::take(bool all) {
+  settle(false);
+  Store& store = node_.store;
+  Arena& arena = store.arena(table_);
+  for (Key key = table_.first_key(); key < table_.end_key(); ++key) {
+    if (key + kAhead < table_.end_key()) {
+      const std::uint32_t ahead = store.peek(key + kAhead);
+      if (is_owned(ahead)) __builtin_prefetch(&arena.header(ahead & word::kIndexMask), 0);
+    }
+    const std::uint32_t seen = store.peek(key);
+    const std::uint64_t row = key - table_.first_key();
+    const bool is_wanted =
+        is_owned(seen) ? all || !rules().is_told(told_[row], arena.header(seen & word::kIndexMask).version())
+                       : all && store.untouched_here(key, seen);
+    if (is_wanted) rows_.push_back(static_cast<std::int64_t>(row));
+  }
+  versions_.resize(rows_.size());
+  // Not make_unique: it would write all of it once more, while everybody waits.
+  values_ = std::make_unique_for_overwrite<float[]>(std::max<std::size_t>(rows_.size() * length_, 1));
+  std::vector<float> initial(table_.width());
+  std::size_t taken = 0;
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    if (i + kAhead < rows_.size()) {
+      const std::uint32_t ahead = store.peek(table_.first_key() + static_cast<Key>(rows_[i + kAhead]));
+      if (is_owned(ahead)) Store::prefetch_value(arena, ahead, table_.value_words());
+    }
+    const Key key = table_.first_key() + static_cast<Key>(rows_[i]);
+    float* const copy = values_.get() + taken * length_;
+    if (const std::uint32_t word = store.lock_if(key, word::kSlot | word::kSet); word != 0) {
+      const std::uint32_t slot = word & word::kIndexMask;
+      table_.read_value(arena.value(slot), copy);
+      versions_[taken] = arena.header(slot).version();
+      store.unlock(key, word);
+    } else if (store.untouched_here(key, store.peek(key))) {
+      table_.init(key, initial.data());
+      std::memcpy(copy, initial.data(), length_ * sizeof(float));
+      versions_[taken] = 0;
+    } else {
+      continue;
+    }
+    rows_[taken++] = rows_[i];
+  }
+  rows_.resize(taken);
+  return taken;
+}
+
+void ChangedRows::read(std::size_t first, std::span<std::int64_t> rows, float* values) const {
+  if (rows.empty()) return;
+  std::memcpy(rows.data(), rows_.data() + first, rows.size_bytes());
+  std::memcpy(values, values_.get() + first * length_, rows.size() * length_ * sizeof(float));
+}
+
+void ChangedRows::settle(bool told) {
+  for (std::size_t i = 0; told && i < rows_.size(); ++i)
+    told_[static_cast<std::size_t>(rows_[i])] = versions_[i];
+  rows_ = {};
+  versions_ = {};
+  values_.reset();
+}
+
 TableRestore::TableRestore(NodeContext& node, const Table& table)
     : node_(node), table_(table), seen_(table.spec().rows) {}
 

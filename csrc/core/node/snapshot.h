@@ -1,4 +1,4 @@
-// Reads the rows that a node owns for a checkpoint, and writes them from one.
+// Reads the rows that a node owns for a checkpoint or an export, and writes them from a checkpoint.
 //
 // Between freeze() and thaw() no key moves, and no worker may be in any other call: then every row that was
 // ever touched is owned by exactly one node. Rows are numbers within their table, values and optimizer states
@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -32,6 +33,35 @@ struct Taken {
 // them `values` has room for length() floats, and `states` for width() - length().
 Taken take_owned(NodeContext& node, const Table& table, std::uint64_t first, std::span<std::int64_t> rows,
                  float* values, float* states);
+
+// Copies the values that an export of a table has to tell: all, or what has changed since the last one. A
+// row's version says which it is. It goes wherever the row goes and only rises, so no node has to know what
+// others told: a row that comes back with the version that was told here is as it was then. One that has come
+// from elsewhere is told again, if it ever changed.
+class ChangedRows {
+ public:
+  ChangedRows(NodeContext& node, const Table& table);
+
+  // Between freeze() and thaw(): copies rows that this node owns, and returns their number. With `all`, rows
+  // at home here that nobody ever touched are among them.
+  std::size_t take(bool all);
+  // Writes copied rows to `rows`, in rising order from the so-manieth on, and their values row after row;
+  // there have to be as many. May be called while the node works, and when it is gone.
+  void read(std::size_t first, std::span<std::int64_t> rows, float* values) const;
+  // Lets go of what was copied. If it was `told`, it need not be told again until it changes.
+  void settle(bool told);
+
+  std::size_t count() const { return rows_.size(); }
+
+ private:
+  NodeContext& node_;
+  const Table& table_;
+  const std::size_t length_;
+  std::vector<Version> told_;  // by row; 0, which stands for the initial content, where nothing else was
+  std::vector<std::int64_t> rows_;
+  std::vector<Version> versions_;
+  std::unique_ptr<float[]> values_;
+};
 
 // Restores a table: every node puts every row of a checkpoint. As the last of its files may still prove
 // wrong, the rows are kept apart and change nothing until finish().

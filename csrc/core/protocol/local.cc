@@ -141,7 +141,7 @@ void write(const Table& table, SlotHeader& header, float* value, const float* in
   } else {
     std::memcpy(value, in, table.length() * sizeof(float));
   }
-  header.advance_version();
+  rules().count_change(header);
 }
 
 // The changes of a replica to which one more is added.

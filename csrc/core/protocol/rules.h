@@ -142,7 +142,9 @@ struct Rules {
   }
   // Neither part is in the value that comes with TRANSFER: a delta that crosses it is discarded.
   ADAPS_RULE void absorb(LockedKey& key, const Unapplied& changes) const { merge_both(key, changes); }
-  // What was absorbed makes another value, which needs another version.
+  // A write at the owner makes another value, which needs another version, also if nobody else holds it;
+  ADAPS_RULE void count_change(SlotHeader& owner) const { owner.advance_version(); }
+  // and so does what was absorbed.
   ADAPS_RULE Version absorbed(Version version) const { return next_version(version); }
   // Nor is either in the value that comes with REFRESH, or in a packed copy.
   ADAPS_RULE void add_again(LockedKey& key, const Unapplied& changes) const { merge_both(key, changes); }
@@ -201,6 +203,11 @@ struct Rules {
   }
   // Holders are told what changes at their owner.
   ADAPS_RULE bool is_to_be_refreshed(const SlotHeader& owner) const { return owner.has_holders(); }
+
+  // --- exports ---
+
+  // A row is as it was told if it has that version, wherever it has been meanwhile.
+  ADAPS_RULE bool is_told(Version told, Version version) const { return told == version; }
 
   // --- requests ---
 

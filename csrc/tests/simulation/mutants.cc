@@ -312,6 +312,15 @@ struct rest_lost_at_drop : Rules {
 struct rest_lost_at_checkpoint : Rules {
   bool takes_up_rests() const override { return false; }
 };
+struct alone_no_bump : Rules {
+  void count_change(SlotHeader& owner) const override {
+    // The initial content, which is version 0, is not sent: without the first one the write would be lost.
+    if (owner.has_holders() || owner.version() == 0) owner.advance_version();
+  }
+};
+struct told_for_good : Rules {
+  bool is_told(Version told, Version) const override { return told != 0; }
+};
 struct scale_of_neighbour : Rules {
   void decode(const Table& table, Wire wire, std::span<const float> words,
               std::span<float> floats) const override {

@@ -81,6 +81,8 @@ namespace adaps {
   X(rest_lost_at_relocation, "TRANSFER does not absorb the rest of a change")               \
   X(rest_lost_at_drop, "a replica that is given up takes the rest of a change with it")     \
   X(rest_lost_at_checkpoint, "a checkpoint is taken without the rests of changes")          \
+  X(alone_no_bump, "a write to a row that nobody else holds does not change its version")   \
+  X(told_for_good, "a row that an export has told is not told again when it changes")       \
   X(scale_of_neighbour, "a row is decoded with the scale of the one before it")             \
   X(exchange_of_row_before, "changes are exchanged as often as those of the row before")    \
   X(exchange_ignored, "changes go with every round, however many clocks they should wait")  \

@@ -1,5 +1,5 @@
 // Checkpoints in random worlds: no write is missing in a snapshot, none is in it twice, and none is lost by
-// it.
+// it. With each goes an export, and those that there were so far make up what nodes own.
 #include <algorithm>
 #include <vector>
 
@@ -30,7 +30,7 @@ Program checkpoint(bool leads, bool freezes, std::uint32_t key) {
   return program;
 }
 
-// A random world with two checkpoints: amid the calls before the first barrier, and at the end.
+// A random world with three checkpoints: two amid the calls before the first barrier, and one at the end.
 WorldSpec world_with_checkpoints(std::uint64_t number, bool freezes = true) {
   WorldSpec spec = random_world(6, number);
   Random random(spec.seed, 0x736e6170);
@@ -46,7 +46,9 @@ WorldSpec world_with_checkpoints(std::uint64_t number, bool freezes = true) {
     const auto barrier = std::find_if(program.begin(), program.end(), is_barrier);
     const auto before = static_cast<std::uint64_t>(barrier - program.begin());
     insert(program.size());
-    insert(random.below(before + 1));
+    const std::uint64_t place = random.below(before + 1);
+    insert(place);
+    insert(random.below(place + 1));
   }
   return spec;
 }
@@ -96,4 +98,15 @@ TEST(keys_that_move_meanwhile_are_noticed) {
   std::cout << "  " << noticed << " of " << kWorlds
             << " worlds whose keys move during a snapshot are found\n";
   CHECK(noticed > 0);
+}
+
+TEST(changes_that_no_export_tells_are_noticed) {
+  for (const Mutant mutant : {Mutant::alone_no_bump, Mutant::told_for_good}) {
+    int noticed = 0;
+    for (std::uint64_t number = 0; number < kWorlds; ++number)
+      noticed += failure_of(world_with_checkpoints(number), mutant).has_value();
+    std::cout << "  " << noticed << " of " << kWorlds
+              << " worlds whose exports leave out changes are found\n";
+    CHECK(noticed > 0);
+  }
 }

@@ -7,10 +7,12 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "common/random.h"
 #include "node/sampling.h"
+#include "node/snapshot.h"
 #include "protocol/operation.h"
 #include "simulation/cluster.h"
 #include "simulation/history.h"
@@ -108,7 +110,10 @@ class World {
   void advance_clock(Caller& caller, Clock by);
   void arrive_at_barrier(Caller& caller);
   void take_snapshot(Caller& caller);
+  bool is_published(std::size_t number) const;
+  void tell_changes(NodeState& node, NodeId rank, std::size_t number);
   void check_snapshot(const std::vector<int>& owners) const;
+  void check_export(const std::map<Key, std::vector<float>>& owned);
   void fill(const Call& call, Pending& pending);
   void complete(Caller& caller, Pending& pending);
   // Looks at what was completed on a node by the last step.
@@ -133,10 +138,15 @@ class World {
   std::uint32_t sets_ = 0;
   std::size_t at_weak_barrier_ = 0;
   struct Snapshot {
-    NodeId nodes = 0;         // that have taken what they own
-    std::vector<int> owners;  // by key
+    NodeId nodes = 0;                        // that have taken what they own
+    std::vector<int> owners;                 // by key
+    std::map<Key, std::vector<float>> rows;  // that any node owns
   };
   std::vector<Snapshot> snapshots_;
+  // With each snapshot goes an export of all tables: by node and table what it tells of, and what the exports
+  // that were not given up have told, the later ones over the earlier ones.
+  std::map<std::pair<NodeId, std::size_t>, ChangedRows> changed_;
+  std::map<Key, std::vector<float>> told_;
   // The sender's clock when a change of a key last went, by sender, receiver, key and type.
   std::map<std::tuple<NodeId, NodeId, Key, MessageType>, Clock> exchanged_;
   Step step_ = 0;
