@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from adaps._core import NodeTable, TraceEvent, Worker, deduplicate, sum_by_key
 from adaps.errors import AdapsError, CheckpointError, PeerLost, RendezvousError
+from adaps.export import load_export
 from adaps.initializers import Constant, Normal, Uniform
 from adaps.node import TECHNIQUES, Node
 from adaps.optimizers import SGD, Adagrad, Adam, AdamW, RMSprop, RowAdagrad, SparseAdam
@@ -76,6 +77,7 @@ __all__ = [
     "Weighted",
     "Worker",
     "deduplicate",
+    "load_export",
     "simulate",
     "sum_by_key",
     "trace_frame",

@@ -8,6 +8,7 @@ import multiprocessing.util
 import os
 import secrets
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
     from adaps._typing import Int64Like
-    from adaps.checkpoint import Participant, Restored
+    from adaps.checkpoint import Export, Participant, Restored
+    from adaps.checkpoint._export import Exports
 
 __all__ = ["TECHNIQUES", "Node", "NodeOptions", "listening_address", "open_node", "wants_frame_mac"]
 
@@ -188,6 +190,8 @@ class Node:
         self._tables = {table.name: table for table in self._core.tables()}
         self._life = secrets.token_hex(8) if meeting_point is None else meeting_point.life
         self._participants: dict[int, Participant] = {}
+        self._exports: Exports | None = None
+        self._making_exports = threading.Lock()
 
     def __enter__(self) -> Node:
         return self
@@ -314,6 +318,49 @@ class Node:
         """
         return self._participant(worker).restore(Path(directory))
 
+    def export(
+        self, directory: str | os.PathLike[str], *, tables: Sequence[str] | None = None, worker: int = 0
+    ) -> Export:
+        """Collective: have the values of tables written to files, all of one moment, while training goes on.
+
+        Every worker of every node calls it with its own number, and is in no other call. It returns when rows
+        are copied, which takes as much memory as they have; threads write the files. So the export holds what
+        every worker wrote before. If an export is still being written, that one ends first.
+
+        The first export of a node's life holds all rows. Later ones to the same directory hold those that
+        changed since, and some that other nodes have taken over, until they are as much as the first one:
+        then the next one holds all rows. `load_export` reads them; so does anybody with safetensors alone.
+
+        Parameters
+        ----------
+        directory : path
+            The same for all, on a file system that all nodes share; it is made if it does not exist. Whatever
+            fails, it holds the export before.
+        tables : sequence of str, optional
+            Which tables, by their names; the same for all, in every export to the directory. Default: all.
+        worker : int
+            The worker that calls.
+
+        Returns
+        -------
+        adaps.checkpoint.Export
+            To wait until it is written. `close` waits, too.
+
+        Raises
+        ------
+        CheckpointError
+            On every worker, if the directory cannot be written, is in use by another job, or holds
+            checkpoints or exports of other tables, or if there is no memory for the copies.
+        KeyError
+            Naming a table that there is not.
+        """
+        from adaps.checkpoint._export import Exporter, Exports  # loads NumPy, which nothing else needs
+
+        with self._making_exports:
+            if self._exports is None:
+                self._exports = Exports(self, self._core, self._described, self._life)
+        return Exporter(self._exports, worker).export(Path(directory), tables)
+
     def check(self) -> None:
         """Raise `PeerLost` if another node is lost; never blocks."""
         self._core.check()
@@ -413,12 +460,16 @@ class Node:
     def _end_checkpoints(self) -> None:
         for participant in self._participants.values():
             participant.end()
+        if self._exports is not None:
+            self._exports.end()
 
     def close(self) -> None:
         """Collective: wait until every node is here and end this one; a second call does nothing.
 
-        Worker threads must have ended their calls.
+        Worker threads must have ended their calls. An export that is being written is completed first.
         """
+        if self._exports is not None:
+            self._exports.await_last()
         self._core.close()
         self._end_checkpoints()
 

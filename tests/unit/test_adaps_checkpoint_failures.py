@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import subprocess
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +19,6 @@ from .checkpoints import said_by, table, train, values
 
 def files_of(directory: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
-    if (done := subprocess.run(mount, capture_output=True, text=True)).returncode != 0:
-        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_full_disk_is_said_and_the_previous_checkpoint_stays(small_disk: Path) -> None:

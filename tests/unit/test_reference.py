@@ -1,4 +1,4 @@
-"""The reference is complete: commands, counters, records and the files of a checkpoint."""
+"""The reference is complete: commands, counters, records, and the files of checkpoints and exports."""
 
 from __future__ import annotations
 
@@ -90,6 +90,35 @@ def test_the_page_of_checkpoints_names_all_that_is_in_one(tmp_path: Path) -> Non
         assert [name for name in file if f"`{name}`" not in said] == []
     forms = {re.sub(r"[0-9a-f]{8,}", "N", file.name) for file in (tmp_path / "saved").rglob("*")}
     assert {form for form in forms if form not in re.sub(r"[0-9a-f]{8,}", "N", said)} == set()
+
+
+def test_the_page_of_exports_names_all_that_is_in_one(tmp_path: Path) -> None:
+    with adaps.Node([adaps.Table("rows", rows=2, length=1)]) as node:
+        node.export(tmp_path / "exported").wait()
+    said = text_of("exports")
+    manifest = json.loads(max((tmp_path / "exported").glob("manifest-*.json")).read_text())
+    export = manifest["export"]
+    for part in (manifest, manifest["writer"], export, *export["tables"], *export["parts"]):
+        assert [name for name in part if f"`{name}`" not in said] == []
+    (file,) = export["parts"][0]["files"]
+    assert [name for name in file if f"`{name}`" not in said] == []
+    forms = {re.sub(r"[0-9a-f]{8,}", "N", file.name) for file in (tmp_path / "exported").rglob("*")}
+    assert {form for form in forms if form not in re.sub(r"[0-9a-f]{8,}", "N", said)} == set()
+
+
+def test_exports_are_written_and_read_as_their_page_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "exports.md").read_text(encoding="utf-8")
+    writing, reading = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(writing, {})
+    (shown,) = re.findall(r"```console\n\$ python items.py\n(.*?)```", page, re.DOTALL)
+    assert capsys.readouterr().out == shown
+    given: dict[str, Any] = {}
+    exec(reading, given)
+    assert given["tables"]["items"].tobytes() == adaps.load_export("exported")["items"].tobytes()
+    assert len(given["export"]["parts"]) == 3
 
 
 @pytest.mark.parametrize("module", ["adaps", "autoada"])

@@ -17,10 +17,11 @@ import os
 from pathlib import Path
 
 from adaps.checkpoint import _editions
+from adaps.checkpoint._export import Export
 from adaps.checkpoint._manifest import CHECKPOINTS
 from adaps.checkpoint._participant import Participant, Restored
 
-__all__ = ["Participant", "Restored", "exists"]
+__all__ = ["Export", "Participant", "Restored", "exists"]
 
 
 def exists(directory: str | os.PathLike[str]) -> bool:

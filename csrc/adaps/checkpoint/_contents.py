@@ -1,4 +1,4 @@
-"""What a checkpoint's files hold: rows of tables, and what workers want to be kept."""
+"""What the files of checkpoints and exports hold: rows of tables, and what workers want to be kept."""
 
 from __future__ import annotations
 
@@ -12,11 +12,21 @@ import numpy.typing as npt
 
 from adaps import _core
 from adaps.checkpoint import _safetensors
-from adaps.checkpoint._manifest import File, TableEntry
+from adaps.checkpoint._manifest import ExportedTable, File, TableEntry
 from adaps.errors import CheckpointError
 from adaps.tables import Table
 
-__all__ = ["load_table", "read_extra", "split_extra", "verify", "verify_rows", "write_extra", "write_table"]
+__all__ = [
+    "load_table",
+    "merge",
+    "read_extra",
+    "split_extra",
+    "verify",
+    "verify_rows",
+    "write_changed",
+    "write_extra",
+    "write_table",
+]
 
 CHUNK_BYTES = 1 << 22
 """Of rows in memory at a time."""
@@ -42,7 +52,7 @@ def write_table(core: _core.Node, index: int, table: Table, folder: Path, rank: 
     owned = _core.count_owned(core, index)
     if owned == 0:
         return None
-    path = folder / f"table-{index:04d}-rank-{rank:04d}.safetensors"
+    path = folder / _table_file(index, rank)
     state_length = _core.state_length(core, index)
     chunk = _Chunk(table.length, state_length)
     with _safetensors.Writer(
@@ -61,6 +71,57 @@ def write_table(core: _core.Node, index: int, table: Table, folder: Path, rank: 
                 "node during the checkpoint"
             )
     return File(path.name, writer.bytes, writer.checksums, rank, table=table.name, rows=owned)
+
+
+def write_changed(
+    changed: _core.ChangedRows, count: int, index: int, table: Table, folder: Path, rank: int
+) -> File | None:
+    """Write so many rows of a table that were copied for an export; None if there are none."""
+    if count == 0:
+        return None
+    path = folder / _table_file(index, rank)
+    chunk = _Chunk(table.length, 0)
+    with _safetensors.Writer(path, _exported_shapes(count, table.length), {"table": table.name}) as writer:
+        for first in range(0, count, len(chunk.rows)):
+            rows, values = (array[: count - first] for array in (chunk.rows, chunk.values))
+            changed.read(first, rows, values)
+            writer.append("rows", rows)
+            writer.append("values", values)
+    return File(path.name, writer.bytes, writer.checksums, rank, table=table.name, rows=count)
+
+
+def merge(
+    folder: Path,
+    file: File,
+    table: ExportedTable,
+    values: npt.NDArray[np.float32],
+    there: npt.NDArray[np.bool_],
+) -> None:
+    """Read rows of an export's file to their places, and note that they are there.
+
+    Raises
+    ------
+    CheckpointError
+        Unless the file is whole and fits the table.
+    """
+    path = folder / file.name
+    header = _safetensors.verify(path, file.bytes, file.checksums)
+    found = {name: (tensor.dtype, tensor.shape) for name, tensor in header.tensors.items()}
+    if found != (shapes := _exported_shapes(file.rows, table.length)):
+        raise CheckpointError(f"{path} holds {found}, where the table {table.name!r} needs {shapes}")
+    chunk = _Chunk(table.length, 0)
+    with _safetensors.Reader(path) as reader:
+        for first in range(0, file.rows, len(chunk.rows)):
+            rows, read = (array[: file.rows - first] for array in (chunk.rows, chunk.values))
+            reader.read_into("rows", 8 * first, rows)
+            reader.read_into("values", 4 * table.length * first, read)
+            if len(wrong := rows[(rows < 0) | (rows >= table.rows)]):
+                raise CheckpointError(
+                    f"{path} does not fit: row {wrong[0]} does not exist in table {table.name!r}: rows are 0 "
+                    f"to {table.rows - 1}"
+                )
+            values[rows] = read
+            there[rows] = True
 
 
 def verify(folder: Path, file: File, entry: TableEntry | None) -> None:
@@ -168,6 +229,14 @@ def read_extra(path: Path) -> dict[str, Any]:
 
 def _dtype_name(array: npt.NDArray[Any]) -> str:
     return next(name for name, dtype in _DTYPES.items() if array.dtype.type is dtype)
+
+
+def _table_file(index: int, rank: int) -> str:
+    return f"table-{index:04d}-rank-{rank:04d}.safetensors"
+
+
+def _exported_shapes(rows: int, length: int) -> dict[str, tuple[str, tuple[int, ...]]]:
+    return {"rows": ("I64", (rows,)), "values": ("F32", (rows, length))}
 
 
 def _shapes(rows: int, length: int, state_length: int) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -1,4 +1,4 @@
-"""The reader of checkpoints as a fuzz target: any bytes are restored, or refused in one sentence.
+"""The readers of checkpoints and exports as a fuzz target: any bytes are read, or refused in one sentence.
 
 Run as a program it is searched by coverage with atheris, which takes libFuzzer's options. Without atheris,
 `run` takes one input; the tests give it the corpus.
@@ -30,8 +30,9 @@ TABLE_FILE, EXTRA_FILE = "table-0000-rank-0000.safetensors", "extra-rank-0000-wo
 FOLDER = "00000001-0123456789abcdef"
 ROWS, LENGTH = 6, 2
 
-HONEST, STRAY = 1, 2
-"""Choices: checksums fit; one byte of the last file is dropped, behind whatever the manifest says."""
+HONEST, STRAY, EXPORTED = 1, 2, 4
+"""Choices: checksums fit; one byte of the last file is dropped, behind whatever the manifest says; it is an
+export, whose only file is the table's."""
 
 
 class Target:
@@ -50,6 +51,7 @@ class Target:
         kv = self._node.worker(0)
         kv.push_gradients(np.arange(4), np.ones((4, LENGTH), np.float32))
         self._node.checkpoint(directory, extra={"a": np.arange(3, dtype=np.uint8), "step": 7})
+        self._node.export(directory.with_name("exported")).wait()
 
     def close(self) -> None:
         """End the node."""
@@ -57,19 +59,20 @@ class Target:
 
     def examples(self) -> list[bytes]:
         """Well-formed inputs."""
-        (path,) = self._directory.glob("manifest-*.json")
-        manifest = json.loads(path.read_bytes())
-        folder = self._directory / manifest["checkpoint"]["folder"]
-        # the same in every run
-        manifest["checkpoint"]["folder"] = FOLDER
-        manifest["writer"] = {"life": "0123456789abcdef", "process": 1, "host": "h", "since": "now"}
-        manifest["crc32"] = _checksum_of(manifest)
-        text = json.dumps(manifest, separators=(",", ":")).encode()
-        files = [(folder / name).read_bytes() for name in (TABLE_FILE, EXTRA_FILE)]
-        return [packed(choice, text, *files) for choice in (0, HONEST)]
+        saved, exported = (
+            _example(directory, name)
+            for directory, name in [
+                (self._directory, "checkpoint"),
+                (self._directory.with_name("exported"), "export"),
+            ]
+        )
+        return [
+            *(packed(choice, *saved) for choice in (0, HONEST)),
+            *(packed(choice | EXPORTED, *exported) for choice in (0, HONEST)),
+        ]
 
     def run(self, data: bytes) -> str | None:
-        """Restore an input; the sentence of the refusal, None if it was taken.
+        """Read an input; the sentence of the refusal, None if it was taken.
 
         Raises
         ------
@@ -90,7 +93,10 @@ class Target:
         (self._directory / _name_of(manifest)).write_bytes(manifest)
         said = None
         try:
-            self._node.restore(self._directory)
+            if choice & EXPORTED:
+                adaps.load_export(self._directory)
+            else:
+                self._node.restore(self._directory)
         except adaps.CheckpointError as error:
             said = str(error)
             if str(self._directory) not in said or len(said.splitlines()) != 1:
@@ -98,6 +104,19 @@ class Target:
         out = np.empty((ROWS, LENGTH), np.float32)
         self._node.worker(0).pull(np.arange(ROWS), out)
         return said
+
+
+def _example(directory: Path, kind: str) -> list[bytes]:
+    """Manifest and files of a directory, the same in every run."""
+    (path,) = directory.glob("manifest-*.json")
+    manifest = json.loads(path.read_bytes())
+    content = manifest[kind] if kind == "checkpoint" else manifest[kind]["parts"][0]
+    files = [directory / content["folder"] / name for name in (TABLE_FILE, EXTRA_FILE)]
+    content["folder"] = FOLDER
+    manifest["writer"] = {"life": "0123456789abcdef", "process": 1, "host": "h", "since": "now"}
+    manifest["crc32"] = _checksum_of(manifest)
+    text = json.dumps(manifest, separators=(",", ":")).encode()
+    return [text, *(file.read_bytes() for file in files if file.exists())]
 
 
 def packed(choice: int, *parts: bytes) -> bytes:
@@ -123,7 +142,7 @@ def _folder_of(manifest: bytes) -> str:
 
 def _name_of(manifest: bytes) -> str:
     """Where a manifest of its version is."""
-    return "manifest.json" if b"version 1" in manifest else "manifest-00000001.json"
+    return "manifest.json" if b"checkpoint, version 1" in manifest else "manifest-00000001.json"
 
 
 def _made_to_fit(manifest: bytes, files: dict[str, bytes]) -> bytes:
@@ -131,9 +150,10 @@ def _made_to_fit(manifest: bytes, files: dict[str, bytes]) -> bytes:
     with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
         whole = json.loads(manifest)
         with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-            for file in whole["checkpoint"]["files"]:
-                content = files[file["name"]]
-                file |= {"bytes": len(content), "checksums": _checksums(content)}
+            content = whole["checkpoint"] if "checkpoint" in whole else whole["export"]["parts"][0]
+            for file in content["files"]:
+                found = files[file["name"]]
+                file |= {"bytes": len(found), "checksums": _checksums(found)}
         whole["crc32"] = _checksum_of(whole)
         return json.dumps(whole).encode()
     return manifest
@@ -154,7 +174,7 @@ def _checksum_of(whole: Any) -> int:
     """What a manifest of its version says of itself."""
     if "writer" not in whole:
         return _checksum(whole["checkpoint"])
-    return _checksum({name: whole[name] for name in ("checkpoint", "writer")})
+    return _checksum({name: whole[name] for name in ("checkpoint", "export", "writer") if name in whole})
 
 
 def _checksum(body: Any) -> int:
@@ -178,9 +198,10 @@ def main() -> None:
     import atheris  # type: ignore[import-untyped]  # only a search needs it
 
     from adaps import checkpoint
-    from adaps.checkpoint import _contents, _editions, _manifest, _participant, _safetensors
+    from adaps.checkpoint import _contents, _editions, _export, _manifest, _participant, _safetensors
 
-    for module in (checkpoint, _participant, _contents, _editions, _manifest, _safetensors, json.decoder):
+    own = (checkpoint, _participant, _export, _contents, _editions, _manifest, _safetensors)
+    for module in (*own, json.decoder):
         for function in _functions(module):
             atheris.instrument_func(function)
     with target() as made:

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,10 @@ def live(directory: Path, acknowledged: int, report: int, nodes: int, fault: tup
     os._exit(0)
 
 
-def rounds(directory: Path, kills: int, seed: int, most_nodes: int) -> dict[str, Any]:
+Life = Callable[[Path, int, int, int, tuple[int, str] | None], None]
+
+
+def rounds(directory: Path, kills: int, seed: int, most_nodes: int, life: Life = live) -> dict[str, Any]:
     """Kill so many processes; counts how each of them ended."""
     numbers = random.Random(seed)
     acknowledged, killed, lives, longest = 0, 0, 0, 0.0
@@ -121,7 +125,7 @@ def rounds(directory: Path, kills: int, seed: int, most_nodes: int) -> dict[str,
                 os.close(reader)
                 place = {"RANK": rank, "WORLD_SIZE": nodes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
                 os.environ.update({name: str(value) for name, value in place.items()})
-                live(directory, acknowledged, writer, nodes, fault if rank == victim else None)
+                life(directory, acknowledged, writer, nodes, fault if rank == victim else None)
             processes.append(process)
         os.close(writer)
         with open(reader, "rb") as pipe:

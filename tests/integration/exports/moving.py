@@ -1,0 +1,84 @@
+"""Workers train under changing intent, and export every third turn, while keys are on their way.
+
+Each time the tables go to one directory, to which only changes are added, and to one of their own, as a
+whole. Rank 0 reads both.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+import adaps
+from adaps.checkpoint import Export
+from tests.checkpoint_files import manifest_path
+from tests.integration.guarantees.common import RANK, Ids, arguments, on_threads, report
+
+ROWS, LENGTH, WORKERS, PUSHED = 4000, 3, 2, 60
+EVERY = 3
+
+
+def rows_of(rank: int, worker: int, turn: int) -> Ids:
+    """What a worker trains in a turn; the first rows are everybody's favourites."""
+    generator = np.random.default_rng([rank, worker, turn])
+    return (ROWS * generator.random(PUSHED) ** 4).astype(np.int64)
+
+
+def work(node: adaps.Node, directory: Path, turns: int, worker: int) -> list[list[int]]:
+    """Gives rows by part of the first directory, after each export."""
+    kv = node.worker(worker)
+    generator = np.random.default_rng([RANK, worker])
+    parts: list[list[int]] = []
+    written: Export | None = None
+    for turn in range(turns):
+        for ahead in range(3):
+            for table in node.tables:
+                kv.intent(table.keys(rows_of(RANK, worker, turn + ahead)), turn + ahead)
+        rows = rows_of(RANK, worker, turn)
+        gradients = generator.standard_normal((PUSHED, LENGTH)).astype(np.float32)
+        for name in ("sums", "coarse"):
+            kv.push(node.table(name).keys(rows), gradients, asynchronous=True)
+        kv.push_gradients(node.table("adam").keys(rows), gradients)
+        kv.advance_clock()
+        if turn % EVERY < EVERY - 1:
+            continue
+        if written is not None and RANK == worker == 0:
+            written.wait()
+            parts.append(check(directory, turn - EVERY))
+        node.export(directory / "all", worker=worker)
+        written = node.export(directory / f"whole-{turn}", worker=worker)
+    return parts
+
+
+def check(directory: Path, turn: int) -> list[int]:
+    """What was told bit by bit is what was told at once."""
+    told, whole = (adaps.load_export(directory / name) for name in ("all", f"whole-{turn}"))
+    assert told.keys() == whole.keys() == {"sums", "coarse", "adam"}
+    for name, values in told.items():
+        assert values.tobytes() == whole[name].tobytes(), name
+    body = json.loads(manifest_path(directory / "all").read_text())["export"]
+    return [sum(file["rows"] for file in part["files"]) for part in body["parts"]]
+
+
+def main() -> None:
+    given = arguments()
+    init = adaps.Uniform(-1.0, 1.0, seed=1)
+    tables = [
+        adaps.Table("sums", ROWS, LENGTH, init=init),
+        adaps.Table("coarse", ROWS, LENGTH, init=init, wire="bfloat16"),
+        adaps.Table("adam", ROWS, LENGTH, optimizer=adaps.Adam(lr=0.01), init=init),
+    ]
+    directory, turns = Path(given["directory"]), given["turns"]
+    with adaps.Node(tables, workers=WORKERS, channels=2, techniques=given["technique"]) as node:
+        parts = on_threads(WORKERS, partial(work, node, directory, turns))[0]
+    if RANK == 0:  # the node's end has waited for the last ones
+        parts.append(check(directory, turns - 1))
+    stats = node.stats()
+    report(parts=parts, relocations=stats["relocations"], replicas=stats["replicas"])
+
+
+if __name__ == "__main__":
+    main()
