@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,17 +22,26 @@ class Told(NamedTuple):
 
     number: int
     life: str
-    checkpoint: Any
+    content: Any
+
+    @property
+    def parts(self) -> list[Any]:
+        """A checkpoint, or what an export consists of; each has a folder and files."""
+        if self.content is None:
+            return []
+        parts: list[Any] = self.content.get("parts", [self.content])
+        return parts
 
 
 class Checker:
-    """Told of what happens; raises Violation.
+    """Told of what happens; raises Violation, also for what a thread would keep to itself.
 
     Of meetings: all who met have the same addresses, each its own at its rank, and none of a process that had
-    died before rank 0 of the meeting came. Of checkpoints: what the newest manifest names is there and whole
-    at every moment, after a loss of power, too; only who published the last one, or repeats it, may publish
-    the next; what was acknowledged is not lost; all ranks get the same when they restore, and it was the
-    newest while they did; nobody takes over from a process that lives and has not lost its lock.
+    died before rank 0 of the meeting came. Of checkpoints and exports: what the newest manifest names is
+    there and whole at every moment, after a loss of power, too; only who published the last one, or repeats
+    it, may publish the next; what was acknowledged is not lost; all ranks get the same when they restore, and
+    it was the newest while they did; so was an export that is read, and it is of one moment; nobody takes
+    over from a process that lives and has not lost its lock.
     """
 
     def __init__(self, world: World, disk: Disk, directory: Path) -> None:
@@ -39,10 +49,10 @@ class Checker:
         self.acknowledged = 0
         self.meetings: dict[str, list[str]] = {}
         self.came: dict[str, tuple[Process, float]] = {}
-        self.effective: list[tuple[float, Any]] = []
+        self.effective: list[tuple[float, Told | None]] = []
         self.restored: dict[str, Any] = {}
         self.writers: dict[str, Process] = {}
-        disk.on_link, disk.on_change = self.linked, self.changed
+        disk.on_link, disk.on_change = self._ending(self.linked), self._ending(self.changed)
 
     def arrives(self, address: str) -> None:
         """A process begins to meet others."""
@@ -69,11 +79,11 @@ class Checker:
         if last is not None and last.number > int(numbered[1]):
             return  # it does not count
         new = self._told(int(numbered[1]), data)
-        self.effective.append((self.world.now, new.checkpoint))
+        self.effective.append((self.world.now, new))
         self.writers[new.life] = self.world.me
         if last is None or new.life == last.life:
             return
-        if new.checkpoint != last.checkpoint or new.number != last.number + 1:
+        if new.content != last.content or new.number != last.number + 1:
             raise Violation(f"{self.world.me} published {new}, though the newest was {last}")
         holder = self.writers[last.life]
         if holder in self.disk.holders and holder is not self.world.me and not holder.is_gone:
@@ -86,21 +96,19 @@ class Checker:
             if self.acknowledged:
                 raise Violation(f"manifest {self.acknowledged} was acknowledged, and the newest is {newest}")
             return
-        if newest.checkpoint is None:
-            return
-        for file in newest.checkpoint["files"]:
-            path = self.directory / newest.checkpoint["folder"] / file["name"]
-            found = self.disk.visible.get(path)
-            if found is None or len(found.data) != file["bytes"]:
-                raise Violation(f"{path} of manifest {newest.number} is gone or too short")
-            start = 8 + int.from_bytes(found.data[:8], "little")
-            if zlib.crc32(found.data[:start]) != file["checksums"]["header"]:
-                raise Violation(f"{path} of manifest {newest.number} is damaged")
+        for part in newest.parts:
+            for file in part["files"]:
+                path = self.directory / part["folder"] / file["name"]
+                found = self.disk.visible.get(path)
+                if found is None or len(found.data) != file["bytes"]:
+                    raise Violation(f"{path} of manifest {newest.number} is gone or too short")
+                start = 8 + int.from_bytes(found.data[:8], "little")
+                if zlib.crc32(found.data[:start]) != file["checksums"]["header"]:
+                    raise Violation(f"{path} of manifest {newest.number} is damaged")
 
     def power_was_lost(self) -> None:
         """What was published, but not acknowledged, may be lost: the one before counts again."""
-        newest = self._newest(self.disk.visible)
-        self.effective.append((self.world.now, None if newest is None else newest.checkpoint))
+        self.effective.append((self.world.now, self._newest(self.disk.visible)))
 
     def acknowledges(self, life: str) -> None:
         """A process was told that its checkpoint is written."""
@@ -113,11 +121,31 @@ class Checker:
         content = extra["life"], extra["step"]
         if self.restored.setdefault(life, content) != content:
             raise Violation(f"{self.world.me} restored {content}, others {self.restored[life]}")
-        before = [checkpoint for time, checkpoint in self.effective if time <= begun][-1:]
-        during = [checkpoint for time, checkpoint in self.effective if time > begun]
-        folders = {checkpoint["folder"][-16:] for checkpoint in before + during if checkpoint is not None}
-        if extra["life"] not in folders:
-            raise Violation(f"{self.world.me} restored {content}, which was not the newest: {folders}")
+        if extra["life"] not in (lives := self._lives(begun)):
+            raise Violation(f"{self.world.me} restored {content}, which was not the newest: {lives}")
+
+    def loads(self, begun: float, tells: Callable[[str], str | None]) -> None:
+        """A process has read an export since that time; `tells` says what is wrong if it is one of a life."""
+        lives = self._lives(begun)
+        wrong = {life: tells(life) for life in lives}
+        if all(wrong.values()):
+            raise Violation(f"{self.world.me} has read what no newest export was: {wrong}")
+
+    def _lives(self, begun: float) -> set[str]:
+        """Who wrote what counted at that time or later."""
+        before = [told for time, told in self.effective if time <= begun][-1:]
+        during = [told for time, told in self.effective if time > begun]
+        return {told.parts[-1]["folder"][-16:] for told in before + during if told is not None and told.parts}
+
+    def _ending(self, look: Callable[..., None]) -> Callable[..., None]:
+        def looked(*arguments: Any) -> None:
+            try:
+                look(*arguments)
+            except Violation as violation:
+                self.world.failure = self.world.failure or violation
+                raise
+
+        return looked
 
     def _newest(self, names: dict[Path, File | None]) -> Told | None:
         found = {
@@ -132,4 +160,5 @@ class Checker:
             whole = json.loads(data)
         except ValueError:
             raise Violation(f"manifest {number} is not whole") from None
-        return Told(number, whole["writer"]["life"], whole["checkpoint"])
+        (content,) = (whole[kind] for kind in ("checkpoint", "export") if kind in whole)
+        return Told(number, whole["writer"]["life"], content)

@@ -28,9 +28,10 @@ def try_seed(seed: int, mutant: str | None = None) -> dict[str, int]:
     simulation = Simulation(seed)
     world, numbers = simulation.world, simulation.world.numbers
     agree = numbers.random() < 0.7
-    jobs = [Job(simulation, "job", numbers.choice([1, 2, 2, 3]), agree)]
+    exports = seed % 3 == 2
+    jobs = [Job(simulation, "job", numbers.choice([1, 2, 2, 3]), agree, exports)]
     if numbers.random() < 0.3:
-        jobs.append(Job(simulation, "other job", 1, True))
+        jobs.append(Job(simulation, "other job", 1, True, exports))
     times = [numbers.randint(1, 700) for _ in range(numbers.randint(0, MOST_FAULTS))]
     faults = {time: numbers.choice(FAULTS) for time in times}
 

@@ -1,4 +1,4 @@
-"""Jobs whose processes meet, restore, and write checkpoints, with the code that real jobs run."""
+"""Jobs whose processes meet, and write checkpoints or exports and read them, with the code of real jobs."""
 
 from __future__ import annotations
 
@@ -6,25 +6,32 @@ import contextlib
 import logging
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import numpy as np
+import numpy.typing as npt
+
 from adaps import checkpoint, rendezvous
-from adaps.checkpoint import Participant, _disk, _editions, _participant
-from adaps.errors import AdapsError, PeerLost
+from adaps.checkpoint import Participant, _disk, _editions, _export, _together
+from adaps.checkpoint._export import Exporter, Exports
+from adaps.errors import AdapsError, CheckpointError, PeerLost
 from adaps.rendezvous import Rendezvous
+from adaps.tables import Table
 from tests.simulation.checker import Checker
 from tests.simulation.disk import Disk
-from tests.simulation.world import Process, World
+from tests.simulation.world import Process, Violation, World
 
 __all__ = ["DIRECTORY", "Job", "Simulation", "simulated"]
 
 DIRECTORY = Path("/shared/saved")
-CHECKPOINTS = 2
+CHECKPOINTS, EXPORTS = 2, 4
 """That one life of a job has to write, to be done."""
+TABLE = Table("rows", rows=3, length=2)
+"""Which is exported: a row tells who changed it last, and in which step of its life."""
 PEER_TIMEOUT, CONNECT_TIMEOUT = 8.0, 20.0
 
 
@@ -95,6 +102,67 @@ class Clock(rendezvous.Clock):
         self._world.sleep(25 * seconds)
 
 
+class Threads:
+    """Has what an export needs of `threading`."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def Thread(self, target: Callable[..., None], args: tuple[Any, ...], name: str) -> Any:
+        me = self._world.me
+        return SimpleNamespace(start=lambda: self._world.spawn(f"{name} of {me}", lambda: target(*args), me))
+
+    def Event(self) -> Event:
+        return Event(self._world)
+
+
+class Event:
+    """Has the methods of `threading.Event`."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._is_set = False
+
+    def set(self) -> None:
+        self._is_set = True
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def wait(self) -> None:
+        while not self._is_set:
+            self._world.sleep(0.3)
+
+
+class ChangedRows:
+    """Has the methods of `adaps._core.ChangedRows`."""
+
+    def __init__(self, node: Node, index: int) -> None:
+        self._node = node
+        self._told = self._taken = 0
+        self._rows: list[tuple[int, int]] = []
+
+    def take(self, everything: bool) -> int:
+        self._taken = self._node.step
+        changed = self._node.changed.items()
+        self._rows = [(row, step) for row, step in changed if everything or step > self._told]
+        return len(self._rows)
+
+    def read(self, first: int, rows: Any, values: Any) -> None:
+        for i in range(len(rows)):
+            rows[i], step = self._rows[first + i]
+            values[i] = code_of(self._node.life), step
+
+    def settle(self, told: bool) -> None:
+        if told:
+            self._told = self._taken
+
+
+def code_of(life: str) -> int:
+    """A number that float32 holds."""
+    return int(life[:5], 16)
+
+
 class Cluster:
     """Nodes that are connected with each other, which all have the secret of one meeting."""
 
@@ -105,12 +173,18 @@ class Cluster:
 
 
 class Node:
-    """Has what a `Participant` needs of a node and of its worker."""
+    """Has what a `Participant` and an `Exporter` need of a node and of its worker."""
 
     def __init__(self, simulation: Simulation, rank: int, size: int) -> None:
         self._world = simulation.world
         self._clusters = simulation.clusters
-        self._rank, self._size = rank, size
+        self.rank = self._rank = rank
+        self.world_size = self._size = size
+        self.workers = 1
+        self.life = ""
+        self.step = 0
+        self.changed = dict.fromkeys(range(rank, TABLE.rows, size), 0)
+        self._store = Store(simulation)
         self._cluster = Cluster()
         self._calls = 0
         self.closed = False
@@ -161,6 +235,19 @@ class Node:
     def skip_to_clock(self, clock: int) -> None:
         self.current_clock = clock
 
+    def post(self, name: str, text: str) -> None:
+        self._store.set(f"{self.life}/{name}", text)
+
+    def posted(self, name: str) -> str | None:
+        key = f"{self.life}/{name}"
+        return self._store.get(key).decode() if self._store.check([key]) else None
+
+    def train(self) -> None:
+        """A step, which changes one row of all nodes."""
+        self.step += 1
+        if (row := self.step % TABLE.rows) in self.changed:
+            self.changed[row] = self.step
+
 
 class Job:
     """A job of some hosts, on each of which an agent starts a process again and again until it is done.
@@ -169,8 +256,9 @@ class Job:
     processes before a new round; others (static) look after their own process only.
     """
 
-    def __init__(self, simulation: Simulation, name: str, hosts: int, agree: bool) -> None:
+    def __init__(self, simulation: Simulation, name: str, hosts: int, agree: bool, exports: bool) -> None:
         self._simulation, self._world, self._name, self._agree = simulation, simulation.world, name, agree
+        self._exports = exports
         self.done = False
         self.agents: dict[int, Process] = {}
         self.workers: dict[Process, int] = {}
@@ -243,15 +331,20 @@ class Job:
         """What a process does, from its start to its end."""
         node = Node(self._simulation, rank, size)
         try:
-            return self._live(node, rank, size)
+            life = node.life = self._meet(node, rank, size)
+            if self._exports:
+                self._export(node)
+            else:
+                self._write_checkpoints(node, rank, size, life)
+            return "done"
         except AdapsError as error:
             return str(error)
         finally:
             node.closed = True
             node._cluster.broken = True
 
-    def _live(self, node: Node, rank: int, size: int) -> str:
-        life, checker = self._meet(node, rank, size), self._simulation.checker
+    def _write_checkpoints(self, node: Node, rank: int, size: int, life: str) -> None:
+        checker = self._simulation.checker
         participant = Participant(node, [], rank, size, 1, 0, life)  # type: ignore[arg-type]
         begun, step = self._world.now, 0
         found = checkpoint.exists(DIRECTORY)
@@ -266,7 +359,29 @@ class Job:
                 checker.acknowledges(life)
         node.barrier()
         participant.end()
-        return "done"
+
+    def _export(self, node: Node) -> None:
+        begun, checker = self._world.now, self._simulation.checker
+        try:
+            found = _export.load(DIRECTORY, None)[TABLE.name]
+        except CheckpointError as error:
+            if "holds no complete export" not in str(error):
+                raise Violation(f"{self._world.me} cannot read the newest export: {error}") from error
+        else:
+            checker.loads(begun, lambda life: wrong_with(found, life))
+        node.barrier()
+        exports = Exports(node, node, [TABLE], node.life)  # type: ignore[arg-type]
+        for _ in range(EXPORTS):
+            node.train()
+            export = Exporter(exports, 0).export(DIRECTORY, None)
+            node.train()
+            if self._world.numbers.random() < 0.5:
+                export.wait()
+                if node.rank == 0:
+                    checker.acknowledges(node.life)
+        export.wait()
+        node.barrier()
+        exports.end()
 
     def _meet(self, node: Node, rank: int, size: int) -> str:
         if size == 1:
@@ -287,12 +402,26 @@ class Job:
         return place.life
 
 
+def wrong_with(values: npt.NDArray[np.float32], life: str) -> str | None:
+    """Why it is no export of a life, of some step."""
+    lives, steps = values.T
+    if (lives != code_of(life)).any():
+        return f"rows are of {lives}"
+    through = int(steps.max())
+    expected = [
+        max((step for step in range(1, through + 1) if step % TABLE.rows == row), default=0)
+        for row in range(TABLE.rows)
+    ]
+    return None if steps.tolist() == expected else f"rows are of steps {steps}"
+
+
 @contextlib.contextmanager
 def simulated(simulation: Simulation) -> Iterator[None]:
     """Have the code under test use what is simulated."""
     numbers = random.Random(simulation.world.numbers.random())
     tokens = SimpleNamespace(token_hex=lambda count: f"{numbers.getrandbits(8 * count):0{2 * count}x}")
-    core = SimpleNamespace(freeze=lambda node: None, thaw=lambda node: None)
+    core = SimpleNamespace(freeze=lambda node: None, thaw=lambda node: None, ChangedRows=ChangedRows)
+    clock = Clock(simulation.world)
     logger = logging.getLogger("adaps")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -304,7 +433,10 @@ def simulated(simulation: Simulation) -> Iterator[None]:
             for module, name, other in [
                 (rendezvous, "secrets", tokens),
                 (_editions, "secrets", tokens),
-                (_participant, "_core", core),
+                (_together, "_core", core),
+                (_export, "_core", core),
+                (_export, "threading", Threads(simulation.world)),
+                (_export, "time", SimpleNamespace(monotonic=clock.now, sleep=clock.sleep)),
             ]:
                 context.enter_context(mock.patch.object(module, name, other))
             context.enter_context(mock.patch.dict(os.environ, ADAPS_SECRET="the same on all hosts"))

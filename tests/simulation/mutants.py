@@ -48,16 +48,26 @@ def deletes_what_is_new(simulation: Simulation) -> contextlib.AbstractContextMan
     """Folders that the own edition does not name are removed, not only those that were there before it."""
     original = _editions.Publisher._published
 
-    def published(self: _editions.Publisher, number: int, checkpoint: Manifest | None) -> bool:
-        if not original(self, number, checkpoint):
+    def published(self: _editions.Publisher[Manifest], number: int, content: Manifest | None) -> bool:
+        if not original(self, number, content):
             return False
-        kept = None if checkpoint is None else checkpoint.folder
+        kept = [] if content is None else content.folders
         for name in _disk.names(self._directory):
-            if _manifest.is_folder_name(name) and name != kept:
+            if _manifest.is_folder_name(name) and name not in kept:
                 _disk.remove_folder(self._directory / name)
         return True
 
     return mock.patch.object(_editions.Publisher, "_published", published)
+
+
+def only_the_last_part_kept(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
+    """What an export told first is removed when it has told what changed since."""
+    original = _editions._is_superseded
+
+    def is_superseded(name: str, number: int, needed: list[str]) -> bool:
+        return original(name, number, needed[-1:])
+
+    return mock.patch.object(_editions, "_is_superseded", is_superseded)
 
 
 def unsynced_files(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
@@ -94,12 +104,12 @@ def lock_of_the_living(simulation: Simulation) -> contextlib.AbstractContextMana
 def lost_lock(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
     """Who once got the lock takes over from whoever there is when it comes to it."""
 
-    def take_over(self: _editions.Publisher) -> None:
+    def take_over(self: _editions.Publisher[Manifest]) -> None:
         self._lock()
         while self._last == 0:
-            before = _editions.newest(self._directory)
+            before = _editions.newest(self._directory, self._kind)
             number = 1 if before is None else before.number + 1
-            if self._published(number, None if before is None else before.checkpoint):
+            if self._published(number, None if before is None else before.content):
                 self._last = number
 
     return mock.patch.object(_editions.Publisher, "_take_over", take_over)
@@ -110,6 +120,7 @@ MUTANTS: dict[str, Mutant] = {
     "address of the last life read": last_address,
     "rename without fence": no_fence,
     "folders deleted that came later": deletes_what_is_new,
+    "all but an export's last part removed": only_the_last_part_kept,
     "manifest published before its files are synced": unsynced_files,
     "acknowledged before its name is synced": unsynced_names,
     "lock taken over while its holder lives": lock_of_the_living,

@@ -1,7 +1,8 @@
 """Processes that take turns by a seed, at every call of a store, a disk or a clock; time is simulated.
 
 Each process is a thread of which only one runs at a time. A process that is killed runs no further than to
-its next call, where it is unwound; one that is stopped gets no turns until its time has come.
+its next call, where it is unwound; one that is stopped gets no turns until its time has come. Threads that a
+process has started take turns like processes, and are killed and stopped with it.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ class Violation(AssertionError):
 
 
 class Process:
-    """A process, from its first call to its end."""
+    """A process, or a thread of one, from its first call to its end."""
 
-    def __init__(self, world: World, name: str, work: Callable[[], Any]) -> None:
+    def __init__(self, world: World, name: str, work: Callable[[], Any], of: Process | None) -> None:
         self.number = len(world.processes) + 1
         self.name = name
+        self.of = of
+        self.threads: list[Process] = []
         self.born = world.now
         self.died: float | None = None
         self.dead = self.ended = False
@@ -51,9 +54,15 @@ class Process:
         """Whether it does nothing any more."""
         return self.dead or self.ended
 
+    @property
+    def ready_at(self) -> float:
+        """When it can have a turn."""
+        stopped_until = self.stopped_until if self.of is None else self.of.stopped_until
+        return max(self.wakes, stopped_until)
+
     def is_ready(self, now: float) -> bool:
         """Whether it can have a turn."""
-        return not self.ended and (self.dead or max(self.wakes, self.stopped_until) <= now)
+        return not self.ended and (self.dead or self.ready_at <= now)
 
     def _run(self) -> None:
         self.baton.acquire()
@@ -67,6 +76,7 @@ class Process:
                 self._world.failure = self._world.failure or error
         self.ended = True
         self.died = self._world.now if self.died is None else self.died
+        self._world.kill_threads(self)
         self._world.at_death(self)
         self._world.baton.release()
 
@@ -87,28 +97,37 @@ class World:
         self.baton = threading.Lock()
         self.baton.acquire()
 
-    def spawn(self, name: str, work: Callable[[], Any]) -> Process:
-        """Start a process."""
-        process = Process(self, name, work)
+    def spawn(self, name: str, work: Callable[[], Any], of: Process | None = None) -> Process:
+        """Start a process, or a thread of one."""
+        process = Process(self, name, work, of)
         self.processes.append(process)
+        if of is not None:
+            of.threads.append(process)
         process.thread.start()
         return process
 
     @property
     def me(self) -> Process:
-        """The process whose turn it is."""
+        """The process whose turn it is, or that of one of its threads."""
         assert self.current is not None
-        return self.current
+        return self.current if self.current.of is None else self.current.of
 
     def kill(self, process: Process) -> None:
         """What it holds is free from now on; it has no further effect."""
         if not process.is_gone:
             process.dead, process.died = True, self.now
+            self.kill_threads(process)
             self.at_death(process)
+
+    def kill_threads(self, process: Process) -> None:
+        """They end with their process."""
+        for thread in process.threads:
+            self.kill(thread)
 
     def turn(self, what: str = "") -> None:
         """Called before whatever a process does to the world: others may come first, or it may die here."""
-        me, self.doing = self.me, what
+        me, self.doing = self.current, what
+        assert me is not None
         if me.dead:
             raise Killed
         self.turns += 1
@@ -119,7 +138,8 @@ class World:
 
     def sleep(self, seconds: float) -> None:
         """Let time pass."""
-        me = self.me
+        me = self.current
+        assert me is not None
         if me.dead:
             raise Killed
         self.turns += 1
@@ -137,7 +157,7 @@ class World:
             left = [process for process in self.processes if not process.ended]
             if not left:
                 break
-            self.now = min(max(process.wakes, process.stopped_until) for process in left)
+            self.now = min(process.ready_at for process in left)
         endless = self.failure is None and self.turns >= MOST_TURNS
         living = [process for process in self.processes if not process.ended]
         for process in living:
