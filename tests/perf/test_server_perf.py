@@ -9,6 +9,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from threading import Barrier, Thread
 from typing import TYPE_CHECKING, NamedTuple
@@ -84,6 +85,33 @@ def test_memory_does_not_grow_beyond_the_live_set(launch: Launch, full: bool) ->
         settled, last = rank["samples"][len(rank["samples"]) // 2], rank["samples"][-1]
         growth = last["resident"] - settled["resident"]
         assert growth <= max(last["live"] - settled["live"], 0) + 4 * HUGE_PAGE
+
+
+def test_exports_hardly_hold_up_training(
+    launch: Launch, goal: Goal, limit: Limit, tmp_path: Path, full: bool
+) -> None:
+    """200,000 rows of 32 floats on two nodes, of which an export holds what changed since the last one."""
+    steps, rounds = (4_000, 9) if full else (400, 3)
+    ranks = launch(
+        "tests.perf.server.exports", 2, 600, directory=str(tmp_path / "saved"), steps=steps, rounds=rounds
+    )
+    ratios = [
+        max(pair) / max(plain)
+        for pair, plain in zip(
+            zip(*(rank["exporting"] for rank in ranks), strict=True),
+            zip(*(rank["plain"] for rank in ranks), strict=True),
+            strict=True,
+        )
+    ]
+    blocked = median(seconds for rank in ranks for seconds in rank["blocked"])
+    print(f"an export in {median(ranks[0]['plain']):.2f} s blocks {1e3 * blocked:.1f} ms; in all {ratios}")
+    goal(
+        f"training while an export is written every {steps} steps, 2 nodes",
+        median(ratios),
+        at_most=1.05,
+        unit="× the time without",
+    )
+    limit("training with exports, in the time without", median(ratios), 1.05)
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two threads need two cores")
