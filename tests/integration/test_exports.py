@@ -30,7 +30,7 @@ def test_what_was_told_by_and_by_is_what_is_told_at_once_while_keys_move(
     assert sum(rank[moved] for rank in ranks) > 0
     parts = ranks[0]["parts"]
     assert len(parts) == TURNS // 3
-    rows = 3 * 4000
+    rows = 4 * 4000
     assert all(part[0] == rows for part in parts)
     deltas = [count for part in parts for count in part[1:]]
     assert deltas

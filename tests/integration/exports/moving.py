@@ -39,7 +39,7 @@ def work(node: adaps.Node, directory: Path, turns: int, worker: int) -> list[lis
                 kv.intent(table.keys(rows_of(RANK, worker, turn + ahead)), turn + ahead)
         rows = rows_of(RANK, worker, turn)
         gradients = generator.standard_normal((PUSHED, LENGTH)).astype(np.float32)
-        for name in ("sums", "coarse"):
+        for name in ("sums", "coarse", "packed"):
             kv.push(node.table(name).keys(rows), gradients, asynchronous=True)
         kv.push_gradients(node.table("adam").keys(rows), gradients)
         kv.advance_clock()
@@ -56,7 +56,7 @@ def work(node: adaps.Node, directory: Path, turns: int, worker: int) -> list[lis
 def check(directory: Path, turn: int) -> list[int]:
     """What was told bit by bit is what was told at once."""
     told, whole = (adaps.load_export(directory / name) for name in ("all", f"whole-{turn}"))
-    assert told.keys() == whole.keys() == {"sums", "coarse", "adam"}
+    assert told.keys() == whole.keys() == {"sums", "coarse", "packed", "adam"}
     for name, values in told.items():
         assert values.tobytes() == whole[name].tobytes(), name
     body = json.loads(manifest_path(directory / "all").read_text())["export"]
@@ -69,6 +69,7 @@ def main() -> None:
     tables = [
         adaps.Table("sums", ROWS, LENGTH, init=init),
         adaps.Table("coarse", ROWS, LENGTH, init=init, wire="bfloat16"),
+        adaps.Table("packed", ROWS, LENGTH, init=init, dtype="bfloat16"),
         adaps.Table("adam", ROWS, LENGTH, optimizer=adaps.Adam(lr=0.01), init=init),
     ]
     directory, turns = Path(given["directory"]), given["turns"]
