@@ -162,14 +162,9 @@ bool Replicas::apply_change(LockedKey& key, const DeltaMessage& message, std::sp
   if (message.change == Change::kGradient) {
     GradientHeader applied;
     std::memcpy(&applied, floats.data(), sizeof(applied));
-    UpdateStep step = key.table().now();
-    step.with.learning_rate = applied.learning_rate;
-    step.number = applied.number;
-    key.table().apply_gradient(key.value(), floats.data() + kGradientHeader, nullptr, step);
-    // The holder of a packed row rounds what the change makes, which may differ in the last bit.
-    gave_same_row = !key.table().is_packed() &&
-                    rules().gives_same_row(applied.base, header.version(),
-                                           message.hyperparameters == step.with.fingerprint());
+    rules().apply_sent(key, floats.data());
+    gave_same_row = rules().gives_same_row(applied.base, header.version(),
+                                           message.hyperparameters == key.table().now().with.fingerprint());
   } else if (message.change == Change::kEncoded) {
     channel_.encoded.resize(key.table().change_length());
     rules().decode(key.table(), rules().wire_of(key.table(), key.key()), floats, channel_.encoded);

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <span>
 #include <vector>
@@ -135,7 +136,14 @@ struct Rules {
   }
   // A packed copy is stored as its owner stores it, apart from the changes that the owner has not got: what
   // it gets is added to the copy when it says so,
-  ADAPS_RULE void settle(LockedKey& key, const Delta& applied) const { merge(key, applied); }
+  ADAPS_RULE void settle(LockedKey& key, const Delta& applied) const {
+    const Table& table = key.table();
+    if (applied.change != Change::kGradient || applied.hyperparameters != table.now().with.fingerprint()) {
+      merge(key, applied);
+    } else {  // as the owner did: what the change says may differ in the last bit
+      apply_sent(key, applied.floats.get() + table.change_length());
+    }
+  }
   // and the rest of them when the copy becomes the owner's value. One that is not packed contains them.
   ADAPS_RULE bool lacks_changes(const Table& table, bool has_come) const {
     return has_come || table.is_packed();
@@ -266,6 +274,16 @@ struct Rules {
   // and so does the decision on an intent.
   ADAPS_RULE void keep_intent(std::deque<IntentMessage>& waiting, const IntentMessage& intent) const {
     waiting.push_back(intent);
+  }
+
+  // Applies a gradient as a message carries it: with its header before it.
+  static void apply_sent(LockedKey& key, const float* floats) {
+    GradientHeader header;
+    std::memcpy(&header, floats, sizeof(header));
+    UpdateStep step = key.table().now();
+    step.with.learning_rate = header.learning_rate;
+    step.number = header.number;
+    key.table().apply_gradient(key.value(), floats + kGradientHeader, nullptr, step);
   }
 
   // Stores what was written to the row since it was unpacked, if it is packed, as that of its version.
