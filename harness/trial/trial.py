@@ -166,6 +166,9 @@ class _Worker:
             share=trial._shared,
             policy=None if spec.policy is None else Policy.parse(spec.policy),
         )
+        # Here and not in `run`, which threads call: msgspec learns what a class is made of when it first meets
+        # it, and a second thread that meets it meanwhile (msgspec 0.22) dies of what is not learned yet.
+        self.options = msgspec.convert(spec.options, backend.Options)
         self.turn = TurnTaker(spec.turns, spec.turn_steps)
         self.epoch_seconds: list[float] = []
         self.setup_seconds = self.eval_seconds = self.train_cpu_seconds = 0.0
@@ -183,8 +186,7 @@ class _Worker:
     def run(self) -> None:
         spec, usecase, cluster = self.trial.spec, self.usecase, self.cluster
         loaders = usecase.loaders(cluster.index, cluster.world_size * cluster.workers)
-        options = msgspec.convert(spec.options, self.backend.Options)
-        session = self.backend.open(usecase, cluster, options)
+        session = self.backend.open(usecase, cluster, self.options)
         session.synchronize()
         if spec.trace:
             first = 0 if spec.place is None else spec.place.ranks[0]
