@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from adabench.backends.protocol import Options
-from adabench.results.record import RunSettings
 from adabench.harness.trial import trial
 from adabench.harness.trial.spec import TrialSpec
+from adabench.results.record import RunSettings
 from adabench.usecases.protocol import Params
 
 
