@@ -166,8 +166,8 @@ class _Worker:
             share=trial._shared,
             policy=None if spec.policy is None else Policy.parse(spec.policy),
         )
-        # Here and not in `run`, which threads call: msgspec learns what a class is made of when it first meets
-        # it, and a second thread that meets it meanwhile (msgspec 0.22) dies of what is not learned yet.
+        # Here and not in `run`, which threads call: msgspec learns what a class is made of when it first
+        # meets it, and a second thread that meets it meanwhile dies of what is not learned yet (0.22).
         self.options = msgspec.convert(spec.options, backend.Options)
         self.turn = TurnTaker(spec.turns, spec.turn_steps)
         self.epoch_seconds: list[float] = []

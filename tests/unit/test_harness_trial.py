@@ -35,7 +35,7 @@ def test_options_are_converted_before_there_are_threads(
     class UseCase:
         Params = Params
 
-        def __init__(self, params: Params, data: Path | None, seed: int) -> None:
+        def __init__(self, params: object, data: Path | None, seed: int) -> None:
             pass
 
         def loaders(self, rank: int, world: int) -> Any:
