@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 
 WARM_UP = 8
 """Steps before the first stretch, in which no rows move: what is done for the first time takes longer."""
@@ -17,8 +17,9 @@ AHEAD = EDGE
 """Batches that are announced ahead, at most, as long as it is not decided."""
 GROUPS = 3
 """Parts of the tables that are tried apart from each other."""
-MOST_PAIRS = 8
-"""Pairs of stretches after which it is decided in any case."""
+MOST_PAIRS = 16
+"""Pairs of stretches after which it is decided in any case. What is not clear before hardly differs, so that
+trying costs little; deciding wrongly costs as much in all steps that follow."""
 LEAST = 2
 """Steps of a stretch that have to be counted."""
 OUTLIER = 2.0
@@ -26,7 +27,10 @@ OUTLIER = 2.0
 NOISE = 0.1
 """What the logarithm of a pair's quotient is taken to vary by at least."""
 CERTAIN = 2.0
-"""An effect is clear if it is so many times what it may be off by."""
+"""An effect is clear if it is so many times what it may be off by by that,"""
+STUDENT = (12.71, 3.18, 2.57, 2.36, 2.26, 2.20, 2.16, 2.13)
+"""and, for 1, 2, … blocks of pairs, by what is measured: quantiles of 97.5 % of Student's distribution with
+1, 3, … degrees of freedom."""
 _SHORTEST = 1e-9
 
 
@@ -84,16 +88,17 @@ class Schedule:
             for group in range(self.groups)
         )
 
-    def effects(self, pooled: Sequence[float | None], block: int) -> list[float] | None:
-        """For each group the logarithm of moving ÷ staying that a block shows; None if a pair is void."""
+    def shown(self, pooled: Sequence[float | None], block: int) -> Shown | None:
+        """What a block of pairs shows; None if a pair is void."""
         pairs = range(block * self.block, (block + 1) * self.block)
         values = [pooled[pair] for pair in pairs]
         if any(value is None for value in values):
             return None
-        return [
+        effects = [
             fmean(self.sign(group, pair) * (value or 0.0) for pair, value in zip(pairs, values, strict=True))
             for group in range(self.groups)
         ]
+        return Shown(effects, fmean(value or 0.0 for value in values))
 
     def judge(self, pooled: Sequence[float | None], final: bool) -> list[float | None] | None:
         """For each group its effect, if all are clear or this is the last that is known; None otherwise.
@@ -105,18 +110,39 @@ class Schedule:
         final : bool
             Whether there will be no more pairs.
         """
-        blocks = [self.effects(pooled, block) for block in range(len(pooled) // self.block)]
-        usable = [effects for effects in blocks if effects is not None]
+        blocks = [self.shown(pooled, block) for block in range(len(pooled) // self.block)]
+        usable = [one for one in blocks if one is not None]
         if not usable:
             return [None] * self.groups if final else None
+        count = len(usable)
+        least = CERTAIN * NOISE / math.sqrt(self.block)
         found: list[float | None] = []
-        for values in zip(*usable, strict=True):
-            effect = median(values)
-            spread = max(stdev(values) if len(values) > 1 else 0.0, NOISE / math.sqrt(self.block))
-            if not final and abs(effect) < CERTAIN * spread / math.sqrt(len(values)):
+        for group in range(self.groups):
+            values = [one.effects[group] for one in usable]
+            effect, centre = median(values), fmean(values)
+            squares = sum((value - centre) ** 2 for value in values) + sum(one.rest**2 for one in usable)
+            measured = STUDENT[count - 1] * math.sqrt(squares / (2 * count - 1))
+            if not final and abs(effect) < max(measured, least) / math.sqrt(count):
                 return None
             found.append(effect)
         return found
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a block of pairs shows, of logarithms of quotients.
+
+    Attributes
+    ----------
+    effects : list of float
+        For each group, of moving ÷ staying.
+    rest : float
+        Of later ÷ earlier, whatever moves: a machine that becomes slower or faster, and noise. It varies as
+        the effects do, and is no effect, so that it tells of a single block how far these may be off.
+    """
+
+    effects: list[float]
+    rest: float
 
 
 def typical(seconds: Sequence[float]) -> float:

@@ -24,6 +24,8 @@ from autoada.stretches import AHEAD, GROUPS, LEAST, MOST_PAIRS, STRETCH, WARM_UP
 ONE = {"rows": 4}
 SOONEST = WARM_UP + 2 * 2 * STRETCH
 """Steps after which one table's pairs are balanced for the first time."""
+LONGEST = WARM_UP + 2 * MOST_PAIRS * STRETCH
+"""Steps after which one table is decided in any case."""
 Costs = Callable[[int, int, Mapping[str, bool]], float]
 """Seconds of a worker's step of that number while these tables' rows move."""
 
@@ -147,17 +149,16 @@ def test_what_takes_much_longer_is_over_soon(factor: float, technique: str, pair
 
 def test_what_hardly_differs_is_tried_for_longer() -> None:
     for factor, technique in ((1.04, "static"), (0.96, "adaptive")):
-        steps = WARM_UP + 2 * MOST_PAIRS * STRETCH
-        for worker in trained(factors(rows=factor), steps + 1):
+        for worker in trained(factors(rows=factor), LONGEST + 1):
             (found,) = worker.choice.chosen()
             assert (found.technique, found.pairs) == (technique, MOST_PAIRS)
             assert found.ratio == pytest.approx(factor)
-    (none,) = trained(factors(rows=1.04), steps - 1)[0].choice.chosen()
+    (none,) = trained(factors(rows=1.04), LONGEST - 1)[0].choice.chosen()
     assert (none.technique, none.steps, none.pairs, none.ratio) == ("adaptive", None, 0, None)
 
 
 def test_rows_move_if_it_makes_no_difference() -> None:
-    for worker in trained(factors(rows=1.0), 200):
+    for worker in trained(factors(rows=1.0), LONGEST + 1):
         (found,) = worker.choice.chosen()
         assert found.technique == "adaptive"
         assert found.ratio == pytest.approx(1.0)
@@ -178,10 +179,37 @@ def test_a_machine_that_gets_slower_is_not_taken_for_an_effect() -> None:
     def costs(share: int, step: int, moving: Mapping[str, bool]) -> float:
         return 1.01**step * (0.95 if moving["rows"] else 1.0)
 
-    for worker in trained(costs, 200):
+    for worker in trained(costs, LONGEST + 1):
         (found,) = worker.choice.chosen()
         assert found.technique == "adaptive"
         assert found.ratio == pytest.approx(0.95, abs=0.01)
+
+
+@pytest.mark.parametrize("slow", [1.5, 2.5, 10.0])
+def test_a_start_that_is_slow_for_long_is_not_taken_for_an_effect(slow: float) -> None:
+    """Rows stay in the first stretch of all, whose steps then tell of something else."""
+
+    def costs(share: int, step: int, moving: Mapping[str, bool]) -> float:
+        return (slow if step < WARM_UP + STRETCH else 1.0) * (1.15 if moving["rows"] else 1.0)
+
+    for worker in trained(costs, LONGEST + 1):
+        (found,) = worker.choice.chosen()
+        assert (found.technique, found.pairs > 2) == ("static", True)
+        assert found.ratio == pytest.approx(1.15)
+
+
+def test_the_worse_is_seldom_chosen_by_noise() -> None:
+    """A loop's steps vary by half, so that a pair of its stretches may say anything."""
+    wrong = 0
+    for seed in range(100):
+        generator = random.Random(seed)
+
+        def costs(share: int, step: int, moving: Mapping[str, bool], own: random.Random = generator) -> float:
+            return math.exp(own.gauss(0.0, 0.5)) * (1.3 if moving["rows"] else 1.0)
+
+        worker, _ = trained(costs, LONGEST + 1)
+        wrong += worker.choice.chosen()[0].technique == "adaptive"
+    assert wrong <= 3
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -192,7 +220,7 @@ def test_steps_that_vary_and_pauses_do_not_decide(seed: int) -> None:
         pause = 50.0 if generator.random() < 0.03 else 0.0
         return math.exp(generator.gauss(0.0, 0.25)) * (1.4 if moving["rows"] else 1.0) + pause
 
-    made = trained(costs, 200, workers=4)
+    made = trained(costs, LONGEST + 1, workers=4)
     assert {worker.choice.chosen()[0].technique for worker in made} == {"static"}
     assert len({worker.choice.chosen()[0].ratio for worker in made}) == 1
 
@@ -202,7 +230,7 @@ def test_all_do_the_same_though_each_finds_something_else() -> None:
         factor = (3.0, 0.9, 0.5)[share]
         return factor if moving["rows"] else 1.0
 
-    for worker in trained(costs, 200, workers=3):
+    for worker in trained(costs, LONGEST + 1, workers=3):
         (found,) = worker.choice.chosen()
         assert found.technique == "adaptive"
         assert found.ratio == pytest.approx(0.9)
@@ -270,7 +298,8 @@ def test_without_a_store_each_decides_alone(caplog: pytest.LogCaptureFixture) ->
     (found,) = worker.choice.chosen()
     assert (found.technique, found.alone) == ("static", True)
     assert (
-        "rows of 'rows' stay where they are, after 200 steps: a step took 1.30 times as long" in caplog.text
+        f"rows of 'rows' stay where they are, after {worker.steps} steps: a step took 1.30 times as long"
+        in caplog.text
     )
 
 
@@ -297,7 +326,7 @@ def test_stretches_go_on_in_the_next_loop() -> None:
 def test_rows_that_nobody_knows_ahead_are_no_evidence() -> None:
     posts = Posts()
     workers = [Worker(share, 2, posts, ONE, factors(rows=3.0)) for share in (0, 1)]
-    for _ in range(200):
+    for _ in range(LONGEST + 1):
         for worker in workers:
             worker.step(known=False)
     for worker in workers:
@@ -423,7 +452,7 @@ def test_a_loop_by_hand_asks_what_is_due(model: autoada.AdaModel) -> None:
 def test_without_lookahead_there_is_nothing_to_try(model: autoada.AdaModel) -> None:
     announced = Announced(model)
     choice = on_trial(model, 1.5, ["users.weight"])
-    train(model, WARM_UP + 2 * MOST_PAIRS * STRETCH + 1, lookahead=0)
+    train(model, LONGEST + 1, lookahead=0)
     assert announced.calls == []
     assert choice.chosen()[0].ratio is None
 
