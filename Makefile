@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: run test lint tidy docs peers models model-costs stress stress-ci stress-processes stress-faults stress-mixed stress-hosts bench bench-baseline record scale predictions clean help
+.PHONY: run test lint tidy docs peers models model-costs stress stress-ci stress-processes stress-faults stress-mixed stress-hosts bench bench-baseline record scale predictions search-cells clean help
 
 PYTHON ?= python3
 ifeq ($(origin CXX),default)
@@ -127,6 +127,9 @@ scale: $(SET_UP)  ## replay what trainings access on simulated clusters of 2 to 
 
 predictions: $(SET_UP)  ## run the study of simulated times, half an hour or the rest of it, and write how far they are off
 	@$(BIN)/python tools/judge_simulation.py
+
+search-cells: $(SET_UP)  ## search for policies in twelve cells, train with what is found and with what builders make, hours or the rest of them
+	@$(BIN)/python tools/judge_search.py
 
 clean:  ## remove what builds and tools left behind; .venv and recorded sessions stay
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .benchmarks .hypothesis

@@ -240,6 +240,8 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
     turn_steps : int
         Steps of a turn; 0 for an epoch and its evaluation. Older records do not have it: there it stands in
         the session's study.
+    last_node_percent : int
+        What the last of several nodes got of the processor, in percent of an equal part of the cores.
     """
 
     nodes: Annotated[
@@ -278,6 +280,14 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
             because="is the length of a turn, but the runs take none",
         ),
     ] = 0
+    last_node_percent: Annotated[
+        int,
+        msgspec.Meta(ge=1, le=100),
+        Setting(
+            help="How much of an equal part of the cores the last of several nodes gets, in percent: a slow "
+            "node; less than 100 needs root."
+        ),
+    ] = 100
 
     def settings(self) -> dict[str, Any]:
         """Name -> value of the fields of `RunSettings`, to make something else that contains them."""

@@ -26,6 +26,7 @@ from adabench.harness.cli.terminal import plain, tell
 from adabench.harness.errors import UsageError
 
 if TYPE_CHECKING:
+    from adabench.backends.policies.protocol import Resources
     from adabench.harness.planning.search.candidates import Candidate
     from adabench.harness.planning.search.predicted import Objective
     from adabench.harness.planning.search.ways import Space
@@ -123,6 +124,7 @@ def search(
     trained = usecase_from(usecase, data, seed)
     compute, said = compute_of(usecase, backend, step, resources, cluster, data, seed)
     tell(f"{usecase}, {backend}, {where.nodes} nodes: a step computes for {1e3 * compute:.3g} ms, {said}")
+    last_percent = None if dry_run else _last_node_percent(where)
     limits = memory_limits(memory, [node.memory for node in where.node])
     wanted = Wanted(target, limits, solver, effort, seed)
     situation = Situation(where, workers, compute)
@@ -144,6 +146,7 @@ def search(
             "network": network,
             "data": None if data is None else str(data),
             "seed": seed,
+            "last_node_percent": last_percent,
         }
         found, measured = _tried(found, trials, blocks, usecase, backend, overrides, results_root(results))
     if out is None:
@@ -235,6 +238,20 @@ def _space(wires: tuple[str, ...], allreduce: bool) -> Space:
 
     dense = ("static", "replication", *(["allreduce"] if allreduce else []))
     return Space(dense=dense, wires=wires)
+
+
+def _last_node_percent(where: Resources) -> int | None:
+    """How fast the last node of trial runs is to be; None if all are alike."""
+    *others, last = (node.speed for node in where.node)
+    if all(speed == last for speed in others):
+        return None
+    percent = round(100 * last / others[0])
+    if any(speed != others[0] for speed in others) or not 1 <= percent < 100:
+        raise UsageError(
+            "trial runs train on this machine, where nodes are alike but for a last one that may be slower, "
+            "and not at speeds of " + ", ".join(f"{node.speed:g}" for node in where.node) + ": give --dry-run"
+        )
+    return percent
 
 
 def _one_of(option: str, value: str, known: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import IO, ClassVar
 
@@ -29,6 +29,7 @@ from adabench.harness.launch.launcher import (
 from adabench.harness.launch.watch import launch
 from adabench.harness.machine.link_probe import probe_link
 from adabench.harness.machine.namespaces import NamespacesUnavailable, NodeLinks, link_of
+from adabench.harness.machine.quota import Quota, QuotaUnavailable
 from adabench.harness.trial.spec import (
     NETWORK_VARIABLE,
     RankState,
@@ -89,15 +90,17 @@ class Local(Launcher):
     def begin(self, spec: TrialSpec, folder: Path, out: IO[bytes], err: IO[bytes]) -> Group:
         assert self.server is not None
         link = link_of(spec.network)
-        if link is None:
-            return LocalGroup(self.server, spec, folder, out, err)
-        try:
-            links = NodeLinks(link, spec.nodes)
-        except NamespacesUnavailable as error:
-            raise Unlaunchable(str(error), "skipped") from error
+        group: LocalGroup
         with ExitStack() as context:
-            context.enter_context(links)
-            group = _LinkedGroup(links, self.server, spec, folder, out, err)
+            try:
+                quota = None if _is_even(spec) else context.enter_context(Quota(_cores_of_the_last(spec)))
+                links = None if link is None else context.enter_context(NodeLinks(link, spec.nodes))
+            except (QuotaUnavailable, NamespacesUnavailable) as error:
+                raise Unlaunchable(str(error), "skipped") from error
+            if links is None:
+                group = LocalGroup(self.server, spec, folder, out, err, quota)
+            else:
+                group = _LinkedGroup(links, self.server, spec, folder, out, err, quota)
             context.pop_all()  # it ends them
         return group
 
@@ -124,6 +127,8 @@ class LocalGroup(Group):
         Started.
     spec, folder, out, err
         As in `Launcher.begin`; a place in the specification says which ranks.
+    quota : Quota, optional
+        Of the last rank; removed at the end.
 
     Attributes
     ----------
@@ -137,14 +142,26 @@ class LocalGroup(Group):
     """
 
     def __init__(
-        self, server: ForkServer, spec: TrialSpec, folder: Path, out: IO[bytes], err: IO[bytes]
+        self,
+        server: ForkServer,
+        spec: TrialSpec,
+        folder: Path,
+        out: IO[bytes],
+        err: IO[bytes],
+        quota: Quota | None = None,
     ) -> None:
         self.folder = folder
+        self._quota: AbstractContextManager[object] = nullcontext() if quota is None else quota
         self.ranks = list(range(spec.nodes)) if spec.place is None else spec.place.ranks
         self._pids: dict[int, int] = {}
         self._oom_kills = _oom_kills()
         self.launched_at = time.monotonic()
-        spec = msgspec.structs.replace(spec, folder=str(folder), launched_at=self.launched_at)
+        spec = msgspec.structs.replace(
+            spec,
+            folder=str(folder),
+            launched_at=self.launched_at,
+            quota=None if quota is None else str(quota.folder),
+        )
         spec_file = folder / "spec.json"
         spec_file.write_bytes(msgspec.json.encode(spec))
         try:
@@ -159,7 +176,8 @@ class LocalGroup(Group):
         return self._fork.wait(seconds)
 
     def end(self) -> int:
-        return self._fork.end()
+        with self._quota:
+            return self._fork.end()
 
     def vanished(self) -> list[int]:
         for rank in self.ranks:
@@ -200,6 +218,7 @@ class _LinkedGroup(LocalGroup):
         folder: Path,
         out: IO[bytes],
         err: IO[bytes],
+        quota: Quota | None,
     ) -> None:
         self._links = links
         self._failure: str | None = None
@@ -208,7 +227,8 @@ class _LinkedGroup(LocalGroup):
         except OSError as error:
             raise Unlaunchable(f"the links between the namespaces cannot be measured: {error}") from error
         self._cpu_before = links.cpu_seconds()
-        super().__init__(server, msgspec.structs.replace(spec, namespaces=links.namespaces), folder, out, err)
+        spec = msgspec.structs.replace(spec, namespaces=links.namespaces)
+        super().__init__(server, spec, folder, out, err, quota)
 
     def end(self) -> int:
         with self._links:
@@ -221,6 +241,16 @@ class _LinkedGroup(LocalGroup):
     @property
     def trouble(self) -> Trouble | None:
         return None if self._failure is None else Trouble(self._failure)
+
+
+def _is_even(settings: RunSettings) -> bool:
+    return settings.nodes == 1 or settings.last_node_percent == 100
+
+
+def _cores_of_the_last(settings: RunSettings) -> float:
+    """What the last node gets: a part of what is the same for all, and never of more than one core."""
+    equal = min(len(os.sched_getaffinity(0)) / settings.nodes, 1.0)
+    return equal * settings.last_node_percent / 100
 
 
 def _environment(spec: TrialSpec, folder: Path) -> Mapping[str, str | None]:

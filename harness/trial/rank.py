@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from adabench.harness.machine import quota
 from adabench.harness.machine.namespaces import enter
 from adabench.harness.machine.namespaces import environment as environment_in_namespace
 from adabench.harness.machine.process import die_with_parent, end_quickly, set_name
@@ -42,9 +43,13 @@ def run_rank(spec_file: Path, group: int, environment: Mapping[str, str]) -> int
 
 
 def take_place(spec: TrialSpec, rank: int) -> None:
-    """Go to this rank's core and namespace, while there is only this thread: those to come inherit both."""
+    """Go to this rank's core, namespace and control group, while there is only this thread: those to come
+    inherit them.
+    """
     if spec.pinned:
         os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[int(os.environ.get("LOCAL_RANK", rank))]})
     if spec.namespaces:
         enter(spec.namespaces[rank])
         os.environ.update(environment_in_namespace())
+    if spec.quota is not None and rank == spec.nodes - 1:
+        quota.enter(spec.quota)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from adabench.backends.policies.protocol import Node, Resources
+from adabench.harness.machine.quota import Quota, QuotaUnavailable
 from adabench.harness.planning.catalogue import catalogue_of, usecase_from
 from adabench.harness.planning.dealing import with_whole_samples
 from adabench.harness.planning.policies import policy_from
@@ -26,25 +27,13 @@ LARGE = {**PARAMS, "rows": 60_000, "dim": 16, "hidden": [256], "batch": 2000}
 
 @pytest.fixture
 def slowed_groups() -> Iterator[list[Path]]:
-    """Control groups with `QUOTAS`, version 1 or 2; skips where this user cannot make them."""
-    root = Path("/sys/fs/cgroup/cpu")
-    limits = [("cpu.cfs_quota_us", str(round(quota * 100_000))) for quota in QUOTAS]
-    if not root.is_dir():
-        root = Path("/sys/fs/cgroup")
-        limits = [("cpu.max", f"{round(quota * 100_000)} 100000") for quota in QUOTAS]
-    made: list[Path] = []
-    try:
-        for file, quota in limits:
-            group = root / f"adabench-test-{uuid.uuid4().hex}"
-            group.mkdir()
-            made.append(group)
-            (group / file).write_text(quota)
+    """Control groups with `QUOTAS`; skips where this user cannot make them."""
+    with ExitStack() as context:
+        try:
+            made = [context.enter_context(Quota(quota)).folder for quota in QUOTAS]
+        except QuotaUnavailable as error:
+            pytest.skip(str(error))
         yield made
-    except OSError as error:
-        pytest.skip(f"no control groups that limit the processor can be made here ({error.strerror})")
-    finally:
-        for group in made:
-            group.rmdir()
 
 
 def test_blocks_and_samples_by_speed_are_less_work_for_a_slower_node(launch: Launch) -> None:

@@ -33,6 +33,7 @@ EXAMPLES: dict[str, tuple[list[str], str, Any]] = {
         "interleaved = true\nturn_steps = 7",
         7,
     ),
+    "last_node_percent": (["--last-node-percent", "25"], "last_node_percent = 25", 25),
 }
 # Where the code that executes a setting stands; nothing else in the harness knows of it.
 EXECUTED = {
@@ -44,6 +45,12 @@ EXECUTED = {
         "launch/hosts.py",
     },
     "turn_steps": {"trial/trial.py", "cli/commands_profile.py"},
+    "last_node_percent": {
+        "launch/local.py",
+        "launch/hosts.py",
+        "planning/predicted.py",
+        "cli/commands_search.py",
+    },
 }
 ALONE = ("interleaved", "turn_steps")
 """Settings that a single run, as of `profile`, cannot have."""
@@ -128,6 +135,6 @@ def test_its_limits_are_told_where_it_is_given(name: str) -> None:
 
 def test_records_of_before_a_setting_are_read() -> None:
     older = msgspec.json.decode(msgspec.json.encode(make_run("manual", 0)))
-    for name in ("pinned", "interleaved", "turn_steps"):
+    for name in ("pinned", "interleaved", "turn_steps", "last_node_percent"):
         del older[name]
     assert msgspec.convert(older, Run) == make_run("manual", 0)

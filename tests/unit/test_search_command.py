@@ -76,6 +76,18 @@ def test_what_resources_say_counts(said: Any, tmp_path: Path) -> None:
     assert (code, "no policy keeps a limit of 0.001907 MiB per node" in err) == (2, True)
 
 
+@pytest.mark.parametrize("speeds", [(2.0, 1.0, 1.0), (1.0, 1.0, 2.0), (1.0, 0.001)])
+def test_trial_runs_are_refused_on_nodes_that_cannot_be_imitated(
+    said: Any, tmp_path: Path, speeds: tuple[float, ...]
+) -> None:
+    (tmp_path / "r.toml").write_text(Resources(node=tuple(Node(speed=speed) for speed in speeds)).text())
+    code, out, err = said("search", "-u", CTR, "--step", "2", "--resources", "r.toml")
+    assert (code, err.count("\n")) == (2, 1)
+    told = ", ".join(f"{speed:g}" for speed in speeds)
+    assert err.endswith(f"and not at speeds of {told}: give --dry-run\n")
+    assert "simulated" not in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

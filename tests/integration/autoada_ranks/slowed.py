@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,12 @@ import torch
 import adaps
 from adabench.backends.autoada_automatic import BACKEND
 from adabench.backends.protocol import Cluster
+from adabench.harness.machine.quota import enter
 from adabench.harness.planning.dealing import dealt
 from adabench.harness.plugins.registry import load_usecase
 from tests.integration.guarantees.common import RANK, arguments, report
 
 GROUPS = [Path(group) for group in arguments()["groups"]]
-
-
-def join(group: Path) -> None:
-    (group / "cgroup.procs").write_text(str(os.getpid()))
 
 
 def trained(case: dict[str, Any]) -> dict[str, Any]:
@@ -42,7 +38,7 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
     for epoch in range(usecase.params.epochs):
         timed = epoch == 1  # the first one learns what to announce
         if timed and GROUPS:
-            join(GROUPS[RANK])
+            enter(GROUPS[RANK])
         session.synchronize()
         began = time.monotonic()
         for batch in session.batches(loaders.train):
@@ -52,7 +48,7 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
         if timed:
             seconds = time.monotonic() - began
         if timed and GROUPS:
-            join(GROUPS[RANK].parent)
+            enter(GROUPS[RANK].parent)
         auc.append(usecase.evaluate(session.model, loaders.test)["auc"])
     answers = sum(table["messages_sent_answer"] for table in session.table_counters().values())
     session.synchronize()
