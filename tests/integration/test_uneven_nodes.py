@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -49,10 +50,15 @@ def test_blocks_and_samples_by_speed_shorten_an_epoch(
 ) -> None:
     if not full:
         pytest.skip("how long it takes is seen with --full, on a machine with nothing else to do")
-    by_speed, equal = (runs[0] for runs in trained(launch, slowed_groups, LARGE))
-    assert by_speed["seconds"] <= 0.6 * equal["seconds"], (by_speed, equal)
+    # A single pair says little on a machine that others use, too.
+    pairs = [[runs[0] for runs in trained(launch, slowed_groups, LARGE)] for _ in range(3)]
+    ratios = [by_speed["seconds"] / equal["seconds"] for by_speed, equal in pairs]
     # Few samples would tell nothing: a step's order alone moves the AUC of a thousand test samples by 0.01.
-    assert abs(max(by_speed["auc"]) - max(equal["auc"])) <= 0.01, (by_speed, equal)
+    # By equal shares it is the worse one, if any, as the slow node's changes come late.
+    lost = [max(equal["auc"]) - max(by_speed["auc"]) for by_speed, equal in pairs]
+    print(f"time of an epoch by equal shares: {ratios}; AUC lost: {lost}")
+    assert median(ratios) <= 0.6, pairs
+    assert median(lost) <= 0.01, pairs
 
 
 def trained(launch: Launch, groups: list[Path], params: dict[str, Any]) -> list[list[dict[str, Any]]]:
