@@ -146,7 +146,7 @@ void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
         requests_.on_answer(from, reader.read<AnswerMessage>(), reader);
         break;
       case MessageType::kSetup: {
-        const auto message = reader.read<SetupMessage>();
+        const auto& message = reader.read<SetupMessage>();
         replicas_.on_setup(from, message, reader);
         settle(message.key);
         break;
@@ -158,7 +158,7 @@ void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
         replicas_.on_delta(from, reader.read<DeltaMessage>(), reader);
         break;
       case MessageType::kAck: {
-        const auto message = reader.read<AckMessage>();
+        const auto& message = reader.read<AckMessage>();
         replicas_.on_ack(message);
         settle(message.key);
         break;
@@ -167,13 +167,13 @@ void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
         ownership_.on_drop(from, reader.read<DeltaMessage>(), reader);
         break;
       case MessageType::kDropAck: {
-        const auto message = reader.read<AckMessage>();
+        const auto& message = reader.read<AckMessage>();
         ownership_.on_drop_ack(message);
         requests_.retry(message.key);
         break;
       }
       case MessageType::kTransfer: {
-        const auto message = reader.read<TransferMessage>();
+        const auto& message = reader.read<TransferMessage>();
         ownership_.on_transfer(from, message, reader);
         requests_.retry(message.key);
         break;

@@ -144,7 +144,7 @@ class Outbox {
     const std::size_t before = frame.size();
     frame.resize(before + size);
     std::byte* end = frame.data() + before;
-    std::memcpy(end, &header, sizeof(Header));
+    new (end) Header(header);
     end += sizeof(Header);
     for (const std::span<const float> part : payload) {
       if (!part.empty()) std::memcpy(end, part.data(), part.size_bytes());

@@ -7,23 +7,17 @@ namespace adaps {
 Prefetcher::Prefetcher(Store& store, const std::vector<KeyRequest*>& awaiting,
                        std::span<const std::byte> frame)
     : store_(store), awaiting_(awaiting), rest_(frame) {
-  read_block();
+  for (Key& key : ahead_) fetch_word(key = read_key());
+  for (std::size_t i = 0; i < kPrefetchDistance; ++i) fetch_slot(ahead_[i]);
 }
 
-// Fetches the slots of the block whose messages are handled next, and of the block after it the words and the
-// counts of intents: an owner looks at them when it decides, a holder when a row has come.
-void Prefetcher::next_block() {
-  for (std::size_t i = 0; i < block_size_; ++i) store_.prefetch_slot(block_[i], slot_hint_);
-  read_block();
+// An owner looks at the count of intents when it decides, a holder when a row has come.
+void Prefetcher::fetch_word(Key key) const {
+  if (key != kNoKey) store_.prefetch_intents(key);
 }
 
-void Prefetcher::read_block() {
-  for (block_size_ = 0; block_size_ < kPrefetchDistance; ++block_size_) {
-    const Key key = read_key();
-    if (key == kNoKey) return;
-    store_.prefetch_intents(key);
-    block_[block_size_] = key;
-  }
+void Prefetcher::fetch_slot(Key key) {
+  if (key != kNoKey) store_.prefetch_slot(key, slot_hint_);
 }
 
 Key Prefetcher::read_key() {

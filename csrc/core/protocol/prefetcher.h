@@ -95,14 +95,20 @@ class Prefetcher {
 
   // To be called before each message is handled.
   void step() {
-    if (handled_++ % kPrefetchDistance == 0) next_block();
+    // One at a time: the processor has few requests for memory under way at once, and who asks for more waits.
+    fetch_slot(ahead_[(handled_ + kPrefetchDistance) % kAhead]);
+    Key& furthest = ahead_[handled_ % kAhead];
+    ++handled_;
+    furthest = read_key();
+    fetch_word(furthest);
   }
 
  private:
+  static constexpr std::size_t kAhead = 2 * kPrefetchDistance;
   static constexpr Key kNoKey = ~Key{0};
 
-  void next_block();
-  void read_block();
+  void fetch_word(Key key) const;
+  void fetch_slot(Key key);
   Key read_key();
   template <typename Message, typename Floats>
   Key skip(Floats floats_of);
@@ -114,8 +120,7 @@ class Prefetcher {
   const Table* read_hint_ = nullptr;
   const Table* slot_hint_ = nullptr;
   std::size_t handled_ = 0;
-  std::array<Key, kPrefetchDistance> block_;  // keys of the next block, whose words are being fetched
-  std::size_t block_size_ = 0;
+  std::array<Key, kAhead> ahead_;  // keys of the next messages, in a ring
 };
 
 }  // namespace adaps
