@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "common/spin_lock.h"
 #include "common/types.h"
 #include "protocol/message.h"
 #include "store/stable_pool.h"
@@ -116,23 +117,23 @@ class DirtyList {
  public:
   // True if the list was empty.
   bool add(Key key) {
-    const std::lock_guard guard(mutex_);
+    const std::lock_guard guard(lock_);
     keys_.push_back(key);
     return keys_.size() == 1;
   }
   // Exchanges the list with an empty one.
   void take(std::vector<Key>& out) {
     out.clear();
-    const std::lock_guard guard(mutex_);
+    const std::lock_guard guard(lock_);
     keys_.swap(out);
   }
   bool empty() const {
-    const std::lock_guard guard(mutex_);
+    const std::lock_guard guard(lock_);
     return keys_.empty();
   }
 
  private:
-  mutable std::mutex mutex_;
+  mutable SpinLock lock_;
   std::vector<Key> keys_;
 };
 

@@ -10,6 +10,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "common/spin_lock.h"
+
 namespace adaps {
 
 // allocate() and release() may be called from any thread. at() takes no lock: whoever passes a number to
@@ -18,7 +20,7 @@ template <typename T>
 class StablePool {
  public:
   std::uint32_t allocate() {
-    const std::lock_guard guard(mutex_);
+    const std::lock_guard guard(lock_);
     ++in_use_;
     if (!free_.empty()) {
       const std::uint32_t name = free_.back();
@@ -34,7 +36,7 @@ class StablePool {
 
   void release(std::uint32_t name) {
     at(name) = T{};
-    const std::lock_guard guard(mutex_);
+    const std::lock_guard guard(lock_);
     --in_use_;
     free_.push_back(name);
   }
@@ -45,7 +47,7 @@ class StablePool {
   }
 
   std::size_t in_use() const {
-    const std::lock_guard guard(mutex_);
+    const std::lock_guard guard(lock_);
     return in_use_;
   }
 
@@ -63,7 +65,7 @@ class StablePool {
     return {chunk, position - (kFirst << chunk)};
   }
 
-  mutable std::mutex mutex_;
+  mutable SpinLock lock_;
   std::vector<std::uint32_t> free_;
   std::uint32_t unused_ = 1;
   std::size_t in_use_ = 0;

@@ -1,11 +1,11 @@
 #include "store/store.h"
 
-#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 
@@ -43,7 +43,7 @@ Arena::~Arena() {
 }
 
 std::uint32_t Arena::allocate() {
-  const std::lock_guard guard(mutex_);
+  const std::lock_guard guard(lock_);
   if (!free_.empty()) {
     const std::uint32_t index = free_.back();
     free_.pop_back();
@@ -60,17 +60,17 @@ std::uint32_t Arena::allocate() {
 
 void Arena::release(std::uint32_t index) {
   headers_[index] = SlotHeader{};
-  const std::lock_guard guard(mutex_);
+  const std::lock_guard guard(lock_);
   free_.push_back(index);
 }
 
 std::uint64_t Arena::in_use() const {
-  const std::lock_guard guard(mutex_);
+  const std::lock_guard guard(lock_);
   return used_ - free_.size();
 }
 
 std::uint64_t Arena::high_water() const {
-  const std::lock_guard guard(mutex_);
+  const std::lock_guard guard(lock_);
   return used_;
 }
 
@@ -85,20 +85,6 @@ Store::Store(Tables& tables, const Directory& directory, NodeId rank)
 Store::~Store() {
   munmap(words_, std::max<std::size_t>(bytes_of_words(), 1));
   munmap(intents_, std::max<std::size_t>(bytes_of_words(), 1));
-}
-
-// A lock is held for tens of nanoseconds. If it takes longer, its holder is not running: yield the core to
-// it.
-void Store::pause(int spins) {
-  if (spins < 64) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
-  } else {
-    sched_yield();
-  }
 }
 
 std::uint64_t Store::resident_bytes() const {

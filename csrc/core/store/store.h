@@ -13,11 +13,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
 #include "common/assert.h"
+#include "common/spin_lock.h"
 #include "common/types.h"
 #include "store/directory.h"
 #include "store/table.h"
@@ -138,7 +138,7 @@ class Arena {
   const std::uint64_t capacity_;
   SlotHeader* headers_ = nullptr;
   float* values_ = nullptr;
-  mutable std::mutex mutex_;
+  mutable SpinLock lock_;
   std::uint32_t used_ = 0;
   std::vector<std::uint32_t> free_;
 };
@@ -223,7 +223,6 @@ class Store {
   static constexpr std::size_t kLine = 64;
   static constexpr std::size_t kPrefetchedBytes = 8 * kLine;
 
-  static void pause(int spins);
   std::size_t bytes_of_words() const { return tables_.num_keys() * sizeof(std::uint32_t); }
 
   Tables& tables_;
