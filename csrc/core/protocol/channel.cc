@@ -130,7 +130,7 @@ void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
   const Partition::Driving driving(partition());
   context_.slice.begin();
   Reader reader(payload);
-  Prefetcher prefetcher(context_.node.store, requests_.awaiting(), payload);
+  Prefetcher prefetcher(context_.node.store, context_.partition.tables, requests_.awaiting(), payload);
   std::uint64_t messages = 0;
   while (!reader.at_end()) {
     ++messages;

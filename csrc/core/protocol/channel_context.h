@@ -60,7 +60,7 @@ struct ChannelContext {
   template <typename Function>
   bool go_on(std::span<const Key> keys, std::size_t& done, Function function) {
     const std::span<const Key> some = keys.subspan(done, affordable(keys.subspan(done)));
-    for_each_prefetched(node.store, some, function);
+    for_each_prefetched(node.store, partition.tables, some, function);
     done += some.size();
     return done == keys.size();
   }

@@ -63,6 +63,20 @@ struct HeldBack {
 struct KeyTables {
   StablePool<Unapplied> unapplied;
   StablePool<Holder> holders;
+
+  // Fetches the entry of a key whose header was asked for earlier. Nobody holds its lock, so what the header
+  // says is a hint.
+  void prefetch(Store& store, Key key, const Table*& hint) const {
+    const SlotHeader* header = store.shared_header(key, hint);
+    if (header == nullptr) return;
+    const std::uint32_t entry = header->entry_hint();
+    if (entry == 0) return;
+    if (is_owned(store.peek(key))) {
+      holders.prefetch(entry);
+    } else {
+      unapplied.prefetch(entry);
+    }
+  }
 };
 
 // The holders of an owner's key: a chain whose beginning the key's header names.

@@ -37,6 +37,16 @@ class Outbox {
     if constexpr (requires { header.key; }) table = table_of(header.key);
     return put(table, to, header, payload);
   }
+  // The same of a message without payload whose fields are written where it will lie, by `fill`. A header
+  // that is built first and copied is read across the parts in which it was just written, which waits until
+  // all that was stored before has left the processor's store buffer.
+  template <typename Header, typename Fill>
+  void append_in_place(Key key, NodeId to, Fill fill) {
+    const std::size_t table = table_of(key);
+    std::byte* at = grow(to, sizeof(Header));
+    fill(*new (at) Header);
+    count(table, Header{}.type, sizeof(Header));
+  }
   // An answer does not name its key: its sender does.
   template <typename Header>
   std::size_t append_of(Key key, NodeId to, const Header& header,
@@ -137,23 +147,31 @@ class Outbox {
     static_assert(sizeof(Header) % 4 == 0);
     std::size_t size = sizeof(Header);
     for (const std::span<const float> part : payload) size += part.size_bytes();
+    std::byte* end = grow(to, size);
+    std::memcpy(end, &header, sizeof(Header));
+    end += sizeof(Header);
+    for (const std::span<const float> part : payload) {
+      if (!part.empty()) std::memcpy(end, part.data(), part.size_bytes());
+      end += part.size_bytes();
+    }
+    count(table, header.type, size);
+    return size;
+  }
+
+  // Room for so many bytes at the end of the last frame, or of a new one.
+  std::byte* grow(NodeId to, std::size_t size) {
     std::vector<Frame>& frames = buffers_[to];
     if (frames.empty() || frames.back().size() > kCut || frames.back().size() + size > kMaxFrameBytes)
       begin_frame(to);
     Frame& frame = frames.back();
     const std::size_t before = frame.size();
     frame.resize(before + size);
-    std::byte* end = frame.data() + before;
-    new (end) Header(header);
-    end += sizeof(Header);
-    for (const std::span<const float> part : payload) {
-      if (!part.empty()) std::memcpy(end, part.data(), part.size_bytes());
-      end += part.size_bytes();
-    }
-    SentCounters& sent = sent_[table * kMessageTypes + static_cast<std::size_t>(header.type)];
+    return frame.data() + before;
+  }
+  void count(std::size_t table, MessageType type, std::size_t bytes) {
+    SentCounters& sent = sent_[table * kMessageTypes + static_cast<std::size_t>(type)];
     sent.messages.add();
-    sent.bytes.add(size);
-    return size;
+    sent.bytes.add(bytes);
   }
 
   void begin_frame(NodeId to) {

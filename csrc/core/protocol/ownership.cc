@@ -14,10 +14,10 @@ void Ownership::ask_for(LockedKey& key) {
   if (!key.has_slot()) key.allocate(State::kPending);
   key.header().state = State::kPending;
   key.header().set_asked_at(static_cast<std::uint32_t>(channel_.now));
-  IntentMessage message;
-  message.origin = channel_.rank;
-  message.key = key.key();
-  channel_.outbox.append(key.location(), message);
+  channel_.outbox.append_in_place<IntentMessage>(key.key(), key.location(), [&](IntentMessage& message) {
+    message.origin = channel_.rank;
+    message.key = key.key();
+  });
 }
 
 // The owner's decision on an intent.

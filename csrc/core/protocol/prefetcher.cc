@@ -4,9 +4,9 @@
 
 namespace adaps {
 
-Prefetcher::Prefetcher(Store& store, const std::vector<KeyRequest*>& awaiting,
+Prefetcher::Prefetcher(Store& store, const KeyTables& tables, const std::vector<KeyRequest*>& awaiting,
                        std::span<const std::byte> frame)
-    : store_(store), awaiting_(awaiting), rest_(frame) {
+    : store_(store), tables_(tables), awaiting_(awaiting), rest_(frame) {
   for (Key& key : ahead_) fetch_word(key = read_key());
   for (std::size_t i = 0; i < kPrefetchDistance; ++i) fetch_slot(ahead_[i]);
 }
@@ -18,6 +18,10 @@ void Prefetcher::fetch_word(Key key) const {
 
 void Prefetcher::fetch_slot(Key key) {
   if (key != kNoKey) store_.prefetch_slot(key, slot_hint_);
+}
+
+void Prefetcher::fetch_entry(Key key) {
+  if (key != kNoKey) tables_.prefetch(store_, key, entry_hint_);
 }
 
 Key Prefetcher::read_key() {

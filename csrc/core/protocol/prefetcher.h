@@ -1,6 +1,7 @@
 // Fetches what is stored of keys into the processor's cache before they are worked on. A key's slot is found
-// by its word, so there are two stages: the word is fetched 2 * kPrefetchDistance keys ahead, header and
-// value kPrefetchDistance keys ahead.
+// by its word, and its changes or first holder by its slot's header, so there are three stages: the word is
+// fetched 2 * kPrefetchDistance keys ahead, header and value kPrefetchDistance keys ahead, and the entry
+// kEntryDistance keys ahead.
 #pragma once
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "common/types.h"
+#include "protocol/dirty.h"
 #include "protocol/encoded.h"
 #include "protocol/message.h"
 #include "protocol/operation.h"
@@ -21,15 +23,18 @@
 namespace adaps {
 
 inline constexpr std::size_t kPrefetchDistance = 16;
+inline constexpr std::size_t kEntryDistance = 8;
 
 // Calls function(key) for each of the keys.
 template <typename Function>
-void for_each_prefetched(Store& store, std::span<const Key> keys, Function function) {
+void for_each_prefetched(Store& store, const KeyTables& tables, std::span<const Key> keys,
+                         Function function) {
   const Table* hint = nullptr;
   for (std::size_t i = 0; i < std::min(2 * kPrefetchDistance, keys.size()); ++i) store.prefetch_word(keys[i]);
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (i + 2 * kPrefetchDistance < keys.size()) store.prefetch_word(keys[i + 2 * kPrefetchDistance]);
     if (i + kPrefetchDistance < keys.size()) store.prefetch_slot(keys[i + kPrefetchDistance], hint);
+    if (i + kEntryDistance < keys.size()) tables.prefetch(store, keys[i + kEntryDistance], hint);
     function(keys[i]);
   }
 }
@@ -91,12 +96,15 @@ inline std::size_t payload_floats(Payload payload, const Table& table, Key key) 
 class Prefetcher {
  public:
   // `awaiting`: the channel's requests by number, as an answer has a request's number instead of a key.
-  Prefetcher(Store& store, const std::vector<KeyRequest*>& awaiting, std::span<const std::byte> frame);
+  Prefetcher(Store& store, const KeyTables& tables, const std::vector<KeyRequest*>& awaiting,
+             std::span<const std::byte> frame);
 
   // To be called before each message is handled.
   void step() {
-    // One at a time: the processor has few requests for memory under way at once, and who asks for more waits.
+    // One at a time: the processor has few requests for memory under way at once, and who asks for more
+    // waits.
     fetch_slot(ahead_[(handled_ + kPrefetchDistance) % kAhead]);
+    fetch_entry(ahead_[(handled_ + kEntryDistance) % kAhead]);
     Key& furthest = ahead_[handled_ % kAhead];
     ++handled_;
     furthest = read_key();
@@ -109,16 +117,19 @@ class Prefetcher {
 
   void fetch_word(Key key) const;
   void fetch_slot(Key key);
+  void fetch_entry(Key key);
   Key read_key();
   template <typename Message, typename Floats>
   Key skip(Floats floats_of);
   Key end();
 
   Store& store_;
+  const KeyTables& tables_;
   const std::vector<KeyRequest*>& awaiting_;
   std::span<const std::byte> rest_;
   const Table* read_hint_ = nullptr;
   const Table* slot_hint_ = nullptr;
+  const Table* entry_hint_ = nullptr;
   std::size_t handled_ = 0;
   std::array<Key, kAhead> ahead_;  // keys of the next messages, in a ring
 };

@@ -16,12 +16,12 @@ void Replicas::set_up(LockedKey& key, NodeId to) {
   const SlotHeader& header = key.header();
   const Holders holders = channel_.holders_of(key);
   ADAPS_INVARIANT(holders.find(to) == nullptr, "a holder asks for what it holds");
-  rules().add_holder(holders, to, header.version());
   SetupMessage message;
   message.key = key.key();
   message.rc = header.rc;
   message.version = header.version();
   message.payload = payload_of(header);
+  rules().add_holder(holders, to, message.version);
   std::span<const float> row;
   if (message.payload == Payload::kValue) {
     row = key.stored(key.width());

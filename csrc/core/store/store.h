@@ -98,6 +98,9 @@ class SlotHeader {
     return entry_;
   }
 
+  // Without the key's lock: which of them there may be, to fetch it ahead of its use.
+  [[gnu::no_sanitize("thread")]] std::uint32_t entry_hint() const { return entry_; }
+
   NodeId location = 0;  // replica, dropping: the owner; pending: location entry
   State state = State::kNone;
   std::uint8_t flags = 0;
@@ -187,6 +190,13 @@ class Store {
     Arena& slots = arena(tables_.find(key, hint));
     __builtin_prefetch(&slots.header(seen & word::kIndexMask), 1);
     prefetch_value(slots, seen, slots.width());
+  }
+
+  // The header of a key that has one, if other nodes hold the key, too; for a look without its lock.
+  const SlotHeader* shared_header(Key key, const Table*& hint) {
+    const std::uint32_t seen = peek(key);
+    if ((seen & (word::kSlot | word::kTracked)) != (word::kSlot | word::kTracked)) return nullptr;
+    return &arena(tables_.find(key, hint)).header(seen & word::kIndexMask);
   }
 
   // The header of a key that other nodes hold, too, or that they own.
