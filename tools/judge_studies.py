@@ -302,6 +302,8 @@ def _write(name: str, session: Path) -> Path:
     """Put a study's table into its page; returns the page."""
     study = STUDIES[name]
     runs = measured(SessionStore(session).runs())
+    if not runs:
+        raise RecordError(f"{session}: no measured run in it ended well, by which {name!r} is judged")
     table = markdown(study.heads, study.judged(runs))
     pairs = min(len(cell) for cell in _cells(runs, lambda run: run.cell).values())
     begin = f"<!-- study {name}: written by tools/judge_studies.py -->"

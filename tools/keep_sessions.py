@@ -92,34 +92,34 @@ def keep(
     RecordError
         If there is none, or a planned run of it is missing or ended badly.
     """
-    known = [store for store, _, _ in readable_sessions(sessions)]
+    known = readable_sessions(sessions)
     if session is not None:
-        known = [store for store in known if store.folder.name == session]
+        known = [one for one in known if one[0].folder.name == session]
         if not known:
             raise RecordError(f"there is no session {session} in {sessions}")
     else:
-        known = [store for store in known if store.session().study["name"] == name]
+        known = [one for one in known if one[1].study["name"] == name]
         if not known:
             raise RecordError(
                 f"there is no session of {name!r} in {sessions}: run `adabench run --study {name}`"
             )
-    source = known[-1]
-    runs = {(run.cell, run.phase, run.block): run for run in last_attempts(source.runs())}
-    for planned in source.session().plan:
-        run = runs.get(planned.key)
+    source, described, runs = known[-1]
+    last = {run.key: run for run in last_attempts(runs)}
+    for planned in described.plan:
+        run = last.get(planned.key)
         if run is None or run.status not in ("ok", "skipped"):
             what = "was not run" if run is None else f"ended as {run.status}: {run.reason}"
             raise RecordError(f"{source.folder.name}: {planned.backend}, block {planned.block}, {what}")
     target = SessionStore(reference / name)
     shutil.rmtree(target.folder, ignore_errors=True)
     target.folder.mkdir()
-    if any(len(run.policy or "") > LONGEST_POLICY for run in source.runs()):
-        for run in source.runs():
+    if any(len(run.policy or "") > LONGEST_POLICY for run in runs):
+        for run in runs:
             target.append(_shortened(run))
     else:  # as they were written, by whichever version
         shutil.copy(source.runs_file, target.folder)
-    kept = msgspec.json.encode(source.session()).decode()
-    for folder in source.session().study["data"].values():  # where the data lay is this machine's business
+    kept = msgspec.json.encode(described).decode()
+    for folder in described.study["data"].values():  # where the data lay is this machine's business
         kept = kept.replace(folder, Path(folder).name)
     target.describe(msgspec.json.decode(kept, type=Session))
     for run in traced_runs(source).values():

@@ -133,3 +133,12 @@ def test_a_table_is_written_once_into_its_page(
     assert page.read_text(encoding="utf-8") == once
     assert script.main(["policies"]) == 2
     assert "'policies' is no study that is judged here" in capsys.readouterr().err
+
+
+def test_a_session_without_runs_is_refused_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in script.STUDIES:
+        assert script.main([f"{name}={tmp_path}"]) == 2
+        said = capsys.readouterr().err
+        assert said == f"error: {tmp_path}: no measured run in it ended well, by which {name!r} is judged\n"
