@@ -2,9 +2,9 @@
 
 ``python tools/judge_search.py``, or ``make search-cells``. In each cell it measures what a step computes for,
 searches, with trial runs, and then trains with the found policy and with what each builder makes, in paired
-blocks whose runs take turns. That takes some hours of a machine that does nothing else; if it is
+blocks whose runs take turns. That takes about an hour of a machine that does nothing else; if it is
 interrupted, the same command goes on. ``--cells 1,5`` takes some of them; ``--small`` takes all of them with
-little data, in one block, which shows that everything works, and nothing else: it is only printed.
+little data, which shows that everything works, and nothing else: it is only printed.
 """
 
 from __future__ import annotations
@@ -14,29 +14,50 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date
+from functools import cache
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import msgspec
 import pandas as pd
 from rich.console import Console
 
-from adabench.analysis.load import SUCCESS, measured
+from adabench.analysis.agreement import different_quality, different_work
+from adabench.analysis.load import SUCCESS, last_attempts
 from adabench.analysis.statistics import paired_interval
 from adabench.analysis.tables import markdown
 from adabench.backends.policies.protocol import Policy, PolicyError, Resources, measured_costs
 from adabench.harness.errors import UsageError
 from adabench.harness.machine.environment import capture, machine_name
 from adabench.harness.machine.measure_cluster import measure_here
-from adabench.harness.planning.study import load_study
+from adabench.harness.planning.cell import digest, shared_sources_hash
+from adabench.harness.planning.plan import cells_of
+from adabench.harness.planning.study import Study, load_study
 from adabench.harness.session import execute
+from adabench.harness.session.progress import duration
 from adabench.results.record import RecordError, Run
+from adabench.results.store import write_atomically
 
-__all__ = ["BUILDERS", "CELLS", "Cell", "Verdict", "judged", "main", "resources_of", "rows_of", "summary_of"]
+__all__ = [
+    "BUILDERS",
+    "CELLS",
+    "SCREENING",
+    "Cell",
+    "Rival",
+    "Verdict",
+    "distinct",
+    "judged",
+    "left_after_screening",
+    "main",
+    "resources_of",
+    "rows_of",
+    "summary_of",
+]
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "design" / "search.md"
@@ -47,9 +68,15 @@ BACKEND = "autoada-automatic"
 BUILDERS = ("adaptive", "static", "balanced", "partitioned", "lapse", "nups", "petuum", "auto")
 """All that are executed and simulated alike, and train with the data and gradients that the search keeps."""
 FOUND = "found"
-BLOCKS, TRIALS, TRIAL_BLOCKS = 6, 3, 2
+BLOCKS, SCREENING = 6, 2
+"""In which a policy trains that may be the best, and after which it is asked whether it may."""
+TRIALS, TRIAL_BLOCKS, SIMULATED_STEPS = 3, 2, 60
+SLOW = 1.1
+"""So many times as long as the fastest builder in each block of the screening is too slow to be the best."""
 NEAR, FAR = 1.05, 1.1
 """What the found policy may take of the best builder's time, in most cells and in any."""
+SEED = 1000
+"""Of the first block: trials begin with 0, so that no verdict is of data in an order that chose."""
 SMALL = {
     "ctr": "ctr[rows=4000,vocabulary=100,dim=4,hidden=8,batch=32]",
     "kge": "kge[triples=4000,dim=8,batch=64,negatives=8]",
@@ -66,7 +93,9 @@ class Cell:
     usecase : str
         As on the command line, without epochs: trial runs train for one.
     epochs : int
-        Of a training that is searched for.
+        Of a run by which policies are judged.
+    job : int
+        Epochs of the training that is searched for.
     nodes : int
     network : str
     last_percent : int
@@ -75,6 +104,7 @@ class Cell:
 
     usecase: str
     epochs: int
+    job: int
     nodes: int
     network: str
     last_percent: int = 100
@@ -83,7 +113,7 @@ class Cell:
     def name(self) -> str:
         """In a table."""
         slow = "" if self.last_percent == 100 else f", one at {self.last_percent} %"
-        return f"`{self.usecase}`, {self.epochs} epochs, {self.nodes} nodes{slow}, {self.network}"
+        return f"`{self.usecase}`, {self.nodes} nodes{slow}, {self.network}"
 
     @property
     def usecase_name(self) -> str:
@@ -92,18 +122,46 @@ class Cell:
 
     def small(self) -> Cell:
         """The same with little data."""
-        return replace(self, usecase=SMALL[self.usecase_name], epochs=2)
+        return replace(self, usecase=SMALL[self.usecase_name], epochs=1)
 
 
 CELLS = tuple(
-    Cell(usecase, epochs, *cluster)
-    for usecase, epochs, another in (
-        ("ctr[rows=86000,batch=128]", 8, (2, "lan", 25)),
-        ("kge[batch=256]", 8, (4, "slow", 100)),
-        ("mf[batch=512,placement=random]", 16, (4, "slow", 100)),
+    Cell(usecase, epochs, job, *cluster)
+    for usecase, epochs, job, another in (
+        ("ctr[rows=86000,batch=128]", 2, 8, (2, "lan", 25)),
+        ("kge[batch=256]", 2, 8, (4, "slow", 100)),
+        ("mf[batch=512,placement=random]", 4, 16, (4, "slow", 100)),
     )
     for cluster in ((2, "loopback", 100), (2, "lan", 100), (4, "lan", 100), another)
 )
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A builder's policy beside the found one.
+
+    Attributes
+    ----------
+    builder : str
+        Or several that make the same policy.
+    blocks : int
+        Pairs of runs that ended well.
+    ratio, low, high : float
+        Training time with the found policy ÷ with this one, and the interval of 95 %; NaN with fewer than six
+        blocks.
+    screened : bool
+        Whether it was too slow to be the best, so that it was not trained any more.
+    obstacle : str or None
+        Why times say nothing: the found policy fails, or trains otherwise.
+    """
+
+    builder: str
+    blocks: int
+    ratio: float
+    low: float = math.nan
+    high: float = math.nan
+    screened: bool = False
+    obstacle: str | None = None
 
 
 @dataclass(frozen=True)
@@ -116,31 +174,100 @@ class Verdict:
         Its name.
     candidate : str
         What the search has found: a candidate, or a builder that none was faster than.
-    builder : str
-        The best one, by the median of its training times.
-    blocks : int
-        Pairs of runs.
-    ratio, low, high : float
-        Training time with the found policy ÷ with the best builder's, and the interval of 95 %; NaN with
-        fewer than six blocks.
+    rivals : tuple of Rival
+        Builders whose policy is not the found one.
     search_seconds : float
         That it took to measure, solve, simulate and try.
     builders_seconds : float
-        That it takes to train once with each builder.
+        That it takes to train once with each builder's policy, for as long as is searched for.
     """
 
     cell: str
     candidate: str
-    builder: str
-    blocks: int
-    ratio: float
-    low: float
-    high: float
+    rivals: tuple[Rival, ...]
     search_seconds: float
     builders_seconds: float
 
+    @property
+    def best(self) -> Rival | None:
+        """The builder to which the found policy loses most, or from which it gains least.
 
-def judged(cell: Cell, found: Policy, seconds: float, runs: Sequence[Run]) -> Verdict:
+        That is the best one, or one that was lucky: of several measured times the least is too small, if
+        anything. None if the found policy is the best builder's.
+        """
+        left = [one for one in self.rivals if not one.screened]
+        return max(left, key=lambda one: one.ratio, default=None)
+
+    @property
+    def ratio(self) -> float:
+        """Of training times, found ÷ best builder's."""
+        return 1.0 if self.best is None else self.best.ratio
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why the found policy is none, however fast."""
+        return next((one.obstacle for one in self.rivals if one.obstacle is not None), None)
+
+    @property
+    def is_near(self) -> bool:
+        """Whether it is as fast as the best builder, or nearly."""
+        return self.obstacle is None and self.ratio <= NEAR
+
+    @property
+    def wins(self) -> bool:
+        """Whether it is surely faster than each builder that may be the best.
+
+        All intervals have to be below 1, each of 95 %: that is wrong at most as often as one of them is, so
+        that no correction is due (Berger, Multiparameter hypothesis testing and acceptance sampling,
+        Technometrics 24(4), 1982).
+        """
+        left = [one for one in self.rivals if not one.screened]
+        return self.obstacle is None and bool(left) and all(one.high < 1 for one in left)
+
+
+def distinct(policies: Mapping[str, str]) -> dict[str, list[str]]:
+    """Names of policies by the first of those whose document does the same.
+
+    Parameters
+    ----------
+    policies : mapping of str to str
+        Name -> document, in the order in which they are asked for.
+    """
+    alike: dict[str, list[str]] = {}
+    first: dict[str, str] = {}
+    for name, text in policies.items():
+        done = replace(Policy.parse(text), name="same", evidence={}, made_for=None).text()
+        alike.setdefault(first.setdefault(done, name), []).append(name)
+    return alike
+
+
+def left_after_screening(times: Mapping[str, Mapping[int, float]]) -> set[str]:
+    """Builders that may be the best: those that were not much slower than the fastest in every block.
+
+    Parameters
+    ----------
+    times : mapping
+        Builder -> block -> seconds of training.
+    """
+    common = set.intersection(*(set(own) for own in times.values()))
+    if not common:
+        return set(times)
+    fastest = min(times, key=lambda name: fmean(math.log(times[name][block]) for block in common))
+    return {
+        name
+        for name, own in times.items()
+        if name == fastest or any(own[block] < SLOW * times[fastest][block] for block in common)
+    }
+
+
+def judged(
+    cell: Cell,
+    found: Policy,
+    alike: Mapping[str, Sequence[str]],
+    left: Collection[str],
+    seconds: float,
+    runs: Sequence[Run],
+) -> Verdict:
     """Compare the found policy with the builders.
 
     Parameters
@@ -148,72 +275,119 @@ def judged(cell: Cell, found: Policy, seconds: float, runs: Sequence[Run]) -> Ve
     cell : Cell
     found : Policy
         With its evidence.
+    alike : mapping
+        `distinct` policies, `FOUND` the first one; the others are those of builders.
+    left : collection of str
+        `left_after_screening`.
     seconds : float
         That the search took.
     runs : sequence of Run
-        Measured ones of all policies.
+        Last attempts of all policies; of those that are not left, in fewer blocks.
 
     Raises
     ------
     RecordError
-        If there are no pairs of runs with the found policy and the best builder's.
+        If no run of the found policy, or none of a builder's, ended well.
     """
-    times: dict[str, dict[int, float]] = {}
-    whole: dict[str, list[float]] = {}
+    by_policy: dict[str, dict[int, Run]] = {}
     for run in runs:
-        if run.status in SUCCESS and run.seconds.train:
-            policy = str(run.params["policy"])
-            name = policy if policy in BUILDERS else FOUND
-            times.setdefault(name, {})[run.block] = run.seconds.train
-            whole.setdefault(name, []).append(run.seconds.total)
-    own = times.pop(FOUND, {})
-    if not own or not times:
-        raise RecordError(f"{cell.name}: no run with the found policy, or none with a builder's, ended well")
-    best = min(times, key=lambda builder: median(times[builder].values()))
-    ratios = [math.log(own[block] / other) for block, other in times[best].items() if block in own]
-    if not ratios:
-        raise RecordError(f"{cell.name}: no block has the found policy and {best}")
-    interval = paired_interval(ratios)
+        by_policy.setdefault(_policy_of(run), {})[run.block] = run
+    own = by_policy.pop(FOUND, {})
+    good = {
+        name: [run for run in several.values() if run.status in SUCCESS]
+        for name, several in ((FOUND, own), *by_policy.items())
+    }
+    if not good[FOUND]:
+        raise RecordError(f"{cell.name}: no run with the found policy ended well")
+    several = {name: runs for name, runs in good.items() if runs and (name != FOUND or len(alike[FOUND]) > 1)}
+    if not several:
+        raise RecordError(f"{cell.name}: no run with a builder's policy ended well")
+    rivals = [
+        _rival(", ".join(alike[name]), own, by_policy[name], name not in left)
+        for name in by_policy
+        if good[name]
+    ]
     return Verdict(
         cell=cell.name,
         candidate=str(found.evidence["candidate"]),
-        builder=best,
-        blocks=len(ratios),
+        rivals=tuple(rivals),
+        search_seconds=seconds,
+        builders_seconds=sum(_seconds_of_job(runs, cell) for runs in several.values()),
+    )
+
+
+def _rival(name: str, own: Mapping[int, Run], theirs: Mapping[int, Run], screened: bool) -> Rival:
+    pairs = [
+        (own[block], run)
+        for block, run in sorted(theirs.items())
+        if block in own and own[block].status in SUCCESS and run.status in SUCCESS
+    ]
+    if not pairs:
+        raise RecordError(f"no block has runs with the found policy and with {name} that ended well")
+    failed = next((run.reason or run.status for run in own.values() if run.status not in SUCCESS), None)
+    interval = paired_interval([math.log(_train(one) / _train(other)) for one, other in pairs])
+    return Rival(
+        builder=name,
+        blocks=len(pairs),
         ratio=math.exp(interval.median),
         low=math.exp(interval.low),
         high=math.exp(interval.high),
-        search_seconds=seconds,
-        builders_seconds=sum(median(whole[builder]) for builder in times),
+        screened=screened,
+        obstacle=failed or different_work(pairs) or different_quality(pairs),
     )
+
+
+def _seconds_of_job(runs: Sequence[Run], cell: Cell) -> float:
+    """From launch to exit, of a training as long as it is searched for: epochs take equally long."""
+    return median(run.seconds.total + (cell.job / cell.epochs - 1) * _train(run) for run in runs)
+
+
+def _train(run: Run) -> float:
+    assert run.seconds.train is not None, "a run that ended well has trained"
+    return run.seconds.train
+
+
+def _policy_of(run: Run) -> str:
+    policy = str(run.params["policy"])
+    return policy if policy in BUILDERS else FOUND
 
 
 def rows_of(verdicts: Sequence[Verdict]) -> list[list[str]]:
     """A line of the table for each cell."""
-    return [
-        [
-            one.cell,
-            one.candidate,
-            one.builder,
-            f"{one.ratio:.3f}" + ("" if math.isnan(one.low) else f" [{one.low:.3f}, {one.high:.3f}]"),
-            f"{one.search_seconds:.0f} s",
-            f"{one.builders_seconds:.0f} s",
-        ]
-        for one in verdicts
-    ]
+    rows = []
+    for one in verdicts:
+        best, screened = one.best, sum(rival.screened for rival in one.rivals)
+        if best is None:
+            ratio = "1, as it is the same"
+        else:
+            interval = "" if math.isnan(best.low) else f" [{best.low:.3f}, {best.high:.3f}]"
+            ratio = f"{best.ratio:.3f}{interval}"
+        rows.append(
+            [
+                one.cell,
+                one.candidate,
+                one.candidate if best is None else best.builder,
+                ratio if one.obstacle is None else f"{ratio}, but {one.obstacle}",
+                f"{screened} of {len(one.rivals)}",
+                f"{one.search_seconds:.0f} s",
+                f"{one.builders_seconds:.0f} s",
+            ]
+        )
+    return rows
 
 
 def summary_of(verdicts: Sequence[Verdict]) -> str:
     """A sentence that says in how many cells the search does what is wanted of it."""
     count = len(verdicts)
-    near = sum(one.ratio <= NEAR for one in verdicts)
-    wins = sum(one.high < 1 for one in verdicts)
+    near = sum(one.is_near for one in verdicts)
+    wins = sum(one.wins for one in verdicts)
     paid = sum(one.search_seconds < one.builders_seconds for one in verdicts)
     worst = max(one.ratio for one in verdicts)
     return (
         f"The found policy took at most {100 * (NEAR - 1):.0f} % more time than the best builder's in {near} "
         f"of {count} cells (wanted: 10 of 12), and {worst:.3f} times as long in the worst (wanted: less than "
-        f"{FAR:g}); it was faster beyond the interval in {wins} (wanted: 2). The search took less than "
-        f"training once with each builder in {paid} of {count}."
+        f"{FAR:g}); it was faster than each builder beyond the interval in {wins} (wanted: 2). The search "
+        f"took less than training once with each builder in {paid} of {count}."
     )
 
 
@@ -236,60 +410,115 @@ def resources_of(cell: Cell, here: Resources) -> Resources:
     return msgspec.structs.replace(here, node=tuple(nodes), link=())
 
 
-@dataclass(frozen=True)
+class _Spent(msgspec.Struct):
+    """What a cell has taken so far, over all commands that worked on it.
+
+    Attributes
+    ----------
+    of : str
+        Hash of the cell and of the sources; what is of others is done again.
+    searching, training : float
+        Seconds.
+    found : bool
+        Whether the search has come to its end.
+    """
+
+    of: str
+    searching: float = 0.0
+    training: float = 0.0
+    found: bool = False
+
+
+@dataclass
 class _Judge:
-    """Where everything is kept while the cells are judged."""
+    """Where everything is kept while the cells are judged, and how long that takes."""
 
     folder: Path
     blocks: int
-    trial_blocks: int
     steps: int
+    began: float = field(default_factory=time.monotonic)
 
-    def verdict(self, number: int, cell: Cell) -> Verdict:
-        """Search and train in a cell, or what of that was not done before."""
-        print(f"cell {number}: {cell.name}", flush=True)
-        policy, seconds = self._search(number, cell)
-        runs = self._train(number, cell, policy)
-        return judged(cell, Policy.read(policy), seconds, runs)
+    def verdicts(self, cells: Mapping[int, Cell]) -> list[Verdict]:
+        """Search and train in each cell, or do what of that was not done before."""
+        found: list[Verdict] = []
+        for number, cell in cells.items():
+            done = [self._spent(other, cells[other]) for other in list(cells)[: len(found)]]
+            said = f"{duration(time.monotonic() - self.began)} so far"
+            if done:
+                left = (len(cells) - len(done)) * fmean(one.searching + one.training for one in done)
+                said += f", about {duration(left)} left"
+            print(f"cell {number}, {len(done) + 1} of {len(cells)}: {cell.name} ({said})", flush=True)
+            found.append(self._verdict(number, cell))
+        return found
 
-    def _search(self, number: int, cell: Cell) -> tuple[Path, float]:
-        """The found policy's file, and the seconds that the search took."""
-        file = self.folder / f"found-{number}.toml"
-        clock = self.folder / f"found-{number}.seconds"
-        if file.is_file() and clock.is_file():
-            return file, float(clock.read_text())
+    def _verdict(self, number: int, cell: Cell) -> Verdict:
+        policy = self.folder / f"found-{number}.toml"
+        if not self._spent(number, cell).found:
+            with self._counted(number, cell, "searching"):
+                self._search(number, cell, policy)
+            self._keep(number, msgspec.structs.replace(self._spent(number, cell), found=True))
+        with self._counted(number, cell, "training"):
+            alike, left, runs = self._train(number, cell, policy)
+        return judged(cell, Policy.read(policy), alike, left, self._spent(number, cell).searching, runs)
+
+    def _search(self, number: int, cell: Cell, policy: Path) -> None:
         cluster = self.folder / f"cluster-{number}.toml"
         cluster.write_text(resources_of(cell, self._here()).text(), encoding="utf-8")
-        said = ["search", "-u", cell.usecase, "-b", BACKEND, "--resources", str(cluster), "-o", str(file)]
+        said = ["search", "-u", cell.usecase, "-b", BACKEND, "--resources", str(cluster), "-o", str(policy)]
         if cell.network != "loopback":
             said += ["--network", cell.network]
-        said += ["--trials", str(TRIALS), "--blocks", str(self.trial_blocks), "--steps", str(self.steps)]
-        said += ["--builders", "adaptive,static,lapse,nups", "--results", str(self.folder)]
-        began = time.perf_counter()
+        said += ["--trials", str(TRIALS), "--blocks", str(min(TRIAL_BLOCKS, self.blocks))]
+        said += ["--steps", str(self.steps), "--results", str(self.folder)]
         if subprocess.run([sys.executable, "-m", "adabench.harness.cli", *said], check=False).returncode != 0:
             raise RecordError(f"the search of cell {number} did not come to its end: run this again")
-        clock.write_text(f"{time.perf_counter() - began:.3f}")
-        return file, float(clock.read_text())
 
-    def _train(self, number: int, cell: Cell, policy: Path) -> list[Run]:
-        """Runs with the found policy and all builders'."""
+    def _train(
+        self, number: int, cell: Cell, policy: Path
+    ) -> tuple[dict[str, list[str]], set[str], list[Run]]:
+        """Which policies are alike, which builders may be the best, and all runs."""
+        everyone = [str(policy), *BUILDERS]
+        study = self._study(f"search-{number}", cell, everyone, SCREENING, SEED)
+        documents = {str(one.options["policy"]): one.policy or "" for one in cells_of(study)}
+        same = distinct({name: documents[name] for name in everyone})
+        study = self._study(f"search-{number}", cell, list(same), SCREENING, SEED)
+        alike = {FOUND if name == str(policy) else name: names for name, names in same.items()}
+        runs = self._runs(study)
+        times: dict[str, dict[int, float]] = {}
+        for run in runs:
+            name = _policy_of(run)
+            if run.status in SUCCESS and (name != FOUND or len(alike[FOUND]) > 1):
+                times.setdefault(name, {})[run.block] = _train(run)
+        left = left_after_screening(times) - {FOUND} if times else set()
+        more = self.blocks - SCREENING
+        if left and more > 0:
+            study = self._study(
+                f"search-{number}-best", cell, [str(policy), *sorted(left)], more, SEED + SCREENING
+            )
+            runs += [msgspec.structs.replace(run, block=run.block + SCREENING) for run in self._runs(study)]
+        return alike, left, runs
+
+    def _study(self, name: str, cell: Cell, policies: Sequence[str], blocks: int, seed: int) -> Study:
         overrides: dict[str, Any] = {
             "usecases": cell.usecase,
             "params": {cell.usecase_name: {"epochs": cell.epochs}},
-            "backends": f"{BACKEND}[policy={','.join([*BUILDERS, str(policy)])}]",
+            "backends": f"{BACKEND}[policy={','.join(policies)}]",
             "nodes": cell.nodes,
             "workers": 1,
             "network": cell.network,
             "last_node_percent": cell.last_percent,
-            "repeats": self.blocks,
+            "repeats": blocks,
+            "seed": seed,
+            "warmup": False,  # trial runs have been before
             "interleaved": True,
         }
-        study = load_study(None, f"search-cell-{number}", overrides)
+        return load_study(None, name, overrides)
+
+    def _runs(self, study: Study) -> list[Run]:
         console = Console(soft_wrap=True)
         store, interrupted = execute.run_session(study, self.folder, execute.Policy(judged=False), console)
         if interrupted:
             raise RecordError("interrupted: the same command goes on")
-        return measured(store.runs())
+        return last_attempts(store.runs())
 
     def _here(self) -> Resources:
         """This machine, measured once."""
@@ -300,10 +529,42 @@ class _Judge:
             file.write_text(msgspec.structs.replace(here, costs=costs).text(), encoding="utf-8")
         return Resources.read(file)
 
+    def _spent(self, number: int, cell: Cell) -> _Spent:
+        of = digest(repr((cell, self.blocks, self.steps, _sources())).encode())[:16]
+        file = self.folder / f"spent-{number}.json"
+        found = msgspec.json.decode(file.read_bytes(), type=_Spent) if file.is_file() else _Spent(of)
+        return found if found.of == of else _Spent(of)
+
+    def _keep(self, number: int, spent: _Spent) -> None:
+        write_atomically(self.folder / f"spent-{number}.json", msgspec.json.encode(spent))
+
+    @contextmanager
+    def _counted(self, number: int, cell: Cell, what: str) -> Iterator[None]:
+        """Adds the seconds of a block of code to what the cell has taken, also if it is interrupted."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            spent = self._spent(number, cell)
+            self._keep(
+                number,
+                msgspec.structs.replace(spent, **{what: getattr(spent, what) + time.monotonic() - began}),
+            )
+
+
+@cache
+def _sources() -> str:
+    return shared_sources_hash(Path(__file__))
+
 
 def _write(verdicts: Sequence[Verdict]) -> None:
     KEPT.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame([asdict(one) for one in verdicts]).to_csv(KEPT / "cells.csv", index=False)
+    every = [
+        {"cell": one.cell, "found": one.candidate, **asdict(rival)}
+        for one in verdicts
+        for rival in one.rivals
+    ]
+    pd.DataFrame(every).to_csv(KEPT / "builders.csv", index=False)
     text = PAGE.read_text(encoding="utf-8")
     before, after = text.split(BEGIN)[0], text.split(END)[1]
     said = f"{date.today().isoformat()}, {machine_name(capture())}. {summary_of(verdicts)}"
@@ -313,7 +574,15 @@ def _write(verdicts: Sequence[Verdict]) -> None:
 
 
 def _table(verdicts: Sequence[Verdict]) -> str:
-    heads = ["cell", "found", "best builder", "found ÷ best builder", "search", "each builder once"]
+    heads = [
+        "cell",
+        "found",
+        "best builder",
+        "found ÷ best builder",
+        "too slow",
+        "search",
+        "each builder once",
+    ]
     return markdown(heads, rows_of(verdicts))
 
 
@@ -333,14 +602,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args(arguments)
     folder = given.results / ("search-cells-small" if given.small else "search-cells")
-    judge = _Judge(folder, 1, 1, 10) if given.small else _Judge(folder, BLOCKS, TRIAL_BLOCKS, 60)
+    judge = _Judge(folder, SCREENING, 10) if given.small else _Judge(folder, BLOCKS, SIMULATED_STEPS)
     try:
         numbers = _numbers(given.cells)
         folder.mkdir(parents=True, exist_ok=True)
         chosen = {number: CELLS[number - 1] for number in numbers}
-        verdicts = [
-            judge.verdict(number, cell.small() if given.small else cell) for number, cell in chosen.items()
-        ]
+        verdicts = judge.verdicts(
+            {number: cell.small() if given.small else cell for number, cell in chosen.items()}
+        )
     except (RecordError, UsageError, PolicyError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
