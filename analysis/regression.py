@@ -1,7 +1,8 @@
-"""Seconds from features: least squares, log-quadratic ridge and trees, with intervals that are calibrated.
+"""Seconds from features: lines, ridge, trees and Gaussian processes, with intervals that are calibrated.
 
 A `Regression` works on logarithms: of seconds, and of features that are numbers. Features that are words are
-taken as such. What it is good for is found by `judged`, on rows that no fit has seen.
+taken as such, and those that are times as days. What it is good for is found by `judged`, on rows that no fit
+has seen.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
+
+from adabench.analysis.gaussian_process import MOST_ROWS, Process
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,11 +30,12 @@ __all__ = [
     "judged",
     "judgement_lines",
     "judgement_of",
+    "models_for",
     "parts_at_random",
     "usable",
 ]
 
-Model = Literal["linear", "quadratic", "trees"]
+Model = Literal["linear", "quadratic", "trees", "process"]
 MODELS: tuple[Model, ...] = get_args(Model)
 LEVEL = 0.9
 """Of intervals."""
@@ -41,6 +45,9 @@ _LARGEST = 300.0
 """Logarithm of seconds; products of features lead anywhere outside of what was learned of."""
 _CHUNK = 256
 """Rows whose intervals are computed at once, to bound the memory."""
+
+_SHORTEST = 1e-9
+"""Seconds, of which there are logarithms."""
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -107,11 +114,11 @@ class Regression:
     def __init__(
         self,
         model: Model,
-        parts: list[Any],
+        parts: list[_Sum],
         residuals: Floats,
         folds: Integers,
         columns: _Columns,
-        whole: Any,
+        whole: _Sum,
     ) -> None:
         self.model = model
         self._parts, self._residuals, self._folds = parts, residuals, folds
@@ -132,18 +139,20 @@ class Regression:
         Parameters
         ----------
         features : DataFrame
-            A row for each measurement; columns of numbers and of words.
+            A row for each measurement; columns of numbers, of words and of times.
         seconds : array of float
-            What was measured: more than 0, finite.
-        model : {"linear", "quadratic", "trees"}, optional
+            What was measured: more than 0, finite. With several columns, parts of a sum: each is learned, and
+            the sum is predicted.
+        model : {"linear", "quadratic", "trees", "process"}, optional
             ``linear`` is ordinary least squares, ``quadratic`` adds squares and products and a ridge,
-            ``trees`` is the mean of gradient-boosted and of extremely randomised ones. Without it the one
-            with the least mean residual of logarithms of rows that were held out.
+            ``trees`` is the mean of gradient-boosted and of extremely randomised ones, ``process`` is a
+            Gaussian process. Without it the one of `models_for` with the least mean residual of logarithms of
+            rows that were held out.
         groups : array, optional
             Of rows that stay together in the folds which residuals come from: what is predicted is then meant
             to be of a group that is none of these. Without it folds are drawn at random.
         base : array of float, optional
-            Seconds that are expected anyhow: what remains, as a factor of these, is learned.
+            Seconds that are expected anyhow, of each part: what remains, as a factor of these, is learned.
         seed : int
             Of folds and trees.
 
@@ -152,25 +161,31 @@ class Regression:
         RegressionError
             If there are too few rows or groups, or scikit-learn is not installed.
         """
-        target = np.log(np.asarray(seconds, dtype=np.float64)) - _logarithms(base)
+        measured = _columns(seconds)
+        expected = np.ones_like(measured) if base is None else _columns(base)
+        target = np.log(measured.sum(axis=1))
         if len(target) < _FEWEST:
             raise RegressionError(f"{len(target)} measurements are too few to learn of: {_FEWEST} are needed")
         folds = parts_at_random(len(target), FOLDS, seed) if groups is None else _folds_of(groups, seed)
         columns = _Columns(features)
         encoded = columns.encoded(features)
-        best: tuple[Model, list[Any], Floats] | None = None
-        for kind in MODELS if model is None else (model,):
+        best: tuple[Model, list[_Sum], Floats] | None = None
+        groups_of_columns = columns.groups()
+        for kind in models_for(features) if model is None else (model,):
             residuals = np.empty(len(target))
             parts = []
             for fold in range(folds.max() + 1):
                 own = folds == fold
-                parts.append(_fitted(kind, encoded[~own], target[~own], seed))
-                residuals[own] = np.abs(target[own] - parts[-1].predict(encoded[own]))
+                parts.append(
+                    _Sum(kind, encoded[~own], measured[~own], expected[~own], groups_of_columns, seed)
+                )
+                residuals[own] = np.abs(target[own] - parts[-1].predict(encoded[own], expected[own]))
             # The mean: a median does not show a model that is right but for some rows, and wild there.
             if best is None or residuals.mean() < best[2].mean():
                 best = kind, parts, residuals
         assert best is not None
-        return cls(*best, folds, columns, _fitted(best[0], encoded, target, seed))
+        whole = _Sum(best[0], encoded, measured, expected, groups_of_columns, seed)
+        return cls(*best, folds, columns, whole)
 
     def predict(self, features: pd.DataFrame, base: npt.ArrayLike | None = None) -> Predicted:
         """Predict seconds.
@@ -180,11 +195,12 @@ class Regression:
         features : DataFrame
             A row for each; the columns of `fit`.
         base : array of float, optional
-            What is expected of them anyhow, if `fit` was told.
+            What is expected of them anyhow, if `fit` was told, of each part.
         """
         encoded = self._columns.encoded(features)
-        centre = self._whole.predict(encoded)
-        each = np.stack([part.predict(encoded) for part in self._parts])
+        expected = np.ones((len(encoded), self._whole.count)) if base is None else _columns(base)
+        centre = self._whole.predict(encoded, expected)
+        each = np.stack([part.predict(encoded, expected) for part in self._parts])
         low, high = np.empty(len(encoded)), np.empty(len(encoded))
         count = len(self._residuals)
         # The ranks of the jackknife+: beyond the ends there is no bound, but a finite one is said.
@@ -197,7 +213,7 @@ class Regression:
             high[some] = np.partition(centres + widths, rank - 1, axis=0)[rank - 1]
         # With few rows the prediction of all of them may lie outside of what those of parts say.
         low, high = np.minimum(low, centre), np.maximum(high, centre)
-        said = np.exp(np.clip(np.stack([centre, low, high]) + _logarithms(base), -_LARGEST, _LARGEST))
+        said = np.exp(np.clip(np.stack([centre, low, high]), -_LARGEST, _LARGEST))
         return Predicted(said[0], said[1], said[2], self._columns.outside(features))
 
 
@@ -224,7 +240,8 @@ def judged(
     Judgement, Predicted
         Of all rows, each predicted when it was held out.
     """
-    measured = np.asarray(seconds, dtype=np.float64)
+    several = _columns(seconds)
+    measured = several.sum(axis=1)
     labels = np.unique(np.asarray(parts), return_inverse=True)[1]
     together = None if groups is None else np.asarray(groups)
     if together is not None and len(set(together)) < 3:
@@ -237,7 +254,7 @@ def judged(
             raise RegressionError("all rows are of one part: nothing is left to learn of when it is held out")
         own = None if together is None else together[~out]
         expected = (None, None) if base is None else (np.asarray(base)[~out], np.asarray(base)[out])
-        learned = Regression.fit(features[~out], measured[~out], model, own, expected[0], seed)
+        learned = Regression.fit(features[~out], several[~out], model, own, expected[0], seed)
         found = learned.predict(features[out], expected[1])
         said[:, out] = found.seconds, found.low, found.high
         for row, text in zip(np.flatnonzero(out), found.extrapolated, strict=True):
@@ -285,6 +302,12 @@ def parts_at_random(rows: int, parts: int, seed: int) -> Integers:
     return np.random.default_rng(seed).permutation(np.arange(rows, dtype=np.int64) % parts)
 
 
+def models_for(features: pd.DataFrame) -> tuple[Model, ...]:
+    """Those that can learn of so many rows."""
+    few = len(features.drop_duplicates()) <= MOST_ROWS
+    return tuple(model for model in MODELS if few or model != "process")
+
+
 def usable(seconds: npt.ArrayLike) -> npt.NDArray[np.bool_]:
     """Which of these can be learned of: numbers more than 0, and finite."""
     values = np.asarray(seconds, dtype=np.float64)
@@ -297,18 +320,21 @@ class _Columns:
     def __init__(self, features: pd.DataFrame) -> None:
         self._numbers: dict[str, tuple[float, float]] = {}
         self._words: dict[str, list[str]] = {}
+        self._times = [name for name in features.columns if _is_time(features[name])]
         for name in features.columns:
+            if name in self._times:
+                continue
             if _is_number(features[name]):
                 values = self._finite(features, name)
                 self._numbers[name] = float(values.min()), float(values.max())
             else:
                 self._words[name] = sorted(set(features[name].astype(str)))
-        if not self._numbers and not self._words:
+        if not len(features.columns):
             raise RegressionError("there are no features to learn of")
 
     def encoded(self, features: pd.DataFrame) -> Floats:
-        """Logarithms of numbers, and a column for each word, which is 1 where it stands."""
-        for name in [*self._numbers, *self._words]:
+        """Logarithms of numbers, a column for each word, which is 1 where it stands, and days."""
+        for name in [*self._numbers, *self._words, *self._times]:
             if name not in features.columns:
                 raise RegressionError(f"there is no column {name!r}, which was learned of")
         columns: list[Floats] = []
@@ -318,10 +344,18 @@ class _Columns:
         for name, known in self._words.items():
             texts = features[name].astype(str).to_numpy()
             columns += [(texts == word).astype(np.float64) for word in known]
+        for name in self._times:
+            columns.append(features[name].to_numpy(dtype="datetime64[s]").astype(np.float64) / 86_400)
         return np.column_stack(columns)
 
+    def groups(self) -> list[Integers]:
+        """Which of the encoded columns are numbers, words and times."""
+        counts = [len(self._numbers), sum(map(len, self._words.values())), len(self._times)]
+        ends = np.cumsum(counts)
+        return [np.arange(end - count, end) for count, end in zip(counts, ends, strict=True)]
+
     def outside(self, features: pd.DataFrame) -> list[list[str]]:
-        """For each row what of it is not between, or not among, what was learned of."""
+        """For each row what of it is not between, or not among, what was learned of, but for its time."""
         found: list[list[str]] = [[] for _ in range(len(features))]
         for name, (low, high) in self._numbers.items():
             learned = f"{low:g}" if low == high else f"{low:g} to {high:g}"
@@ -348,14 +382,42 @@ class _Columns:
 
 
 class _Line:
-    """Ordinary least squares."""
+    """Ordinary least squares; of several solutions the least, so that what never changed is nothing."""
 
     def __init__(self, features: Floats, target: Floats) -> None:
-        self._weights = np.linalg.lstsq(_with_one(features), target)[0]
+        self._centre, self._mean = features.mean(axis=0), target.mean()
+        self._weights = np.linalg.lstsq(features - self._centre, target - self._mean)[0]
 
     def predict(self, features: Floats) -> Floats:
         """Logarithms of seconds."""
-        return np.asarray(_with_one(features) @ self._weights, dtype=np.float64)
+        return np.asarray((features - self._centre) @ self._weights + self._mean, dtype=np.float64)
+
+
+class _Sum:
+    """A model of each part of a sum: of the logarithm of what it is more than expected."""
+
+    def __init__(
+        self,
+        model: Model,
+        features: Floats,
+        seconds: Floats,
+        expected: Floats,
+        groups: Sequence[Integers],
+        seed: int,
+    ) -> None:
+        targets = np.log(np.maximum(seconds, _SHORTEST)) - np.log(expected)
+        self._models = [_fitted(model, features, target, groups, seed) for target in targets.T]
+
+    @property
+    def count(self) -> int:
+        """Of parts."""
+        return len(self._models)
+
+    def predict(self, features: Floats, expected: Floats) -> Floats:
+        """The logarithm of the sum's seconds."""
+        factors = np.column_stack([model.predict(features) for model in self._models])
+        said = np.logaddexp.reduce(factors + np.log(expected), axis=1)
+        return np.asarray(said, dtype=np.float64)
 
 
 class _Mean:
@@ -370,9 +432,15 @@ class _Mean:
         return np.asarray(found, dtype=np.float64)
 
 
-def _fitted(model: Model, features: Floats, target: Floats, seed: int) -> Any:
+def _fitted(model: Model, features: Floats, target: Floats, groups: Sequence[Integers], seed: int) -> Any:
     if model == "linear":
         return _Line(features, target)
+    if model == "process":
+        if len(np.unique(features, axis=0)) > MOST_ROWS:
+            raise RegressionError(
+                f"a process learns of at most {MOST_ROWS} different rows: name another model"
+            )
+        return Process(features, target, groups)
     try:
         from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
         from sklearn.linear_model import RidgeCV
@@ -410,12 +478,16 @@ def _folds_of(groups: npt.ArrayLike, seed: int) -> Integers:
     return parts_at_random(count, min(count, 2 * FOLDS), seed)[labels]
 
 
-def _logarithms(base: npt.ArrayLike | None) -> Floats | float:
-    return 0.0 if base is None else np.log(np.asarray(base, dtype=np.float64))
+def _columns(seconds: npt.ArrayLike) -> Floats:
+    """Of each part; one if there are none."""
+    found = np.asarray(seconds, dtype=np.float64)
+    return found[:, None] if found.ndim == 1 else found
 
 
-def _with_one(features: Floats) -> Floats:
-    return np.column_stack([np.ones(len(features)), features])
+def _is_time(column: pd.Series[Any]) -> bool:
+    from pandas.api.types import is_datetime64_any_dtype
+
+    return bool(is_datetime64_any_dtype(column))
 
 
 def _is_number(column: pd.Series[Any]) -> bool:

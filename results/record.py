@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 __all__ = [
+    "POLICY_LEFT_OUT",
     "READABLE",
     "SCHEMA",
     "STATUSES",
@@ -36,6 +37,9 @@ SCHEMA = 2
 """The version of records that are written now. A checksum is at their end, which version 1 may lack."""
 
 READABLE = (1, SCHEMA)
+
+POLICY_LEFT_OUT = "# left out of this copy"
+"""How the policy of a kept run begins that was too long for it; its size and digest follow."""
 
 Name = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9_.+-]{0,199}\Z")]
 """What files are called after: in a record of a stranger it must not lead anywhere else."""

@@ -22,7 +22,7 @@ from adabench.analysis.load import last_attempts, traced_runs
 from adabench.analysis.panels import draw_forest
 from adabench.analysis.style import standalone_svg
 from adabench.analysis.tables import write_table
-from adabench.results.record import RecordError, Run, Session
+from adabench.results.record import POLICY_LEFT_OUT, RecordError, Run, Session
 from adabench.results.store import SessionStore, list_sessions, readable_sessions
 
 __all__ = ["headline", "keep", "page"]
@@ -135,7 +135,7 @@ def _shortened(run: Run) -> Run:
     if size <= LONGEST_POLICY:
         return run
     digest = hashlib.sha256((run.policy or "").encode()).hexdigest()
-    return msgspec.structs.replace(run, policy=f"# left out of this copy: {size} characters, sha256:{digest}")
+    return msgspec.structs.replace(run, policy=f"{POLICY_LEFT_OUT}: {size} characters, sha256:{digest}")
 
 
 def draw(store: SessionStore) -> None:

@@ -51,7 +51,7 @@ def predict(
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="linear, quadratic or trees; by default what turns out best.")
+        str | None, typer.Option(help="linear, quadratic, trees or process; by default what turns out best.")
     ] = None,
     at: Annotated[
         Path | None, typer.Option(help="Predict for the rows of this csv, instead of judging.")
@@ -64,8 +64,8 @@ def predict(
 
     A study is described as for `run`. What is recorded are your own sessions and those that come with the
     clone. With --table every row is held out once, a fifth of all at a time, and predicted by what is learned
-    of the others: by ordinary least squares (linear), by a ridge on squares and products (quadratic), and by
-    trees; with --at the rows of another table are predicted.
+    of the others: by ordinary least squares (linear), by a ridge on squares and products (quadratic), by
+    trees, and, where they are few, by a Gaussian process; with --at the rows of another table are predicted.
     """
     from adabench.analysis.regression import RegressionError
 
@@ -215,10 +215,10 @@ def _judge(
 
     from adabench.analysis.regression import (
         FOLDS,
-        MODELS,
         judged,
         judgement_lines,
         judgement_of,
+        models_for,
         parts_at_random,
     )
 
@@ -227,7 +227,7 @@ def _judge(
     if together:
         groups = frame.groupby(together, sort=False, dropna=False).ngroup().to_numpy()
     lines = []
-    for kind in MODELS if model is None else (cast("Model", model),):
+    for kind in models_for(rows) if model is None else (cast("Model", model),):
         at_random = judged(rows, seconds, parts_at_random(len(rows), FOLDS, seed), kind, seed=seed)[0]
         lines.append((f"1/{FOLDS} of the rows", kind, at_random))
         if groups is not None:

@@ -6,6 +6,7 @@ import importlib.util
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
@@ -15,14 +16,15 @@ import msgspec
 import numpy as np
 
 from adabench.analysis.load import SUCCESS, measured
-from adabench.analysis.regression import MODELS, Judgement, Model, Regression, judged
+from adabench.analysis.regression import Judgement, Model, Regression, judged, models_for
+from adabench.backends.policies.protocol import Policy, PolicyError
 from adabench.backends.protocol import ServerOptions, Simulation
 from adabench.harness.errors import UsageError
 from adabench.harness.machine.environment import capture, probe
 from adabench.harness.planning.cell import digest, shared_sources_hash
 from adabench.harness.planning.simulated import clusters_of, simulated_once
 from adabench.harness.plugins.registry import load_backend, load_usecase
-from adabench.results.record import PlannedRun, Run, Session
+from adabench.results.record import POLICY_LEFT_OUT, PlannedRun, Run, Session
 from adabench.results.store import readable_sessions, write_atomically
 
 if TYPE_CHECKING:
@@ -47,8 +49,14 @@ FEWEST_RUNS, FEWEST_CELLS = 20, 5
 _STEPS = 10
 _FLOPS, _PER_STEP = 2e10, 2e-3
 """Of a core per second, and seconds of a step beside them, on a machine of which nothing is known."""
+_WAYS = 4
+"""That something has to go, in a step, before a node knows all of it: rows there and back, a ring of two."""
 _AROUND = 5.0
 """Seconds of a run in which it does not train; as for the above, what is really so is learned."""
+_MOST_SCATTER = 0.1
+"""How far runs of a cell may be off their median, at the median of a session that can be learned of."""
+_A_FILE = "a file"
+"""What a policy is called that has no builder: files of one name are not one policy."""
 _CACHE = "physics.json"
 
 
@@ -64,7 +72,8 @@ class Physics(msgspec.Struct, frozen=True, kw_only=True):
     compute : float
         Seconds of a core that a step computes for on a nominal machine, by its floating point operations.
     seconds : float
-        Of a step in the playground on such machines; `compute` for what is not simulated.
+        Of a step in the playground on such machines; `compute` for what is not simulated, and of backends
+        that are no servers what travels takes beside it.
     kilobytes : float
         That a node sends per step.
     """
@@ -104,7 +113,7 @@ class Records:
     Attributes
     ----------
     features : DataFrame
-        A row for each run.
+        A row for each run; equal for runs of a cell in one session.
     total, train : array of float
         Seconds of runs, and of their training.
     simulated : array of float
@@ -138,8 +147,17 @@ class Records:
         rows, total, train, simulated, cells = [], [], [], [], []
         left_out: Counter[str] = Counter()
         for root in roots:
-            for _, session, runs in readable_sessions(root):
-                for run in measured(runs):
+            for store, session, several in readable_sessions(root):
+                runs = measured(several)
+                scatter = _scatter((run.cell, run.seconds.train) for run in runs if run.seconds.train)
+                if scatter > _MOST_SCATTER:
+                    left_out[
+                        f"session {store.folder.name}: runs of a cell are {scatter:.0%} off their median, by "
+                        "what else was done on the machine"
+                    ] += len(runs)
+                    continue
+                probes = [run.noise.probe_seconds for run in runs if run.noise is not None]
+                for run in runs:
                     try:
                         physics = known.of(run, _data_of(session, run), _cores_of(session.environment))
                     except UsageError as error:
@@ -148,7 +166,7 @@ class Records:
                     if run.seconds.train is None or run.seconds.train <= 0 or run.noise is None:
                         left_out["without seconds of training, or the probe before it"] += 1
                         continue
-                    rows.append(_row(run, physics, session.environment, run.noise.probe_seconds))
+                    rows.append(_row(run, physics, session.environment, median(probes), session.created_at))
                     total.append(run.seconds.total)
                     train.append(run.seconds.train)
                     simulated.append(_simulated(run, physics))
@@ -175,20 +193,21 @@ class Records:
         folds = np.random.default_rng(seed).permutation(groups.max() + 1)[groups] % 10
         for what, seconds, base in (
             ("train", self.train, self.simulated),
-            ("total", self.total, self.simulated + _AROUND),
+            ("total", self.parts, _expected_parts(self.simulated)),
         ):
-            for kind in MODELS if model is None else (model,):
+            for kind in models_for(self.features) if model is None else (model,):
                 found, _ = judged(self.features, seconds, folds, kind, groups, base, seed)
                 lines.append((f"cells: {what}", kind, found))
         return lines
 
     def scatter(self) -> float:
         """The median of how far runs are from the median of their cell: what no prediction can know."""
-        of_cell: dict[str, list[float]] = {}
-        for cell, seconds in zip(self.cells, self.train, strict=True):
-            of_cell.setdefault(cell, []).append(seconds)
-        found = [abs(one / median(own) - 1) for own in of_cell.values() if len(own) > 1 for one in own]
-        return median(found) if found else float("nan")
+        return _scatter(zip(self.cells, self.train, strict=True))
+
+    @property
+    def parts(self) -> Any:
+        """Seconds of each run's training, and of all that is around it."""
+        return np.column_stack([self.train, self.total - self.train])
 
 
 class Predictor:
@@ -207,7 +226,8 @@ class Predictor:
         self._known = _Known(cache)
         self._records = records
         self._learned = Regression.fit(
-            records.features, records.total, model, np.array(records.cells), records.simulated + _AROUND
+            *(records.features, records.parts, model, np.array(records.cells)),
+            _expected_parts(records.simulated),
         )
 
     @property
@@ -230,10 +250,11 @@ class Predictor:
         seconds = probe()[1]
         physics = [self._known.of(run, data.get(run.usecase), _cores_of(environment)) for run in planned]
         self._known.write()
-        rows = [_row(run, one, environment, seconds) for run, one in zip(planned, physics, strict=True)]
+        now = datetime.now(timezone.utc).isoformat()
+        rows = [_row(run, one, environment, seconds, now) for run, one in zip(planned, physics, strict=True)]
         features = _filled(pd.DataFrame(rows).reindex(columns=self._records.features.columns))
         base = np.array([_simulated(run, one) for run, one in zip(planned, physics, strict=True)])
-        said = self._learned.predict(features, base + _AROUND)
+        said = self._learned.predict(features, _expected_parts(base))
         learned = set(features.columns)
         return [
             Expected(
@@ -380,8 +401,25 @@ def physics_of(run: PlannedRun, data: str | None, cores: int) -> Physics:
         found = _playground(usecase, run, cores, compute)
         if found is not None:
             seconds, kilobytes = found.seconds_per_step, found.bytes_per_step / 1e3
+    elif backend.distributed and run.nodes > 1:
+        sent = _exchanged(usecase, batch, run.nodes)
+        (resources,) = clusters_of(None, [run.nodes], run.network)
+        links = resources.links
+        seconds += sent / (1.25e8 * links.gbit_per_second) + _WAYS * 1e-3 * links.latency_ms
+        kilobytes = sent / 1e3
     keys = sum(len(np.unique(rows.numpy())) for rows in usecase.keys(batch).values())
     return Physics(steps=steps, keys=keys, compute=compute, seconds=seconds, kilobytes=kilobytes)
+
+
+def _exchanged(usecase: UseCase, batch: Any, nodes: int) -> float:
+    """Bytes that a node sends per step if distinct rows travel once each way, with their numbers, and what is
+    no row is averaged in a ring.
+    """
+    shapes = {name: value.shape for name, value in usecase.model().named_parameters()}
+    read = {name: len(np.unique(rows.numpy())) for name, rows in usecase.keys(batch).items()}
+    rows = sum(count * (8 + 8 * shapes[name][1:].numel()) for name, count in read.items())
+    dense = sum(4 * shape.numel() for name, shape in shapes.items() if name not in read)
+    return float((nodes - 1) / nodes * (rows + 2 * dense))
 
 
 def _playground(usecase: UseCase, run: PlannedRun, cores: int, compute: float) -> Simulation | None:
@@ -399,9 +437,43 @@ def _playground(usecase: UseCase, run: PlannedRun, cores: int, compute: float) -
             workers=run.workers,
             steps=_STEPS,
             compute=compute * max(run.nodes / cores, 1.0),  # nodes that have a part of a core each
+            policy=_recorded_policy(run),
         )
-    except UsageError:
+    except (UsageError, PolicyError):
         return None
+
+
+def _recorded_policy(run: PlannedRun) -> Policy | None:
+    """Of a recorded run whose policy is a file's: the file may have been changed since. What builders make
+    is made anew.
+    """
+    if not _is_of_a_file(run) or not isinstance(run, Run) or run.policy is None:
+        return None
+    return Policy.parse(run.policy, source=str(run.params["policy"]))
+
+
+def _is_of_a_file(run: PlannedRun) -> bool:
+    return str(run.params.get("policy", "")).endswith(".toml")
+
+
+def _document(run: PlannedRun) -> str | None:
+    """What the policy of a file says; None for a builder's, and of what is no policy.
+
+    Raises
+    ------
+    UsageError
+        If it is not known any more.
+    """
+    if not _is_of_a_file(run):
+        return None
+    if isinstance(run, Run):
+        if run.policy is None or run.policy.startswith(POLICY_LEFT_OUT):
+            raise UsageError("their policy is a file's, and not in the record")
+        return run.policy
+    try:
+        return Path(str(run.params["policy"])).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"policy {run.params['policy']} cannot be read: {error}") from error
 
 
 @lru_cache(maxsize=4)
@@ -445,7 +517,7 @@ class _Known:
         """As `physics_of`."""
         params = {name: value for name, value in run.params.items() if name not in ("epochs", "lr")}
         settings = (run.nodes, run.workers, run.network)
-        what = [_sources(), run.usecase, run.backend, params, settings, data, cores]
+        what = [_sources(), run.usecase, run.backend, params, settings, data, cores, _document(run)]
         key = digest(msgspec.json.encode(what, order="deterministic"))[:16]
         if key in self._refused:
             raise UsageError(self._refused[key])
@@ -476,11 +548,15 @@ def _simulated(run: PlannedRun, physics: Physics) -> float:
 
 
 def _row(
-    run: PlannedRun, physics: Physics, environment: Mapping[str, Any], probe_seconds: float
+    run: PlannedRun, physics: Physics, environment: Mapping[str, Any], probe_seconds: float, when: str
 ) -> dict[str, Any]:
     """Features of a run: all that is known before it begins."""
+    import pandas as pd
+
     (resources,) = clusters_of(None, [run.nodes], run.network)
     words = {name: str(value) for name, value in run.params.items() if isinstance(value, str | bool)}
+    if _is_of_a_file(run):
+        words["policy"] = _A_FILE
     switches = {name: str(value) for name, value in run.settings().items() if isinstance(value, bool)}
     return {
         "usecase": run.usecase,
@@ -498,14 +574,30 @@ def _row(
         "batch": float(run.params.get("batch", 0)),
         "dim": float(run.params.get("dim", 0)),
         "lookahead": float(run.params.get("lookahead", 0)),
+        "inits": float(run.params.get("inits", 1)),
         "steps": float(physics.steps),
         "keys": float(physics.keys),
         "compute": 1e6 * physics.compute,
         "simulated": 1e6 * physics.seconds,
         "kilobytes": physics.kilobytes,
+        "when": pd.Timestamp(when).tz_convert(None),  # versions differ in how fast they are
         **switches,
         **words,
     }
+
+
+def _scatter(runs: Iterable[tuple[str, float]]) -> float:
+    """The median of how far seconds are from the median of their cell; NaN if no cell has several runs."""
+    of_cell: dict[str, list[float]] = {}
+    for cell, seconds in runs:
+        of_cell.setdefault(cell, []).append(seconds)
+    found = [abs(one / median(own) - 1) for own in of_cell.values() if len(own) > 1 for one in own]
+    return median(found) if found else float("nan")
+
+
+def _expected_parts(training: Any) -> Any:
+    """Seconds of each run's training, and of all that is around it, that physics says."""
+    return np.column_stack([training, np.full(len(training), _AROUND)])
 
 
 def _filled(frame: pd.DataFrame) -> pd.DataFrame:

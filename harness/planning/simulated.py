@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from adabench.backends.policies.protocol import Link, PolicyError, Resources
+from adabench.backends.policies.protocol import Link, Policy, PolicyError, Resources
 from adabench.backends.protocol import (
     Incident,
     LostNode,
@@ -200,8 +200,9 @@ def simulated_once(
     seed: int = 0,
     incidents: tuple[Incident, ...] = (),
     peer_timeout: float = 5.0,
+    policy: Policy | None = None,
 ) -> Simulation:
-    """Simulate a backend with its options on a cluster.
+    """Simulate a backend with its options on a cluster; under a policy, if one is given, in place of theirs.
 
     Raises
     ------
@@ -211,7 +212,7 @@ def simulated_once(
     require_server(backend)
     found = load_backend(backend)()
     assert isinstance(found, Simulated)
-    made = policy_of_usecase(options.policy, usecase, resources, workers)
+    made = policy or policy_of_usecase(options.policy, usecase, resources, workers)
     run = SimulatedRun(
         *(resources.cluster(), made, workers, steps, compute, traced_steps, seed, incidents, peer_timeout)
     )

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from adabench.backends.policies.protocol import Policy
 from adabench.harness.errors import UsageError
 from adabench.harness.planning import predicted
 from adabench.harness.planning.predicted import (
@@ -21,9 +22,9 @@ from adabench.harness.planning.predicted import (
     reference,
 )
 from adabench.harness.session.progress import SessionProgress
-from adabench.results.record import Noise, Run, Seconds
+from adabench.results.record import POLICY_LEFT_OUT, Noise, Run, Seconds
 from adabench.results.store import SessionStore
-from tests.records import make_run, make_session
+from tests.records import make_run, make_session, plan_of
 
 SMALL = {"rows": 1000, "vocabulary": 50, "dim": 4, "hidden": [8]}
 SECONDS_PER_STEP, AROUND = 0.02, 4.0
@@ -99,6 +100,48 @@ def test_runs_whose_parameters_are_no_more_are_left_out_and_counted(recorded: Pa
         "use case 'ctr' has other parameters now",
         "without seconds of training, or the probe before it",
     ]
+
+
+def test_a_session_of_a_busy_machine_is_left_out(recorded: Path) -> None:
+    store = SessionStore(recorded / "noisy")
+    store.create(make_session("noisy", environment={"cpu": "c", "cores": {"usable": 2}}))
+    for block, train in enumerate((8.0, 10.0, 13.0)):
+        store.append(run_of(16, 20, block=block, seconds=Seconds(train=train, total=train + 1)))
+    records = Records.read([recorded], recorded)
+    assert len(records.cells) == 8 * BLOCKS
+    said = "session noisy: runs of a cell are 20% off their median, by what else was done on the machine"
+    assert records.left_out == {said: 3}
+
+
+def test_what_is_around_a_training_is_learned_apart(recorded: Path) -> None:
+    records = Records.read([recorded], recorded)
+    assert records.parts.sum(axis=1) == pytest.approx(records.total)
+    (found,) = Predictor(records, recorded, "process").expected([run_of(48, 60)], {})
+    assert found.seconds == pytest.approx(AROUND + SECONDS_PER_STEP * 60 * 14, rel=0.1)
+
+
+def test_a_recorded_run_is_simulated_under_the_policy_of_its_record(recorded: Path, tmp_path: Path) -> None:
+    file = tmp_path / "found.toml"
+    params = {**SMALL, "batch": 64, "epochs": 1, "policy": str(file)}
+
+    def of(policy: str | None) -> Run:
+        fields = {"params": params, "nodes": 2, "network": "lan", "policy": policy}
+        return run_of(64, 1, "manual", block=9, **fields)
+
+    static, copied = (Policy.uniform(name).text() for name in ("static", "full_replication"))
+    asked, answered = (physics_of(of(text), None, cores=2) for text in (static, copied))
+    assert asked.kilobytes != answered.kilobytes
+    # the record counts, whatever the file says now
+    file.write_text(copied, encoding="utf-8")
+    assert physics_of(of(static), None, cores=2) == asked
+    store = SessionStore(recorded / "s")
+    for run in (of(static), of(f"{POLICY_LEFT_OUT}: 5000 characters, sha256:0"), of(None)):
+        store.append(run)
+    left_out = Records.read([recorded], recorded).left_out
+    assert left_out == {"their policy is a file's, and not in the record": 1}
+    file.unlink()
+    with pytest.raises(UsageError, match=r"found\.toml cannot be read"):
+        Predictor(Records.read([recorded], recorded), recorded, "linear").expected(plan_of([of(None)]), {})
 
 
 def test_the_playground_is_asked_once_for_a_cell(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from adabench.analysis.regression import (
     RegressionError,
     judged,
     judgement_of,
+    models_for,
     parts_at_random,
     usable,
 )
@@ -50,6 +51,72 @@ def test_trees_learn_what_a_line_cannot() -> None:
         errors[model] = np.median(np.abs(learned.predict(frame[200:]).seconds / seconds[200:] - 1))
     assert errors["trees"] < 0.06 < errors["quadratic"] < errors["linear"]
     assert best.model == "trees"
+
+
+def test_a_process_knows_what_is_between_few_measurements() -> None:
+    """Of a bend that is no line or parabola; trees would take more of them."""
+    random = np.random.default_rng(3)
+    frame = pd.DataFrame({name: 10.0 ** random.uniform(0, 3, 260) for name in ("batch", "dim")})
+    seconds = (
+        1e-3 + 1e-5 * frame["batch"] + 1e-6 * frame["batch"] * frame["dim"] + 1e-9 * frame["dim"] ** 3
+    ).to_numpy()
+    errors = {}
+    for model in MODELS:
+        said = Regression.fit(frame[:60], seconds[:60], model).predict(frame[60:]).seconds
+        errors[model] = np.median(np.abs(said / seconds[60:] - 1))
+    assert errors["process"] < 0.5 * min(error for model, error in errors.items() if model != "process")
+    assert Regression.fit(frame[:60], seconds[:60]).model == "process"
+
+
+def test_rows_that_are_alike_count_as_one_for_a_process() -> None:
+    frame, seconds = transfers(40, noise=0.05)
+    often = pd.concat([frame, *[frame[:1]] * 30], ignore_index=True)
+    slower = np.concatenate([seconds, np.full(30, seconds[0])])
+    new, measured = transfers(100, seed=2, noise=0.0)
+    once, many = (
+        np.abs(Regression.fit(given[0], given[1], "process").predict(new).seconds / measured - 1).mean()
+        for given in ((frame, seconds), (often, slower))
+    )
+    assert many == pytest.approx(once, rel=0.25)
+
+
+def test_a_process_learns_of_few_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame, seconds = transfers(40)
+    monkeypatch.setattr("adabench.analysis.regression.MOST_ROWS", 30)
+    assert models_for(frame) == ("linear", "quadratic", "trees")
+    assert models_for(pd.concat([frame[:30]] * 2)) == MODELS
+    with pytest.raises(RegressionError, match="a process learns of at most 30 different rows"):
+        Regression.fit(frame, seconds, "process")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_parts_of_a_sum_are_learned_apart(model: Any) -> None:
+    """Of which one grows with size, and the other one does not: their sum is no power of it."""
+    frame = pd.DataFrame({"size": np.tile(2.0 ** np.arange(14), 3)})
+    parts = np.column_stack([1e-3 * (1 + frame["size"]), np.full(len(frame), 0.5)])
+    new = pd.DataFrame({"size": [2.0**6, 2.0**11]})
+    expected = parts[[6, 11]].sum(axis=1)
+    found = Regression.fit(frame, parts, model, base=parts * [2.0, 1.0])
+    said = found.predict(new, parts[[6, 11]] * [2.0, 1.0])
+    assert said.seconds == pytest.approx(expected, rel=1e-3)
+    assert (said.low <= expected * 1.001).all()
+    assert (said.high >= expected * 0.999).all()
+    apart = np.abs(Regression.fit(frame, parts, "linear").predict(new).seconds / expected - 1).max()
+    together = Regression.fit(frame, parts.sum(axis=1), "linear").predict(new)
+    assert apart < 1e-6 < 0.1 < np.abs(together.seconds / expected - 1).max()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_times_are_features_outside_of_which_nothing_is_extrapolated(model: Any) -> None:
+    frame, _ = transfers(60, noise=0.0)
+    late = np.arange(60) % 2 == 1
+    frame["when"] = pd.Timestamp("2026-01-01") + pd.to_timedelta(np.where(late, 30, 0), "D")
+    seconds = np.where(late, 1.0, 2.0)
+    learned = Regression.fit(frame, seconds, model)
+    new = frame[:2].assign(when=[pd.Timestamp("2026-01-01"), pd.Timestamp("2026-02-01")])
+    said = learned.predict(new)
+    assert said.seconds == pytest.approx([2.0, 1.0], rel=0.1)
+    assert said.extrapolated == [[], []]
 
 
 def test_a_line_is_ordinary_least_squares_of_logarithms() -> None:
