@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -59,6 +60,9 @@ struct Settings {
   double max_rounds_per_second = 500.0;
   // Upper bound of what a channel's rounds put on the network; rounds are spaced accordingly.
   double max_round_bytes_per_second = 400e6;
+  // How long what nobody waits for may wait for others to the same node; else as frame_wait.h says, which is
+  // not at all with few nodes.
+  std::optional<Micros> frame_wait;
   NonFinite nonfinite = NonFinite::kRaise;
   // How long nodes may wait at a barrier, or for the end, for one that lives but does not come.
   Micros stall_timeout = kNever;

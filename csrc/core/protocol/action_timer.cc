@@ -11,6 +11,7 @@ constexpr double kNormalQuantile = 3.719016485455709;  // of kQuantile
 constexpr double kSmoothing = 0.1;
 constexpr double kLargestSummedMean = 500.0;
 constexpr double kRounding = 1e-9;
+constexpr double kFarAway = 1e15;  // microseconds
 }  // namespace
 
 Clock poisson_quantile(double mean) {
@@ -60,6 +61,12 @@ Micros ActionTimer::until_ahead(Clock clocks, Micros lead) const {
   const double rest = static_cast<double>(clocks) - pace_ * static_cast<double>(lead);  // clocks
   if (rest >= 1.0) return kNever;  // the next tick comes first
   return std::max<Micros>(static_cast<Micros>(std::ceil(rest / pace_)) + 1 - since_tick_, 0);
+}
+
+Micros ActionTimer::until(Clock clocks, Micros later) const {
+  if (clocks <= 0 || since_tick_ == kNever || pace_ <= 0.0) return 0;
+  const double all = std::min(static_cast<double>(clocks) / pace_, kFarAway);
+  return std::max<Micros>(static_cast<Micros>(all) - since_tick_ - later, 0);
 }
 
 void LeadTime::settle() {

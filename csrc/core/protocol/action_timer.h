@@ -30,6 +30,9 @@ class ActionTimer {
   Clock reach(Micros lead) const;
   // How long after the last observation `ahead` becomes `clocks`; never if a tick comes first.
   Micros until_ahead(Clock clocks, Micros lead) const;
+  // How long it is until the clock has made so many ticks, `later` after the last observation; 0 if that
+  // cannot be told.
+  Micros until(Clock clocks, Micros later) const;
   // Clocks per microsecond.
   double pace() const { return pace_; }
 

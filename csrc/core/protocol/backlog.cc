@@ -9,7 +9,6 @@ namespace adaps {
 Backlog::Backlog(const Settings& settings, Outbox& outbox, ChannelCounters& counters)
     : limit_(
           std::max<std::size_t>(settings.max_unsent_bytes / static_cast<std::size_t>(settings.channels), 1)),
-      rank_(settings.rank),
       outbox_(outbox),
       counters_(counters),
       taken_(settings.nodes),
@@ -22,29 +21,34 @@ void Backlog::set_frames(std::function<std::size_t(NodeId)> frames) {
 
 void Backlog::look(Micros now) {
   if (!frames_) return;
-  const auto nodes = static_cast<NodeId>(taken_.size());
-  for (NodeId peer = 0; peer < nodes; ++peer) {
-    if (peer == rank_) continue;
+  outbox_.untaken().for_each([this](NodeId peer) {
     const std::size_t frames = frames_(peer);
     taken_[peer] = outbox_.last_drained(peer) - static_cast<std::uint32_t>(frames);
     outbox_.note_untaken(peer, frames);
-  }
+  });
   const Micros since = std::exchange(last_look_, now);
   if (!std::exchange(any_waiting_, false)) return;
-  for (NodeId peer = 0; peer < nodes; ++peer) {
+  for (std::size_t peer = 0; peer < waiting_.size(); ++peer) {
     if (!waiting_[peer]) continue;
     counters_.unsent_full_micros.add(static_cast<std::uint64_t>(now - since));
-    waiting_[peer] = is_full(peer);
+    waiting_[peer] = is_full(static_cast<NodeId>(peer));
     any_waiting_ = any_waiting_ || waiting_[peer];
   }
 }
 
-// Frame numbers wrap around at 2^32, so an old one may look like a recent one; then what waits for it is
-// merely sent later than it could be.
+// Holders know frames by 31 bits of their numbers, so an old one may look like a recent one; then what waits
+// for it is merely sent later than it could be.
 bool Backlog::untaken(NodeId to, std::uint32_t frame) const {
+  constexpr std::uint32_t kKnown = (std::uint32_t{1} << 31) - 1;
   if (!frames_) return false;
   const std::uint32_t last = outbox_.last_frame(to);
-  return last - frame < last - taken_[to];
+  return ((last - frame) & kKnown) < ((last - taken_[to]) & kKnown);
+}
+
+// What fills a link leaves at once, so that there will be room.
+void Backlog::add(NodeId to, std::size_t bytes) {
+  outbox_.add_unasked(to, bytes);
+  if (is_full(to)) outbox_.leave_now(to);
 }
 
 bool Backlog::is_full(NodeId to) const {

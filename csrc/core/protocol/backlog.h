@@ -32,7 +32,7 @@ class Backlog {
   // Whether so much waits for the peer that more is kept back.
   bool is_full(NodeId to) const;
   // The message that was appended last, of so many bytes, is one that could have been kept back.
-  void add(NodeId to, std::size_t bytes) { outbox_.add_unasked(to, bytes); }
+  void add(NodeId to, std::size_t bytes);
   // Something is kept back for the peer.
   void note_waiting(NodeId to);
   // Whether something was kept back since the last call: the network may take at once what it waits for, and
@@ -41,7 +41,6 @@ class Backlog {
 
  private:
   const std::size_t limit_;
-  const NodeId rank_;
   Outbox& outbox_;
   ChannelCounters& counters_;
   std::function<std::size_t(NodeId)> frames_;

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "protocol/frame_wait.h"
 #include "protocol/prefetcher.h"
 
 namespace adaps {
@@ -20,7 +21,9 @@ Channel::Channel(NodeContext& node, int index)
       flusher_(context_, replicas_),
       syncs_(context_, refreshes_, flusher_),
       round_distance_(node.settings.round_distance()),
-      last_round_(-round_distance_) {}
+      last_round_(-round_distance_) {
+  context_.outbox.set_wait(frame_wait(node.settings, 0.0));
+}
 
 // --- submissions ---
 
@@ -95,12 +98,13 @@ Micros Channel::on_tick() {
   // A wait_sync does not wait for the next round.
   if (context_.node.epochs.anyone_waits() && flusher_.has_dirty()) flush(true);
   if (now >= membership_.stall_due()) membership_.give_up_on_stalled();
+  send_with_frames();
   const bool more_calls = !batch_.done() || more_submitted_ || requests_.has_next_parts();
   const bool room = context_.backlog.may_go_on() || refreshes_.may_go_on() || flusher_.may_go_on();
   if (membership_.has_lost_peer() || flusher_.under_way() || more_calls || room) return now;
   if (!frozen && (intents.acting() || permanent || ownership_.has_postponed() || ownership_.may_go_on()))
     return now;
-  Micros next = std::min(membership_.stall_due(), flusher_.next());
+  Micros next = std::min({membership_.stall_due(), flusher_.next(), context_.outbox.next_departure()});
   if (partition().round_requested()) next = std::min(next, last_round_ + round_distance_);
   if (!frozen) next = std::min(next, intents.due());
   return next;
@@ -110,6 +114,7 @@ void Channel::run_round() {
   partition().begin_round();
   partition().intents.begin_round(context_.now - last_round_);
   last_round_ = context_.now;
+  context_.outbox.set_wait(frame_wait(context_.node.settings, partition().intents.pace()));
   context_.counters.rounds.add();
   if (!context_.node.frozen.load()) interest_.act_on_intents(last_round_);
   flusher_.request();
@@ -119,6 +124,24 @@ void Channel::run_round() {
 void Channel::flush(bool everything) {
   flusher_.flush(everything);
   syncs_.send_flushed();
+}
+
+// Before frames leave: what is kept where it is until they do.
+void Channel::send_with_frames() {
+  Outbox& outbox = context_.outbox;
+  if (!outbox.lets_wait()) return;
+  // The end of a node takes along what its workers have left.
+  if (rules().leaves_for_sync(context_.node.epochs.anyone_waits()) || context_.node.barrier.all_left())
+    outbox.leave_all_now();
+  const std::uint64_t before = outbox.appended();
+  context_.slice.begin();
+  outbox.fetch_expected([this](NodeId to) {
+    if (!rules().goes_with_frame()) return;
+    refreshes_.send_held_back(to);
+    flusher_.send_kept_back(to);
+  });
+  flusher_.count(outbox.appended() - before);
+  syncs_.send_echoes();
 }
 
 void Channel::settle(Key key) {

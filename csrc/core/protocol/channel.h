@@ -45,6 +45,7 @@ class Channel : public TransportEvents {
   // The time of everything that follows; never goes back.
   void set_now(Micros now) {
     context_.now = now;
+    context_.outbox.set_now(now);
     context_.node.now.store(now, std::memory_order_relaxed);
   }
   void on_frame(NodeId from, std::span<const std::byte> payload) override;
@@ -80,6 +81,7 @@ class Channel : public TransportEvents {
   void work_off_batch();
   void run_round();
   void flush(bool everything);
+  void send_with_frames();
   // A replica was set up, or a change of it applied: goes on with what waited for that.
   void settle(Key key);
 

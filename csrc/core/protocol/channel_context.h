@@ -40,7 +40,7 @@ struct ChannelContext {
   void trace(Key key, TraceKind kind) {
     if (node.trace.wants(key)) node.trace.add(now, key, kind);
   }
-  Holders holders_of(LockedKey& key) { return {partition.tables, key}; }
+  Holders holders_of(LockedKey& key) { return {partition.tables.holders, key.header().first_holder()}; }
   std::uint32_t intents(const LockedKey& key) const { return node.store.intents(key.key()); }
   // What a replica's owner has not got; nullptr if there is nothing.
   Unapplied* changes_of(LockedKey& key) {
@@ -87,7 +87,10 @@ struct ChannelContext {
     counters.requests_forwarded.add();
     const NodeId to = next_hop(key, message.route);
     outbox.append(to, message, {payload});
+    outbox.leave_now(to);  // it has waited where it began
   }
+  // A call waits for an answer about the key to what was sent last.
+  void hurry(const LockedKey& key) { outbox.leave_now(key.location()); }
 
   NodeContext& node;
   const int index;

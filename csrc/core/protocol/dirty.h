@@ -10,6 +10,7 @@
 
 #include "common/spin_lock.h"
 #include "common/types.h"
+#include "protocol/holders.h"
 #include "protocol/message.h"
 #include "store/stable_pool.h"
 #include "store/store.h"
@@ -41,18 +42,8 @@ struct Unapplied {
   Delta in_flight;
 };
 
-// A node that has a replica, chained to the next one of the same key.
-struct Holder {
-  Version sent = 0;  // the version that it has, or will have when its link is drained
-  std::uint32_t next = 0;
-  std::uint32_t frame = 0;  // the number of the frame that carried its last refresh
-  NodeId node = 0;
-  bool held_back = false;  // a newer refresh waits until the network has taken that frame
-};
-static_assert(sizeof(Holder) == 16);
-
-// A refresh that waits for the one before it of the same key and holder, so that what waits to be sent is
-// bounded by the keys that are held, however often they are written.
+// A refresh that waits for the one before it of the same key and holder, or for the next frame to it, so that
+// what waits to be sent is bounded by the keys that are held, however often they are written.
 struct HeldBack {
   Key key;
   std::uint32_t frame;  // the one that carries the refresh before
@@ -78,54 +69,6 @@ struct KeyTables {
       unapplied.prefetch(entry);
     }
   }
-};
-
-// The holders of an owner's key: a chain whose beginning the key's header names.
-class Holders {
- public:
-  Holders(KeyTables& tables, LockedKey& key) : pool_(tables.holders), first_(key.header().first_holder()) {}
-
-  bool empty() const { return first_ == 0; }
-  // The only one, if there is just one.
-  Holder* only() const {
-    if (empty()) return nullptr;
-    Holder& holder = pool_.at(first_);
-    return holder.next == 0 ? &holder : nullptr;
-  }
-  Holder* find(NodeId node) const {
-    for (std::uint32_t i = first_; i != 0; i = pool_.at(i).next) {
-      if (pool_.at(i).node == node) return &pool_.at(i);
-    }
-    return nullptr;
-  }
-  bool any_behind(Version version) const {
-    for (std::uint32_t i = first_; i != 0; i = pool_.at(i).next) {
-      if (pool_.at(i).sent != version) return true;
-    }
-    return false;
-  }
-  template <typename Function>
-  void for_each(Function function) const {
-    for (std::uint32_t i = first_; i != 0; i = pool_.at(i).next) function(pool_.at(i));
-  }
-  void add(NodeId node, Version sent) {
-    const std::uint32_t index = pool_.allocate();
-    pool_.at(index) = {.sent = sent, .next = first_, .node = node};
-    first_ = index;
-  }
-  void remove(NodeId node) {
-    for (std::uint32_t* link = &first_; *link != 0; link = &pool_.at(*link).next) {
-      const std::uint32_t index = *link;
-      if (pool_.at(index).node != node) continue;
-      *link = pool_.at(index).next;
-      pool_.release(index);
-      return;
-    }
-  }
-
- private:
-  StablePool<Holder>& pool_;
-  std::uint32_t& first_;
 };
 
 class DirtyList {

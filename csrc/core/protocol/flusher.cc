@@ -9,7 +9,9 @@ Flusher::Flusher(ChannelContext& channel, Replicas& replicas)
       replicas_(replicas),
       cadence_(channel.node.tables),
       deferred_(cadence_.groups()),
-      due_(cadence_.groups()) {}
+      due_(cadence_.groups()),
+      kept_back_(channel.node.settings.nodes),
+      room_awaited_(channel.node.settings.nodes) {}
 
 void Flusher::flush(bool everything) {
   // The clock of a node whose workers have all left stands still; nobody is to wait for it.
@@ -37,20 +39,21 @@ void Flusher::flush(bool everything) {
 
 void Flusher::go_on() {
   const Clock clock = newest_clock();
-  const std::size_t before = channel_.outbox.size_bytes();
+  const std::uint64_t before = channel_.outbox.appended();
+  const bool awaited = rules().leaves_for_sync(channel_.node.epochs.anyone_waits());
   const std::size_t first = next_;
   const Table* hint = nullptr;
   const bool through = channel_.go_on(keys_, next_, [&](Key key) {
     const std::size_t group = group_of(key, hint);
     if (due_[group]) {
-      flush_key(key);
+      flush_key(key, awaited || cadence_.by_clocks(group));
       cadence_.flushed(group, channel_.now, clock);
     } else {
       deferred_[group].push_back(key);
     }
   });
   flushed_ += next_ - first;
-  bytes_ += channel_.outbox.size_bytes() - before;
+  bytes_ += channel_.outbox.appended() - before;
   if (through) finish();
 }
 
@@ -76,40 +79,85 @@ void Flusher::finish() {
   allowed_ = channel_.now + std::max(settings.round_distance(), pause);
 }
 
-void Flusher::flush_key(Key number) {
+// `at_once`: what changed waits for no frame. A change that has to wait is kept where it is, and so goes with
+// all that is added to it meanwhile.
+void Flusher::flush_key(Key number, bool at_once) {
   LockedKey key = channel_.lock(number);
   if (!key.has_slot()) return;
   SlotHeader& header = key.header();
   header.flags &= static_cast<std::uint8_t>(~kOnDirtyList);
   const bool exact = channel_.node.exact.load();
-  if (!replicas_.has_to_wait(key, exact)) {
+  if (at_once && channel_.outbox.lets_wait()) leave_now(key);
+  const bool is_copy = key.state() == State::kReplica;
+  const bool waits =
+      is_copy && (channel_.backlog.is_full(header.location) || channel_.outbox.leaves_later(header.location));
+  if (waits && replicas_.has_to_flush(key, exact)) {
+    keep_back(key);
+  } else {
     const std::size_t bytes = replicas_.flush(key, exact);
     if (bytes > 0) channel_.backlog.add(header.location, bytes);
-  } else if ((header.flags & kKeptBack) == 0) {
+  }
+}
+
+void Flusher::keep_back(LockedKey& key) {
+  SlotHeader& header = key.header();
+  const NodeId owner = header.location;
+  if ((header.flags & kKeptBack) == 0) {
     header.flags |= kKeptBack;
-    rules().keep_change(kept_back_[header.location], number);
-    channel_.backlog.note_waiting(header.location);
+    rules().keep_change(kept_back_[owner], key.key());
+  }
+  if (channel_.backlog.is_full(owner)) {
+    room_awaited_.insert(owner);
+    channel_.backlog.note_waiting(owner);
+  } else {
+    channel_.outbox.expect(owner);
+  }
+}
+
+// What changed of the key goes to whoever is to know of it.
+void Flusher::leave_now(LockedKey& key) {
+  if (key.state() == State::kReplica) {
+    channel_.outbox.leave_now(key.header().location);
+  } else if (key.state() == State::kOwner) {
+    const Version version = key.header().version();
+    channel_.holders_of(key).for_each([&](const Holder& holder) {
+      if (holder.sent != version) channel_.outbox.leave_now(static_cast<NodeId>(holder.node));
+    });
   }
 }
 
 void Flusher::send_kept_back() {
   more_kept_back_ = false;
-  for (auto& [owner, keys] : kept_back_) {
-    for (std::size_t i = keys.size(); i > 0 && !channel_.backlog.is_full(owner); --i) {
-      if (channel_.slice.is_used_up()) {
-        more_kept_back_ = true;
-        return;
-      }
-      const Key number = keys.front();
-      keys.pop_front();
-      channel_.spend(number);
-      {
-        LockedKey key = channel_.lock(number);
-        if (!key.has_slot()) continue;
-        key.header().flags &= static_cast<std::uint8_t>(~kKeptBack);
-      }
-      flush_key(number);
+  room_awaited_.for_each([this](NodeId owner) { send_kept_back(owner); });
+}
+
+void Flusher::send_kept_back(NodeId owner) {
+  std::deque<Key>& keys = kept_back_[owner];
+  room_awaited_.erase(owner);
+  for (std::size_t i = keys.size(); i > 0; --i) {
+    if (channel_.backlog.is_full(owner)) {
+      room_awaited_.insert(owner);
+      return;
     }
+    if (channel_.outbox.leaves_later(owner)) {
+      channel_.outbox.expect(owner);
+      return;
+    }
+    if (channel_.slice.is_used_up()) {
+      room_awaited_.insert(owner);
+      channel_.outbox.go_on_leaving(owner);
+      more_kept_back_ = true;
+      return;
+    }
+    const Key number = keys.front();
+    keys.pop_front();
+    channel_.spend(number);
+    {
+      LockedKey key = channel_.lock(number);
+      if (!key.has_slot()) continue;
+      key.header().flags &= static_cast<std::uint8_t>(~kKeptBack);
+    }
+    flush_key(number, false);
   }
 }
 

@@ -5,10 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <span>
 #include <vector>
 
+#include "common/node_set.h"
 #include "common/types.h"
 #include "protocol/channel_context.h"
 #include "protocol/flush_cadence.h"
@@ -35,15 +35,21 @@ class Flusher {
   Micros next() const { return wanted_ == kNever ? kNever : std::max(wanted_, allowed_); }
   // Sends changes that were kept back because too much waited for their owners, as far as the slice goes.
   void send_kept_back();
+  // Those for an owner to which a frame leaves now.
+  void send_kept_back(NodeId owner);
   // Whether the slice did not get through.
   bool may_go_on() const { return more_kept_back_; }
+  // Bytes that were sent for flushes, later: they count for when the next one is allowed.
+  void count(std::uint64_t bytes) { bytes_ += bytes; }
 
   // Keys that were ever to be flushed, and that were.
   std::uint64_t end() const { return end_; }
   std::uint64_t flushed() const { return flushed_; }
 
  private:
-  void flush_key(Key number);
+  void flush_key(Key number, bool at_once);
+  void keep_back(LockedKey& key);
+  void leave_now(LockedKey& key);
   void finish();
   void let_wait();
   std::size_t group_of(Key key, const Table*& hint) const;
@@ -58,7 +64,8 @@ class Flusher {
   bool any_deferred_ = false;
   std::vector<bool> due_;  // by group
   std::vector<Key> newly_dirty_;
-  std::map<NodeId, std::deque<Key>> kept_back_;  // by owner
+  std::vector<std::deque<Key>> kept_back_;  // by owner
+  NodeSet room_awaited_;                    // owners for which something is kept back until there is room
   bool more_kept_back_ = false;
   // of the flush that is under way
   std::vector<Key> keys_;

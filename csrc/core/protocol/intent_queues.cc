@@ -57,6 +57,12 @@ void IntentQueues::begin_round(Micros since) {
   }
 }
 
+double IntentQueues::pace() const {
+  double fastest = 0.0;
+  for (const auto& queue : queues_) fastest = std::max(fastest, queue->timer.pace());
+  return fastest;
+}
+
 Clock IntentQueues::horizon_of(Queue& queue, Clock clock, Micros since_round) {
   const Micros lead = lead_.micros();
   queue.reach.store(queue.timer.reach(lead), std::memory_order_relaxed);

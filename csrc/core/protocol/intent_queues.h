@@ -40,9 +40,13 @@ class IntentQueues {
   // When the next intent is to be acted on if no clock advances before.
   Micros due() const { return due_; }
 
-  // Acts on the intents that are due. `begin(keys, done)` and `end(keys, done)` skip the first `done` keys,
-  // work on the others until the slice is used up, count them in `done`, and return whether that was all.
-  // Returns whether another round is due.
+  // Clocks of the fastest worker per microsecond; 0 if that is not known.
+  double pace() const;
+
+  // Acts on the intents that are due. `begin(keys, done, until)` and `end(keys, done)` skip the first `done`
+  // keys, work on the others until the slice is used up, count them in `done`, and return whether that was
+  // all; `until` says how many microseconds it is until the intent starts. Returns whether another round is
+  // due.
   template <typename Begin, typename End>
   bool act(Micros now, Micros last_round, ChannelCounters& counters, Begin begin, End end) {
     acting_ = true;
@@ -55,7 +59,8 @@ class IntentQueues {
       // Starts before ends: while an intent is extended, the key must not be without one in between.
       while (!queue.waiting.empty() && queue.waiting.begin()->first <= horizon) {
         const auto first = queue.waiting.begin();
-        if (!act(queue, first->second, clock, counters, begin)) return round_due;
+        const Micros until = queue.timer.until(first->first - clock, now - last_round);
+        if (!act(queue, first->second, clock, until, counters, begin)) return round_due;
         queue.waiting.erase(first);
       }
       while (!queue.acted_on.empty() && queue.acted_on.begin()->first <= clock) {
@@ -91,13 +96,13 @@ class IntentQueues {
   };
 
   template <typename Begin>
-  bool act(Queue& queue, Signal& signal, Clock clock, ChannelCounters& counters, Begin begin) {
+  bool act(Queue& queue, Signal& signal, Clock clock, Micros until, ChannelCounters& counters, Begin begin) {
     if (signal.end <= clock) {
       counters.intents_late.add(signal.keys.size() - signal.done);
       signal.keys.resize(signal.done);
     }
     const std::size_t before = signal.done;
-    const bool through = begin(signal.keys, signal.done);
+    const bool through = begin(signal.keys, signal.done, until);
     counters.intents_acted.add(signal.done - before);
     if (!through) return false;
     if (signal.end != kForever && !signal.keys.empty())

@@ -32,8 +32,8 @@ Interest::Interest(ChannelContext& channel, Ownership& ownership, Replicas& repl
 void Interest::act_on_intents(Micros last_round) {
   const bool round_due = channel_.partition.intents.act(
       channel_.now, last_round, channel_.counters,
-      [this](std::span<const Key> keys, std::size_t& done) {
-        return channel_.go_on_counting(keys, done, [this](Key key) { start(key); });
+      [this](std::span<const Key> keys, std::size_t& done, Micros until_start) {
+        return channel_.go_on_counting(keys, done, [&](Key key) { start(key, until_start); });
       },
       [this](std::span<const Key> keys, std::size_t& done) {
         return channel_.go_on_counting(keys, done, [this](Key key) { end(key); });
@@ -41,14 +41,14 @@ void Interest::act_on_intents(Micros last_round) {
   if (round_due) channel_.partition.request_round();
 }
 
-void Interest::start(Key number) {
+void Interest::start(Key number, Micros until_start) {
   Store& store = channel_.node.store;
   const std::uint32_t before = store.intents(number);
   store.set_intents(number, rules().begun(before));
   if (before == 0) channel_.trace(number, TraceKind::kIntentStart);
   if (rules().begins_in_silence(store, number)) return;
   LockedKey key = channel_.lock(number);
-  if (rules().may_ask(key.state())) ownership_.ask_for(key);
+  if (rules().may_ask(key.state())) ownership_.ask_for(key, until_start);
 }
 
 // If this was the node's last intent for the key, it gives up a replica that it held only for intent.
@@ -81,7 +81,7 @@ void Interest::start_permanent() {
   for (; permanent_cursor_ < end; ++permanent_cursor_) {
     if (node.directory.channel(permanent_cursor_) == channel_.index &&
         rules().keeps_for_good(node, permanent_cursor_))
-      start(permanent_cursor_);
+      start(permanent_cursor_, 0);
   }
 }
 

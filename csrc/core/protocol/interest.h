@@ -20,7 +20,7 @@ class Interest {
   void start_permanent();
 
  private:
-  void start(Key number);
+  void start(Key number, Micros until_start);
   void end(Key number);
 
   ChannelContext& channel_;

@@ -4,13 +4,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <initializer_list>
+#include <limits>
+#include <queue>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "common/node_set.h"
 #include "common/stats.h"
 #include "common/types.h"
 #include "protocol/message.h"
+#include "protocol/rules.h"
 #include "store/table.h"
 #include "transport/transport.h"
 
@@ -18,12 +24,22 @@ namespace adaps {
 
 // Entries are appended while the lock of their key is held, so the order of messages on a link is the order
 // of the state changes. Frames are cut at entries.
+//
+// In a large cluster a frame costs more than what is in it, so what a node begins by itself and nobody waits
+// for, waits for others to the same node (docs/design/protocol.md, section 8). All that waits for a node
+// leaves together, in its order: at the latest when the first of it has waited long enough, and with whatever
+// is to leave at once.
 class Outbox {
  public:
-  // Counts by table what is sent of a key, if it is told the tables.
+  // Counts by table what is sent of a key, if it is told the tables. Nothing waits unless it is told so.
   explicit Outbox(NodeId nodes, const Tables* tables = nullptr)
       : buffers_(nodes),
+        due_(nodes, kNever),
+        leaving_(nodes),
+        waiting_(nodes),
+        expected_(nodes),
         drained_(nodes),
+        untaken_(nodes),
         unasked_(nodes),
         tables_(tables),
         no_table_(tables == nullptr ? 0 : tables->size()),
@@ -43,7 +59,7 @@ class Outbox {
   template <typename Header, typename Fill>
   void append_in_place(Key key, NodeId to, Fill fill) {
     const std::size_t table = table_of(key);
-    std::byte* at = grow(to, sizeof(Header));
+    std::byte* at = grow(to, Header{}.type, sizeof(Header));
     fill(*new (at) Header);
     count(table, Header{}.type, sizeof(Header));
   }
@@ -70,12 +86,68 @@ class Outbox {
     return bytes;
   }
 
+  // --- when it leaves ---
+
+  void set_now(Micros now) { now_ = now; }
+  // How long messages wait for others from now on; 0: not at all.
+  void set_wait(Micros wait) { wait_ = wait; }
+  bool lets_wait() const { return wait_ > 0; }
+  // What waits for the node, here or outside, leaves then at the latest,
+  void leave_by(NodeId to, Micros due) {
+    if (due >= due_[to]) return;
+    due_[to] = due;
+    if (due <= now_) {
+      waiting_.erase(to);
+      leaving_.insert(to);
+    } else {
+      waiting_.insert(to);
+      departures_.push({due, to});
+    }
+  }
+  // or at once.
+  void leave_now(NodeId to) { leave_by(to, kAtOnce); }
+  void leave_all_now() {
+    waiting_.for_each([this](NodeId to) { leave_now(to); });
+  }
+  // Something that is not here yet is to go along when what waits for the node leaves.
+  void expect(NodeId to) {
+    expected_.insert(to);
+    leave_by(to, now_ + wait_);
+  }
+  // The same of what did not get into the frame that leaves now, so that the next one leaves right behind it.
+  void go_on_leaving(NodeId to) {
+    if (!lets_wait()) return;
+    expected_.insert(to);
+    leave_now(to);
+  }
+  // Whether what is appended now leaves later, unless it is to leave at once.
+  bool leaves_later(NodeId to) const { return lets_wait() && !leaving_.contains(to); }
+  // Calls function(to) for those of which something is expected and whose frames leave now: before they do,
+  // and once.
+  template <typename Function>
+  void fetch_expected(Function function) {
+    look_who_leaves();
+    expected_.for_each_in(leaving_, [&](NodeId to) {
+      expected_.erase(to);
+      function(to);
+    });
+  }
+  // When the next frame leaves that does not leave now.
+  Micros next_departure() {
+    look_who_leaves();
+    return departures_.empty() ? kNever : departures_.top().first;
+  }
+
+  // --- what has left ---
+
   // Frames of a link are numbered from 1, modulo 2^32: the one that the last message went with,
   std::uint32_t last_frame(NodeId to) const {
     return drained_[to] + static_cast<std::uint32_t>(buffers_[to].size());
   }
   // and the last one that was drained.
   std::uint32_t last_drained(NodeId to) const { return drained_[to]; }
+  // To whom frames were drained that the network has not taken, as far as it was told.
+  const NodeSet& untaken() const { return untaken_; }
 
   // From now on it counts, of messages that it is told of, those that the network has not taken: who tells it
   // of messages tells it of what the network took, too.
@@ -89,6 +161,7 @@ class Outbox {
   }
   // Of the frames that were drained, the network has not taken the last so many.
   void note_untaken(NodeId to, std::size_t frames) {
+    if (frames == 0) untaken_.erase(to);
     Unasked& unasked = unasked_[to];
     const std::size_t left = frames + buffers_[to].size();
     while (unasked.ends.size() - unasked.first > left) unasked.taken = unasked.ends[unasked.first++];
@@ -100,33 +173,28 @@ class Outbox {
   // Bytes of such messages: of all, and of those that the network has taken.
   std::uint64_t unasked_appended(NodeId to) const { return unasked_[to].appended; }
   std::uint64_t unasked_taken(NodeId to) const { return unasked_[to].taken; }
+  // Bytes of all messages so far.
+  std::uint64_t appended() const { return appended_; }
 
-  // Hands every frame to `sink(to, frame)` and is empty then.
+  // Hands every frame that leaves now to `sink(to, frame)`. What is expected of a node still leaves at once.
   template <typename Sink>
   void drain(Sink&& sink) {
-    for (std::size_t to = 0; to < buffers_.size(); ++to) {
-      drained_[to] += static_cast<std::uint32_t>(buffers_[to].size());
-      for (Frame& frame : buffers_[to]) sink(static_cast<NodeId>(to), std::move(frame));
-      buffers_[to].clear();
-    }
-  }
-
-  bool empty() const {
-    for (const auto& frames : buffers_) {
-      if (!frames.empty()) return false;
-    }
-    return true;
-  }
-  std::size_t size_bytes() const {
-    std::size_t sum = 0;
-    for (const auto& frames : buffers_) {
-      for (const Frame& frame : frames) sum += frame.size();
-    }
-    return sum;
+    look_who_leaves();
+    leaving_.for_each([&](NodeId to) {
+      std::vector<Frame>& frames = buffers_[to];
+      if (!frames.empty() && counts_unasked_) untaken_.insert(to);
+      drained_[to] += static_cast<std::uint32_t>(frames.size());
+      for (Frame& frame : frames) sink(to, std::move(frame));
+      frames.clear();
+      if (expected_.contains(to)) return;
+      due_[to] = kNever;
+      leaving_.erase(to);
+    });
   }
 
  private:
   static constexpr std::size_t kCut = std::size_t{1} << 20;
+  static constexpr Micros kAtOnce = std::numeric_limits<Micros>::min();
   struct SentCounters {
     Counter messages, bytes;
   };
@@ -147,7 +215,7 @@ class Outbox {
     static_assert(sizeof(Header) % 4 == 0);
     std::size_t size = sizeof(Header);
     for (const std::span<const float> part : payload) size += part.size_bytes();
-    std::byte* end = grow(to, size);
+    std::byte* end = grow(to, header.type, size);
     std::memcpy(end, &header, sizeof(Header));
     end += sizeof(Header);
     for (const std::span<const float> part : payload) {
@@ -158,12 +226,14 @@ class Outbox {
     return size;
   }
 
-  // Room for so many bytes at the end of the last frame, or of a new one.
-  std::byte* grow(NodeId to, std::size_t size) {
+  // Room for a message of so many bytes at the end of the last frame, or of a new one.
+  std::byte* grow(NodeId to, MessageType type, std::size_t size) {
+    const bool waits = lets_wait() && rules().may_wait(type);
+    leave_by(to, waits ? now_ + wait_ : kAtOnce);
     std::vector<Frame>& frames = buffers_[to];
     if (frames.empty() || frames.back().size() > kCut || frames.back().size() + size > kMaxFrameBytes)
       begin_frame(to);
-    Frame& frame = frames.back();
+    Frame& frame = rules().frame_for(frames, lets_wait() && !waits);
     const std::size_t before = frame.size();
     frame.resize(before + size);
     return frame.data() + before;
@@ -172,6 +242,7 @@ class Outbox {
     SentCounters& sent = sent_[table * kMessageTypes + static_cast<std::size_t>(type)];
     sent.messages.add();
     sent.bytes.add(bytes);
+    appended_ += bytes;
   }
 
   void begin_frame(NodeId to) {
@@ -179,14 +250,34 @@ class Outbox {
     if (counts_unasked_) unasked_[to].ends.push_back(unasked_[to].appended);
   }
 
+  void look_who_leaves() {
+    for (; !departures_.empty(); departures_.pop()) {
+      const auto [due, to] = departures_.top();
+      if (due_[to] != due) continue;  // it left before
+      if (!rules().is_time(due, now_)) return;
+      leave_now(to);
+    }
+  }
+
+  using Departure = std::pair<Micros, NodeId>;
+
   std::vector<std::vector<Frame>> buffers_;
+  Micros now_ = 0;
+  Micros wait_ = 0;
+  std::vector<Micros> due_;  // by destination: when what waits for it leaves
+  std::priority_queue<Departure, std::vector<Departure>, std::greater<>> departures_;
+  NodeSet leaving_;   // who is due
+  NodeSet waiting_;   // who will be
+  NodeSet expected_;  // see expect
   std::vector<std::uint32_t> drained_;
+  NodeSet untaken_;
   std::vector<Unasked> unasked_;
   bool counts_unasked_ = false;
   const Tables* const tables_;
   const Table* hint_ = nullptr;
   const std::size_t no_table_;      // in the place of a table's number: a message about no key
   std::vector<SentCounters> sent_;  // table after table
+  std::uint64_t appended_ = 0;
 };
 
 }  // namespace adaps

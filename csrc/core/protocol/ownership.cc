@@ -10,7 +10,7 @@ namespace adaps {
 // --- asking for a key, and giving it away ---
 
 // NONE -> PENDING.
-void Ownership::ask_for(LockedKey& key) {
+void Ownership::ask_for(LockedKey& key, Micros until_start) {
   if (!key.has_slot()) key.allocate(State::kPending);
   key.header().state = State::kPending;
   key.header().set_asked_at(static_cast<std::uint32_t>(channel_.now));
@@ -18,6 +18,8 @@ void Ownership::ask_for(LockedKey& key) {
     message.origin = channel_.rank;
     message.key = key.key();
   });
+  // The other half is for the answer.
+  channel_.outbox.leave_by(key.location(), channel_.now + until_start / 2);
 }
 
 // The owner's decision on an intent.
@@ -151,7 +153,7 @@ void Ownership::on_drop_ack(const AckMessage& message) {
   LockedKey key = channel_.lock(message.key);
   if (key.state() != State::kDropping) return;
   replicas_.finish_drop(key);
-  if (channel_.intents(key) > 0) ask_for(key);
+  if (channel_.intents(key) > 0) ask_for(key, 0);
 }
 
 void Ownership::take_up_postponed() {

@@ -15,8 +15,8 @@ class Ownership {
  public:
   Ownership(ChannelContext& channel, Replicas& replicas) : channel_(channel), replicas_(replicas) {}
 
-  // Sends INTENT.
-  void ask_for(LockedKey& key);
+  // Sends INTENT, for an intent that starts after so many microseconds.
+  void ask_for(LockedKey& key, Micros until_start);
   // Without intent of its own the owner gives the key to the only node that is interested.
   void reconsider(LockedKey& key);
 

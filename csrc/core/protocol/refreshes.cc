@@ -7,12 +7,13 @@ namespace adaps {
 Refreshes::Refreshes(ChannelContext& channel)
     : channel_(channel),
       held_back_(channel.node.settings.nodes),
+      network_awaited_(channel.node.settings.nodes),
       ever_held_back_(channel.node.settings.nodes),
       echoes_due_(channel.node.settings.nodes) {}
 
 std::size_t Refreshes::send(LockedKey& key, Holder& holder) {
   const Version version = key.header().version();
-  holder.held_back = false;
+  holder.held_back = 0;
   if (holder.sent == version) return 0;
   holder.sent = version;
   RefreshMessage message;
@@ -23,52 +24,83 @@ std::size_t Refreshes::send(LockedKey& key, Holder& holder) {
     message.encoded = 1;
     row = channel_.encoded;
   }
-  const std::size_t bytes = channel_.outbox.append(holder.node, message, {row});
-  holder.frame = channel_.outbox.last_frame(holder.node);
+  const auto to = static_cast<NodeId>(holder.node);
+  const std::size_t bytes = channel_.outbox.append(to, message, {row});
+  holder.frame = channel_.outbox.last_frame(to) & ~(std::uint32_t{1} << 31);
   channel_.counters.refreshes_sent.add();
   return bytes;
 }
 
+// What waits for the peer is what the ECHO is to show.
+void Refreshes::expect_echo(NodeId to) {
+  ++echoes_due_[to];
+  if (rules().leaves_for_echo()) channel_.outbox.leave_now(to);
+}
+
 // If the peer waits for an ECHO, what went before need not have been taken; it cannot ask for more ECHOs than
 // it has workers that wait.
-bool Refreshes::has_to_wait(NodeId to, std::uint32_t frame) const {
+bool Refreshes::waits_for_network(NodeId to, std::uint32_t frame) const {
   if (channel_.backlog.is_full(to)) return true;
   return echoes_due_[to] == 0 && channel_.backlog.untaken(to, frame);
 }
 
-// At most one refresh of a key waits on a link: a later one replaces those that were held back.
+bool Refreshes::waits_for_frame(NodeId to) const {
+  return channel_.outbox.leaves_later(to) && (echoes_due_[to] == 0 || !rules().leaves_for_echo());
+}
+
+// At most one refresh of a key waits for a holder: a later one replaces those that were held back.
 void Refreshes::send_or_hold_back(LockedKey& key, Holder& holder) {
-  if (!has_to_wait(holder.node, holder.frame)) {
-    if (const std::size_t bytes = send(key, holder); bytes > 0) channel_.backlog.add(holder.node, bytes);
+  const auto to = static_cast<NodeId>(holder.node);
+  const bool network = waits_for_network(to, holder.frame);
+  if (!network && !waits_for_frame(to)) {
+    if (const std::size_t bytes = send(key, holder); bytes > 0) channel_.backlog.add(to, bytes);
     return;
   }
-  if (holder.sent == key.header().version() || holder.held_back) return;
-  holder.held_back = true;
-  channel_.backlog.note_waiting(holder.node);
-  channel_.counters.refreshes_held_back.add();
-  ++ever_held_back_[holder.node];
-  rules().hold_back(held_back_[holder.node], {key.key(), holder.frame});
+  if (holder.sent == key.header().version() || holder.held_back != 0) return;
+  holder.held_back = 1;
+  ++ever_held_back_[to];
+  rules().hold_back(held_back_[to], {key.key(), holder.frame});
+  if (network) {
+    network_awaited_.insert(to);
+    channel_.backlog.note_waiting(to);
+    channel_.counters.refreshes_held_back.add();
+  } else {
+    channel_.outbox.expect(to);
+  }
+}
+
+void Refreshes::send_held_back() {
+  more_held_back_ = false;
+  network_awaited_.for_each([this](NodeId to) { send_held_back(to); });
 }
 
 // An entry whose key was refreshed, dropped or given away since it was held back is stale and skipped.
-void Refreshes::send_held_back() {
-  more_held_back_ = false;
-  for (NodeId peer = 0; peer < channel_.node.settings.nodes; ++peer) {
-    std::deque<HeldBack>& waiting = held_back_[peer];
-    while (!waiting.empty() && !has_to_wait(peer, waiting.front().frame)) {
-      if (channel_.slice.is_used_up()) {
-        more_held_back_ = true;
-        return;
-      }
-      const HeldBack first = waiting.front();
-      waiting.pop_front();
-      LockedKey key = channel_.lock(first.key);
-      channel_.slice.spend(key.width());
-      if (key.state() != State::kOwner) continue;
-      Holder* holder = channel_.holders_of(key).find(peer);
-      if (holder == nullptr || !holder->held_back || holder->frame != first.frame) continue;
-      if (const std::size_t bytes = send(key, *holder); bytes > 0) channel_.backlog.add(peer, bytes);
+void Refreshes::send_held_back(NodeId to) {
+  std::deque<HeldBack>& waiting = held_back_[to];
+  network_awaited_.erase(to);
+  while (!waiting.empty()) {
+    const HeldBack first = waiting.front();
+    if (waits_for_network(to, first.frame)) {
+      network_awaited_.insert(to);
+      return;
     }
+    if (waits_for_frame(to)) {
+      channel_.outbox.expect(to);
+      return;
+    }
+    if (channel_.slice.is_used_up()) {
+      network_awaited_.insert(to);
+      channel_.outbox.go_on_leaving(to);
+      more_held_back_ = true;
+      return;
+    }
+    waiting.pop_front();
+    LockedKey key = channel_.lock(first.key);
+    channel_.slice.spend(key.width());
+    if (key.state() != State::kOwner) continue;
+    Holder* holder = channel_.holders_of(key).find(to);
+    if (holder == nullptr || holder->held_back == 0 || holder->frame != first.frame) continue;
+    if (const std::size_t bytes = send(key, *holder); bytes > 0) channel_.backlog.add(to, bytes);
   }
 }
 

@@ -133,11 +133,6 @@ Unapplied* Replicas::change_to_send(LockedKey& key, bool exact) const {
   return rules().may_send_delta(key, *changes) ? changes : nullptr;
 }
 
-bool Replicas::has_to_wait(LockedKey& key, bool exact) const {
-  return key.state() == State::kReplica && channel_.backlog.is_full(key.header().location) &&
-         change_to_send(key, exact) != nullptr;
-}
-
 // One key's part of a round.
 std::size_t Replicas::flush(LockedKey& key, bool exact) {
   if (key.state() == State::kOwner) {

@@ -41,8 +41,8 @@ class Replicas {
   // Sends what changed of one key; `exact`: as it is, also with a lossy wire. What holders get may be held
   // back. Gives the bytes of the change that a replica sends.
   std::size_t flush(LockedKey& key, bool exact);
-  // Whether a replica has a change to send, and too much waits for the owner.
-  bool has_to_wait(LockedKey& key, bool exact) const;
+  // Whether a replica has a change to send.
+  bool has_to_flush(LockedKey& key, bool exact) const { return change_to_send(key, exact) != nullptr; }
 
  private:
   Unapplied* change_to_send(LockedKey& key, bool exact) const;

@@ -43,6 +43,7 @@ bool Requests::defer(LockedKey& key, KeyRequest& request) {
   const bool reads = kind == OperationKind::kPull || kind == OperationKind::kLocalize;
   // A pending key has been asked for already; a request would not bring its value sooner.
   if (reads && (state == State::kDropping || state == State::kPending)) {
+    channel_.hurry(key);
     parked_.park(request);
     return true;
   }
@@ -53,6 +54,7 @@ bool Requests::defer(LockedKey& key, KeyRequest& request) {
     const Unapplied* changes = channel_.changes_of(key);
     if (changes != nullptr && rules().is_to_be_flushed_before_set(*changes)) {
       if (changes->in_flight) {
+        channel_.hurry(key);
         parked_.park(request);
         return true;
       }

@@ -18,7 +18,6 @@
 #include "protocol/encoded.h"
 #include "protocol/message.h"
 #include "protocol/operation.h"
-#include "protocol/outbox.h"
 #include "store/add.h"
 #include "store/directory.h"
 #include "store/store.h"
@@ -33,6 +32,7 @@
 namespace adaps {
 
 class Flusher;
+class Outbox;
 struct NodeContext;
 
 enum class Decision : std::uint8_t { kRelocate, kReplicate };
@@ -262,6 +262,33 @@ struct Rules {
   ADAPS_RULE void hold_back(std::deque<HeldBack>& waiting, const HeldBack& refresh) const {
     waiting.push_back(refresh);
   }
+
+  // --- frames that wait ---
+
+  // What a node begins by itself may wait for its frame, as it knows whether anybody waits for that. What
+  // answers another node may not.
+  ADAPS_RULE bool may_wait(MessageType type) const {
+    switch (type) {
+      case MessageType::kIntent:
+      case MessageType::kRefresh:
+      case MessageType::kDelta:
+      case MessageType::kDrop:
+      case MessageType::kNews:
+        return true;
+      default:
+        return false;
+    }
+  }
+  // All that goes to a node goes in its order: what does not wait takes along what does.
+  ADAPS_RULE Frame& frame_for(std::vector<Frame>& frames, bool) const { return frames.back(); }
+  // A frame waits no longer than it should,
+  ADAPS_RULE bool is_time(Micros due, Micros now) const { return due <= now; }
+  // and not at all once somebody waits for what is in it: a wait_sync of this node for its changes,
+  ADAPS_RULE bool leaves_for_sync(bool anyone_waits) const { return anyone_waits; }
+  // or one of the other node for its refreshes.
+  ADAPS_RULE bool leaves_for_echo() const { return true; }
+  // What was kept where it is until a frame leaves goes with it.
+  ADAPS_RULE bool goes_with_frame() const { return true; }
 
   // --- room ---
 

@@ -46,6 +46,7 @@ class Generator {
     draw_limits();
     draw_samples();
     draw_room();
+    draw_frame_wait();
     return std::move(spec_);
   }
 
@@ -430,6 +431,16 @@ class Generator {
     constexpr std::size_t kLimits[] = {1, 1, 60, 200};
     if (spec_.backlog && random.chance(0.5))
       spec_.settings.max_unsent_bytes = kLimits[random.below(std::size(kLimits))];
+  }
+
+  // The same: how long what nobody waits for waits for its frame. Few of these worlds have so many nodes that
+  // it would wait by itself.
+  void draw_frame_wait() {
+    Random random(mix(spec_.seed) ^ 0x77616974U);
+    if (random.chance(0.5)) return;
+    const Micros waits[] = {0, static_cast<Micros>(2.0 * kUnit), static_cast<Micros>(20.0 * kUnit),
+                            static_cast<Micros>(200.0 * kUnit), kAges};
+    spec_.settings.frame_wait = waits[random.below(std::size(waits))];
   }
 
   // From numbers of their own, too. Only keys that are used are drawn.

@@ -222,6 +222,33 @@ struct kept_change_forgotten : Rules {
 struct kept_intent_forgotten : Rules {
   void keep_intent(std::deque<IntentMessage>&, const IntentMessage&) const override {}
 };
+struct frame_never_leaves : Rules {
+  bool is_time(Micros, Micros) const override { return false; }
+};
+struct frame_leaves_without : Rules {
+  bool goes_with_frame() const override { return false; }
+};
+struct overtakes_what_waits : Rules {
+  Frame& frame_for(std::vector<Frame>& frames, bool at_once) const override {
+    return at_once ? *frames.emplace(frames.begin()) : frames.back();
+  }
+};
+struct setup_waits : Rules {
+  bool may_wait(MessageType type) const override {
+    return type == MessageType::kSetup || Rules::may_wait(type);
+  }
+};
+struct echo_waits : Rules {
+  bool may_wait(MessageType type) const override {
+    return type == MessageType::kEcho || Rules::may_wait(type);
+  }
+};
+struct sync_unheard : Rules {
+  bool leaves_for_sync(bool) const override { return false; }
+};
+struct echo_unheard : Rules {
+  bool leaves_for_echo() const override { return false; }
+};
 struct technique_of_neighbour : Rules {
   const Management& managing(const Tables& tables, Key key) const override {
     const Table& next = tables[(tables.number_of(tables.find(key)) + 1) % tables.size()];

@@ -62,6 +62,13 @@ namespace adaps {
   X(room_never_back, "what the network has taken counts as waiting")                        \
   X(kept_change_forgotten, "a change that is kept back for lack of room is never sent")     \
   X(kept_intent_forgotten, "an intent that is kept back for lack of room has no effect")    \
+  X(frame_never_leaves, "what waits for its frame waits for ever")                          \
+  X(frame_leaves_without, "what was kept until a frame leaves does not go with it")         \
+  X(overtakes_what_waits, "what leaves at once goes ahead of what waits for its frame")     \
+  X(setup_waits, "a replica that was asked for waits for its frame")                        \
+  X(echo_waits, "ECHO waits for its frame")                                                 \
+  X(sync_unheard, "changes wait for their frame while a wait_sync waits for them")          \
+  X(echo_unheard, "refreshes wait for their frame while an ECHO waits for them")            \
   X(technique_of_neighbour, "keys are managed by the technique of the next table")          \
   X(technique_of_row_before, "keys are managed by the technique of the row before")         \
   X(intent_as_first_row, "intent is dropped where the table's first row uses none")         \

@@ -46,6 +46,9 @@ struct Call {
 
 using Program = std::vector<Call>;
 
+// Longer than all that anybody waits for.
+inline constexpr Micros kAges = 4'000'000'000;
+
 struct WorldSpec {
   std::uint64_t seed = 0;
   Settings settings;  // rank aside

@@ -378,6 +378,9 @@ void World::complete(Caller& caller, Pending& pending) {
   Record& record = history_[pending.record];
   record.end = step_;
   record.ended = cluster_.network().now();
+  // At a barrier it waits for other workers, and all that these do before.
+  if (record.kind != CallKind::kBarrier && record.ended - record.started > kAges / 2)
+    throw Violation("promptness: ", name_of(record.kind), " waits for a frame that waits");
   if (record.kind == CallKind::kPull && spec_.reads_tell()) {
     const Tables& tables = cluster_.node(0).tables;
     const float* at = pending.floats.data();

@@ -1,0 +1,74 @@
+// How long what nobody waits for waits for its frame, and that a call does not.
+#include "protocol/frame_wait.h"
+
+#include <vector>
+
+#include "check.h"
+#include "node/node_state.h"
+#include "node/worker.h"
+
+using namespace adaps;
+
+namespace {
+
+Settings of(NodeId nodes) {
+  Settings settings;
+  settings.nodes = nodes;
+  return settings;
+}
+
+}  // namespace
+
+TEST(frames_wait_in_large_clusters_only) {
+  for (const NodeId nodes : {1, 2, 8}) CHECK_EQ(frame_wait(of(nodes), 0.0), Micros{0});
+  CHECK_EQ(frame_wait(of(8 + 4), 0.0), 2 * frame_wait(of(8 + 1), 0.0));
+  CHECK_EQ(frame_wait(of(8 + 1024), 0.0), 32 * frame_wait(of(8 + 1), 0.0));
+  // Clocks that advance fast let them wait for less.
+  CHECK(frame_wait(of(64), 1e-3) < frame_wait(of(64), 0.0));
+  CHECK_EQ(frame_wait(of(64), 1e-9), frame_wait(of(64), 0.0));
+}
+
+TEST(a_call_takes_along_the_intent_for_what_it_waits_for) {
+  constexpr Micros kTick = 10'000;
+  TableSpec table;
+  table.name = std::string("t");
+  table.rows = 64;
+  table.length = 4;
+  Settings settings = of(2);
+  settings.timing = false;
+  settings.frame_wait = 100 * kTick;
+  NodeState node({table}, settings);
+  Worker worker(node, 0);
+  Channel& channel = *node.channels[0];
+  Micros now = 0;
+  const auto messages_sent = [&] {
+    now += kTick;
+    channel.set_now(now);
+    channel.on_tick();
+    std::size_t bytes = 0;
+    channel.outbox().drain([&](NodeId, const Frame& frame) { bytes += frame.size(); });
+    return bytes / sizeof(IntentMessage);
+  };
+  for (int clock = 0; clock < 4; ++clock) {  // its pace is known then
+    worker.advance_clock();
+    channel.partition().request_round();
+    CHECK_EQ(messages_sent(), std::size_t{0});
+  }
+  std::vector<Key> there;
+  for (Key key = 0; there.size() < 2; ++key) {
+    if (node.directory.home(key) == 1) there.push_back(key);
+  }
+  const Clock now_clock = worker.current_clock();
+  worker.intent(there, now_clock + 40, now_clock + 41);
+  CHECK_EQ(messages_sent(), std::size_t{0});
+  CHECK_EQ(messages_sent(), std::size_t{0});
+  std::vector<float> out(4);
+  CHECK(worker.pull(std::span(there).first(1), out.data(), out.size(), true) != kDone);
+  CHECK_EQ(messages_sent(), std::size_t{2});
+  // One that nobody calls for goes when half of the time until it starts is over.
+  worker.intent(std::vector<Key>{there[1] + 1, there[1] + 2, there[1] + 3, there[1] + 4, there[1] + 5},
+                now_clock + 40, now_clock + 41);
+  int ticks = 0;
+  while (messages_sent() == 0) ++ticks;
+  CHECK(ticks >= 15 && ticks <= 22);
+}
