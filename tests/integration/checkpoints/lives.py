@@ -1,0 +1,130 @@
+"""Processes that are killed while they write to a directory, and go on from what the ones before left there.
+
+Each proves that what it finds is of the step that it claims, and that this is not before the last step that
+was acknowledged; then it makes steps, each of which ends with a write, until it is killed. They are forks of
+this process, so a life costs some hundredths of a second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import adaps
+from tests.conftest import free_port
+from tests.integration.checkpoints.faulty_disk import FaultyDisk, lose, received
+
+__all__ = ["Life", "main"]
+
+MOST_CALLS = 60
+"""Of about 20 for what one node writes in a step."""
+MOST_STEPS = 6
+
+
+class Life:
+    """What one process is to do, and what it tells.
+
+    Parameters
+    ----------
+    directory : Path
+        Where it writes.
+    acknowledged : int
+        The last step of which somebody before it said that it was written.
+    report : int
+        File descriptor of what it tells.
+    fault : tuple of int and str, optional
+        The call at which it dies and the moment, as `FaultyDisk` has them.
+    """
+
+    def __init__(
+        self, directory: Path, acknowledged: int, report: int, fault: tuple[int, str] | None
+    ) -> None:
+        self.directory = directory
+        self.acknowledged = acknowledged
+        self._report = report
+        self._fault = fault
+
+    def steps(self, rank: int, found: int) -> Iterator[int]:
+        """The steps after the one that was found; each is written when the next one is asked for."""
+        self._acknowledge(rank, found)  # what was there once must not be lost later
+        if self._fault is not None:
+            FaultyDisk(*self._fault, self._say)
+        for number in range(found + 1, found + 1 + MOST_STEPS):
+            yield number
+            self._acknowledge(rank, number)
+
+    def _acknowledge(self, rank: int, step: int) -> None:
+        if rank == 0:
+            self._say(step)
+
+    def _say(self, message: Any) -> None:
+        os.write(self._report, (json.dumps(message) + "\n").encode())
+
+
+Train = Callable[[Life], None]
+
+
+def main(train: Train) -> None:
+    """Kill as many processes as the command line says, and print how each of them ended."""
+    given = json.loads(sys.argv[1])
+    if given["nodes"] > 1:
+        import torch.distributed  # once, not in every child  # noqa: F401
+    with tempfile.TemporaryDirectory(dir=given["folder"]) as folder:
+        print(json.dumps(rounds(Path(folder) / "saved", given["kills"], given["seed"], given["nodes"], train)))
+
+
+def rounds(directory: Path, kills: int, seed: int, most_nodes: int, train: Train) -> dict[str, int]:
+    """Kill so many processes; counts them, all lives and the steps that were acknowledged."""
+    numbers = random.Random(seed)
+    acknowledged, killed, lives = 0, 0, 0
+    while killed < kills:
+        nodes = 1 + lives % most_nodes
+        victim = numbers.randrange(nodes)
+        fault = (numbers.randint(1, MOST_CALLS), numbers.choice(["before", "amid", "after"]))
+        lives += 1
+        reader, writer = os.pipe()
+        port = str(free_port())
+        processes = []
+        for rank in range(nodes):
+            process = os.fork()
+            if process == 0:
+                os.close(reader)
+                place = {"RANK": rank, "WORLD_SIZE": nodes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+                os.environ.update({name: str(value) for name, value in place.items()})
+                live(train, Life(directory, acknowledged, writer, fault if rank == victim else None))
+            processes.append(process)
+        os.close(writer)
+        with open(reader, "rb") as pipe:
+            steps, unsynced = received(pipe.read())
+        ends = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
+        acknowledged = max([acknowledged, *steps])
+        died = ends[victim] == -signal.SIGKILL
+        others = {end for rank, end in enumerate(ends) if rank != victim}
+        if (not died and ends[victim] != 0) or not others <= ({0, 3} if died else {0}):
+            raise AssertionError(f"life {lives} of {nodes} nodes, fault {fault}: exit codes {ends}")
+        if died:
+            killed += 1
+            if unsynced is not None:
+                lose(unsynced, numbers)
+    return {"kills": killed, "lives": lives, "acknowledged": acknowledged}
+
+
+def live(train: Train, life: Life) -> None:
+    """One process's life; ends the process."""
+    try:
+        train(life)
+    except adaps.PeerLost:
+        os._exit(3)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)
