@@ -131,6 +131,7 @@ void NodeTable::forget_missed() { for_all_rows(MissedSteps::kForget); }
 void NodeTable::for_all_rows(MissedSteps missed) {
   Node& node = node_->node();
   const Table& table = node.tables()[index_];
+  if (table.now().history == nullptr) return;  // no row has missed anything
   const py::gil_scoped_release release;
   std::vector<Key> some(kAtOnce);
   for (Key first = table.first_key(); first < table.end_key(); first += some.size()) {

@@ -102,6 +102,49 @@ def test_every_way_to_change_a_row_is_noticed(tmp_path: Path) -> None:
         assert same_bits(adaps.load_export(tmp_path)["emb"], values(node))
 
 
+MOVING_IDLE_ROWS = [
+    adaps.SGD(lr=0.1, momentum=0.9),
+    adaps.SGD(lr=0.1, weight_decay=0.01),
+    adaps.Adam(lr=0.1),
+    adaps.AdamW(lr=0.1, weight_decay=0.1),
+]
+
+
+@pytest.mark.parametrize("optimizer", MOVING_IDLE_ROWS, ids=repr)
+def test_rows_that_missed_steps_have_made_up_for_them_in_an_export(tmp_path: Path, optimizer: Any) -> None:
+    with adaps.Node([table(optimizer)]) as node:
+        kv, placed = node.worker(0), node.table("emb")
+        placed.set_step(1)
+        kv.push_gradients(np.arange(30), np.ones((30, LENGTH), np.float32))
+        for step in range(2, 9):
+            placed.set_step(step)
+            kv.push_gradients([step], np.ones((1, LENGTH), np.float32))
+        stored = values(node)
+        node.export(tmp_path).wait()
+        node.export(tmp_path).wait()
+        moved = values(node)
+        assert not same_bits(stored, moved)
+        placed.catch_up()
+        assert same_bits(moved, values(node))
+        assert same_bits(adaps.load_export(tmp_path)["emb"], moved)
+        assert rows_of_parts(tmp_path) == [40, 0]  # without a step nothing changes
+        placed.set_step(9)
+        kv.push_gradients([9], np.ones((1, LENGTH), np.float32))
+        node.export(tmp_path).wait()
+        assert same_bits(adaps.load_export(tmp_path)["emb"], values(node))
+        assert rows_of_parts(tmp_path)[2] >= 30
+
+
+def test_rows_whose_steps_have_no_numbers_are_exported_as_they_are(tmp_path: Path) -> None:
+    with adaps.Node([table(MOVING_IDLE_ROWS[0])]) as node:
+        train(node, 0, 3)
+        node.export(tmp_path).wait()
+        push(node, 1)
+        node.export(tmp_path).wait()
+        assert rows_of_parts(tmp_path) == [40, 1]
+        assert same_bits(adaps.load_export(tmp_path)["emb"], values(node))
+
+
 def test_tables_can_be_chosen(tmp_path: Path) -> None:
     tables = [table(name=name, length=length) for name, length in [("a", 2), ("b", 5), ("c", 3)]]
     with adaps.Node(tables) as node:

@@ -231,6 +231,8 @@ class Exporter:
         if not self._all.leads_node:
             return {}
         changed = node.targets[directory, chosen].changed
+        for index in chosen:  # whoever reads an export has no optimizer to do it
+            node.core.tables()[index].catch_up()
         counts = {index: changed[index].take(everything) for index in chosen}
         node.last = Export(directory)
         return counts

@@ -440,12 +440,13 @@ void catch_up(NodeContext& node, const Table& table, std::span<const Key> keys, 
     LockedKey key(store, keys[i]);
     touch(node, key);
     if (key.state() != State::kOwner) continue;
+    bool changed = true;
     if (missed == MissedSteps::kApply) {
-      rule.catch_up(key.value(), key.length(), now);
+      changed = rule.catch_up(key.value(), key.length(), now);
     } else {
       rule.restart(key.value(), key.length(), now);
     }
-    key.header().advance_version();
+    if (changed) key.header().advance_version();
     rules().keep(key);
   }
 }

@@ -183,13 +183,14 @@ void UpdateRule::apply(float* value, const float* gradient, std::size_t length, 
   }
 }
 
-void UpdateRule::catch_up(float* value, std::size_t length, const UpdateStep& now) const {
-  if (now.history == nullptr) return;
+bool UpdateRule::catch_up(float* value, std::size_t length, const UpdateStep& now) const {
+  if (now.history == nullptr) return false;
   float* stamp = stamp_of(value, length);
   const std::uint64_t steps = steps_since(*stamp, now.number);
-  if (steps == 0) return;
+  if (steps == 0) return false;
   make_up(value, length, now.number - steps, now.number, *now.history);
   *stamp = step_stamp(now.number);
+  return true;
 }
 
 void UpdateRule::restart(float* value, std::size_t length, const UpdateStep& now) const {

@@ -58,8 +58,8 @@ struct UpdateRule {
   // difference of two large numbers. Then the row does not catch up with missed steps.
   void apply(float* value, const float* gradient, std::size_t length, float* change,
              const UpdateStep& step) const;
-  // Applies the steps without gradient that the row has missed, up to and including this one.
-  void catch_up(float* value, std::size_t length, const UpdateStep& step) const;
+  // Applies the steps without gradient that the row has missed, up to and including this one, if any.
+  bool catch_up(float* value, std::size_t length, const UpdateStep& step) const;
   // Marks the row as having missed no step before this one.
   void restart(float* value, std::size_t length, const UpdateStep& step) const;
 
