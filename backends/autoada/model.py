@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,9 @@ from autoada.state import load_all_but_tables, state_of
 from autoada.steps import Member, Steps, push_at_step
 from autoada.table import Read, RemoteTable
 from autoada.transfer import Transfer
+
+if TYPE_CHECKING:
+    from adaps.checkpoint import Export
 
 _log = logging.getLogger("autoada")
 _made: list[weakref.ref[AdaModel]] = []
@@ -361,6 +364,34 @@ class AdaModel(nn.Module):
         self._parts.settle()
         kept = self._own_state().take(loader, extra)
         self.node.checkpoint(directory, worker=self._member.number, extra=kept)
+
+    def export(self, directory: str | os.PathLike[str], *, tables: Sequence[str] | None = None) -> Export:
+        """Collective: have the values of tables written to files, all of one moment, while training goes on.
+
+        Call it between two steps. What `adaps.Node.export` says holds here.
+
+        Parameters
+        ----------
+        directory : path
+            On a file system that all nodes share.
+        tables : sequence of str, optional
+            The parameters' qualified names; the same in every export to the directory. Default: all of
+            `tables`. What is no table, such as the weights of linear layers, `state_dict` has.
+
+        Returns
+        -------
+        adaps.checkpoint.Export
+            To wait until it is written.
+
+        Raises
+        ------
+        adaps.CheckpointError
+            On every worker, if nothing could be copied.
+        KeyError
+            Naming a table that there is not.
+        """
+        names = list(self.tables) if tables is None else tables
+        return self.node.export(directory, tables=names, worker=self._member.number)
 
     def restore(self, directory: str | os.PathLike[str], loader: Positioned | None = None) -> dict[str, Any]:
         """Collective: go on from a checkpoint of this model; gives the `extra` of this worker.

@@ -129,6 +129,21 @@ def test_a_checkpoint_before_the_first_batch_holds_the_beginning(tmp_path: Path)
     other.end()
 
 
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
+def test_exports_of_a_model_hold_the_tables_that_its_state_has(tmp_path: Path, optimizer: Optimizer) -> None:
+    training = Training(optimizer, seed=1)
+    for steps in (1, 2, 4):
+        training.losses(steps)
+        training.model.export(tmp_path).wait()
+        exported = adaps.load_export(tmp_path)
+        assert list(exported) == ["rows.weight"]
+        # Read after the export: rows that were idle have made up for that already.
+        assert torch.equal(torch.from_numpy(exported["rows.weight"]), training.model.state_dict()["rows.weight"])
+    with pytest.raises(KeyError, match="no table 'row' \\(did you mean"):
+        training.model.export(tmp_path, tables=["row"])
+    training.end()
+
+
 def test_a_model_can_go_back_to_its_own_checkpoint(tmp_path: Path) -> None:
     training = Training(OPTIMIZERS["Adam"], seed=1)
     training.losses(3)
