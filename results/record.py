@@ -14,6 +14,7 @@ __all__ = [
     "READABLE",
     "SCHEMA",
     "STATUSES",
+    "WAITING",
     "Budget",
     "Choice",
     "Git",
@@ -55,6 +56,9 @@ STATUSES: tuple[Status, ...] = (
     "interrupted",
 )
 Phase = Literal["warmup", "measured"]
+
+WAITING = ("blocked_micros", "queue_full_micros", "unsent_full_micros", "sync_micros", "barrier_micros")
+"""Counters of time in which a node's workers, or its rows and changes, waited for other nodes."""
 
 
 class RecordError(ValueError):
@@ -418,6 +422,9 @@ class Run(PlannedRun, kw_only=True, frozen=True):
         What started its processes; older records, which have none, are of ``local``.
     hosts : list of Host
         Where its nodes were, if not all on the session's machine.
+    waiting : dict of str to list of float
+        Of each node, by rank, the counters in `WAITING`, which `counters` has as sums: what names the node
+        that is slow, or behind a slow link. Empty for one node, without counters, and in older records.
     """
 
     schema: int = SCHEMA
@@ -457,6 +464,7 @@ class Run(PlannedRun, kw_only=True, frozen=True):
     choices: list[Choice] = []
     launcher: str = "local"
     hosts: list[Host] = []
+    waiting: dict[str, list[float]] = {}
 
 
 class Git(msgspec.Struct, kw_only=True, frozen=True):

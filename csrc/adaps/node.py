@@ -331,9 +331,9 @@ class Node:
         changed since, and some that other nodes have taken over, until they are as much as the first one:
         then the next one holds all rows. `load_export` reads them; so does anybody with safetensors alone.
 
-        Where rows make up for steps in which they had no gradient (`adaps.optimizers`: on one node, by numbered
-        steps), all of them have done so in an export, which changes most of them each time. On several nodes
-        nobody's rows do, and an export holds what everybody reads.
+        Where rows make up for steps in which they had no gradient (on one node, if steps are numbered:
+        `adaps.optimizers`), all of them have done so in an export, which changes most of them each time. On
+        several nodes no rows do, and an export holds what everybody reads.
 
         Parameters
         ----------

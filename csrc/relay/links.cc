@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cmath>
 #include <ctime>
@@ -30,8 +29,16 @@ Nanos now() {
 
 Links::Links(std::vector<End> ends, adaps::LinkShape shape)
     : ends_(std::move(ends)),
-      latency_(std::llround(1e9 * shape.latency_seconds)),
-      nanos_per_byte_(shape.bits_per_second > 0.0 ? 8e9 / shape.bits_per_second : 0.0) {}
+      paths_(ends_.size() * ends_.size(),
+             {1e9 * shape.latency_seconds, shape.bits_per_second > 0.0 ? 8e9 / shape.bits_per_second : 0.0,
+              0.0}) {}
+
+void Links::slow_down(const SlowPair& pair) {
+  for (Path* each : {&path(pair.one, pair.other), &path(pair.other, pair.one)}) {
+    each->nanos *= pair.times;
+    each->nanos_per_byte *= pair.times;
+  }
+}
 
 void Links::run(int stop) {
   std::vector<pollfd> watched;
@@ -71,10 +78,10 @@ void Links::take_in(std::size_t from) {
       if (size < 0) return;
       continue;
     }
-    double& free_at = free_at_[{from, to}];
-    free_at = std::max(free_at, static_cast<double>(now())) +
-              nanos_per_byte_ * static_cast<double>(length - kHeader);
-    held_.push({static_cast<Nanos>(free_at) + latency_, packets_++, to, length, std::move(bytes)});
+    Path& taken = path(from, to);
+    taken.free_at = std::max(taken.free_at, static_cast<double>(now())) +
+                    taken.nanos_per_byte * static_cast<double>(length - kHeader);
+    held_.push({std::llround(taken.free_at + taken.nanos), packets_++, to, length, std::move(bytes)});
     ++in_use_;
   }
 }

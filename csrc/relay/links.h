@@ -4,10 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <queue>
-#include <utility>
 #include <vector>
 
 #include "transport/descriptor.h"
@@ -32,11 +30,20 @@ inline constexpr char kSubnet[] = "10.210.0.";
 // Needs the right to make namespaces and devices; std::system_error names the call that was refused.
 End make_end(std::size_t node);
 
+// A pair of nodes whose packets take so many times as long as those of the others.
+struct SlowPair {
+  std::size_t one, other;
+  double times;
+};
+
 // Carries packets between the ends: each directed pair has a bandwidth of its own, first in, first out, and
 // then a latency.
 class Links {
  public:
   Links(std::vector<End> ends, adaps::LinkShape shape);
+
+  // Before run().
+  void slow_down(const SlowPair& pair);
 
   // Until `stop` can be read.
   void run(int stop);
@@ -48,6 +55,11 @@ class Links {
   // More than all sockets of a run have in flight; when they are used up, reading waits.
   static constexpr std::size_t kBuffers = 4096;
 
+  struct Path {
+    double nanos, nanos_per_byte;
+    double free_at;  // when it has sent what it was given
+  };
+
   struct Packet {
     Nanos due;
     std::uint64_t number;  // packets of the same moment stay in order
@@ -58,15 +70,14 @@ class Links {
     }
   };
 
+  Path& path(std::size_t from, std::size_t to) { return paths_[from * ends_.size() + to]; }
   void take_in(std::size_t from);
   void send_due();
   std::unique_ptr<std::byte[]> buffer();
 
   std::vector<End> ends_;
-  Nanos latency_;
-  double nanos_per_byte_;
+  std::vector<Path> paths_;
   Nanos waking_ = 0;  // what it takes to wake up, on average: the relay gets up that much earlier
-  std::map<std::pair<std::size_t, std::size_t>, double> free_at_;  // when a link has sent what it was given
   std::priority_queue<Packet, std::vector<Packet>, std::greater<>> held_;
   std::vector<std::unique_ptr<std::byte[]>> spare_;
   std::size_t in_use_ = 0;

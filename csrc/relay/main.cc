@@ -1,13 +1,17 @@
 // adabench-relay NODES NETWORK: network namespaces joined by links of that latency and bandwidth, as long as
 // standard input is open. The first line on standard output names the namespaces, in the order of the nodes.
+// Behind a colon the network may name a link that is so many times slower than the others: lan:1-2/10.
 
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -29,7 +33,29 @@ std::size_t parse_nodes(const char* text) {
   return nodes;
 }
 
-void run(std::size_t nodes, adaps::LinkShape shape) {
+struct Network {
+  adaps::LinkShape shape;
+  std::optional<relay::SlowPair> slow;
+};
+
+Network parse_network(const std::string& text, std::size_t nodes) {
+  const std::size_t colon = text.find(':');
+  Network network{adaps::parse_link_shape(text.substr(0, colon)), {}};
+  if (colon == std::string::npos) return network;
+  relay::SlowPair pair{};
+  int read = 0;
+  const char* behind = text.c_str() + colon + 1;
+  const int found = std::sscanf(behind, "%zu-%zu/%lf%n", &pair.one, &pair.other, &pair.times, &read);
+  if (found != 3 || behind[read] != '\0' || pair.one == pair.other || std::max(pair.one, pair.other) >= nodes ||
+      !std::isfinite(pair.times) || pair.times <= 0.0) {
+    throw std::invalid_argument("\"" + text + "\" names no link of " + std::to_string(nodes) +
+                                " nodes: say such as lan:0-1/10");
+  }
+  network.slow = pair;
+  return network;
+}
+
+void run(std::size_t nodes, const Network& network) {
   // The kernel would otherwise let timers be late by 50 µs.
   prctl(PR_SET_TIMERSLACK, 1);
   std::vector<relay::End> ends;
@@ -38,7 +64,9 @@ void run(std::size_t nodes, adaps::LinkShape shape) {
     std::printf("/proc/%d/fd/%d%s", getpid(), end.space.get(), &end == &ends.back() ? "\n" : " ");
   }
   std::fflush(stdout);
-  relay::Links(std::move(ends), shape).run(STDIN_FILENO);
+  relay::Links links(std::move(ends), network.shape);
+  if (network.slow) links.slow_down(*network.slow);
+  links.run(STDIN_FILENO);
 }
 
 }  // namespace
@@ -50,7 +78,7 @@ int main(int count, char** arguments) {
   }
   try {
     const std::size_t nodes = parse_nodes(arguments[1]);
-    run(nodes, adaps::parse_link_shape(arguments[2]));
+    run(nodes, parse_network(arguments[2], nodes));
   } catch (const std::invalid_argument& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 2;

@@ -41,7 +41,7 @@ def resources(
     """
     from adabench.harness.machine.measure_cluster import measure_here, measure_ranks, under_torchrun
     from adabench.harness.machine.namespaces import NamespacesUnavailable, link_of
-    from adabench.harness.planning.syntax import parse_network
+    from adabench.harness.planning.syntax import check_slow_pair, parse_network
 
     link = link_of(parse_network(network))
     if link is None and network.strip().lower() != "loopback":
@@ -58,6 +58,7 @@ def resources(
     else:
         if nodes is not None and nodes < 1:
             raise UsageError(f"--nodes {nodes}: give 1 or more")
+        check_slow_pair(parse_network(network), nodes or 1)
         try:
             found = measure_here(nodes or 1, link)
         except NamespacesUnavailable as error:

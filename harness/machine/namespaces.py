@@ -3,22 +3,35 @@
 A transport can only shape its own sockets; other systems bring theirs. So the network ``namespaces:lan`` (any
 latency and bandwidth that the transport knows, too) puts each node's process in a namespace whose only way
 out is a TUN device, and a relay of ours carries packets from device to device: one after the other at the
-link's rate, each held for the latency. Whatever talks over sockets is slowed down alike.
+link's rate, each held for the latency. Whatever talks over sockets is slowed down alike. With
+``namespaces:lan:1-2/10`` the link between nodes 1 and 2 has ten times the latency and a tenth of the rate.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
 import subprocess
 import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 import psutil
 
-__all__ = ["PREFIX", "NamespacesUnavailable", "NodeLinks", "address", "enter", "environment", "link_of"]
+__all__ = [
+    "PREFIX",
+    "NamespacesUnavailable",
+    "NodeLinks",
+    "SlowPair",
+    "address",
+    "enter",
+    "environment",
+    "link_of",
+    "slow_pair_of",
+]
 
 PREFIX = "namespaces:"
 """What the name of such a network begins with; the rest says what its links are like."""
@@ -32,10 +45,19 @@ _CLONE_NEWNET = 0x40000000
 # An editable installation keeps Python in the clone and binaries in site-packages.
 _RELAY = Path(sysconfig.get_path("platlib")) / "adabench" / "harness" / "adabench-relay"
 _END_SECONDS = 10.0
+_SLOW_PAIR = re.compile(r"(\d{1,3})-(\d{1,3})/(\d{1,6}(?:\.\d{1,6})?)")
 
 
 class NamespacesUnavailable(RuntimeError):
     """This process may not make network namespaces; one sentence that becomes a run's reason."""
+
+
+class SlowPair(NamedTuple):
+    """Two nodes, and how many times slower than the others the link between them is."""
+
+    one: int
+    other: int
+    times: float
 
 
 class NodeLinks:
@@ -44,7 +66,8 @@ class NodeLinks:
     Parameters
     ----------
     link : str
-        Latency and bandwidth of each directed pair of nodes: ``lan``, ``slow`` or such as ``0.5ms,2gbit``.
+        Latency and bandwidth of each directed pair of nodes: ``lan``, ``slow`` or such as ``0.5ms,2gbit``;
+        ``lan:1-2/10`` makes those of one pair ten times worse.
     nodes : int
 
     Raises
@@ -114,6 +137,15 @@ class NodeLinks:
 def link_of(network: str) -> str | None:
     """``lan`` of ``namespaces:lan``; None for a network that the transport shapes, or nobody."""
     return network.removeprefix(PREFIX) if network.startswith(PREFIX) else None
+
+
+def slow_pair_of(link: str) -> tuple[str, SlowPair | None]:
+    """``lan`` and the pair that is ten times slower, of ``lan:1-2/10``; without such a pair, None."""
+    usual, colon, exception = link.partition(":")
+    found = _SLOW_PAIR.fullmatch(exception)
+    if not colon or found is None:
+        return link, None
+    return usual, SlowPair(int(found[1]), int(found[2]), float(found[3]))
 
 
 def address(node: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from adabench.backends.policies.protocol import Link, Policy, PolicyError, Resources
+from adabench.backends.policies.protocol import Link, LinkBetween, Policy, PolicyError, Resources
 from adabench.backends.protocol import (
     Incident,
     LostNode,
@@ -20,9 +20,14 @@ from adabench.backends.protocol import (
     Straggler,
 )
 from adabench.harness.errors import UsageError, unknown
-from adabench.harness.machine.namespaces import link_of
+from adabench.harness.machine.namespaces import link_of, slow_pair_of
 from adabench.harness.planning.policies import policy_of_usecase
-from adabench.harness.planning.syntax import convert_params, parse_network, parse_selections
+from adabench.harness.planning.syntax import (
+    check_slow_pair,
+    convert_params,
+    parse_network,
+    parse_selections,
+)
 from adabench.harness.plugins.registry import load_backend
 from adabench.usecases.protocol import UseCase
 
@@ -122,15 +127,32 @@ def clusters_of(
         given = msgspec.structs.replace(given, node=(msgspec.structs.replace(given.node[0], cores=2),))
     if network is not None:
         given = msgspec.structs.replace(given, links=_link(network), link=())
-    if nodes is None:
-        return [given]
-    alone = msgspec.structs.replace(given.node[0], host="")
-    return [msgspec.structs.replace(given, node=(alone,) * count, link=()) for count in nodes]
+    if nodes is not None:
+        alone = msgspec.structs.replace(given.node[0], host="")
+        clusters = [msgspec.structs.replace(given, node=(alone,) * count, link=()) for count in nodes]
+    else:
+        clusters = [given]
+    return clusters if network is None else [_with_slow_pair(one, network) for one in clusters]
+
+
+def _with_slow_pair(cluster: Resources, network: str) -> Resources:
+    text = parse_network(network)
+    _, slow = slow_pair_of(link_of(text) or "")
+    if slow is None:
+        return cluster
+    check_slow_pair(text, len(cluster.node))
+    usual = cluster.links
+    other = LinkBetween(
+        between=(slow.one, slow.other),
+        latency_ms=usual.latency_ms * slow.times,
+        gbit_per_second=usual.gbit_per_second / slow.times,
+    )
+    return msgspec.structs.replace(cluster, link=(other,))
 
 
 def _link(network: str) -> Link:
     text = parse_network(network)
-    shape = link_of(text) or text
+    shape, _ = slow_pair_of(link_of(text) or text)
     if shape == "loopback":
         return Link()
     if shape in _LINKS:

@@ -18,6 +18,7 @@ from adabench.harness.planning.syntax import (
     Selection,
     as_list,
     between,
+    check_slow_pair,
     checked_text,
     parse_duration,
     parse_selections,
@@ -162,6 +163,10 @@ def load_study(file: Path | None, name: str, overrides: Mapping[str, Any]) -> St
     for setting in SETTINGS.values():
         with located(setting.name):
             setting.check(given)
+    with located("network"):
+        for settings in combined_settings(given):
+            if settings.nodes > 1:  # one node has no links
+                check_slow_pair(settings.network, settings.nodes)
     with located("repeats"):
         repeats = 0 if values["repeats"] is None else between(1, values["repeats"], MOST_REPEATS)
     with located("seed"):

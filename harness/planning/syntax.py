@@ -11,12 +11,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from adabench.harness.errors import UsageError, unknown
-from adabench.harness.machine.namespaces import PREFIX, link_of
+from adabench.harness.machine.namespaces import PREFIX, link_of, slow_pair_of
 
 __all__ = [
     "Selection",
     "as_list",
     "between",
+    "check_slow_pair",
     "checked_text",
     "combinations",
     "convert_params",
@@ -34,7 +35,7 @@ MOST_SECONDS = 1e9
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _NETWORKS = ("loopback", "lan", "slow")
-_RATE = re.compile(r"\d+(\.\d+)?(kbit|mbit|gbit)")
+_RATE = re.compile(r"\d+(\.\d+)?(kbit|mbit|gbit)(:.*)?")
 _LINK = re.compile(r"(\d+(\.\d+)?)(us|ms|s),(\d+(\.\d+)?)(kbit|mbit|gbit)")
 
 
@@ -123,16 +124,40 @@ def parse_duration(text: str) -> float:
 
 def parse_network(text: str) -> str:
     """Check a network: ``loopback``, ``lan``, ``slow``, or latency and bandwidth as ``0.5ms,2gbit``; after
-    ``namespaces:`` the same of links between network namespaces.
+    ``namespaces:`` the same of links between network namespaces, of which one may be slower, as in
+    ``namespaces:lan:0-1/10``.
     """
     text = text.strip().lower()
-    link = text if link_of(text) is None else link_of(text)
-    if link in _NETWORKS or _LINK.fullmatch(link or ""):
+    link, slow = text, None
+    if (between := link_of(text)) is not None:
+        link, slow = slow_pair_of(between)
+    if link in _NETWORKS or _LINK.fullmatch(link):
+        if slow is not None and (slow.one == slow.other or slow.times == 0 or link == "loopback"):
+            raise UsageError(
+                f"network {text!r} slows down no link: after a link that takes time, such as {PREFIX}lan, "
+                "name two nodes and how many times slower they are joined, as in :0-1/10"
+            )
         return text
     raise UsageError(
         f"unknown network {text!r}: there is {', '.join(_NETWORKS)}, or such as 0.5ms,2gbit; "
-        f"between network namespaces, {PREFIX}lan and so on"
+        f"between network namespaces, {PREFIX}lan and so on, or {PREFIX}lan:0-1/10, where one link is slower"
     )
+
+
+def check_slow_pair(network: str, nodes: int) -> None:
+    """Refuse a network whose slower link is between nodes that a cluster does not have.
+
+    Raises
+    ------
+    UsageError
+        Naming it.
+    """
+    _, slow = slow_pair_of(link_of(network) or "")
+    if slow is not None and max(slow.one, slow.other) >= nodes:
+        raise UsageError(
+            f"network {network} slows down the link between nodes {slow.one} and {slow.other}, "
+            f"but {nodes} nodes are 0 to {nodes - 1}"
+        )
 
 
 def parse_networks(text: str) -> list[str]:

@@ -16,7 +16,16 @@ from adabench.harness.planning.study import Study
 from adabench.harness.plugins.registry import load_usecase
 from adabench.harness.session.board import Board
 from adabench.harness.trial.spec import TrialSpec
-from adabench.results.record import Noise, PlannedRun, Run, Seconds, Session, Status, sum_counters
+from adabench.results.record import (
+    WAITING,
+    Noise,
+    PlannedRun,
+    Run,
+    Seconds,
+    Session,
+    Status,
+    sum_counters,
+)
 from adabench.results.store import SessionStore
 
 __all__ = ["Attempt", "SessionContext", "execute_run"]
@@ -137,6 +146,7 @@ def execute_run(attempt: Attempt, context: SessionContext, supervision: Supervis
         launcher=context.launcher.name,
         hosts=context.launcher.hosts(planned.nodes),
         budgets=[result.budget for result in outcome.results if result.budget is not None],
+        waiting=_waiting(outcome),
     )
 
 
@@ -155,6 +165,12 @@ def _noise(before: tuple[float, float] | None, after: tuple[float, float] | None
 def _merged_tables(outcome: Outcome) -> dict[str, dict[str, float]]:
     names = dict.fromkeys(table for result in outcome.results for table in result.tables)
     return {name: sum_counters([result.tables.get(name, {}) for result in outcome.results]) for name in names}
+
+
+def _waiting(outcome: Outcome) -> dict[str, list[float]]:
+    nodes = [result.counters for result in outcome.results]
+    told = [name for name in WAITING if len(nodes) > 1 and all(name in one for one in nodes)]
+    return {name: [one[name] for one in nodes] for name in told}
 
 
 def _seconds(outcome: Outcome) -> Seconds:

@@ -105,7 +105,7 @@ def test_every_way_to_change_a_row_is_noticed(tmp_path: Path) -> None:
 MOVING_IDLE_ROWS = [
     adaps.SGD(lr=0.1, momentum=0.9),
     adaps.SGD(lr=0.1, weight_decay=0.01),
-    adaps.Adam(lr=0.1),
+    adaps.Adam(lr=0.1, weight_decay=0.01),
     adaps.AdamW(lr=0.1, weight_decay=0.1),
 ]
 

@@ -138,9 +138,11 @@ def test_exports_of_a_model_hold_the_tables_that_its_state_has(tmp_path: Path, o
         exported = adaps.load_export(tmp_path)
         assert list(exported) == ["rows.weight"]
         # Read after the export: rows that were idle have made up for that already.
-        assert torch.equal(torch.from_numpy(exported["rows.weight"]), training.model.state_dict()["rows.weight"])
-    with pytest.raises(KeyError, match="no table 'row' \\(did you mean"):
-        training.model.export(tmp_path, tables=["row"])
+        assert torch.equal(
+            torch.from_numpy(exported["rows.weight"]), training.model.state_dict()["rows.weight"]
+        )
+    with pytest.raises(KeyError, match=r"no table 'rows.wight' \(did you mean 'rows.weight'\?\)"):
+        training.model.export(tmp_path, tables=["rows.wight"])
     training.end()
 
 

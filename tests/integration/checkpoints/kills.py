@@ -1,4 +1,4 @@
-"""Trains in processes that are killed while they write checkpoints; the next ones go on from what is there."""
+"""Trains in processes that are killed while they write checkpoints; the next ones go on from there."""
 
 from __future__ import annotations
 

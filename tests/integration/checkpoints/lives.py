@@ -78,7 +78,8 @@ def main(train: Train) -> None:
     if given["nodes"] > 1:
         import torch.distributed  # once, not in every child  # noqa: F401
     with tempfile.TemporaryDirectory(dir=given["folder"]) as folder:
-        print(json.dumps(rounds(Path(folder) / "saved", given["kills"], given["seed"], given["nodes"], train)))
+        counts = rounds(Path(folder) / "saved", given["kills"], given["seed"], given["nodes"], train)
+    print(json.dumps(counts))
 
 
 def rounds(directory: Path, kills: int, seed: int, most_nodes: int, train: Train) -> dict[str, int]:
