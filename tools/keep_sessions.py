@@ -49,6 +49,10 @@ CAPTIONS = {
         "The same between network namespaces, whose links delay everybody's packets alike "
         "(`adabench run --study links`)"
     ),
+    "namespaces": (
+        "Automatic intent over loopback and over links between network namespaces "
+        "(`adabench run --study namespaces`)"
+    ),
     "latency": "Links slower than loopback, with intent and without (`adabench run --study latency`)",
     "scaling": "One and two nodes with a core each (`adabench run --study scaling`)",
     "policies": "One parameter server of the literature after the other (`adabench run --study policies`)",

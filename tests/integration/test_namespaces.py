@@ -124,6 +124,9 @@ def test_wrong_arguments_of_the_relay_are_named() -> None:
     for arguments, message in [
         (("0", "lan"), '"0" is no number of nodes'),
         (("2", "wan"), '"wan" is no link'),
+        (("2", "lan:0-2/10"), '"lan:0-2/10" names no link of 2 nodes: say such as lan:0-1/10'),
+        (("2", "lan:0-1/10x"), '"lan:0-1/10x" names no link'),
+        (("2", "lan:0-1/nan"), '"lan:0-1/nan" names no link'),
     ]:
         said = subprocess.run(
             [namespaces._RELAY, *arguments],
@@ -173,6 +176,31 @@ def test_systems_with_sockets_of_their_own_train_between_namespaces(
         assert run.link.relay_cpu_seconds > 0.0
     ours = next(run for run in store.runs() if run.backend == "autoada-automatic")
     assert ours.counters["bytes_sent"] > 0
+
+
+def test_a_link_may_be_slower_than_the_others(allowed: None) -> None:
+    with NodeLinks("1ms,100mbit:1-2/10", 3) as links:
+        usual, slow = (probe_link(links.namespaces, *pair) for pair in ((0, 1), (2, 1)))
+    assert usual.round_trip_ms >= 2.0
+    assert slow.round_trip_ms >= 20.0
+    assert 0.0 < slow.gbit_per_second <= 0.0105
+
+
+def test_training_goes_on_beside_a_slow_link_and_the_record_tells_which_nodes_have_it(
+    allowed: None, adabench: Adabench, tmp_path: Path
+) -> None:
+    done = adabench(
+        *("run", "-u", "ctr[rows=3000,epochs=1,batch=256]", "-b", "autoada-automatic", "--nodes", "3"),
+        *("--network", "namespaces:10ms,100mbit:1-2/10", "-r", "1", "--results", "kept"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (store,) = list_sessions(tmp_path / "kept")
+    for run in store.runs():
+        assert run.status == "ok"
+        both = [run.waiting[name] for name in ("blocked_micros", "sync_micros")]
+        waited = [sum(times) for times in zip(*both, strict=True)]
+        assert min(waited[1:]) > waited[0], run.waiting
+        assert sum(run.waiting["sync_micros"]) == pytest.approx(run.counters["sync_micros"])
 
 
 def test_a_pinned_rank_has_one_core_for_all_its_threads() -> None:

@@ -65,6 +65,11 @@ WHY: Mapping[str, str] = {
         "namespaces. The ratio can be no more than the peer's time on the wire and in waiting, over our CPU "
         "time"
     ),
+    "CTR between namespaces": (
+        "every packet is read and written once more, by a relay that shares the cores with both nodes: what "
+        "that costs is the row of links that delay nothing; beyond it rows that are wanted at once wait for "
+        "the link, and refreshes come later"
+    ),
     "CTR over lan links": (
         "rows travel while earlier batches are trained, but frames that are held for the link's latency wake "
         "the transport's thread once more each, and rows that are wanted by both nodes at once are refreshed "

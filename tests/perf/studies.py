@@ -16,7 +16,7 @@ from .goals import Cost, Row
 
 __all__ = ["STUDIES", "costs", "newest_complete", "rows_of_studies"]
 
-STUDIES = ("peers", "links", "latency", "scaling")
+STUDIES = ("peers", "links", "namespaces", "latency", "scaling")
 
 FLOOR = "floor"
 PEERS = ("torchrec", "rpc", "ddp", "single")
@@ -55,6 +55,7 @@ def rows_of_studies(sessions: Path, processor: str) -> tuple[list[Row], list[Cos
     rows = [
         *rows_against_peers(found["peers"]),
         *rows_behind_links(found["links"]),
+        *rows_of_namespaces(found["namespaces"]),
         *rows_of_latency(found["latency"]),
         *rows_of_scaling(found["scaling"]),
     ]
@@ -117,6 +118,23 @@ def rows_behind_links(runs: Sequence[Run]) -> list[Row]:
             )
         )
         rows += _left_out(what, peers)
+    return rows
+
+
+def rows_of_namespaces(runs: Sequence[Run]) -> list[Row]:
+    """Links between hosts against loopback, and against links that only cost what the relay costs."""
+    rows = []
+    for network, reference, goal in (
+        ("namespaces:lan", "loopback", 0.95),
+        ("namespaces:slow", "loopback", 0.8),
+        ("namespaces:loopback", "loopback", None),
+        ("namespaces:lan", "namespaces:loopback", None),
+        ("namespaces:slow", "namespaces:loopback", None),
+    ):
+        own, others = ([run for run in _ours(runs) if run.network == one] for one in (network, reference))
+        what = f"CTR between namespaces, {LINKS.get(network, 'links that delay nothing')}, samples per second"
+        unit = "× loopback's" if reference == "loopback" else "× those of links that delay nothing"
+        rows.append(_row(what, own, others, samples_per_second, max, goal, unit))
     return rows
 
 

@@ -24,6 +24,7 @@ from .studies import (
     rows_against_peers,
     rows_behind_links,
     rows_of_latency,
+    rows_of_namespaces,
     rows_of_scaling,
 )
 
@@ -168,6 +169,24 @@ def test_behind_links_the_goal_is_half_as_much_again_as_the_best_peer() -> None:
     )
 
 
+def test_links_between_namespaces_are_compared_with_loopback_and_with_the_relay_alone() -> None:
+    seconds = {"loopback": 4.0, "namespaces:loopback": 4.4, "namespaces:lan": 5.0, "namespaces:slow": 5.5}
+    runs = [
+        a_run(OURS, block, 1, slow * taken, network=network)
+        for block, slow in enumerate((1.0, 3.0))
+        for network, taken in seconds.items()
+    ]
+    rows = rows_of_namespaces(runs)
+    assert [(row.figure, row.goal) for row in rows] == [
+        (0.8, 0.95),
+        (0.7273, 0.8),
+        (0.9091, None),
+        (0.88, None),
+        (0.8, None),
+    ]
+    assert len({(row.what, row.unit) for row in rows}) == len(rows)
+
+
 def test_latency_and_scaling_are_ratios_to_ourselves() -> None:
     runs = []
     for policy, seconds in (("adaptive", 4.0), ("static", 8.0)):
@@ -193,10 +212,11 @@ def test_without_sessions_every_row_says_so(tmp_path: Path) -> None:
     rows = [
         *rows_against_peers([]),
         *rows_behind_links([]),
+        *rows_of_namespaces([]),
         *rows_of_latency([]),
         *rows_of_scaling([]),
     ]
-    assert len(rows) == 12
+    assert len(rows) == 17
     assert {row.verdict for row in rows} == {"not measured: there is no complete session of this processor"}
     assert all(newest_complete(tmp_path, study, HERE) == [] for study in STUDIES)
 

@@ -6,6 +6,7 @@ from adabench.backends.protocol import ServerOptions
 from adabench.harness.errors import UsageError
 from adabench.harness.planning.syntax import (
     Selection,
+    check_slow_pair,
     combinations,
     convert_params,
     parse_duration,
@@ -96,10 +97,23 @@ def test_durations() -> None:
 
 def test_networks() -> None:
     known = ["loopback", "lan", "0.5ms,2gbit", "namespaces:slow", "namespaces:0.5ms,2gbit"]
+    known += ["namespaces:lan:0-2/10", "namespaces:1ms,1gbit:1-0/2.5"]
     assert [parse_network(text.upper()) for text in known] == known
-    for text in ("wan", "5ms", "5,2gbit", "", "namespaces:", "namespaces:wan", "lan:namespaces"):
+    unknown = ["wan", "5ms", "5,2gbit", "", "namespaces:", "namespaces:wan", "lan:namespaces", "lan:0-1/10"]
+    unknown += [f"namespaces:lan{pair}" for pair in (":", ":0-1", ":0/10", ":0-1/-2", ":0-1/1e9", ":0-1/10:")]
+    for text in unknown:
         with pytest.raises(UsageError, match="unknown network"):
             parse_network(text)
+    for text in ("namespaces:lan:1-1/10", "namespaces:lan:0-1/0", "namespaces:loopback:0-1/10"):
+        with pytest.raises(UsageError, match=f"network '{text}' slows down no link: after a link that takes"):
+            parse_network(text)
+
+
+def test_a_slower_link_is_between_nodes_that_there_are() -> None:
+    for network in ("loopback", "lan", "namespaces:slow", "namespaces:lan:0-2/10"):
+        check_slow_pair(network, 3)
+    with pytest.raises(UsageError, match="between nodes 0 and 3, but 3 nodes are 0 to 2"):
+        check_slow_pair("namespaces:lan:0-3/10", 3)
 
 
 def test_several_networks() -> None:
@@ -108,6 +122,7 @@ def test_several_networks() -> None:
     assert parse_networks("lan,0.5ms,2gbit,namespaces:1ms, 1gbit,slow") == [
         *("lan", "0.5ms,2gbit", "namespaces:1ms,1gbit", "slow")
     ]
+    assert parse_networks("namespaces:1ms,1gbit:0-1/10,slow") == ["namespaces:1ms,1gbit:0-1/10", "slow"]
     for text in ("lan,", "5ms,lan", "2gbit", "lan,,slow"):
         with pytest.raises(UsageError, match="unknown network"):
             parse_networks(text)
