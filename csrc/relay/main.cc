@@ -14,6 +14,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -38,15 +39,26 @@ struct Network {
   std::optional<relay::SlowPair> slow;
 };
 
+// Takes a number, and what has to follow it, off the beginning of a text.
+template <typename Number>
+bool take(std::string_view& text, Number& number, std::string_view then) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{}) return false;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  if (!text.starts_with(then)) return false;
+  text.remove_prefix(then.size());
+  return true;
+}
+
 Network parse_network(const std::string& text, std::size_t nodes) {
   const std::size_t colon = text.find(':');
   Network network{adaps::parse_link_shape(text.substr(0, colon)), {}};
   if (colon == std::string::npos) return network;
+  std::string_view behind = std::string_view(text).substr(colon + 1);
   relay::SlowPair pair{};
-  int read = 0;
-  const char* behind = text.c_str() + colon + 1;
-  const int found = std::sscanf(behind, "%zu-%zu/%lf%n", &pair.one, &pair.other, &pair.times, &read);
-  if (found != 3 || behind[read] != '\0' || pair.one == pair.other || std::max(pair.one, pair.other) >= nodes ||
+  const bool whole = take(behind, pair.one, "-") && take(behind, pair.other, "/") &&
+                     take(behind, pair.times, "") && behind.empty();
+  if (!whole || pair.one == pair.other || std::max(pair.one, pair.other) >= nodes ||
       !std::isfinite(pair.times) || pair.times <= 0.0) {
     throw std::invalid_argument("\"" + text + "\" names no link of " + std::to_string(nodes) +
                                 " nodes: say such as lan:0-1/10");

@@ -95,16 +95,24 @@ def test_exports_hardly_hold_up_training(
     ranks = launch(
         "tests.perf.server.exports", 2, 600, directory=str(tmp_path / "saved"), steps=steps, rounds=rounds
     )
+    exporting, plain = (
+        list(zip(*(rank[name] for rank in ranks), strict=True)) for name in ("exporting", "plain")
+    )
     ratios = [
-        max(pair) / max(plain)
-        for pair, plain in zip(
-            zip(*(rank["exporting"] for rank in ranks), strict=True),
-            zip(*(rank["plain"] for rank in ranks), strict=True),
-            strict=True,
-        )
+        max(node["wall"] for node in one) / max(node["wall"] for node in other)
+        for one, other in zip(exporting, plain, strict=True)
     ]
-    blocked = median(seconds for rank in ranks for seconds in rank["blocked"])
-    print(f"an export in {median(ranks[0]['plain']):.2f} s blocks {1e3 * blocked:.1f} ms; in all {ratios}")
+    for what, blocks in (("the first one", [[rank["first"] for rank in ranks]]), ("a later one", exporting)):
+        megabytes = median(node["bytes"] for block in blocks for node in block) / MEGABYTE
+        blocked = median(node["blocked"] for block in blocks for node in block)
+        print(f"{what}: {megabytes:.1f} MB per node, {1e3 * blocked:.1f} ms blocked")
+    seconds = median(node["wall"] for block in plain for node in block)
+    cpu = median(
+        own["cpu"] - other["cpu"]
+        for one, without in zip(exporting, plain, strict=True)
+        for own, other in zip(one, without, strict=True)
+    )
+    print(f"in {seconds:.2f} s, of which it takes {1e3 * cpu:.0f} ms of CPU; in all {ratios}")
     goal(
         f"training while an export is written every {steps} steps, 2 nodes",
         median(ratios),

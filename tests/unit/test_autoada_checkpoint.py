@@ -141,8 +141,8 @@ def test_exports_of_a_model_hold_the_tables_that_its_state_has(tmp_path: Path, o
         assert torch.equal(
             torch.from_numpy(exported["rows.weight"]), training.model.state_dict()["rows.weight"]
         )
-    with pytest.raises(KeyError, match=r"no table 'rows.wight' \(did you mean 'rows.weight'\?\)"):
-        training.model.export(tmp_path, tables=["rows.wight"])
+    with pytest.raises(KeyError, match=r"no table 'row.weight' \(did you mean 'rows.weight'\?\)"):
+        training.model.export(tmp_path, tables=["row.weight"])
     training.end()
 
 

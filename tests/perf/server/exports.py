@@ -1,14 +1,21 @@
-"""How long training takes while tables are exported, and without: in turns, in the same steps."""
+"""How long training takes while tables are exported, and without: in turns, in the same steps.
+
+What a worker waits for an export, the CPU time that it takes beside the steps and the bytes of its files tell
+what others cost, however long the steps between them are.
+"""
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import adaps
+from tests.checkpoint_files import manifest_path
 from tests.integration.guarantees.common import RANK, arguments, random_generator, report, skewed
 
 ROWS, LENGTH, BATCH = 200_000, 32, 2_000
@@ -24,6 +31,7 @@ def main() -> None:
     with adaps.Node([table]) as node:
         blocks = Blocks(node, directory)
         blocks.run(given["steps"], exports=0)  # until rows are where they are used
+        first = blocks.run(given["steps"], exports=1)
         pairs = [
             (blocks.run(given["steps"], exports=1), blocks.run(given["steps"], exports=0))
             for _ in range(given["rounds"])
@@ -31,10 +39,19 @@ def main() -> None:
     if RANK == 0:
         shutil.rmtree(directory)
     report(
-        exporting=[one[0] for one, _ in pairs],
-        blocked=[one[1] for one, _ in pairs],
-        plain=[other[0] for _, other in pairs],
+        first=first._asdict(),
+        exporting=[one._asdict() for one, _ in pairs],
+        plain=[other._asdict() for _, other in pairs],
     )
+
+
+class Block(NamedTuple):
+    """Seconds of a block, those in which the worker waited for exports, CPU seconds, bytes of the files."""
+
+    wall: float
+    blocked: float
+    cpu: float
+    bytes: int
 
 
 class Blocks:
@@ -48,10 +65,10 @@ class Blocks:
         self._out = np.empty((BATCH, LENGTH), np.float32)
         self._weights = random_generator(1).standard_normal((LENGTH, LENGTH)).astype(np.float32)
 
-    def run(self, steps: int, exports: int) -> tuple[float, float]:
-        """Seconds that so many steps take, and in which the worker waits for as many exports among them."""
+    def run(self, steps: int, exports: int) -> Block:
+        """Make so many steps, and among them as many exports."""
         self._kv.barrier()
-        begun, blocked = time.monotonic(), 0.0
+        begun, cpu, blocked, written = time.monotonic(), time.process_time(), 0.0, 0
         for step in range(steps):
             if exports and step % (steps // exports) == 0:
                 before = time.monotonic()
@@ -61,7 +78,9 @@ class Blocks:
         if exports:
             export.wait()  # whatever is written takes place within the block
         self._kv.barrier()
-        return time.monotonic() - begun, blocked
+        if exports:
+            written = sum(file["bytes"] for file in newest_part(self._directory) if file["rank"] == RANK)
+        return Block(time.monotonic() - begun, blocked, time.process_time() - cpu, written)
 
     def _train(self) -> None:
         kv = self._kv
@@ -76,6 +95,12 @@ class Blocks:
     def _rows(self, step: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         own = skewed(random_generator(RANK, step), ROWS // 2, BATCH)
         return own + RANK % 2 * (ROWS // 2)
+
+
+def newest_part(directory: Path) -> list[dict[str, Any]]:
+    """The files of what the newest export has added."""
+    parts = json.loads(manifest_path(directory).read_text())["export"]["parts"]
+    return list(parts[-1]["files"])
 
 
 if __name__ == "__main__":
