@@ -48,7 +48,7 @@ def open_store(host: str, port: int, *, hosts: bool, deadline: float) -> Store:
     while True:
         # Opening the server waits for no other process.
         seconds = max(deadline - time.monotonic(), 5 * _LEAST if hosts else _LEAST)
-        listener = _listener(host, port) if hosts else None
+        listener = _listener(host, port, deadline) if hosts else None
         # multi_tenant: a process group of the user in this process may use the same server.
         store = partial(
             TCPStore,
@@ -126,27 +126,49 @@ class TimedStore:
             raise RendezvousError(f"the rendezvous store {_SILENT}") from None
 
 
-def _listener(host: str, port: int) -> socket.socket | None:
+def _listener(host: str, port: int, deadline: float) -> socket.socket | None:
     """Listen at `host` only, for a store left to itself listens on all interfaces.
 
-    None leaves the store to itself: a name may mean other addresses of this host elsewhere, an address may be
-    translated on the way; and if the port is taken, this process may have a store there, which is shared.
+    At all of them, too, if `host` is an address that is translated on its way to this one. None leaves the
+    store to itself: a name may mean other addresses of this host elsewhere; and if the port is taken, this
+    process may have a store there, which is shared.
     """
     where = _hosts.literal(host)
     if where is None:
         return None
+    try:
+        return _listening(where, port)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return None
+        if error.errno != errno.EADDRNOTAVAIL:
+            raise RendezvousError(
+                f"the rendezvous store cannot be opened at {host}:{port}: {error.strerror}"
+            ) from error
+    try:
+        listener = _listening("::" if ":" in where else "0.0.0.0", port)
+    except OSError:
+        return None
+    try:
+        _await_listener(host, port, deadline)
+    except RendezvousError as error:
+        listener.close()
+        raise RendezvousError(
+            f"MASTER_ADDR={host} does not lead to this host, which rank 0 is on: set it to an address of "
+            f"this host on every rank ({error.__cause__})"
+        ) from error
+    return listener
+
+
+def _listening(where: str, port: int) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in where else socket.AF_INET)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((where, port))
         listener.listen(_BACKLOG)
-    except OSError as error:
+    except OSError:
         listener.close()
-        if error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
-            return None
-        raise RendezvousError(
-            f"the rendezvous store cannot be opened at {host}:{port}: {error.strerror}"
-        ) from error
+        raise
     return listener
 
 

@@ -54,7 +54,14 @@ _CHUNK = 1 << 20
 
 def cell_print(cell: Cell) -> CellPrint:
     """What has to be alike of a cell on all hosts."""
-    return CellPrint(id=cell.id, label=cell.label, data=cell.data, source=cell.source, policy=cell.policy)
+    return CellPrint(
+        id=cell.id,
+        label=cell.label,
+        given={**cell.settings(), **cell.recorded_params},
+        data=cell.data,
+        source=cell.source,
+        policy=cell.policy,
+    )
 
 
 def joined(leader: tuple[str, int], secret: str, hello: Hello, title: str) -> Follower:

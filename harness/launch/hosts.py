@@ -286,6 +286,12 @@ def differences(
             continue
         if one.label != other.label:
             break
+        for name, value in other.given.items():
+            if one.given.get(name) != value:
+                return (
+                    f"was given another study than {leader}, where {name} of {one.label} is {value}, and "
+                    f"here {one.given.get(name)}: start every rank with the same command and study file"
+                )
         if one.source != other.source:
             return (
                 f"has other sources of {one.label} than {leader} ({one.source} and {other.source}): "
@@ -299,7 +305,10 @@ def differences(
         if one.policy != other.policy:
             return f"makes another policy of {one.label} than {leader}: give every host the same policy file"
     if [one.id for one in its] != [one.id for one in own]:
-        return f"was given another study than {leader}: start every rank with the same command"
+        return (
+            f"was given another study than {leader}, with other cells: start every rank with the same "
+            "command and study file"
+        )
     return None
 
 

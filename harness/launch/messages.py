@@ -38,10 +38,14 @@ class _Message(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
 
 
 class CellPrint(msgspec.Struct, kw_only=True, frozen=True):
-    """What has to be alike on all hosts of a cell that they run together."""
+    """What has to be alike on all hosts of a cell that they run together.
+
+    `given` is what the study and the command line say of it, by name.
+    """
 
     id: str
     label: str
+    given: dict[str, Any]
     data: str | None
     source: str | None
     policy: str | None

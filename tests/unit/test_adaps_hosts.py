@@ -312,6 +312,12 @@ def test_a_store_at_loopback_is_reached_at_that_address_only() -> None:
         socket.create_connection(("127.0.0.2", port), timeout=10)
 
 
+def test_a_store_is_not_waited_for_at_the_address_of_another_host() -> None:
+    """Of rank 0 itself, which is to open it; the address is reserved for documentation."""
+    with pytest.raises(adaps.RendezvousError, match=r"^MASTER_ADDR=203.0.113.7 does not lead to this host"):
+        rendezvous.open_store("203.0.113.7", free_port(), hosts=True, deadline=time.monotonic())
+
+
 HOLDS_A_STORE = """
 import sys, time
 from adaps.rendezvous import open_store

@@ -144,10 +144,12 @@ def test_nodes_are_dealt_evenly_and_numbered_on_each_host(
 
 
 def test_what_differs_between_hosts_is_named() -> None:
-    own = CellPrint(id="1", label="ctr · manual", data="sha256:1", source="s1", policy="p")
+    own = CellPrint(
+        id="1", label="ctr · manual", given={"rows": 10, "nodes": 2}, data="sha256:1", source="s1", policy="p"
+    )
     software = {"Python": "3.12.1", "torch": "2.9"}
 
-    def found(its: dict[str, str] = software, **other: str) -> str:
+    def found(its: dict[str, str] = software, **other: object) -> str:
         return str(differences(its, software, [msgspec.structs.replace(own, **other)], [own]))
 
     assert found() == "None"
@@ -155,7 +157,10 @@ def test_what_differs_between_hosts_is_named() -> None:
     assert found(id="2", source="s2").startswith("has other sources of ctr · manual than rank 0 (s2 and s1)")
     assert found(id="2", data="sha256:2").startswith("has other data for ctr · manual than rank 0")
     assert found(id="2", policy="q").startswith("makes another policy of ctr · manual than rank 0")
-    assert found(id="2").startswith("was given another study than rank 0")
+    assert found(id="2").startswith("was given another study than rank 0, with other cells: start every")
+    assert found(id="2", data="sha256:2", given={"rows": 20, "nodes": 2}).startswith(
+        "was given another study than rank 0, where rows of ctr · manual is 10, and here 20: start every rank"
+    )
     assert str(differences(software, software, [own], [])).startswith("was given another study")
 
 
