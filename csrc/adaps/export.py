@@ -39,6 +39,8 @@ def load_export(
         If there is no complete export in the directory, or a file is damaged or cannot be read.
     KeyError
         Naming a table that was not exported.
+    TypeError
+        If `tables` is one name, or there is none in it.
     """
     from adaps.checkpoint import _export  # loads NumPy
 

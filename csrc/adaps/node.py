@@ -357,6 +357,8 @@ class Node:
             checkpoints or exports of other tables, or if there is no memory for the copies.
         KeyError
             Naming a table that there is not.
+        TypeError
+            If `tables` is one name, or there is none in it.
         """
         from adaps.checkpoint._export import Exporter, Exports  # loads NumPy, which nothing else needs
 

@@ -346,8 +346,11 @@ def test_tables_that_do_not_exist_are_named(tmp_path: Path) -> None:
             node.export(tmp_path, tables=["em"])
         refused: list[Sequence[str]] = ["emb", []]
         for wrong in refused:
-            with pytest.raises(TypeError, match=f"tables is {wrong!r}".replace("[", r"\[")):
+            said = f"tables is {wrong!r}".replace("[", r"\[")
+            with pytest.raises(TypeError, match=said):
                 node.export(tmp_path, tables=wrong)
+            with pytest.raises(TypeError, match=said):
+                adaps.load_export(tmp_path, tables=wrong)
     assert list(tmp_path.iterdir()) == []
 
 

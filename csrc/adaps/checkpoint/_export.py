@@ -349,6 +349,8 @@ class _Writing:
 
 def load(directory: Path, names: Sequence[str] | None) -> dict[str, npt.NDArray[np.float32]]:
     """All rows of tables, as the newest export of a directory has them; see `adaps.load_export`."""
+    if names is not None:
+        _check_names(names)
     for _ in range(_MOST_TRIES):
         edition = _editions.newest(directory, EXPORTS)
         if edition is None or edition.content is None:
@@ -394,9 +396,13 @@ def _chosen(tables: Sequence[Table], names: Sequence[str] | None) -> tuple[int, 
     known = {table.name: index for index, table in enumerate(tables)}
     if names is None:
         return tuple(known.values())
+    _check_names(names)
+    return tuple(sorted({known[_named(name, known)] for name in names}))
+
+
+def _check_names(names: Sequence[str]) -> None:
     if isinstance(names, str) or not names:
         raise TypeError(f"tables is {names!r}; it must be a sequence of tables' names, or None for all")
-    return tuple(sorted({known[_named(name, known)] for name in names}))
 
 
 def _named(name: str, known: dict[str, int] | dict[str, ExportedTable]) -> str:
