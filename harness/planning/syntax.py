@@ -99,6 +99,7 @@ def convert_params(kind: type[T], given: Mapping[str, Any], owner: str) -> T:
         except msgspec.ValidationError as error:
             raise UsageError(
                 f"parameter {name} of {owner} cannot be {given[name]!r}: {_lower_first(error)}"
+                f"{_choices(fields[name].type)}"
             ) from error
         if isinstance(typed[name], int) and not -LARGEST <= typed[name] <= LARGEST:
             raise UsageError(f"parameter {name} of {owner} cannot be {given[name]}: it has more than 64 bits")
@@ -106,6 +107,13 @@ def convert_params(kind: type[T], given: Mapping[str, Any], owner: str) -> T:
         return kind(**typed)
     except (TypeError, ValueError) as error:
         raise UsageError(f"{owner}: {_lower_first(error)}") from error
+
+
+def _choices(kind: Any) -> str:
+    """What a parameter may be that is one of some words, to be said behind what is wrong."""
+    literals = [one for one in (kind, *typing.get_args(kind)) if typing.get_origin(one) is typing.Literal]
+    words = [str(word) for one in literals for word in typing.get_args(one)]
+    return f"; there is {', '.join(words)}" if words else ""
 
 
 def parse_duration(text: str) -> float:

@@ -79,6 +79,8 @@ def test_text_becomes_the_type_that_the_plugin_declares() -> None:
         ({"lookahead": "many"}, "parameter lookahead of backend 'x' cannot be 'many': expected `int`"),
         ({"lookahead": 1.5}, "parameter lookahead of backend 'x' cannot be 1.5: expected `int`"),
         ({"timing": "maybe"}, "parameter timing of backend 'x' cannot be 'maybe'"),
+        ({"sampling": "pools"}, r"sampling of backend 'x' cannot be 'pools': .*; there is loader, "),
+        ({"row_dtype": "bfloat"}, "invalid enum value 'bfloat'; there is float32, bfloat16"),
         ({"policy": 3}, "parameter policy of backend 'x' cannot be 3: expected `str`"),
         ({"hidden": "32xwide"}, "parameter hidden of backend 'x' cannot be '32xwide'"),
     ],
