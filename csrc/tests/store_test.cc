@@ -133,11 +133,11 @@ TEST(the_key_word_says_what_is_allowed) {
     std::uint8_t flags;
     std::uint32_t bits;
   } expected[] = {
-      {State::kOwner, 0, 0, kReadable | kPush | kSet},
-      {State::kOwner, 1, 0, kReadable | kPush | kSet | kTracked},
-      {State::kReplica, 0, 0, kReadable | kPush | kTracked},
-      {State::kDropping, 0, 0, kReadable | kTracked},
-      {State::kDropping, 0, kUnreadable, kTracked},
+      {State::kOwner, 0, 0, kReadable | kSet | kAlone},
+      {State::kOwner, 1, 0, kReadable | kSet | kPush},
+      {State::kReplica, 0, 0, kReadable | kPush},
+      {State::kDropping, 0, 0, kReadable},
+      {State::kDropping, 0, kUnreadable, 0},
       {State::kPending, 0, 0, 0},
   };
   Fixture f(0);
@@ -152,15 +152,35 @@ TEST(the_key_word_says_what_is_allowed) {
       if (state == State::kOwner) key.header().first_holder() = holder;
       key.header().flags = flags;
     }
-    CHECK_EQ(f.store.peek(name) & (kReadable | kPush | kSet | kTracked), bits);
+    CHECK_EQ(f.store.peek(name) & (kReadable | kPush | kSet | kAlone), bits);
     CHECK((f.store.peek(name) & kSlot) != 0);
     CHECK((f.store.peek(name) & kLock) == 0);
-    for (const std::uint32_t needed : {kReadable, kPush, kSet}) {
+    for (const std::uint32_t needed : {kReadable, kPush, kSet, kAlone}) {
       const std::uint32_t seen = f.store.lock_if(name, kSlot | needed);
       CHECK_EQ(seen != 0, (bits & needed) != 0);
       if (seen != 0) f.store.unlock(name, seen);
     }
   }
+}
+
+TEST(what_was_written_without_the_header_makes_another_version_once) {
+  Fixture f(0);
+  const Key name = f.key_at_home_of(0);
+  {
+    LockedKey(f.store, name).materialize();
+  }
+  for (int i = 0; i < 2; ++i) {
+    const std::uint32_t word = f.store.lock_if(name, word::kSlot | word::kAlone);
+    CHECK(word != 0);
+    f.store.unlock(name, word | word::kUncounted);
+  }
+  CHECK(is_uncounted(f.store.peek(name)));
+  CHECK(is_owned_alone(f.store.peek(name)));
+  for (int i = 0; i < 2; ++i) {
+    LockedKey key(f.store, name);
+    CHECK_EQ(key.header().version(), 1U);
+  }
+  CHECK(!is_uncounted(f.store.peek(name)));
 }
 
 TEST(freed_slots_are_used_again) {

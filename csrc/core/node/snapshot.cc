@@ -87,7 +87,8 @@ std::size_t ChangedRows::take(bool all) {
     const std::uint32_t seen = store.peek(key);
     const std::uint64_t row = key - table_.first_key();
     const bool is_wanted =
-        is_owned(seen) ? all || !rules().is_told(told_[row], arena.header(seen & word::kIndexMask).version())
+        is_owned(seen) ? all || is_uncounted(seen) ||
+                             !rules().is_told(told_[row], arena.header(seen & word::kIndexMask).version())
                        : all && store.untouched_here(key, seen);
     if (is_wanted) rows_.push_back(static_cast<std::int64_t>(row));
   }
@@ -104,10 +105,9 @@ std::size_t ChangedRows::take(bool all) {
     const Key key = table_.first_key() + static_cast<Key>(rows_[i]);
     float* const copy = values_.get() + taken * length_;
     if (const std::uint32_t word = store.lock_if(key, word::kSlot | word::kSet); word != 0) {
-      const std::uint32_t slot = word & word::kIndexMask;
-      table_.read_value(arena.value(slot), copy);
-      versions_[taken] = arena.header(slot).version();
-      store.unlock(key, word);
+      LockedKey owned(store, key, word);
+      table_.read_value(owned.stored(length_).data(), copy);
+      versions_[taken] = owned.header().version();
     } else if (store.untouched_here(key, store.peek(key))) {
       table_.init(key, initial.data());
       std::memcpy(copy, initial.data(), length_ * sizeof(float));

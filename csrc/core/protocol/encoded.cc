@@ -28,7 +28,7 @@ Parts parts_of(const Table& table, std::size_t floats) {
 }
 
 // A copy may have a rest if its word has these bits, and not that of an owner.
-constexpr std::uint32_t kOfCopies = word::kSlot | word::kTracked;
+constexpr std::uint32_t kOfCopies = word::kSlot | word::kReadable;
 
 }  // namespace
 

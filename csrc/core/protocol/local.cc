@@ -14,6 +14,7 @@
 #include "protocol/rules.h"
 #include "store/add.h"
 #include "store/finite.h"
+#include "store/racing_copy.h"
 
 namespace adaps {
 
@@ -21,20 +22,65 @@ namespace {
 
 // Bytes that a request takes while it is under way, beside its floats: its message and its own memory.
 constexpr std::size_t kRequestBytes = sizeof(RequestMessage) + sizeof(KeyRequest) + sizeof(Occurrence);
-// How many keys are prefetched at a time.
+// How many keys are prefetched at a time where they are locked: a lock waits for all that its core has under
+// way, so it comes behind a block's prefetches, not between them.
 constexpr std::size_t kBlock = 32;
+// How many keys ahead a row is prefetched where nothing is locked; its word is twice as far ahead.
+constexpr std::size_t kAhead = 24;
 
+// What a key's word has where the call needs nothing but the value: a pull where there is one, a write where
+// no other node has a copy.
 constexpr std::uint32_t needed_bits(OperationKind kind) {
-  switch (kind) {
-    case OperationKind::kPull:
-    case OperationKind::kLocalize:
-      return word::kSlot | word::kReadable;
-    case OperationKind::kSet:
-      return word::kSlot | word::kSet;
-    default:
-      return word::kSlot | word::kPush;
-  }
+  const bool reads = kind == OperationKind::kPull || kind == OperationKind::kLocalize;
+  return word::kSlot | (reads ? word::kReadable : word::kAlone);
 }
+
+// The table of the key that was asked for last, and where its rows are: in one place that no call and no
+// atomic access makes the compiler read again.
+class Rows {
+ public:
+  explicit Rows(const Store& store) : store_(store) {}
+
+  Rows(const Store& store, const Table& table) : store_(store) { use(table); }
+
+  void move_to(Key key) {
+    if (!have(key)) [[unlikely]]
+      use(store_.tables().find(key));
+  }
+  bool have(Key key) const { return key - first_ < count_; }
+  const Table& table() const { return *table_; }
+  std::size_t length() const { return length_; }
+  bool are_packed() const { return is_packed_; }
+  std::size_t value_words() const { return value_words_; }
+  std::size_t width() const { return width_; }  // of a slot, in words
+  float* value(std::uint32_t index) const { return values_ + index * width_; }
+  SlotHeader& header(std::uint32_t index) const { return headers_[index]; }
+
+ private:
+  void use(const Table& table) {
+    table_ = &table;
+    first_ = table.first_key();
+    count_ = table.end_key() - first_;
+    length_ = table.length();
+    value_words_ = table.value_words();
+    is_packed_ = table.is_packed();
+    Arena& arena = store_.arena(table);
+    width_ = arena.width();
+    values_ = arena.value(0);
+    headers_ = &arena.header(0);
+  }
+
+  const Store& store_;
+  const Table* table_ = nullptr;
+  Key first_ = 0;
+  std::uint64_t count_ = 0;
+  std::size_t length_ = 0;
+  std::size_t value_words_ = 0;
+  std::size_t width_ = 0;
+  float* values_ = nullptr;
+  SlotHeader* headers_ = nullptr;
+  bool is_packed_ = false;
+};
 
 // The requests of an operation by key: a hash table with open addressing that exists only once something was
 // missed.
@@ -122,8 +168,7 @@ bool allowed(OperationKind kind, LockedKey& key) {
     case State::kReplica:
       return rules().is_served_by_replica(kind);
     case State::kDropping:
-      return needed_bits(kind) == needed_bits(OperationKind::kPull) &&
-             (key.header().flags & kUnreadable) == 0;
+      return !is_write(kind) && (key.header().flags & kUnreadable) == 0;
     case State::kPending:
     case State::kNone:
       return false;
@@ -133,7 +178,7 @@ bool allowed(OperationKind kind, LockedKey& key) {
 
 // Writes one occurrence to the owner's value.
 template <OperationKind kKind>
-void write(const Table& table, SlotHeader& header, float* value, const float* in) {
+void write(const Table& table, float* value, const float* in) {
   if constexpr (kKind == OperationKind::kPush) {
     add_to(value, in, table.length());
   } else if constexpr (kKind == OperationKind::kPushGradients) {
@@ -141,7 +186,6 @@ void write(const Table& table, SlotHeader& header, float* value, const float* in
   } else {
     std::memcpy(value, in, table.length() * sizeof(float));
   }
-  rules().count_change(header);
 }
 
 // The changes of a replica to which one more is added.
@@ -192,7 +236,8 @@ void serve(NodeContext& node, Partition& partition, LockedKey& key, float* out, 
   if constexpr (kKind == OperationKind::kPull) {
     read(partition, key, out);
   } else if (key.state() == State::kOwner) {
-    write<kKind>(key.table(), key.header(), key.value(), in);
+    write<kKind>(key.table(), key.value(), in);
+    rules().count_change(key.header());
     rules().keep(key);
     if (rules().is_to_be_refreshed(key.header())) partition.mark_dirty(key);
   } else {
@@ -233,37 +278,99 @@ void touch(NodeContext& node, LockedKey& key) {
 }
 
 // A read of a replica, for the statistics.
-void note_age(const NodeContext& node, Key key, WorkerCounters& counters) {
+void note_read_of_copy(const NodeContext& node, Key key, WorkerCounters& counters) {
+  if (!ReplicaAges::sampled(key)) return;
   const std::optional<Micros> age = node.partition_of(key).ages.age(key, node.clock());
   if (!age) return;
   counters.staleness_micros.add(static_cast<std::uint64_t>(std::max<Micros>(*age, 0)));
   counters.staleness_reads.add();
 }
 
-// The value of a packed table's key whose lock is held, and the end of that.
-void read_packed(NodeContext& node, const Table& table, Key key, std::uint32_t word, float* out) {
-  if ((word & word::kSet) != 0) {  // an owner's: nothing is apart from it
-    table.read_value(node.store.arena(table).value(word & word::kIndexMask), out);
-    node.store.unlock(key, word);
-    return;
+// Prefetches the value of a key of another table.
+[[gnu::noinline]] void prefetch_elsewhere(const Store& store, Key key, std::uint32_t seen) {
+  const Table& table = store.tables().find(key);
+  Store::prefetch<Store::kSecondLevel>(store.arena(table).value(seen & word::kIndexMask),
+                                       table.value_words());
+}
+
+// Prefetches the value of a key, most often of the table that rows are read of.
+[[gnu::always_inline]] inline void prefetch_value(const Store& store, const Rows& rows, Key key) {
+  const std::uint32_t seen = store.peek(key);
+  if ((seen & word::kSlot) == 0) return;
+  if (rows.have(key)) {
+    Store::prefetch<Store::kSecondLevel>(rows.value(seen & word::kIndexMask), rows.value_words());
+  } else {
+    prefetch_elsewhere(store, key, seen);
   }
-  LockedKey copy(node.store, key, word);
-  read(node.partition_of(key), copy, out);
+}
+
+// Of the keys that are read after the one that is at hand.
+[[gnu::always_inline]] inline void prefetch_next(const Store& store, const Rows& rows,
+                                                 std::span<const Key> keys) {
+  if (2 * kAhead < keys.size()) store.prefetch_word(keys[2 * kAhead]);
+  if (kAhead < keys.size()) prefetch_value(store, rows, keys[kAhead]);
+}
+
+// Reads rows without their locks, as far as they are of one table and here, and gives how many; `owned`
+// counts those that this node owns. Every key that it comes to prefetches later ones.
+template <typename OfCopy>
+std::size_t read_run(const Store& store, const Rows rows, std::span<const Key> keys, float* out,
+                     std::uint64_t& owned, OfCopy of_copy) {
+  constexpr std::uint32_t kNeeded = needed_bits(OperationKind::kPull);
+  const KeyWords words = store.words();
+  std::uint64_t others = 0;
+  std::size_t i = 0;
+  for (; i < keys.size(); ++i, out += rows.length()) {
+    prefetch_next(store, rows, keys.subspan(i));
+    const Key key = keys[i];
+    if (!rows.have(key)) break;
+    const std::uint32_t word = words.read_if(
+        key, kNeeded, [&](std::uint32_t slot) { copy_racing(out, rows.value(slot), rows.length()); });
+    if (word == 0) break;
+    if ((word & word::kSet) != 0) continue;
+    ++others;
+    of_copy(key);
+  }
+  owned += i - others;
+  return i;
+}
+
+// Reads a row without its lock, if its word has all bits of `needed`; gives the word, 0 if it did not.
+template <bool kMayPack>
+std::uint32_t read_unlocked(const Store& store, const Rows& rows, Key key, std::uint32_t needed, float* out) {
+  if (!kMayPack || !rows.are_packed()) {
+    return store.words().read_if(
+        key, needed, [&](std::uint32_t slot) { copy_racing(out, rows.value(slot), rows.length()); });
+  }
+  // Of a packed copy changes may be kept apart, so that only an owner's value is all in its slot.
+  thread_local std::vector<float> stored;
+  const std::size_t words = rows.value_words();
+  if (stored.size() < words) stored.resize(words);
+  const std::uint32_t word = store.words().read_if(key, needed | word::kSet, [&](std::uint32_t slot) {
+    copy_racing(stored.data(), rows.value(slot), words);
+  });
+  if (word != 0) rows.table().read_value(stored.data(), out);
+  return word;
+}
+
+// Prefetches a key's row to be written, with its header if that is needed, too: of an owner that is alone no
+// write looks at it.
+void prefetch_row(const Store& store, Rows& rows, Key key, bool any_header) {
+  const std::uint32_t seen = store.peek(key);
+  if ((seen & word::kSlot) == 0) return;
+  rows.move_to(key);
+  const std::uint32_t slot = seen & word::kIndexMask;
+  Store::prefetch(rows.value(slot), rows.width());
+  if (any_header || !is_owned_alone(seen)) __builtin_prefetch(&rows.header(slot), 1);
 }
 
 // Prefetches what the next keys need: the words of the block after next, the slots of the next block.
-void prefetch_block(Store& store, std::span<const Key> keys, std::size_t at, const Table* hint, bool writes) {
+void prefetch_block(const Store& store, Rows& rows, std::span<const Key> keys, std::size_t at,
+                    bool any_header) {
   const std::size_t words_end = std::min(at + 2 * kBlock, keys.size());
   for (std::size_t i = std::min(at + kBlock, keys.size()); i < words_end; ++i) store.prefetch_word(keys[i]);
   const std::size_t slots_end = std::min(at + kBlock, keys.size());
-  for (std::size_t i = at; i < slots_end; ++i) {
-    const std::uint32_t seen = store.peek(keys[i]);
-    if ((seen & word::kSlot) == 0) continue;
-    const Table& table = store.tables().find(keys[i], hint);
-    Arena& arena = store.arena(table);
-    Store::prefetch_value(arena, seen, writes ? arena.width() : table.value_words());
-    if (writes) __builtin_prefetch(&arena.header(seen & word::kIndexMask), 1);
-  }
+  for (std::size_t i = at; i < slots_end; ++i) prefetch_row(store, rows, keys[i], any_header);
 }
 
 template <OperationKind kKind>
@@ -280,11 +387,15 @@ void run_over(NodeContext& node, Operation& operation, std::span<const Key> keys
   Store& store = node.store;
   WorkerState& worker = *node.workers[static_cast<std::size_t>(operation.worker)];
   Misses misses(operation, keys.size());
-  const Table* hint = nullptr;
+  Rows rows(store);
   const Table* limited = nullptr;
   std::uint32_t most_gradients = 0;
   std::uint64_t at_owner = 0;
   std::uint64_t at_replica = 0;
+  const auto of_copy = [&](Key key) {
+    ++at_replica;
+    note_read_of_copy(node, key, worker.counters);
+  };
   std::size_t offset = 0;
   // The table of the current run of keys, and where that run begins.
   const Table* counted = nullptr;
@@ -298,53 +409,74 @@ void run_over(NodeContext& node, Operation& operation, std::span<const Key> keys
     at_owner = at_replica = 0;
     counted_from = end;
   };
-  for (std::size_t i = 0; i < std::min(kBlock, keys.size()); ++i) store.prefetch_word(keys[i]);
+  constexpr bool kReads = kKind == OperationKind::kPull;
+  Rows ahead(store);  // of the keys that are prefetched to be written
+  const std::size_t begun = std::min(kReads ? 2 * kAhead : kBlock, keys.size());
+  for (std::size_t i = 0; i < begun; ++i) store.prefetch_word(keys[i]);
+  if (kReads && !keys.empty()) {
+    rows.move_to(keys[0]);
+    for (std::size_t i = 0; i < std::min(kAhead, keys.size()); ++i) prefetch_value(store, rows, keys[i]);
+  }
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (i % kBlock == 0) prefetch_block(store, keys, i, hint, kKind != OperationKind::kPull);
+    if constexpr (!kReads) {
+      if (i % kBlock == 0) prefetch_block(store, ahead, keys, i, false);
+    }
     const Key key = keys[i];
-    const Table& table = store.tables().find(key, hint);
+    rows.move_to(key);
+    const Table& table = rows.table();
     if (&table != counted) {
       count_until(i);
       counted = &table;
     }
     const std::size_t here = offset;
-    offset += table.length();
+    offset += rows.length();
     // A request carries every gradient for its key, but only one value of the other kinds.
     std::uint32_t most = Occurrence::kEnd;
     if constexpr (kKind == OperationKind::kPushGradients) {
       if (&table != limited) most_gradients = gradients_in_message(node.settings, *(limited = &table));
       most = most_gradients;
     }
-    if (misses.any() && misses.add_again(key, here, most)) continue;
-    float* out = kKind == OperationKind::kPull ? operation.out + here : nullptr;
-    const float* in = kKind == OperationKind::kPull ? nullptr : operation.in + here;
-    const std::uint32_t word = store.lock_if(key, kNeeded);
-    const bool is_packed = kMayPack && table.is_packed();
-    if (word != 0 && (kKind == OperationKind::kPull || ((word & word::kTracked) == 0 && !is_packed))) {
-      if (is_packed) {
-        read_packed(node, table, key, word, out);
-      } else {
-        Arena& arena = store.arena(table);
-        float* value = arena.value(word & word::kIndexMask);
-        if constexpr (kKind == OperationKind::kPull) {
-          std::memcpy(out, value, table.length() * sizeof(float));
-        } else {
-          write<kKind>(table, arena.header(word & word::kIndexMask), value, in);
+    if (misses.any()) {
+      if (misses.add_again(key, here, most)) continue;
+    } else if constexpr (kReads) {
+      if (!kMayPack || !rows.are_packed()) {
+        // With what this key is the first of; it is done with the last of them.
+        const std::size_t read =
+            read_run(store, rows, keys.subspan(i), operation.out + here, at_owner, of_copy);
+        if (read > 0) {
+          i += read - 1;
+          offset += (read - 1) * rows.length();
+          continue;
         }
-        store.unlock(key, word);
       }
-      const bool owned = (word & word::kSet) != 0;
-      ++(owned ? at_owner : at_replica);
-      if constexpr (kKind == OperationKind::kPull) {
-        if (!owned && ReplicaAges::sampled(key)) note_age(node, key, worker.counters);
-      }
-      continue;
     }
-    LockedKey locked(store, key, word != 0 ? word : store.lock(key));
+    float* out = kReads ? operation.out + here : nullptr;
+    const float* in = kReads ? nullptr : operation.in + here;
+    if constexpr (kReads) {
+      prefetch_next(store, rows, keys.subspan(i));
+      if (const std::uint32_t word = read_unlocked<kMayPack>(store, rows, key, kNeeded, out); word != 0) {
+        const bool owned = (word & word::kSet) != 0;
+        ++(owned ? at_owner : at_replica);
+        if (!owned) note_read_of_copy(node, key, worker.counters);
+        continue;
+      }
+    } else if (!kMayPack || !rows.are_packed()) {
+      if (const std::uint32_t word = store.lock_if(key, kNeeded); word != 0) {
+        const std::uint32_t slot = word & word::kIndexMask;
+        write<kKind>(table, rows.value(slot), in);
+        store.unlock(key, rules().written_alone(word, rows.header(slot)));
+        ++at_owner;
+        continue;
+      }
+    }
+    const Table* hint = &table;
+    LockedKey locked(store, key, hint);
     touch(node, locked);
     if (allowed(kKind, locked)) {
       serve<kKind>(node, node.partition_of(key), locked, out, in);
-      ++(locked.state() == State::kOwner ? at_owner : at_replica);
+      const bool owned = locked.state() == State::kOwner;
+      ++(owned ? at_owner : at_replica);
+      if (kReads && !owned) note_read_of_copy(node, key, worker.counters);
     } else {
       misses.add(key, here, most);
     }
@@ -382,23 +514,20 @@ bool pull_if_here(NodeContext& node, int worker, const Table& table, Key key, fl
   if (out == nullptr) return true;
   WorkerState& state = *node.workers[static_cast<std::size_t>(worker)];
   AccessCounters& pulled = state.accesses[store.tables().number_of(table)].pulled;
-  if (const std::uint32_t word = store.lock_if(key, needed); word != 0) {
-    if (table.is_packed()) {
-      read_packed(node, table, key, word, out);
-    } else {
-      std::memcpy(out, store.arena(table).value(word & word::kIndexMask), table.length() * sizeof(float));
-      store.unlock(key, word);
-    }
-    const bool owned = (word & word::kSet) != 0;
+  const auto count = [&](bool owned) {
     (owned ? pulled.local : pulled.replica).add();
-    if (!owned && ReplicaAges::sampled(key)) note_age(node, key, state.counters);
+    if (!owned) note_read_of_copy(node, key, state.counters);
+  };
+  const std::uint32_t word = read_unlocked<true>(store, Rows(store, table), key, needed, out);
+  if (word != 0) {
+    count((word & word::kSet) != 0);
     return true;
   }
   LockedKey locked(store, key);
   touch(node, locked);
-  if (locked.state() != State::kOwner) return false;
+  if (!allowed(OperationKind::kPull, locked)) return false;
   serve<OperationKind::kPull>(node, node.partition_of(key), locked, out, nullptr);
-  pulled.local.add();
+  count(locked.state() == State::kOwner);
   return true;
 }
 
@@ -432,9 +561,10 @@ void catch_up(NodeContext& node, const Table& table, std::span<const Key> keys, 
   if (now.history == nullptr) return;
   const UpdateRule& rule = table.spec().rule;
   Store& store = node.store;
+  Rows rows(store, table);
   for (std::size_t i = 0; i < std::min(kBlock, keys.size()); ++i) store.prefetch_word(keys[i]);
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (i % kBlock == 0) prefetch_block(store, keys, i, &table, true);
+    if (i % kBlock == 0) prefetch_block(store, rows, keys, i, true);
     const bool untouched = (store.peek(keys[i]) & word::kSlot) == 0;
     if (untouched && (now.with.weight_decay == 0.0F || missed == MissedSteps::kForget)) continue;
     LockedKey key(store, keys[i]);

@@ -152,6 +152,10 @@ struct Rules {
   ADAPS_RULE void absorb(LockedKey& key, const Unapplied& changes) const { merge_both(key, changes); }
   // A write at the owner makes another value, which needs another version, also if nobody else holds it;
   ADAPS_RULE void count_change(SlotHeader& owner) const { owner.advance_version(); }
+  // where it gets it when somebody looks at it: what its key word becomes says that it was written.
+  ADAPS_RULE std::uint32_t written_alone(std::uint32_t word, const SlotHeader&) const {
+    return word | word::kUncounted;
+  }
   // and so does what was absorbed.
   ADAPS_RULE Version absorbed(Version version) const { return next_version(version); }
   // Nor is either in the value that comes with REFRESH, or in a packed copy.

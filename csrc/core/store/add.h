@@ -5,7 +5,7 @@
 
 namespace adaps {
 
-inline void add_to(float* value, const float* delta, std::size_t length) {
+inline void add_to(float* __restrict value, const float* __restrict delta, std::size_t length) {
   for (std::size_t i = 0; i < length; ++i) value[i] += delta[i];
 }
 

@@ -1,9 +1,6 @@
 #include "store/store.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <mutex>
 #include <stdexcept>
@@ -13,34 +10,19 @@ namespace adaps {
 
 namespace {
 
-// Zeroed memory of which only touched pages are resident. Huge pages: random rows of a large table would
-// otherwise miss the TLB on every access.
-void* reserve(std::size_t bytes) {
-  void* memory = mmap(nullptr, std::max<std::size_t>(bytes, 1), PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) {
-    throw std::runtime_error("cannot reserve " + std::to_string(bytes) +
-                             " bytes of address space for the tables: " + std::strerror(errno));
-  }
-  if (bytes >= (std::size_t{1} << 22)) madvise(memory, bytes, MADV_HUGEPAGE);
-  return memory;
-}
-
 constexpr std::uint64_t kMaxSlots = word::kIndexMask;
 // How many slots ahead of its use the header of a free one is fetched.
 constexpr std::size_t kPrefetched = 8;
 
 }  // namespace
 
-Arena::Arena(std::size_t width, std::uint64_t rows) : width_(width), capacity_(std::min(rows, kMaxSlots)) {
-  headers_ = static_cast<SlotHeader*>(reserve(capacity_ * sizeof(SlotHeader)));
-  values_ = static_cast<float*>(reserve(capacity_ * width_ * sizeof(float)));
-}
-
-Arena::~Arena() {
-  munmap(headers_, std::max<std::size_t>(capacity_ * sizeof(SlotHeader), 1));
-  munmap(values_, std::max<std::size_t>(capacity_ * width_ * sizeof(float), 1));
-}
+Arena::Arena(std::size_t width, std::uint64_t rows)
+    : width_(width),
+      capacity_(std::min(rows, kMaxSlots)),
+      header_memory_(capacity_ * sizeof(SlotHeader)),
+      value_memory_(capacity_ * width_ * sizeof(float)),
+      headers_(static_cast<SlotHeader*>(header_memory_.get())),
+      values_(static_cast<float*>(value_memory_.get())) {}
 
 std::uint32_t Arena::allocate() {
   const std::lock_guard guard(lock_);
@@ -75,21 +57,28 @@ std::uint64_t Arena::high_water() const {
 }
 
 Store::Store(Tables& tables, const Directory& directory, NodeId rank)
-    : tables_(tables), directory_(directory), rank_(rank) {
-  for (const Tables::Arena& arena : tables.arenas())
+    : tables_(tables),
+      directory_(directory),
+      rank_(rank),
+      lines_(bytes_of_words()),
+      counts_(bytes_of_intents()),
+      words_(lines_.get()),
+      intents_(static_cast<std::atomic<std::uint32_t>*>(counts_.get())) {
+  for (const Tables::Arena& arena : tables_.arenas())
     arenas_.push_back(std::make_unique<Arena>(arena.width, arena.rows));
-  words_ = static_cast<std::atomic<std::uint32_t>*>(reserve(bytes_of_words()));
-  intents_ = static_cast<std::atomic<std::uint32_t>*>(reserve(bytes_of_words()));
 }
 
-Store::~Store() {
-  munmap(words_, std::max<std::size_t>(bytes_of_words(), 1));
-  munmap(intents_, std::max<std::size_t>(bytes_of_words(), 1));
+constinit thread_local std::uint64_t KeyWords::next_stamp_ = 0;
+
+// A thread takes 2^32 - 1 at a time, so that it shares nothing with others while it locks.
+std::uint64_t KeyWords::first_of_new_stamps() {
+  static std::atomic<std::uint64_t> taken{0};
+  return (taken.fetch_add(1, std::memory_order_relaxed) << 32) + 1;
 }
 
 std::uint64_t Store::resident_bytes() const {
   // Alone, a node counts no intents.
-  std::uint64_t bytes = (directory_.nodes() > 1 ? 2 : 1) * bytes_of_words();
+  std::uint64_t bytes = bytes_of_words() + (directory_.nodes() > 1 ? bytes_of_intents() : 0);
   for (const auto& arena : arenas_)
     bytes += arena->high_water() * (sizeof(SlotHeader) + arena->width() * sizeof(float));
   return bytes;
@@ -104,6 +93,7 @@ std::uint64_t Store::slots_in_use() const {
 LockedKey::LockedKey(Store& store, Key key, const Table& table, std::uint32_t word)
     : store_(store), key_(key), table_(table), word_(word) {
   if ((word_ & word::kSlot) != 0) attach(word_ & word::kIndexMask);
+  if (is_uncounted(word_)) header_->advance_version();
 }
 
 void LockedKey::attach(std::uint32_t index) {
@@ -152,6 +142,7 @@ void LockedKey::allocate(State state) {
   const NodeId owner = location();
   const RelocationCount rc = location_count();
   attach(store_.arena(table_).allocate());
+  KeyWords::fence(std::memory_order_release);  // behind what the slot's last key did, as a lock's is
   *header_ = SlotHeader{};
   header_->location = owner;
   header_->rc = rc;
@@ -177,12 +168,11 @@ std::uint32_t LockedKey::final_word() const {
   const std::uint32_t word = word::kSlot | index_;
   switch (header_->state) {
     case State::kOwner:
-      return word | word::kReadable | word::kPush | word::kSet |
-             (header_->has_holders() ? word::kTracked : 0);
+      return word | word::kReadable | word::kSet | (header_->has_holders() ? word::kPush : word::kAlone);
     case State::kReplica:
-      return word | word::kReadable | word::kPush | word::kTracked;
+      return word | word::kReadable | word::kPush;
     case State::kDropping:
-      return word | word::kTracked | ((header_->flags & kUnreadable) != 0 ? 0 : word::kReadable);
+      return word | ((header_->flags & kUnreadable) != 0 ? 0 : word::kReadable);
     case State::kPending:
     case State::kNone:
       return word;

@@ -1,7 +1,7 @@
 // The store of a node: a key word and a count of intents for every key, slots for the keys that it holds.
 //
 // A key word is lock and header in one (docs/design/protocol.md, section 6). With a slot:
-//   lock:1 | slot:1 | readable:1 | push:1 | set:1 | tracked:1 | index:26
+//   lock:1 | slot:1 | readable:1 | set:1 | alone:1 | push or uncounted:1 | index:26
 // without one, a location entry:
 //   lock:1 | 0 | owner:12 | relocation count:18
 // The word 0 means "owned here and never touched" at the home node, and "ask the home node" elsewhere. So no
@@ -20,6 +20,7 @@
 #include "common/spin_lock.h"
 #include "common/types.h"
 #include "store/directory.h"
+#include "store/reserved.h"
 #include "store/table.h"
 
 namespace adaps {
@@ -28,10 +29,13 @@ namespace word {
 inline constexpr std::uint32_t kLock = 1U << 31;
 inline constexpr std::uint32_t kSlot = 1U << 30;
 inline constexpr std::uint32_t kReadable = 1U << 29;
-inline constexpr std::uint32_t kPush = 1U << 28;
-inline constexpr std::uint32_t kSet = 1U << 27;
-inline constexpr std::uint32_t kTracked = 1U << 26;
-inline constexpr std::uint32_t kIndexMask = kTracked - 1;
+inline constexpr std::uint32_t kSet = 1U << 28;    // an owner's
+inline constexpr std::uint32_t kAlone = 1U << 27;  // of an owner that nobody else holds a copy of
+// The same bit twice: without kAlone, whether a push can be served; with it, whether the value was written
+// and its version not raised yet.
+inline constexpr std::uint32_t kPush = 1U << 26;
+inline constexpr std::uint32_t kUncounted = kPush;
+inline constexpr std::uint32_t kIndexMask = kPush - 1;
 inline constexpr int kOwnerShift = 18;
 }  // namespace word
 
@@ -41,9 +45,15 @@ inline constexpr int kOwnerShift = 18;
 inline bool is_owned(std::uint32_t seen) {
   return (seen & (word::kSlot | word::kSet)) == (word::kSlot | word::kSet);
 }
-inline bool is_owned_alone(std::uint32_t seen) { return is_owned(seen) && (seen & word::kTracked) == 0; }
+inline bool is_owned_alone(std::uint32_t seen) {
+  return (seen & (word::kSlot | word::kAlone)) == (word::kSlot | word::kAlone);
+}
 inline bool is_owned_or_copied(std::uint32_t seen) {
-  return (seen & (word::kSlot | word::kPush)) == (word::kSlot | word::kPush);
+  return (seen & word::kSlot) != 0 && (seen & (word::kAlone | word::kPush)) != 0;
+}
+// Whether the header's version is too old by what was written since somebody last looked at it.
+inline bool is_uncounted(std::uint32_t seen) {
+  return is_owned_alone(seen) && (seen & word::kUncounted) != 0;
 }
 
 enum class State : std::uint8_t { kNone, kPending, kReplica, kDropping, kOwner };
@@ -122,7 +132,6 @@ inline constexpr std::uint8_t kKeptBack = 4;     // its change is on the list of
 class Arena {
  public:
   Arena(std::size_t width, std::uint64_t rows);
-  ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
@@ -139,27 +148,118 @@ class Arena {
  private:
   const std::size_t width_;
   const std::uint64_t capacity_;
-  SlotHeader* headers_ = nullptr;
-  float* values_ = nullptr;
+  const Reserved header_memory_;
+  const Reserved value_memory_;
+  SlotHeader* const headers_;
+  float* const values_;
   mutable SpinLock lock_;
   std::uint32_t used_ = 0;
   std::vector<std::uint32_t> free_;
 };
 
+// The key words, and how a row is read without its lock. Small enough to be copied, so that a loop over keys
+// has it in registers, and no atomic access makes the compiler read it again.
+class KeyWords {
+  struct Nothing {
+    void operator()() const {}
+  };
+
+ public:
+  explicit KeyWords(void* lines)
+      : words_(static_cast<std::atomic<std::uint32_t>*>(lines)),
+        stamps_(static_cast<std::atomic<std::uint64_t>*>(lines)) {}
+  static std::size_t bytes_for(std::uint64_t keys) { return (keys + kOfLine - 1) / kOfLine * kLine; }
+
+  std::atomic<std::uint32_t>& word(Key key) const { return words_[key + kWordsOfStamp * (key / kOfLine)]; }
+  std::uint32_t peek(Key key) const { return word(key).load(std::memory_order_relaxed); }
+  // Always inlined, as are others of which a prefetch is all that they do: a call whose result nobody wants
+  // the compiler leaves out.
+  [[gnu::always_inline]] void prefetch(Key key) const { __builtin_prefetch(&word(key), 1); }
+
+  // Reads a key's slot without its lock, and without a write, if its word has all bits of `needed`:
+  // copy(index) copies what it wants of that slot, and may see a row that is being written, or another key's.
+  // Gives the word if what it has copied is whole; 0 if it means nothing, as the word lacks a bit or because
+  // somebody comes in between again and again. Why that is right, and the order of the three looks, is in
+  // docs/design/protocol.md, section 6.
+  // between() is called between the first two looks; tests let a writer in there.
+  template <typename Copy, typename Between = Nothing>
+  [[gnu::always_inline]] std::uint32_t read_if(Key key, std::uint32_t needed, Copy copy,
+                                               Between between = {}) const {
+    for (int reads = 0; reads < kMostReads; ++reads) {
+      const std::uint64_t before = stamp_of(key).load(std::memory_order_acquire);
+      between();
+      const std::uint32_t seen = word(key).load(std::memory_order_acquire);
+      if ((seen & (needed | word::kLock)) != needed) return 0;
+      copy(seen & word::kIndexMask);
+      fence(std::memory_order_acquire);
+      if (stamp(key) == before) [[likely]]
+        return seen;
+    }
+    return 0;
+  }
+
+  // Of the key and its neighbours; whoever locks one of them changes it.
+  std::uint64_t stamp(Key key) const { return stamp_of(key).load(std::memory_order_relaxed); }
+  // Puts a stamp that no line ever had. Two that lock keys of one line do not wait for each other: both
+  // stamps are new, whichever is there in the end.
+  void put_stamp(Key key) const {
+    const std::uint64_t fresh = next_stamp();
+#if defined(__x86_64__) || defined(__aarch64__)
+    stamp_of(key).store(fresh, std::memory_order_release);
+#else
+    stamp_of(key).exchange(fresh, std::memory_order_acq_rel);
+#endif
+    fence(std::memory_order_release);
+  }
+  static void fence(std::memory_order order) {
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wtsan"  // it knows no fences; what these are for, it does not look at either
+#endif
+    std::atomic_thread_fence(order);
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+  }
+
+ private:
+  static constexpr int kMostReads = 2;
+  // Words of so many keys share a cache line with a stamp, which takes the place of two words: whoever reads
+  // a row needs no further line to see that nobody came in between.
+  static constexpr std::size_t kLine = 64;
+  static constexpr std::size_t kOfLine = 14;
+  static constexpr std::size_t kWordsOfStamp = 2;
+
+  std::atomic<std::uint64_t>& stamp_of(Key key) const {
+    return stamps_[(key / kOfLine + 1) * (kLine / sizeof(std::uint64_t)) - 1];
+  }
+  static std::uint64_t next_stamp() {
+    if (static_cast<std::uint32_t>(next_stamp_) == 0) [[unlikely]]
+      next_stamp_ = first_of_new_stamps();
+    return next_stamp_++;
+  }
+  static std::uint64_t first_of_new_stamps();
+
+  std::atomic<std::uint32_t>* words_;
+  std::atomic<std::uint64_t>* stamps_;  // in the same lines
+  // Of the thread: those up to the next multiple of 2^32 are its own.
+  static constinit thread_local std::uint64_t next_stamp_ [[gnu::tls_model("initial-exec")]];
+};
+
 class Store {
  public:
   Store(Tables& tables, const Directory& directory, NodeId rank);
-  ~Store();
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
 
   Tables& tables() const { return tables_; }
   const Directory& directory() const { return directory_; }
   NodeId rank() const { return rank_; }
-  Arena& arena(const Table& table) { return *arenas_[table.arena()]; }
+  Arena& arena(const Table& table) const { return *arenas_[table.arena()]; }
 
-  std::uint32_t peek(Key key) const { return words_[key].load(std::memory_order_relaxed); }
-  void prefetch_word(Key key) const { __builtin_prefetch(&words_[key], 1); }
+  const KeyWords& words() const { return words_; }
+  std::uint32_t peek(Key key) const { return words_.peek(key); }
+  [[gnu::always_inline]] void prefetch_word(Key key) const { words_.prefetch(key); }
   // Whether a key with this word is at home here and was never used.
   bool untouched_here(Key key, std::uint32_t seen) const {
     return seen == 0 && directory_.home(key) == rank_;
@@ -171,16 +271,25 @@ class Store {
   std::uint32_t intents(Key key) const { return intents_[key].load(std::memory_order_relaxed); }
   void set_intents(Key key, std::uint32_t count) { intents_[key].store(count, std::memory_order_relaxed); }
   // Word and count, to be looked at.
-  void prefetch_intents(Key key) const {
-    __builtin_prefetch(&words_[key], 0);
+  [[gnu::always_inline]] void prefetch_intents(Key key) const {
+    words_.prefetch(key);
     __builtin_prefetch(&intents_[key], 1);
   }
 
-  // Prefetches the first words of the slot that a key word names, at most so many.
-  static void prefetch_value(Arena& slots, std::uint32_t seen, std::size_t words) {
-    const auto* value = reinterpret_cast<const char*>(slots.value(seen & word::kIndexMask));
+  // Prefetches so many words of a slot, or the first of them, into a level of the processor's cache. To the
+  // first only a few lines may be under way at a time, so what is asked for early is better off in the
+  // second.
+  static constexpr int kFirstLevel = 3;
+  static constexpr int kSecondLevel = 2;
+  template <int kLevel = kFirstLevel>
+  [[gnu::always_inline]] static void prefetch(const float* slot, std::size_t words) {
+    const auto* first = reinterpret_cast<const char*>(slot);
     const std::size_t bytes = std::min(words * sizeof(float), kPrefetchedBytes);
-    for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(value + at, 0);
+    for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(first + at, 0, kLevel);
+  }
+  // Of the slot that a key word names.
+  [[gnu::always_inline]] static void prefetch_value(Arena& slots, std::uint32_t seen, std::size_t words) {
+    prefetch(slots.value(seen & word::kIndexMask), words);
   }
 
   // Header and value of the key's slot, if its word (asked for earlier) says that it has one.
@@ -195,7 +304,8 @@ class Store {
   // The header of a key that has one, if other nodes hold the key, too; for a look without its lock.
   const SlotHeader* shared_header(Key key, const Table*& hint) {
     const std::uint32_t seen = peek(key);
-    if ((seen & (word::kSlot | word::kTracked)) != (word::kSlot | word::kTracked)) return nullptr;
+    if ((seen & (word::kSlot | word::kReadable | word::kAlone)) != (word::kSlot | word::kReadable))
+      return nullptr;
     return &arena(tables_.find(key, hint)).header(seen & word::kIndexMask);
   }
 
@@ -208,22 +318,24 @@ class Store {
 
   // Locks the key if its word has all bits of `needed`; returns the word, or 0 if it has not.
   std::uint32_t lock_if(Key key, std::uint32_t needed) {
-    std::uint32_t seen = words_[key].load(std::memory_order_relaxed);
+    std::atomic<std::uint32_t>& word = words_.word(key);
+    std::uint32_t seen = word.load(std::memory_order_relaxed);
     for (int spins = 0;;) {
       if ((seen & needed) != needed) return 0;
       if ((seen & word::kLock) == 0) {
-        if (words_[key].compare_exchange_weak(seen, seen | word::kLock, std::memory_order_acquire,
-                                              std::memory_order_relaxed)) {
+        if (word.compare_exchange_weak(seen, seen | word::kLock, std::memory_order_acquire,
+                                       std::memory_order_relaxed)) {
+          words_.put_stamp(key);
           return seen;
         }
       } else {
         pause(spins++);
-        seen = words_[key].load(std::memory_order_relaxed);
+        seen = word.load(std::memory_order_relaxed);
       }
     }
   }
   std::uint32_t lock(Key key) { return lock_if(key, 0); }
-  void unlock(Key key, std::uint32_t word) { words_[key].store(word, std::memory_order_release); }
+  void unlock(Key key, std::uint32_t word) { words_.word(key).store(word, std::memory_order_release); }
 
   // Bytes that are resident for keys, headers, values and state.
   std::uint64_t resident_bytes() const;
@@ -233,13 +345,16 @@ class Store {
   static constexpr std::size_t kLine = 64;
   static constexpr std::size_t kPrefetchedBytes = 8 * kLine;
 
-  std::size_t bytes_of_words() const { return tables_.num_keys() * sizeof(std::uint32_t); }
+  std::size_t bytes_of_words() const { return KeyWords::bytes_for(tables_.num_keys()); }
+  std::size_t bytes_of_intents() const { return tables_.num_keys() * sizeof(std::uint32_t); }
 
   Tables& tables_;
   const Directory& directory_;
   const NodeId rank_;
-  std::atomic<std::uint32_t>* words_ = nullptr;
-  std::atomic<std::uint32_t>* intents_ = nullptr;
+  const Reserved lines_;
+  const Reserved counts_;
+  const KeyWords words_;
+  std::atomic<std::uint32_t>* const intents_;
   std::vector<std::unique_ptr<Arena>> arenas_;
 };
 

@@ -344,6 +344,9 @@ struct alone_no_bump : Rules {
     // The initial content, which is version 0, is not sent: without the first one the write would be lost.
     if (owner.has_holders() || owner.version() == 0) owner.advance_version();
   }
+  std::uint32_t written_alone(std::uint32_t word, const SlotHeader& owner) const override {
+    return owner.version() == 0 ? Rules::written_alone(word, owner) : word;
+  }
 };
 struct told_for_good : Rules {
   bool is_told(Version told, Version) const override { return told != 0; }
