@@ -54,10 +54,11 @@ _CHUNK = 1 << 20
 
 def cell_print(cell: Cell) -> CellPrint:
     """What has to be alike of a cell on all hosts."""
+    given = {**cell.settings(), **cell.recorded_params}
     return CellPrint(
         id=cell.id,
         label=cell.label,
-        given={**cell.settings(), **cell.recorded_params},
+        given=msgspec.json.decode(msgspec.json.encode(given)),  # as it arrives: a tuple is a list there
         data=cell.data,
         source=cell.source,
         policy=cell.policy,

@@ -231,8 +231,9 @@ class Exporter:
         if not self._all.leads_node:
             return {}
         changed = node.targets[directory, chosen].changed
-        for index in chosen:  # whoever reads an export has no optimizer to do it
-            node.core.tables()[index].catch_up()
+        for index, table in enumerate(node.core.tables()):
+            if index in chosen:
+                table.catch_up()  # whoever reads an export has no optimizer to do it
         counts = {index: changed[index].take(everything) for index in chosen}
         node.last = Export(directory)
         return counts
