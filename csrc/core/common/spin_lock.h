@@ -1,4 +1,4 @@
-// A lock for a few instructions.
+// A lock for a few instructions, and seldom for as long as a list of them grows.
 #pragma once
 
 #include <sched.h>

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "common/prefetch.h"
 #include "protocol/encoded.h"
 #include "protocol/rules.h"
 
@@ -82,7 +83,7 @@ std::size_t ChangedRows::take(bool all) {
   for (Key key = table_.first_key(); key < table_.end_key(); ++key) {
     if (key + kAhead < table_.end_key()) {
       const std::uint32_t ahead = store.peek(key + kAhead);
-      if (is_owned(ahead)) __builtin_prefetch(&arena.header(ahead & word::kIndexMask), 0);
+      if (is_owned(ahead)) prefetch_line(&arena.header(ahead & word::kIndexMask));
     }
     const std::uint32_t seen = store.peek(key);
     const std::uint64_t row = key - table_.first_key();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "protocol/holders.h"
 #include "protocol/rules.h"
 
 namespace adaps {
@@ -39,10 +40,9 @@ void Backlog::look(Micros now) {
 // Holders know frames by 31 bits of their numbers, so an old one may look like a recent one; then what waits
 // for it is merely sent later than it could be.
 bool Backlog::untaken(NodeId to, std::uint32_t frame) const {
-  constexpr std::uint32_t kKnown = (std::uint32_t{1} << 31) - 1;
   if (!frames_) return false;
   const std::uint32_t last = outbox_.last_frame(to);
-  return ((last - frame) & kKnown) < ((last - taken_[to]) & kKnown);
+  return ((last - frame) & kKnownOfFrame) < ((last - taken_[to]) & kKnownOfFrame);
 }
 
 // What fills a link leaves at once, so that there will be room.

@@ -10,6 +10,9 @@
 
 namespace adaps {
 
+// What a holder knows of a frame's number.
+inline constexpr std::uint32_t kKnownOfFrame = (std::uint32_t{1} << 31) - 1;
+
 // One of them, and where it stands among the others of the same key: a binary tree whose branches follow the
 // bits of the node's number, the lowest one at the root. So every holder is found in thirteen steps at most,
 // in about the logarithm of how many there are, and nothing is ever rearranged.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/assert.h"
+#include "common/prefetch.h"
 #include "common/random.h"
 #include "protocol/context.h"
 #include "protocol/encoded.h"
@@ -289,8 +290,7 @@ void note_read_of_copy(const NodeContext& node, Key key, WorkerCounters& counter
 // Prefetches the value of a key of another table.
 [[gnu::noinline]] void prefetch_elsewhere(const Store& store, Key key, std::uint32_t seen) {
   const Table& table = store.tables().find(key);
-  Store::prefetch<Store::kSecondLevel>(store.arena(table).value(seen & word::kIndexMask),
-                                       table.value_words());
+  Store::prefetch(store.arena(table).value(seen & word::kIndexMask), table.value_words());
 }
 
 // Prefetches the value of a key, most often of the table that rows are read of.
@@ -298,7 +298,7 @@ void note_read_of_copy(const NodeContext& node, Key key, WorkerCounters& counter
   const std::uint32_t seen = store.peek(key);
   if ((seen & word::kSlot) == 0) return;
   if (rows.have(key)) {
-    Store::prefetch<Store::kSecondLevel>(rows.value(seen & word::kIndexMask), rows.value_words());
+    Store::prefetch(rows.value(seen & word::kIndexMask), rows.value_words());
   } else {
     prefetch_elsewhere(store, key, seen);
   }
@@ -361,7 +361,7 @@ void prefetch_row(const Store& store, Rows& rows, Key key, bool any_header) {
   rows.move_to(key);
   const std::uint32_t slot = seen & word::kIndexMask;
   Store::prefetch(rows.value(slot), rows.width());
-  if (any_header || !is_owned_alone(seen)) __builtin_prefetch(&rows.header(slot), 1);
+  if (any_header || !is_owned_alone(seen)) prefetch_line(&rows.header(slot));
 }
 
 // Prefetches what the next keys need: the words of the block after next, the slots of the next block.

@@ -178,8 +178,7 @@ class Reader {
   }
 
   // The message where it lies in the frame. A copy would be written in parts and read across them, which
-  // waits until all that was stored before has left the processor's store buffer: some 100 ns, with rows in
-  // it.
+  // waits until all that was stored before, rows among it, has left the processor's store buffer.
   template <typename Message>
   const Message& read() {
     static_assert(alignof(Message) == 1 && std::is_trivially_copyable_v<Message>);

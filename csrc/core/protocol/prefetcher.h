@@ -29,12 +29,13 @@ inline constexpr std::size_t kEntryDistance = 8;
 template <typename Function>
 void for_each_prefetched(Store& store, const KeyTables& tables, std::span<const Key> keys,
                          Function function) {
-  const Table* hint = nullptr;
+  const Table* slot_hint = nullptr;
+  const Table* entry_hint = nullptr;
   for (std::size_t i = 0; i < std::min(2 * kPrefetchDistance, keys.size()); ++i) store.prefetch_word(keys[i]);
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (i + 2 * kPrefetchDistance < keys.size()) store.prefetch_word(keys[i + 2 * kPrefetchDistance]);
-    if (i + kPrefetchDistance < keys.size()) store.prefetch_slot(keys[i + kPrefetchDistance], hint);
-    if (i + kEntryDistance < keys.size()) tables.prefetch(store, keys[i + kEntryDistance], hint);
+    if (i + kPrefetchDistance < keys.size()) store.prefetch_slot(keys[i + kPrefetchDistance], slot_hint);
+    if (i + kEntryDistance < keys.size()) tables.prefetch(store, keys[i + kEntryDistance], entry_hint);
     function(keys[i]);
   }
 }

@@ -26,7 +26,7 @@ std::size_t Refreshes::send(LockedKey& key, Holder& holder) {
   }
   const auto to = static_cast<NodeId>(holder.node);
   const std::size_t bytes = channel_.outbox.append(to, message, {row});
-  holder.frame = channel_.outbox.last_frame(to) & ~(std::uint32_t{1} << 31);
+  holder.frame = channel_.outbox.last_frame(to) & kKnownOfFrame;
   channel_.counters.refreshes_sent.add();
   return bytes;
 }

@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "common/prefetch.h"
 #include "common/spin_lock.h"
 
 namespace adaps {
@@ -51,7 +52,7 @@ class StablePool {
   [[gnu::no_sanitize("thread")]] void prefetch(std::uint32_t name) const {
     const Place place = place_of(name);
     if (place.chunk >= kChunks || chunks_[place.chunk] == nullptr) return;
-    __builtin_prefetch(chunks_[place.chunk].get() + place.offset, 1);
+    prefetch_line(chunks_[place.chunk].get() + place.offset);
   }
 
   std::size_t in_use() const {

@@ -30,7 +30,7 @@ std::uint32_t Arena::allocate() {
     const std::uint32_t index = free_.back();
     free_.pop_back();
     // Its header is written next; so is that of the one which comes after some others.
-    if (free_.size() >= kPrefetched) __builtin_prefetch(&headers_[free_[free_.size() - kPrefetched]], 1);
+    if (free_.size() >= kPrefetched) prefetch_line(&headers_[free_[free_.size() - kPrefetched]]);
     return index;
   }
   if (used_ == capacity_) {

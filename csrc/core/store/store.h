@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "common/assert.h"
+#include "common/prefetch.h"
 #include "common/spin_lock.h"
 #include "common/types.h"
 #include "store/directory.h"
@@ -174,7 +175,7 @@ class KeyWords {
   std::uint32_t peek(Key key) const { return word(key).load(std::memory_order_relaxed); }
   // Always inlined, as are others of which a prefetch is all that they do: a call whose result nobody wants
   // the compiler leaves out.
-  [[gnu::always_inline]] void prefetch(Key key) const { __builtin_prefetch(&word(key), 1); }
+  [[gnu::always_inline]] void prefetch(Key key) const { prefetch_line(&word(key)); }
 
   // Reads a key's slot without its lock, and without a write, if its word has all bits of `needed`:
   // copy(index) copies what it wants of that slot, and may see a row that is being written, or another key's.
@@ -273,19 +274,14 @@ class Store {
   // Word and count, to be looked at.
   [[gnu::always_inline]] void prefetch_intents(Key key) const {
     words_.prefetch(key);
-    __builtin_prefetch(&intents_[key], 1);
+    prefetch_line(&intents_[key]);
   }
 
-  // Prefetches so many words of a slot, or the first of them, into a level of the processor's cache. To the
-  // first only a few lines may be under way at a time, so what is asked for early is better off in the
-  // second.
-  static constexpr int kFirstLevel = 3;
-  static constexpr int kSecondLevel = 2;
-  template <int kLevel = kFirstLevel>
+  // Prefetches so many words of a slot, or the first of them.
   [[gnu::always_inline]] static void prefetch(const float* slot, std::size_t words) {
     const auto* first = reinterpret_cast<const char*>(slot);
     const std::size_t bytes = std::min(words * sizeof(float), kPrefetchedBytes);
-    for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(first + at, 0, kLevel);
+    for (std::size_t at = 0; at < bytes; at += kLine) prefetch_line(first + at);
   }
   // Of the slot that a key word names.
   [[gnu::always_inline]] static void prefetch_value(Arena& slots, std::uint32_t seen, std::size_t words) {
@@ -297,7 +293,7 @@ class Store {
     const std::uint32_t seen = peek(key);
     if ((seen & word::kSlot) == 0) return;
     Arena& slots = arena(tables_.find(key, hint));
-    __builtin_prefetch(&slots.header(seen & word::kIndexMask), 1);
+    prefetch_line(&slots.header(seen & word::kIndexMask));
     prefetch_value(slots, seen, slots.width());
   }
 
@@ -313,7 +309,7 @@ class Store {
   void prefetch_if_shared(Key key, const Table*& hint) {
     const std::uint32_t seen = peek(key);
     if ((seen & word::kSlot) == 0 || is_owned_alone(seen)) return;
-    __builtin_prefetch(&arena(tables_.find(key, hint)).header(seen & word::kIndexMask), 1);
+    prefetch_line(&arena(tables_.find(key, hint)).header(seen & word::kIndexMask));
   }
 
   // Locks the key if its word has all bits of `needed`; returns the word, or 0 if it has not.
