@@ -3,6 +3,9 @@
 Rows that are alike in all features count as one measurement, with less noise the more they are. What a row
 stands for is a sum of what is linear in the features, of what is alike where features are, and of what only
 it has (Rasmussen and Williams, *Gaussian Processes for Machine Learning*, MIT Press 2006, chapters 2 and 5).
+
+The one of scikit-learn has no priors on what it learns, which so few measurements need, and no kernel with
+noise that repetitions lower or with length scales that groups of features share.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import numpy.typing as npt
 __all__ = ["MOST_ROWS", "Process"]
 
 MOST_ROWS = 500
-"""That are unlike: what it takes grows with the third power of their number."""
+"""How many different rows `Process` is meant for: its time grows with the third power of their number."""
 _JITTER = 1e-8
 _ITERATIONS = 100
 _ALIKE, _LINE, _OWN, _NOISE = range(4)

@@ -248,8 +248,10 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
     turn_steps : int
         Steps of a turn; 0 for an epoch and its evaluation. Older records do not have it: there it stands in
         the session's study.
+    node_percent : int
+        What each node got of the processor, in percent of an equal part of the cores, one core at most.
     last_node_percent : int
-        What the last of several nodes got of the processor, in percent of an equal part of the cores.
+        What the last of several nodes got, in percent of what the others did.
     """
 
     nodes: Annotated[
@@ -288,11 +290,19 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
             because="is the length of a turn, but the runs take none",
         ),
     ] = 0
+    node_percent: Annotated[
+        int,
+        msgspec.Meta(ge=1, le=100),
+        Setting(
+            help="How much of an equal part of the cores, one core at most, each node gets, in percent: the "
+            "rest is left to the relay of namespaces; less than 100 needs root."
+        ),
+    ] = 100
     last_node_percent: Annotated[
         int,
         msgspec.Meta(ge=1, le=100),
         Setting(
-            help="How much of an equal part of the cores the last of several nodes gets, in percent: a slow "
+            help="How much of what the others get the last of several nodes gets, in percent: a slow "
             "node; less than 100 needs root."
         ),
     ] = 100

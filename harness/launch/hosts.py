@@ -111,11 +111,12 @@ class ManyHosts(Launcher):
                     "--interleaved lets runs of one machine take turns: leave it out with --launcher "
                     f"{self.name}"
                 )
-            if settings.last_node_percent < 100:
-                raise UsageError(
-                    f"--last-node-percent {settings.last_node_percent} slows down a node of one machine: "
-                    f"leave it out with --launcher {self.name}"
-                )
+            for name in ("node_percent", "last_node_percent"):
+                if (percent := getattr(settings, name)) < 100:
+                    raise UsageError(
+                        f"--{name.replace('_', '-')} {percent} slows down nodes of one machine: "
+                        f"leave it out with --launcher {self.name}"
+                    )
             if settings.network.startswith("namespaces:"):
                 raise UsageError(
                     f"network {settings.network} is made of network namespaces of one machine: "

@@ -91,16 +91,20 @@ class Local(Launcher):
         assert self.server is not None
         link = link_of(spec.network)
         group: LocalGroup
+        quotas = ExitStack()
         with ExitStack() as context:
+            context.enter_context(quotas)
             try:
-                quota = None if _is_even(spec) else context.enter_context(Quota(_cores_of_the_last(spec)))
+                spec = msgspec.structs.replace(
+                    spec, quotas=[str(quotas.enter_context(Quota(cores)).folder) for cores in _cores(spec)]
+                )
                 links = None if link is None else context.enter_context(NodeLinks(link, spec.nodes))
             except (QuotaUnavailable, NamespacesUnavailable) as error:
                 raise Unlaunchable(str(error), "skipped") from error
             if links is None:
-                group = LocalGroup(self.server, spec, folder, out, err, quota)
+                group = LocalGroup(self.server, spec, folder, out, err, quotas)
             else:
-                group = _LinkedGroup(links, self.server, spec, folder, out, err, quota)
+                group = _LinkedGroup(links, self.server, spec, folder, out, err, quotas)
             context.pop_all()  # it ends them
         return group
 
@@ -127,8 +131,8 @@ class LocalGroup(Group):
         Started.
     spec, folder, out, err
         As in `Launcher.begin`; a place in the specification says which ranks.
-    quota : Quota, optional
-        Of the last rank; removed at the end.
+    quotas : context manager, optional
+        Those of its nodes; removed at the end.
 
     Attributes
     ----------
@@ -148,20 +152,15 @@ class LocalGroup(Group):
         folder: Path,
         out: IO[bytes],
         err: IO[bytes],
-        quota: Quota | None = None,
+        quotas: AbstractContextManager[object] | None = None,
     ) -> None:
         self.folder = folder
-        self._quota: AbstractContextManager[object] = nullcontext() if quota is None else quota
+        self._quotas = quotas or nullcontext()
         self.ranks = list(range(spec.nodes)) if spec.place is None else spec.place.ranks
         self._pids: dict[int, int] = {}
         self._oom_kills = _oom_kills()
         self.launched_at = time.monotonic()
-        spec = msgspec.structs.replace(
-            spec,
-            folder=str(folder),
-            launched_at=self.launched_at,
-            quota=None if quota is None else str(quota.folder),
-        )
+        spec = msgspec.structs.replace(spec, folder=str(folder), launched_at=self.launched_at)
         spec_file = folder / "spec.json"
         spec_file.write_bytes(msgspec.json.encode(spec))
         try:
@@ -176,7 +175,7 @@ class LocalGroup(Group):
         return self._fork.wait(seconds)
 
     def end(self) -> int:
-        with self._quota:
+        with self._quotas:
             return self._fork.end()
 
     def vanished(self) -> list[int]:
@@ -218,7 +217,7 @@ class _LinkedGroup(LocalGroup):
         folder: Path,
         out: IO[bytes],
         err: IO[bytes],
-        quota: Quota | None,
+        quotas: AbstractContextManager[object],
     ) -> None:
         self._links = links
         self._failure: str | None = None
@@ -228,7 +227,7 @@ class _LinkedGroup(LocalGroup):
             raise Unlaunchable(f"the links between the namespaces cannot be measured: {error}") from error
         self._cpu_before = links.cpu_seconds()
         spec = msgspec.structs.replace(spec, namespaces=links.namespaces)
-        super().__init__(server, spec, folder, out, err, quota)
+        super().__init__(server, spec, folder, out, err, quotas)
 
     def end(self) -> int:
         with self._links:
@@ -243,14 +242,13 @@ class _LinkedGroup(LocalGroup):
         return None if self._failure is None else Trouble(self._failure)
 
 
-def _is_even(settings: RunSettings) -> bool:
-    return settings.nodes == 1 or settings.last_node_percent == 100
-
-
-def _cores_of_the_last(settings: RunSettings) -> float:
-    """What the last node gets: a part of what is the same for all, and never of more than one core."""
-    equal = min(len(os.sched_getaffinity(0)) / settings.nodes, 1.0)
-    return equal * settings.last_node_percent / 100
+def _cores(settings: RunSettings) -> list[float]:
+    """What each node may use at most; nothing where all have the same and leave nothing."""
+    last = settings.last_node_percent if settings.nodes > 1 else 100
+    if settings.node_percent == last == 100:
+        return []
+    each = min(len(os.sched_getaffinity(0)) / settings.nodes, 1.0) * settings.node_percent / 100
+    return [each] * (settings.nodes - 1) + [each * last / 100]
 
 
 def _environment(spec: TrialSpec, folder: Path) -> Mapping[str, str | None]:

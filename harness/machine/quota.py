@@ -62,7 +62,7 @@ class Quota:
         except OSError as error:
             self._remove()
             raise QuotaUnavailable(
-                f"a slower node needs root and the kernel's control groups: {error.filename}: "
+                f"a node with a part of a core needs root and the kernel's control groups: {error.filename}: "
                 f"{(error.strerror or str(error)).lower()}"
             ) from error
 

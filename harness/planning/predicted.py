@@ -569,6 +569,7 @@ def _row(
         "latency_ms": resources.links.latency_ms if run.nodes > 1 else 0.0,
         "gbit_per_second": resources.links.gbit_per_second if run.nodes > 1 else 0.0,
         "link": run.network.partition(":")[0] if run.nodes > 1 else "none",
+        "part": run.node_percent / 100.0,
         "last": run.last_node_percent / 100.0 if run.nodes > 1 else 1.0,
         "epochs": float(run.params.get("epochs", 1)),
         "batch": float(run.params.get("batch", 0)),

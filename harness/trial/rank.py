@@ -51,5 +51,5 @@ def take_place(spec: TrialSpec, rank: int) -> None:
     if spec.namespaces:
         enter(spec.namespaces[rank])
         os.environ.update(environment_in_namespace())
-    if spec.quota is not None and rank == spec.nodes - 1:
-        quota.enter(spec.quota)
+    if spec.quotas:
+        quota.enter(spec.quotas[rank])

@@ -21,7 +21,7 @@ from adabench.harness.machine import namespaces
 from adabench.harness.machine.link_probe import probe_link
 from adabench.harness.machine.namespaces import NamespacesUnavailable, NodeLinks, address, enter
 from adabench.harness.trial.spec import TrialSpec
-from adabench.results.record import RunSettings
+from adabench.results.record import Run, RunSettings
 from adabench.results.store import list_sessions
 from tests.integration.conftest import Adabench
 
@@ -160,21 +160,26 @@ def test_a_run_that_may_not_have_namespaces_is_skipped(
         NodeLinks("lan", 2)
 
 
+def trained(adabench: Adabench, folder: Path, *, backends: str, nodes: int, link: str) -> list[Run]:
+    done = adabench(
+        *("run", "-u", "ctr[rows=3000,epochs=1,batch=256]", "-b", backends, "--nodes", f"{nodes}"),
+        *("--network", f"namespaces:{link}", "-r", "1", "--results", "kept"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (store,) = list_sessions(folder / "kept")
+    return store.runs()
+
+
 def test_systems_with_sockets_of_their_own_train_between_namespaces(
     allowed: None, adabench: Adabench, tmp_path: Path
 ) -> None:
-    done = adabench(
-        *("run", "-u", "ctr[rows=3000,epochs=1,batch=256]", "-b", "rpc,autoada-automatic"),
-        *("--nodes", "2", "--network", "namespaces:1ms,1gbit", "-r", "1", "--results", "kept"),
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    (store,) = list_sessions(tmp_path / "kept")
-    for run in store.runs():
+    runs = trained(adabench, tmp_path, backends="rpc,autoada-automatic", nodes=2, link="1ms,1gbit")
+    for run in runs:
         assert (run.status, run.network) == ("ok", "namespaces:1ms,1gbit")
         assert run.link is not None
         assert run.link.round_trip_ms >= 2.0
         assert run.link.relay_cpu_seconds > 0.0
-    ours = next(run for run in store.runs() if run.backend == "autoada-automatic")
+    ours = next(run for run in runs if run.backend == "autoada-automatic")
     assert ours.counters["bytes_sent"] > 0
 
 
@@ -189,13 +194,8 @@ def test_a_link_may_be_slower_than_the_others(allowed: None) -> None:
 def test_training_goes_on_beside_a_slow_link_and_the_record_tells_which_nodes_have_it(
     allowed: None, adabench: Adabench, tmp_path: Path
 ) -> None:
-    done = adabench(
-        *("run", "-u", "ctr[rows=3000,epochs=1,batch=256]", "-b", "autoada-automatic", "--nodes", "3"),
-        *("--network", "namespaces:10ms,100mbit:1-2/10", "-r", "1", "--results", "kept"),
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    (store,) = list_sessions(tmp_path / "kept")
-    for run in store.runs():
+    link = "10ms,100mbit:1-2/10"
+    for run in trained(adabench, tmp_path, backends="autoada-automatic", nodes=3, link=link):
         assert run.status == "ok"
         both = [run.waiting[name] for name in ("blocked_micros", "sync_micros")]
         waited = [sum(times) for times in zip(*both, strict=True)]

@@ -237,7 +237,8 @@ def test_what_a_launcher_cannot_do_is_a_sentence(monkeypatch: pytest.MonkeyPatch
     alone = Torchrun()
     for given, sentence in (
         ({"interleaved": True}, "--interleaved lets runs of one machine take turns"),
-        ({"last_node_percent": 25}, "--last-node-percent 25 slows down a node of one machine"),
+        ({"node_percent": 75}, "--node-percent 75 slows down nodes of one machine"),
+        ({"last_node_percent": 25}, "--last-node-percent 25 slows down nodes of one machine"),
         (
             {"network": "namespaces:lan"},
             "network namespaces:lan is made of network namespaces",

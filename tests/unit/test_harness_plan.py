@@ -134,6 +134,7 @@ def test_identity_covers_everything_that_defines_a_cell() -> None:
         replace(base, pinned=True),
         replace(base, interleaved=True),
         replace(base, interleaved=True, turn_steps=3),
+        replace(base, node_percent=75),
         replace(base, last_node_percent=25),
         replace(base, data="sha256:1"),
         replace(base, source="abc"),

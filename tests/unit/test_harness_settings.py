@@ -33,6 +33,7 @@ EXAMPLES: dict[str, tuple[list[str], str, Any]] = {
         "interleaved = true\nturn_steps = 7",
         7,
     ),
+    "node_percent": (["--node-percent", "75"], "node_percent = 75", 75),
     "last_node_percent": (["--last-node-percent", "25"], "last_node_percent = 25", 25),
 }
 # Where the code that executes a setting stands; nothing else in the harness knows of it.
@@ -45,6 +46,7 @@ EXECUTED = {
         "launch/hosts.py",
     },
     "turn_steps": {"trial/trial.py", "cli/commands_profile.py"},
+    "node_percent": {"launch/local.py", "launch/hosts.py", "planning/predicted.py"},
     "last_node_percent": {
         "launch/local.py",
         "launch/hosts.py",
@@ -135,6 +137,6 @@ def test_its_limits_are_told_where_it_is_given(name: str) -> None:
 
 def test_records_of_before_a_setting_are_read() -> None:
     older = msgspec.json.decode(msgspec.json.encode(make_run("manual", 0)))
-    for name in ("pinned", "interleaved", "turn_steps", "last_node_percent"):
+    for name in ("pinned", "interleaved", "turn_steps", "node_percent", "last_node_percent"):
         del older[name]
     assert msgspec.convert(older, Run) == make_run("manual", 0)

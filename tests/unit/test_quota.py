@@ -58,7 +58,8 @@ def test_where_there_are_no_control_groups_a_sentence_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quota, "_ROOT", tmp_path)  # a folder like any other
-    with pytest.raises(QuotaUnavailable, match=r"^a slower node needs root and .*cpu\.max: no such file"):
+    sentence = r"^a node with a part of a core needs root and .*cpu\.max: no such file"
+    with pytest.raises(QuotaUnavailable, match=sentence):
         Quota(0.25)
     (tmp_path / "cpu").mkdir()
     with pytest.raises(QuotaUnavailable, match=r"cpu\.cfs_period_us: no such file or directory$"):
