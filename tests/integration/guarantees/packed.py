@@ -56,6 +56,7 @@ def use(
         kv.barrier()
         kv.wait_sync()
         stats = node.table("rows").stats()
+        kv.barrier()  # or one node's answers to the other's pull would count, or not
         seen = pulled()
         # Relocated rows are all at the last node that wanted them.
         resident = node.stats()["resident_bytes"]
