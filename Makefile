@@ -21,7 +21,7 @@ SANITIZERS := address thread
 BASELINES := tests/perf/baselines
 FIGURES := results/reference/bench.json
 STUDIES := default thesis matrix
-BENCH_STUDIES := peers links namespaces latency scaling
+BENCH_STUDIES := peers links namespaces latency scaling intent
 ROUNDS := --benchmark-min-rounds=25
 
 export PIP_CONSTRAINT := constraints.txt

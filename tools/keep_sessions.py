@@ -55,6 +55,10 @@ CAPTIONS = {
     ),
     "latency": "Links slower than loopback, with intent and without (`adabench run --study latency`)",
     "scaling": "One and two nodes with a core each (`adabench run --study scaling`)",
+    "intent": (
+        "Rows that move and are replicated as intent says, against no intent and against either alone "
+        "(`adabench run --study intent`)"
+    ),
     "policies": "One parameter server of the literature after the other (`adabench run --study policies`)",
     "inits": "One initialization against the best of eight (`adabench run --study inits`)",
     "placement": "Samples dealt by the rows that they read (`adabench run --study placement`)",

@@ -23,6 +23,7 @@ from .studies import (
     newest_complete,
     rows_against_peers,
     rows_behind_links,
+    rows_of_intent,
     rows_of_latency,
     rows_of_namespaces,
     rows_of_scaling,
@@ -129,8 +130,8 @@ def test_ours_is_compared_with_the_best_peer_of_each_block() -> None:
     runs.append(skipped("ddp"))
     assert [(row.figure, row.goal, row.at_most, row.unit) for row in rows_against_peers(runs)] == [
         (1.5, 1.25, True, "× the floor"),
-        (0.75, 1, True, "× the best of torchrec, rpc"),
-        (2.0, 1, False, "× the best of torchrec, rpc"),
+        (0.75, 0.9, True, "× the best of torchrec, rpc"),
+        (2.0, 1.3, False, "× the best of torchrec, rpc"),
         (None, None, False, ""),
     ]
     assert rows_against_peers(runs)[-1].verdict == "skipped: ddp is not here"
@@ -196,16 +197,32 @@ def test_latency_and_scaling_are_ratios_to_ourselves() -> None:
         ]
     assert [(row.figure, row.goal) for row in rows_of_latency(runs)] == [(0.8, 0.95), (0.4, None)]
     runs = [
-        a_run(OURS, 0, 1, 10, nodes=1, pinned=True),
-        a_run(OURS, 0, 1, 5, pinned=True),
+        a_run("floor", 0, 8, 9, nodes=1, pinned=True),
+        a_run(OURS, 0, 10, 10, nodes=1, pinned=True),
+        a_run(OURS, 0, 16, 5, pinned=True),
         a_run(OURS, 0, 1, 1),
         a_run(OURS, 0, 1, 9, usecase="gcn", nodes=1, pinned=True),
         skipped(OURS, usecase="gcn", pinned=True),
     ]
-    ctr, gcn, *others = rows_of_scaling(runs)
+    ctr, gcn, *others, ctr_tax, gcn_tax = rows_of_scaling(runs)
     assert [(row.figure, row.goal) for row in others] == [(None, 1.85), (None, None), (None, None)]
-    assert (ctr.figure, ctr.goal) == (2.0, 1.85)
-    assert (gcn.figure, gcn.verdict) == (None, "skipped: autoada-automatic is not here")
+    assert (ctr.figure, ctr.goal) == (2.0, 1.6)
+    assert (ctr_tax.figure, ctr_tax.goal, ctr_tax.verdict) == (0.75, 0.28, "missed by 168%")
+    for row in (gcn, gcn_tax):
+        assert (row.figure, row.verdict) == (None, "skipped: autoada-automatic is not here")
+
+
+def test_intent_is_compared_with_the_best_of_what_goes_without_or_has_one_technique() -> None:
+    seconds = {"adaptive": 6.0, "static": 8.0, "uniform[technique=relocation]": 5.0}
+    runs = [
+        a_run(OURS, block, 1, slow * taken, policy, network="lan", nodes=4)
+        for block, slow in enumerate((1.0, 3.0))
+        for policy, taken in seconds.items()
+    ]
+    rows = rows_of_intent(runs)
+    assert [(row.figure, row.goal) for row in rows if row.figure is not None] == [(1.2, 1)]
+    assert [row.what for row in rows if row.figure is not None] == ["CTR on 4 nodes, lan, adaptive"]
+    assert len(rows) == 8
 
 
 def test_without_sessions_every_row_says_so(tmp_path: Path) -> None:
@@ -215,8 +232,9 @@ def test_without_sessions_every_row_says_so(tmp_path: Path) -> None:
         *rows_of_namespaces([]),
         *rows_of_latency([]),
         *rows_of_scaling([]),
+        *rows_of_intent([]),
     ]
-    assert len(rows) == 17
+    assert len(rows) == 27
     assert {row.verdict for row in rows} == {"not measured: there is no complete session of this processor"}
     assert all(newest_complete(tmp_path, study, HERE) == [] for study in STUDIES)
 
