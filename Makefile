@@ -103,8 +103,8 @@ fuzz: $(SET_UP)  ## search the fuzz targets by coverage, each for SECONDS of CPU
 	@cmake --build --preset fuzz
 	@$(BIN)/python csrc/tests/fuzz/search.py --seconds $(SECONDS) --jobs $$(nproc)
 
-bench: $(SET_UP)  ## measure speed against references in the same run, the recorded baseline, other systems and the goals, in half an hour
-	@$(BIN)/pytest -q --collect-only tests/perf $(ROUNDS) --baseline=$(BASELINES) > /dev/null # refused before half an hour's work
+bench: $(SET_UP)  ## measure speed against references in the same run, the recorded baseline, other systems and the goals, in three quarters of an hour
+	@$(BIN)/pytest -q --collect-only tests/perf $(ROUNDS) --baseline=$(BASELINES) > /dev/null # refused before all that work
 	@failed=(); \
 	for study in $(BENCH_STUDIES); do $(BIN)/adabench run --fresh --study $$study -r 3 || failed+=("adabench run --study $$study"); done; \
 	$(BIN)/pytest --timeout=0 tests/perf $(ROUNDS) --baseline=$(BASELINES) --record-goals=$(FIGURES) || failed+=("pytest tests/perf"); \

@@ -90,6 +90,28 @@ WHY: Mapping[str, str] = {
         "not spend, on the core that trains. Twice the CPU time of a sample on one node over that on two "
         "(both stand in the table of what each system took) is the most that can be reached"
     ),
+    "CTR on 2 nodes, a core each, CPU per sample": (
+        "per sample 14.3 keys begin to be announced and 14.3 end, 4.1 INTENT, 3.9 TRANSFER, 1.2 SETUP, "
+        "1.2 DELTA, 1.1 ACK and 1.7 REFRESH are sent and handled, 1.6 kB: some 56 visits to keys, of "
+        "four cache lines where values are moved, and 3.2 kB of copies by the kernel. At the 5 ns that "
+        "a line takes when enough of them are under way, these are a microsecond; the rest is "
+        "instructions, sockets, and what channels push out of the workers' caches"
+    ),
+    "GCN on 2 nodes, a core each, CPU per sample": (
+        "a sample is a node with its sampled neighbourhood, whose rows the other node often reads, too: "
+        "they are replicated, and each step's changes cross once per round. Less would need fewer "
+        "exchanges, which costs accuracy, or parts of the graph that share fewer nodes"
+    ),
+    "KGE on 2 nodes, a core each": (
+        "a core that trains beside another one has less of the memory's bandwidth: two runs on one node "
+        "at once, a core each, do 1.88 times the work of one. What comes off that are copies of rows of "
+        "256 floats and as many of state, which every round of changes carries, and a node that waits "
+        "at the end of an epoch for the other"
+    ),
+    "CTR on 2 nodes, loopback, adaptive": (
+        "nothing waits for a link here, so all that intent can save is messages; what it costs are "
+        "visits to keys"
+    ),
     "idle cluster": "rounds go on while nothing changes, to notice that a node is gone",
     "resident bytes": (
         "a slot has 16 bytes of its own beside 4.6 of its key: the word, and a part of a stamp; memory "

@@ -202,7 +202,9 @@ def _tax(
         {run.block: cpu_microseconds(run) for run in runs if run.status in SUCCESS}
         for runs in (two, one, least)
     ]
-    ratios = [(of[0][block] - of[1][block]) / of[2][block] for block in of[0] if all(block in one for one in of)]
+    ratios = [
+        (of[0][block] - of[1][block]) / of[2][block] for block in of[0] if all(block in one for one in of)
+    ]
     if not ratios:
         return Row(what, unit, None, goal, True, _obstacle([*two, *one, *least]))
     return Row(what, unit, round(median(ratios), 4), goal, True)
