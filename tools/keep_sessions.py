@@ -55,6 +55,7 @@ CAPTIONS = {
     ),
     "latency": "Links slower than loopback, with intent and without (`adabench run --study latency`)",
     "scaling": "One and two nodes with a core each (`adabench run --study scaling`)",
+    "sampling": "Who draws the negatives of a knowledge graph, four nodes (`adabench run --study sampling`)",
     "intent": (
         "Rows that move and are replicated as intent says, against no intent and against either alone "
         "(`adabench run --study intent`)"
