@@ -95,9 +95,11 @@ class Local(Launcher):
         with ExitStack() as context:
             context.enter_context(quotas)
             try:
-                spec = msgspec.structs.replace(
-                    spec, quotas=[str(quotas.enter_context(Quota(cores)).folder) for cores in _cores(spec)]
-                )
+                folders = {
+                    rank: str(quotas.enter_context(Quota(cores)).folder)
+                    for rank, cores in _cores(spec).items()
+                }
+                spec = msgspec.structs.replace(spec, quotas=folders)
                 links = None if link is None else context.enter_context(NodeLinks(link, spec.nodes))
             except (QuotaUnavailable, NamespacesUnavailable) as error:
                 raise Unlaunchable(str(error), "skipped") from error
@@ -242,13 +244,13 @@ class _LinkedGroup(LocalGroup):
         return None if self._failure is None else Trouble(self._failure)
 
 
-def _cores(settings: RunSettings) -> list[float]:
-    """What each node may use at most; nothing where all have the same and leave nothing."""
-    last = settings.last_node_percent if settings.nodes > 1 else 100
-    if settings.node_percent == last == 100:
-        return []
-    each = min(len(os.sched_getaffinity(0)) / settings.nodes, 1.0) * settings.node_percent / 100
-    return [each] * (settings.nodes - 1) + [each * last / 100]
+def _cores(settings: RunSettings) -> dict[int, float]:
+    """What the nodes that get less than an equal part of the cores, one at most, may use: rank -> cores."""
+    equal = min(len(os.sched_getaffinity(0)) / settings.nodes, 1.0)
+    percents = [float(settings.node_percent)] * settings.nodes
+    if settings.nodes > 1:
+        percents[-1] *= settings.last_node_percent / 100
+    return {rank: equal * percent / 100 for rank, percent in enumerate(percents) if percent < 100}
 
 
 def _environment(spec: TrialSpec, folder: Path) -> Mapping[str, str | None]:

@@ -51,5 +51,5 @@ def take_place(spec: TrialSpec, rank: int) -> None:
     if spec.namespaces:
         enter(spec.namespaces[rank])
         os.environ.update(environment_in_namespace())
-    if spec.quotas:
+    if rank in spec.quotas:
         quota.enter(spec.quotas[rank])

@@ -51,10 +51,10 @@ class Place(msgspec.Struct, kw_only=True, frozen=True):
 class TrialSpec(RunSettings, kw_only=True, frozen=True):
     """One run: what to train with what, and how.
 
-    `folder`, `namespaces`, one per node if the network has any, `quotas`, the control groups of nodes
+    `folder`, `namespaces`, one per node if the network has any, `quotas`, the control groups of the ranks
     that do not get all of their cores, and `launched_at`, on the machine's monotonic clock, are set by the
-    launch. With `trace` the life of a few rows is written down in the first epoch. `turns` is the socket of a
-    run that takes turns with others, `policy` a whole document, `cell` the identifier of the cell, `place`
+    launch. With `trace` the life of a few rows is written down in the first epoch. `turns` is the socket of
+    a run that takes turns with others, `policy` a whole document, `cell` the identifier of the cell, `place`
     None if all ranks are of one process group. With `watched` its nodes say how they are while they train.
     """
 
@@ -73,7 +73,7 @@ class TrialSpec(RunSettings, kw_only=True, frozen=True):
     watched: bool = False
     folder: str = ""
     namespaces: list[str] = msgspec.field(default_factory=list)
-    quotas: list[str] = msgspec.field(default_factory=list)
+    quotas: dict[int, str] = msgspec.field(default_factory=dict)
     launched_at: float = 0.0
 
 

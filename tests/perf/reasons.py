@@ -95,7 +95,7 @@ WHY: Mapping[str, str] = {
         "1.2 DELTA, 1.1 ACK and 1.7 REFRESH are sent and handled, 1.6 kB: some 56 visits to keys, of "
         "four cache lines where values are moved, and 3.2 kB of copies by the kernel. At the 5 ns that "
         "a line takes when enough of them are under way, these are a microsecond; the rest is "
-        "instructions, sockets, and what channels push out of the workers' caches"
+        "instructions, sockets and, likely, what channels push out of workers' caches"
     ),
     "GCN on 2 nodes, a core each, CPU per sample": (
         "a sample is a node with its sampled neighbourhood, whose rows the other node often reads, too: "
@@ -108,9 +108,10 @@ WHY: Mapping[str, str] = {
         "256 floats and as many of state, which every round of changes carries, and a node that waits "
         "at the end of an epoch for the other"
     ),
-    "CTR on 2 nodes, loopback, adaptive": (
-        "nothing waits for a link here, so all that intent can save is messages; what it costs are "
-        "visits to keys"
+    "adaptive, ": (
+        "with fewer cores than nodes, or links that delay little, a node that waits leaves its core to another "
+        "one or waits for a short time only: what intent saves is worth less than its visits to keys and its "
+        "messages. The best of three others in each block also has the luckiest of three runs"
     ),
     "idle cluster": "rounds go on while nothing changes, to notice that a node is gone",
     "resident bytes": (

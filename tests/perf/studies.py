@@ -159,11 +159,13 @@ def rows_of_scaling(runs: Sequence[Run]) -> list[Row]:
         two, one = (_nodes(_ours(pinned), usecase, nodes) for nodes in (2, 1))
         what = f"{_named(usecase)} on 2 nodes, a core each, samples per second"
         rows.append(_row(what, two, one, samples_per_second, max, goal, "× 1 node on 1 core"))
-    floor = _nodes(_of(pinned, FLOOR), "ctr", 1)
-    for usecase, least, goal, unit in (("ctr", floor, 0.28, "× the floor"), ("gcn", None, 0.2, "× 1 node's")):
+    for usecase, reference, goal, unit in (
+        ("ctr", _of(pinned, FLOOR), 0.28, "× the floor"),
+        ("gcn", _ours(pinned), 0.2, "× 1 node's"),
+    ):
         two, one = (_nodes(_ours(pinned), usecase, nodes) for nodes in (2, 1))
         what = f"{_named(usecase)} on 2 nodes, a core each, CPU per sample beyond 1 node's"
-        rows.append(_tax(what, two, one, one if least is None else least, goal, unit))
+        rows.append(_tax(what, two, one, _nodes(reference, usecase, 1), goal, unit))
     return rows
 
 
@@ -174,11 +176,9 @@ def rows_of_intent(runs: Sequence[Run]) -> list[Row]:
         for nodes in (2, 4):
             for network in ("loopback", "lan"):
                 cell = [run for run in _nodes(runs, usecase, nodes) if run.network == network]
-                with_intent = _ours(cell)
-                others = [run for run in cell if run not in with_intent]
-                what = f"{_named(usecase)} on {nodes} nodes, {network}, adaptive"
-                unit = "× the seconds of the best other technique"
-                rows.append(_row(what, with_intent, others, _seconds, min, 1, unit))
+                others = [run for run in cell if _policy(run) != "adaptive"]
+                what = f"adaptive, {_named(usecase)} on {nodes} nodes, {network}, seconds"
+                rows.append(_row(what, _ours(cell), others, _seconds, min, 1, "× the best other technique"))
     return rows
 
 
@@ -195,18 +195,16 @@ def _nodes(runs: Sequence[Run], usecase: str, nodes: int) -> list[Run]:
 
 
 def _tax(
-    what: str, two: Sequence[Run], one: Sequence[Run], least: Sequence[Run], goal: float, unit: str
+    what: str, two: Sequence[Run], one: Sequence[Run], reference: Sequence[Run], goal: float, unit: str
 ) -> Row:
-    """The median over blocks of CPU time on two nodes less that on one, over that of `least`."""
-    of = [
+    """The median over blocks of CPU time on two nodes less that on one, over that of `reference`."""
+    more, less, of = (
         {run.block: cpu_microseconds(run) for run in runs if run.status in SUCCESS}
-        for runs in (two, one, least)
-    ]
-    ratios = [
-        (of[0][block] - of[1][block]) / of[2][block] for block in of[0] if all(block in one for one in of)
-    ]
+        for runs in (two, one, reference)
+    )
+    ratios = [(more[block] - less[block]) / of[block] for block in more.keys() & less.keys() & of.keys()]
     if not ratios:
-        return Row(what, unit, None, goal, True, _obstacle([*two, *one, *least]))
+        return Row(what, unit, None, goal, True, _obstacle([*two, *one, *reference]))
     return Row(what, unit, round(median(ratios), 4), goal, True)
 
 

@@ -221,7 +221,7 @@ def test_intent_is_compared_with_the_best_of_what_goes_without_or_has_one_techni
     ]
     rows = rows_of_intent(runs)
     assert [(row.figure, row.goal) for row in rows if row.figure is not None] == [(1.2, 1)]
-    assert [row.what for row in rows if row.figure is not None] == ["CTR on 4 nodes, lan, adaptive"]
+    assert [row.what for row in rows if row.figure is not None] == ["adaptive, CTR on 4 nodes, lan, seconds"]
     assert len(rows) == 8
 
 
