@@ -109,9 +109,9 @@ WHY: Mapping[str, str] = {
         "at the end of an epoch for the other"
     ),
     "adaptive, ": (
-        "with fewer cores than nodes, or links that delay little, a node that waits leaves its core to another "
-        "one or waits for a short time only: what intent saves is worth less than its visits to keys and its "
-        "messages. The best of three others in each block also has the luckiest of three runs"
+        "with fewer cores than nodes, or links that delay little, a node that waits leaves its core to "
+        "another one or waits for a short time only: what intent saves is worth less than its visits to "
+        "keys and its messages. The best of three others in each block also has the luckiest of three runs"
     ),
     "idle cluster": "rounds go on while nothing changes, to notice that a node is gone",
     "resident bytes": (
