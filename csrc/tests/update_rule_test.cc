@@ -275,6 +275,40 @@ TEST(adagrad) {
   });
 }
 
+// Several elements at a time, and those that are left over, are rounded as one by one: a row's result depends
+// neither on its length nor on the processor.
+TEST(adagrad_is_the_same_for_rows_of_any_length) {
+  volatile float decay = 0.2F, rate = 0.1F, eps = 1e-10F;  // so that the compiler rounds each operation
+  for (const UpdateRule& rule : {kRules[2], kRules[8]}) {
+    for (std::size_t length = 1; length <= 40; ++length) {
+      std::vector<float> row(2 * length, 0.1F), change(2 * length), g(length);
+      std::vector<float> plain = row;
+      for (std::size_t i = 0; i < length; ++i) row[i] = plain[i] = gradient(3, i);
+      const std::vector<float> before = row;
+      for (std::size_t i = 0; i < length; ++i) g[i] = gradient(7, 2 * i);
+      rule.apply(row.data(), g.data(), length, change.data(), {rule.hyperparameters(), 1});
+      rule.apply(plain.data(), g.data(), length, nullptr, {rule.hyperparameters(), 1});
+      CHECK(row == plain);
+      for (std::size_t i = 0; i < length; ++i) {
+        volatile float decayed = decay * before[i];
+        volatile float with_decay = g[i] + decayed;
+        const float used = rule.weight_decay == 0.0F ? g[i] : with_decay;
+        volatile float square = used * used;
+        volatile float state = before[length + i] + square;
+        volatile float root = std::sqrt(state);
+        volatile float below = root + eps;
+        volatile float above = -rate * used;
+        volatile float step = above / below;
+        volatile float value = before[i] + step;
+        CHECK_EQ(row[i], value);
+        CHECK_EQ(row[length + i], state);
+        CHECK_EQ(change[i], step);
+        CHECK_EQ(change[length + i], square);
+      }
+    }
+  }
+}
+
 TEST(row_wise_adagrad) {
   double sum = 0.1;
   compare(kRules[3], [&](int step, std::size_t i, double value) {

@@ -1,5 +1,7 @@
 #include "store/step_kernels.h"
 
+#include <cmath>
+
 namespace adaps {
 
 namespace {
@@ -44,6 +46,44 @@ template <bool kOnce>
   }
 }
 
+// Duchi, Hazan, Singer (2011)
+template <bool kShrinks, bool kChange>
+[[gnu::always_inline]] inline void adagrad(float* __restrict value, float* __restrict state,
+                                           const float* __restrict gradient, std::size_t length,
+                                           float* __restrict change, float* __restrict state_change,
+                                           float rate, float weight_decay, float eps) {
+  for (std::size_t i = 0; i < length; ++i) {
+    float g = gradient[i];
+    if constexpr (kShrinks) g += weight_decay * value[i];
+    const float square = g * g;
+    state[i] += square;
+    const float step = -rate * g / (std::sqrt(state[i]) + eps);
+    value[i] += step;
+    if constexpr (kChange) {
+      state_change[i] += square;
+      change[i] += step;
+    }
+  }
+}
+
+template <bool kShrinks>
+[[gnu::always_inline]] inline void adagrad(float* value, const float* gradient, std::size_t length,
+                                           float* change, const Hyperparameters& with, float eps) {
+  const float rate = with.learning_rate, decay = with.weight_decay;
+  if (change == nullptr) {
+    adagrad<kShrinks, false>(value, value + length, gradient, length, nullptr, nullptr, rate, decay, eps);
+  } else {
+    adagrad<kShrinks, true>(value, value + length, gradient, length, change, change + length, rate, decay,
+                            eps);
+  }
+}
+
+[[gnu::always_inline]] inline void adagrad(float* value, const float* gradient, std::size_t length,
+                                           float* change, const Hyperparameters& with, float eps) {
+  if (with.weight_decay == 0.0F) return adagrad<false>(value, gradient, length, change, with, eps);
+  adagrad<true>(value, gradient, length, change, with, eps);
+}
+
 #if defined(__x86_64__)
 // The fused variants, for x86 processors with AVX2 and FMA (since 2013), where PyTorch fuses, too.
 [[gnu::target("avx2,fma")]] void sgd_once(float* value, const float* gradient, std::size_t length,
@@ -59,6 +99,17 @@ bool rounds_once() {
   static const bool able = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
   return able;
 }
+
+// Nothing is fused here: twice as many numbers at a time is all that AVX2 is for.
+[[gnu::target("avx2")]] void adagrad_wide(float* value, const float* gradient, std::size_t length,
+                                          float* change, const Hyperparameters& with, float eps) {
+  adagrad(value, gradient, length, change, with, eps);
+}
+
+bool has_wide() {
+  static const bool able = __builtin_cpu_supports("avx2") != 0;
+  return able;
+}
 #else
 #if defined(__FP_FAST_FMAF)
 constexpr bool kAble = true;
@@ -69,6 +120,13 @@ constexpr auto* sgd_once = sgd<kAble>;
 constexpr auto* momentum_once = momentum<kAble>;
 
 bool rounds_once() { return kAble; }
+
+void adagrad_wide(float* value, const float* gradient, std::size_t length, float* change,
+                  const Hyperparameters& with, float eps) {
+  adagrad(value, gradient, length, change, with, eps);
+}
+
+bool has_wide() { return true; }
 #endif
 
 }  // namespace
@@ -81,6 +139,12 @@ void step_sgd(float* value, const float* gradient, std::size_t length, float* ch
 void step_momentum(float* value, const float* gradient, std::size_t length, const Hyperparameters& with,
                    bool nesterov, bool again) {
   (rounds_once() ? momentum_once : momentum<false>)(value, gradient, length, with, nesterov, again);
+}
+
+void step_adagrad(float* value, const float* gradient, std::size_t length, float* change,
+                  const Hyperparameters& with, float eps) {
+  if (has_wide()) return adagrad_wide(value, gradient, length, change, with, eps);
+  adagrad(value, gradient, length, change, with, eps);
 }
 
 }  // namespace adaps

@@ -158,7 +158,7 @@ void UpdateRule::apply(float* value, const float* gradient, std::size_t length, 
       sgd_momentum(value, gradient, length, change, now, again);
       return;
     case RuleKind::kAdagrad:
-      adagrad(value, gradient, length, change, with);
+      step_adagrad(value, gradient, length, change, with, eps);
       return;
     case RuleKind::kRowAdagrad: {  // one accumulator per row: the mean of the squared gradient
       float* state = value + length;
@@ -265,7 +265,7 @@ void UpdateRule::replay(float* value, std::size_t length, std::uint64_t last, st
   const std::vector<float> nothing(length, 0.0F);
   history.for_each(last, through, [&](const StepHistory::Stretch& stretch) {
     for (std::uint64_t i = 0; i < stretch.steps; ++i) {
-      if (kind == RuleKind::kAdagrad) adagrad(value, nothing.data(), length, nullptr, stretch.with);
+      if (kind == RuleKind::kAdagrad) step_adagrad(value, nothing.data(), length, nullptr, stretch.with, eps);
       if (kind == RuleKind::kRmsprop) rmsprop(value, nothing.data(), length, nullptr, stretch.with);
       if (kind == RuleKind::kAdam)
         adam(value, nothing.data(), length, nullptr, {.with = stretch.with}, stretch.first + i);
@@ -363,25 +363,6 @@ void UpdateRule::sgd_momentum(float* value, const float* gradient, std::size_t l
     factor[0] *= kept;
   }
   step_momentum(value, gradient, length, now.with, nesterov, again);
-}
-
-// Duchi, Hazan, Singer (2011)
-void UpdateRule::adagrad(float* value, const float* gradient, std::size_t length, float* change,
-                         const Hyperparameters& with) const {
-  float* state = value + length;
-  const float learning_rate = with.learning_rate;
-  if (change == nullptr && with.weight_decay == 0.0F) {
-    for (std::size_t i = 0; i < length; ++i) {
-      state[i] += gradient[i] * gradient[i];
-      value[i] -= learning_rate * gradient[i] / (std::sqrt(state[i]) + eps);
-    }
-    return;
-  }
-  for (std::size_t i = 0; i < length; ++i) {
-    const float g = gradient[i] + with.weight_decay * value[i];
-    add(state + i, at(change, length + i), g * g);
-    add(value + i, at(change, i), -learning_rate * g / (std::sqrt(state[i]) + eps));
-  }
 }
 
 // Kingma, Ba (2015), algorithm 1 (kAdam), or with the order of computation that section 2 gives

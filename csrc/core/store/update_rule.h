@@ -75,8 +75,6 @@ struct UpdateRule {
                     const UpdateStep& step, bool again) const;
   void adam(float* value, const float* gradient, std::size_t length, float* change, const UpdateStep& step,
             std::uint64_t number) const;
-  void adagrad(float* value, const float* gradient, std::size_t length, float* change,
-               const Hyperparameters& with) const;
   void rmsprop(float* value, const float* gradient, std::size_t length, float* change,
                const Hyperparameters& with) const;
   // Steps without gradient in (last, through].
