@@ -38,7 +38,9 @@ Tables one_table(Wire wire, std::size_t length, RuleKind kind = RuleKind::kSgd) 
 
 Delta delta_of(const Table& table, const std::vector<float>& value) {
   Delta delta;
-  delta.floats = std::make_unique<float[]>(table.change_length());
+  static BlockPool blocks(64);
+  REQUIRE(table.change_length() <= 64);
+  delta.floats = blocks.allocate();
   delta.change = Change::kDelta;
   table.spec().rule.init_change(delta.floats.get(), table.length());
   std::copy(value.begin(), value.end(), delta.floats.get());

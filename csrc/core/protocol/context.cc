@@ -131,7 +131,7 @@ NodeContext::NodeContext(std::vector<TableSpec> specs, const Settings& settings_
       barrier(settings.workers) {
   for (int i = 0; i < settings.workers; ++i) workers.push_back(std::make_unique<WorkerState>(tables.size()));
   for (int i = 0; i < settings.channels; ++i)
-    partitions.push_back(std::make_unique<Partition>(settings, workers));
+    partitions.push_back(std::make_unique<Partition>(settings, tables, workers));
 }
 
 void NodeContext::check() const {

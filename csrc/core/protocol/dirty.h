@@ -12,6 +12,7 @@
 #include "common/types.h"
 #include "protocol/holders.h"
 #include "protocol/message.h"
+#include "store/block_pool.h"
 #include "store/stable_pool.h"
 #include "store/store.h"
 
@@ -22,7 +23,7 @@ namespace adaps {
 // rounded off earlier changes is a rest, of kind kNone: it waits for the next change, and no wait_sync waits
 // for it.
 struct Delta {
-  std::unique_ptr<float[]> floats;
+  BlockPool::Block floats;
   std::uint64_t epoch = 0;
   Change change = Change::kNone;
   std::uint16_t hyperparameters = 0;  // of that gradient: their fingerprint
@@ -35,6 +36,18 @@ struct Delta {
     std::memcpy(floats.get() + change_length, &applied, sizeof(applied));
   }
 };
+
+// Whether a single gradient of a row can be sent in fewer floats than what is sent otherwise.
+inline bool is_shorter_as_gradient(const Table& table, std::size_t otherwise) {
+  return kGradientHeader + table.length() < otherwise;
+}
+
+// How many floats a change of a row takes at the most, with the gradient that may follow it.
+inline std::size_t floats_of_change(const Table& table) {
+  // What a lossy wire has of a very short row is longer than the row.
+  const bool follows = table.is_lossy() || is_shorter_as_gradient(table, table.width());
+  return table.change_length() + (follows ? kGradientHeader + table.length() : 0);
+}
 
 // Exists only while a replica is dirty, or has a rest.
 struct Unapplied {
@@ -52,6 +65,12 @@ struct HeldBack {
 // What keys need beyond their slots, one per partition. An entry belongs to one key, whose header holds its
 // index; it is read and written only under that key's lock.
 struct KeyTables {
+  explicit KeyTables(const Tables& tables) {
+    for (std::size_t i = 0; i < tables.size(); ++i)
+      changes.push_back(std::make_unique<BlockPool>(floats_of_change(tables[i])));
+  }
+
+  std::vector<std::unique_ptr<BlockPool>> changes;  // by table; before what has blocks of them
   StablePool<Unapplied> unapplied;
   StablePool<Holder> holders;
 

@@ -63,7 +63,7 @@ void decode(const Table& table, Wire wire, std::span<const float> words, std::sp
 bool keep_rest(const Table& table, Wire wire, Unapplied& changes, std::vector<float>& words) {
   const std::span<float> sent(changes.in_flight.floats.get(), table.change_length());
   if (!encode(table, wire, sent, words)) return false;
-  auto rest = std::make_unique<float[]>(sent.size());
+  BlockPool::Block rest = changes.in_flight.floats.get_deleter().pool().allocate();
   table.spec().rule.init_change(rest.get(), table.length());
   std::copy_n(sent.data(), table.width(), rest.get());
   decode(table, wire, words, sent);

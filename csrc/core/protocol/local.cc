@@ -159,7 +159,7 @@ bool sends_gradients(const Table& table, Key key) {
   const std::size_t otherwise =
       rules().rounds(table, key) ? encoded_floats(table, rules().wire_of(table, key), table.change_length())
                                  : table.width();
-  return kGradientHeader + table.length() < otherwise;
+  return is_shorter_as_gradient(table, otherwise);
 }
 
 bool allowed(OperationKind kind, LockedKey& key) {
@@ -201,20 +201,21 @@ Delta& unsent_changes(NodeContext& node, Partition& partition, OperationKind kin
     unsent.change = rules().change_of_several(unsent.change);
     return unsent;
   }
-  const std::size_t change_length = key.table().change_length();
   unsent.epoch = node.epochs.add();
+  BlockPool& pool = *partition.tables.changes[node.tables.number_of(key.table())];
+  unsent.floats = pool.allocate();
   if (kind == OperationKind::kPushGradients && sends_gradients(key.table(), key.key())) {
-    unsent.floats = std::make_unique<float[]>(change_length + kGradientHeader + key.length());
     unsent.change = Change::kGradient;
     unsent.hyperparameters = step.with.fingerprint();
     // With a change in flight the row equals no version of the owner's, so the base is one that cannot match;
     // on_ack corrects it if that change turns out to be exact.
     const Version base = changes.in_flight ? header.version() - 1 : header.version();
     const GradientHeader applied{step.with.learning_rate, static_cast<std::uint32_t>(step.number), base};
-    std::memcpy(unsent.floats.get() + change_length, &applied, sizeof(applied));
-    std::memcpy(unsent.floats.get() + change_length + kGradientHeader, in, key.length() * sizeof(float));
+    ADAPS_ASSERT(key.table().change_length() + kGradientHeader + key.length() <= pool.floats());
+    float* gradient = unsent.floats.get() + key.table().change_length();
+    std::memcpy(gradient, &applied, sizeof(applied));
+    std::memcpy(gradient + kGradientHeader, in, key.length() * sizeof(float));
   } else {
-    unsent.floats = std::make_unique<float[]>(change_length);
     unsent.change = Change::kDelta;
   }
   key.table().spec().rule.init_change(unsent.floats.get(), key.length());

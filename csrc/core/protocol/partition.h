@@ -32,8 +32,8 @@ class Partition {
     bool goodbye = false;
   };
 
-  Partition(const Settings& settings, const WorkerStates& workers)
-      : intents(settings, workers), workers_(workers) {}
+  Partition(const Settings& settings, const Tables& all_tables, const WorkerStates& workers)
+      : tables(all_tables), intents(settings, workers), workers_(workers) {}
 
   // --- workers, any thread ---
 
