@@ -23,6 +23,9 @@
 namespace adaps {
 namespace {
 
+// What a Unix-domain socket takes before its reader has taken anything: by default so little that the threads
+// at both ends wake each other several times per frame. The kernel lowers it to its own limit.
+constexpr int kUnixSendBytes = 1 << 20;
 constexpr int kBacklog = 4096;  // the kernel lowers it to its own limit
 
 std::string message_of(int error) { return std::generic_category().message(error); }
@@ -214,7 +217,10 @@ void configure(const Descriptor& connected, double peer_timeout_seconds) {
   socklen_t length = sizeof family;
   if (::getsockopt(connected.get(), SOL_SOCKET, SO_DOMAIN, &family, &length) != 0)
     throw std::system_error(errno, std::generic_category(), "SO_DOMAIN");
-  if (family == AF_UNIX) return;
+  if (family == AF_UNIX) {
+    set_option(connected, SOL_SOCKET, SO_SNDBUF, kUnixSendBytes, "SO_SNDBUF");
+    return;
+  }
   // Our own keep-alive frames come more often than these probes; both the probes and the user timeout also
   // cover the time in which nobody polls.
   const int seconds = std::max(1, static_cast<int>(std::ceil(peer_timeout_seconds)));
