@@ -12,9 +12,9 @@
 
 namespace adaps {
 
-// For what workers allocate and channels release, with every row that they push to: a general allocator takes
-// several times as long, and clears what is written anyway. Blocks that are released are used again, the last
-// one first, and their memory is kept. Any thread may allocate and release.
+// For what workers allocate and channels release with every row that they push to. Nothing is cleared, as it
+// is written anyway. Blocks that are released are used again, the last one first, and their memory is kept.
+// Any thread may allocate and release.
 class BlockPool {
  public:
   class Release {
