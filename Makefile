@@ -125,7 +125,7 @@ record: $(SET_UP)  ## run the studies that the documentation shows, half an hour
 scale: $(SET_UP)  ## replay what trainings access on simulated clusters of 2 to 256 nodes, and draw how cost grows
 	@$(BIN)/python tools/measure_scale.py
 
-predictions: $(SET_UP)  ## run the study of simulated times, half an hour or the rest of it, and write how far they are off
+predictions: $(SET_UP)  ## run the study of simulated times, a quarter of an hour or the rest of it, and write how far they are off
 	@$(BIN)/python tools/judge_simulation.py
 
 search-cells: $(SET_UP)  ## search for policies in twelve cells, train with what is found and with what builders make, an hour or the rest of it

@@ -1,10 +1,10 @@
 """Judges the times of simulations by the runs of the study `predictions`; writes docs/predictions.md.
 
 ``python tools/judge_simulation.py``, or ``make predictions``: runs the study, or the rest of it, for about
-half an hour on a machine that does nothing else, measures the machine's costs, simulates each cell, and
-writes the table and the figure of the documentation. ``--session NAME`` judges one that was run before, and
-only prints what it finds; with ``--write`` it writes, too. The machine's costs are kept beside the session's
-records, in ``resources.toml``.
+a quarter of an hour on a machine that does nothing else, measures the machine's costs, simulates each cell,
+and writes the table and the figure of the documentation. ``--session NAME`` judges one that was run before,
+and only prints what it finds; with ``--write`` it writes, too. The machine's costs are kept beside the
+session's records, in ``resources.toml``, and those of links that are imitated in a file for each kind.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import date
 from pathlib import Path
@@ -44,7 +44,7 @@ KEPT = ROOT / "results" / "reference" / "predictions"
 BEGIN, END = "<!-- judged: written by tools/judge_simulation.py -->", "<!-- end of judged -->"
 STUDY = "predictions"
 HERE = "here"
-ALONE = " on one node"
+LOOPBACK = "loopback"
 
 
 def spec_of(run: PlannedRun) -> str:
@@ -68,25 +68,48 @@ def setting_of(run: PlannedRun) -> str:
     return f"{spec_of(run)}, {nodes}{links}, lookahead {run.params['lookahead']}"
 
 
-def resources_for(runs: Sequence[Run], file: Path) -> Resources:
-    """This machine's costs, links and steps of all these runs' use cases, from a file if it is there."""
+def resources_for(runs: Sequence[Run], folder: Path) -> dict[str, Resources]:
+    """This machine's costs, links and steps of all these runs' use cases, from files if they are there; for
+    each network of the runs, as what imitates it takes CPU time.
+    """
+    file = folder / _file_of(LOOPBACK)
     if file.is_file():
-        return Resources.read(file)
-    here = measure_here(2, None)
-    costs = measured_costs(here.node[0].speed)
-    steps = {}
-    for run in runs:
-        key = _step_of(run)
-        if key not in steps:
-            print(f"measuring a step of {key}", flush=True)
-            steps[key] = 1e3 * step_seconds(spec_of(run), costs=costs, nodes=min(run.nodes, 2))
-    found = msgspec.structs.replace(here, costs=costs, steps=steps)
-    file.write_text(found.text(), encoding="utf-8")
+        found = {LOOPBACK: Resources.read(file)}
+    else:
+        here = measure_here(2, None)
+        costs = measured_costs(here.node[0].speed)
+        steps = {}
+        for run in runs:
+            key = _step_of(run)
+            if key not in steps:
+                print(f"measuring a step of {key}", flush=True)
+                steps[key] = 1e3 * step_seconds(spec_of(run), costs=costs, nodes=run.nodes)
+        found = {LOOPBACK: msgspec.structs.replace(here, costs=costs, steps=steps)}
+        file.write_text(found[LOOPBACK].text(), encoding="utf-8")
+    for network in sorted({run.network for run in runs} - set(found)):
+        file = folder / _file_of(network)
+        if file.is_file():
+            found[network] = Resources.read(file)
+        else:
+            print(f"measuring costs with links like {network}", flush=True)
+            costs = measured_costs(found[LOOPBACK].node[0].speed, network)
+            found[network] = msgspec.structs.replace(found[LOOPBACK], costs=costs)
+            file.write_text(found[network].text(), encoding="utf-8")
     return found
 
 
-def judged(store: SessionStore, resources: Resources) -> list[SimulatedCell]:
+def _file_of(network: str) -> str:
+    return "resources.toml" if network == LOOPBACK else f"resources-{network}.toml"
+
+
+def judged(store: SessionStore, resources: Mapping[str, Resources]) -> list[SimulatedCell]:
     """Simulate each cell of a session on nodes that share this machine.
+
+    Parameters
+    ----------
+    store : SessionStore
+    resources : mapping of str to Resources
+        As of `resources_for`.
 
     Raises
     ------
@@ -99,7 +122,10 @@ def judged(store: SessionStore, resources: Resources) -> list[SimulatedCell]:
     if not by_cell:
         raise RecordError(f"{store.folder.name}: no run ended well")
     patterns = store.session().study["include"]
-    return [_judged(runs, resources, _is_held_out(runs[0], patterns)) for runs in by_cell.values()]
+    return [
+        _judged(runs, resources[runs[0].network], _is_held_out(runs[0], patterns))
+        for runs in by_cell.values()
+    ]
 
 
 def _judged(runs: Sequence[Run], resources: Resources, held_out: bool) -> SimulatedCell:
@@ -145,7 +171,7 @@ def _cluster(run: PlannedRun, resources: Resources) -> Resources:
     """Nodes that share this machine's cores, with links that are shaped on top of the loopback device's."""
     node = msgspec.structs.replace(resources.node[0], host=HERE)
     links = resources.links
-    if run.nodes > 1 and run.network != "loopback":
+    if run.nodes > 1 and run.network != LOOPBACK:
         (shaped,) = clusters_of(None, [2], run.network)
         links = Link(
             latency_ms=links.latency_ms + shaped.links.latency_ms,
@@ -164,7 +190,7 @@ def _is_held_out(run: PlannedRun, patterns: Sequence[dict[str, Any]]) -> bool:
 
 
 def _step_of(run: PlannedRun) -> str:
-    return spec_of(run) + (ALONE if run.nodes == 1 else "")
+    return f"{spec_of(run)} on {run.nodes} node{'s' if run.nodes > 1 else ''}"
 
 
 def _technique(run: PlannedRun) -> str:
@@ -181,10 +207,11 @@ def _text(value: Any) -> str:
     return "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _write(cells: Sequence[SimulatedCell], store: SessionStore, resources: Resources) -> None:
+def _write(cells: Sequence[SimulatedCell], store: SessionStore, resources: Mapping[str, Resources]) -> None:
     KEPT.mkdir(exist_ok=True)
     pd.DataFrame([asdict(cell) for cell in cells]).to_csv(KEPT / "cells.csv", index=False)
-    (KEPT / "resources.toml").write_text(resources.text(), encoding="utf-8")
+    for network, found in resources.items():
+        (KEPT / _file_of(network)).write_text(found.text(), encoding="utf-8")
     (KEPT / "predictions.svg").write_text(standalone_svg(draw_errors(cells)), encoding="utf-8")
     text = PAGE.read_text(encoding="utf-8")
     before, after = text.split(BEGIN)[0], text.split(END)[1]
@@ -224,7 +251,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     try:
         store = _run_study() if given.session is None else find_session(SESSIONS, given.session)
-        resources = resources_for(measured(store.runs()), store.folder / "resources.toml")
+        resources = resources_for(measured(store.runs()), store.folder)
         cells = judged(store, resources)
     except (RecordError, UsageError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -11,9 +11,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
+import msgspec
 import numpy as np
 
 import adaps
@@ -31,29 +32,96 @@ CALLS, ROUNDS = {1: 100, KEYS: 20}, 7
 """Calls of a round, by their keys: as many as its barriers are little beside."""
 _HEADERS = MESSAGE_BYTES["request"] + MESSAGE_BYTES["answer"]
 """Bytes of a question and its answer, without values."""
+ROWS, WARM_UP, STEPS, AHEAD = 20_000, 50, 150, 10
+"""Of a table whose rows are announced, and of what is done with them."""
+_FRAMES = 1000
+_TOUCHED, _TIMES = 8 << 20, 4
+"""Bytes that a step reads and writes, and how often: more than a core's own caches hold, as a model does."""
 
 
-def measured_costs(speed: float) -> Costs:
-    """CPU time of calls on a node alone, and of pulls between two nodes; takes some seconds.
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps of two nodes that announce `KEYS` rows each, read them and push gradients.
+
+    Attributes
+    ----------
+    technique : str
+    length : int
+        Floats of a row.
+    apart : bool
+        Whether each node has rows of its own, so that intents begin and end, and nothing follows from it.
+    """
+
+    technique: Literal["adaptive", "replication"]
+    length: int
+    apart: bool = False
+
+
+LOADS = (
+    Load(technique="adaptive", length=16, apart=True),
+    *(
+        Load(technique=technique, length=length)
+        for technique in ("adaptive", "replication")
+        for length in (16, 128)
+    ),
+)
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node's channels did in a step.
+
+    Attributes
+    ----------
+    micros : float
+        CPU time of theirs.
+    turns, intents, messages, upkeep, frames, bytes : float
+        What is counted in it, at this end: see `Costs`.
+    """
+
+    micros: float
+    turns: float
+    intents: float
+    messages: float
+    upkeep: float
+    frames: float
+    bytes: float
+
+
+def measured_costs(speed: float, network: str = "loopback") -> Costs:
+    """CPU time of calls on a node alone, of pulls between two nodes, and of channels while two nodes announce
+    rows; takes ten to twenty seconds.
 
     Parameters
     ----------
     speed : float
         Of this machine, in the unit of `Resources`'s nodes.
+    network : str
+        That is imitated between nodes, which takes CPU time, too.
 
     Raises
     ------
     RuntimeError
         If a node could not do its work.
     """
-    ((pulls, pushes),) = ask_nodes(__name__, 1)
-    (first, _), (other, _) = ask_nodes(__name__, 2)
-    return costs_of(pulls, pushes, [one + two for one, two in zip(first, other, strict=True)], speed)
+    ((pulls, pushes),) = ask_nodes(__name__, 1, network)
+    (first, _), (other, _) = ask_nodes(__name__, 2, network)
+    loads = [ask_nodes(__name__, 2, network, msgspec.json.encode(load).decode()) for load in LOADS]
+    remote = [one + two for one, two in zip(first, other, strict=True)]
+    return costs_of(pulls, pushes, remote, _frame_micros(), msgspec.convert(loads, list[list[Done]]), speed)
 
 
-def costs_of(pulls: list[float], pushes: list[float], remote: list[float], speed: float) -> Costs:
+def costs_of(
+    pulls: list[float],
+    pushes: list[float],
+    remote: list[float],
+    frame: float,
+    loads: Sequence[Sequence[Done]],
+    speed: float,
+) -> Costs:
     """Costs from microseconds of CPU time per call, for each of the cases: 1 key and 8 floats a row, 1,024
-    keys and 8 floats, 1,024 keys and 128 floats.
+    keys and 8 floats, 1,024 keys and 128 floats; and from what channels did under each of `LOADS`.
+
+    Calls that a node serves itself are of rows that are in a core's caches. Channels work while models are
+    trained, which take the caches for themselves, so what they do is measured beside something that does so.
 
     Parameters
     ----------
@@ -61,7 +129,12 @@ def costs_of(pulls: list[float], pushes: list[float], remote: list[float], speed
         Of calls that a node alone serves itself.
     remote : list of float
         Of a pull of another node's rows, of both nodes together: as much as a pull that a node serves itself,
-        and three turns of channels, two messages a key and two frames, each of them at both ends.
+        and three turns of channels, for each of which a thread wakes, as does the worker's in the end; two
+        messages a key and two frames, each of them at both ends.
+    frame : float
+        Of a frame at one end.
+    loads : sequence of sequence of Done
+        For each load what each node did.
     speed : float
         Of the machine.
     """
@@ -69,14 +142,33 @@ def costs_of(pulls: list[float], pushes: list[float], remote: list[float], speed
     means = [(pull + push) / 2 for pull, push in zip(pulls, pushes, strict=True)]
     call, key, value = _solved(visits, means)
     sent = [(4.0 * keys, 4.0, 2.0 * keys * (_HEADERS + 4 * length)) for keys, length in _CASES]
-    left = [micros - pull - 3 * call for micros, pull in zip(remote, pulls, strict=True)]
-    message, frame, byte = _solved(sent, left)
-    return Costs(call=call, key=key, value=value, message=message, frame=frame, byte=byte, speed=speed)
+    left = [micros - pull - 3 * call - 4 * frame for micros, pull in zip(remote, pulls, strict=True)]
+    message, wake, byte = _solved(sent, left)
+    acted, unexplained = [], []
+    for done in (one for nodes in loads for one in nodes):
+        known = (call + wake) * done.turns + frame * done.frames + message * done.messages
+        acted.append((done.intents, done.upkeep, done.bytes))
+        unexplained.append(done.micros - known)
+    intent, upkeep, cold_byte = _solved(acted, unexplained)
+    return Costs(
+        call=call,
+        wake=wake,
+        key=key,
+        value=value,
+        intent=intent,
+        message=message,
+        upkeep=upkeep,
+        frame=frame,
+        byte=max(byte, cold_byte),
+        speed=speed,
+    )
 
 
-def _solved(factors: list[tuple[float, float, float]], micros: list[float]) -> list[float]:
-    """What each costs; nothing costs less than nothing."""
-    return [max(float(cost), 0.0) for cost in np.linalg.solve(np.array(factors), np.array(micros))]
+def _solved(factors: Sequence[tuple[float, float, float]], micros: Sequence[float]) -> list[float]:
+    """What each costs, by the least squares of relative errors; nothing costs less than nothing."""
+    scale = 1.0 / np.maximum(np.abs(np.array(micros)), 1e-9)
+    found = np.linalg.lstsq(np.array(factors) * scale[:, None], np.array(micros) * scale)[0]
+    return [max(float(cost), 0.0) for cost in found]
 
 
 def ask_nodes(module: str, count: int, *arguments: str) -> list[Any]:
@@ -122,40 +214,140 @@ def ask_nodes(module: str, count: int, *arguments: str) -> list[Any]:
     return found
 
 
-def _measure() -> tuple[list[float], list[float]]:
+def _measure(network: str) -> tuple[list[float], list[float]]:
     """Microseconds of this process's CPU time per pull and per push of gradients, for each of the cases."""
     tables = [adaps.Table(f"rows of {length}", KEYS, length, adaps.Adagrad(lr=0.1)) for length in LENGTHS]
     last = int(os.environ["WORLD_SIZE"]) - 1
     policy = Policy("there", [Rule("*", technique="static", home=Home("node", node=last))])
-    pulls, pushes = [], []
-    with adaps.Node(tables, policy=policy) as node:
+    beside = _Caches() if last else None
+    pulls: list[float] = []
+    pushes: list[float] = []
+    with adaps.Node(tables, policy=policy, network=network) as node:
         worker = node.worker(0)
         for keys, length in _CASES:
             calls = CALLS[keys]
             chosen = node.table(f"rows of {length}").keys(np.arange(keys))
             values = np.full((keys, length), 1e-3, dtype=np.float32)
             worker.push_gradients(chosen, values)  # what is done for the first time takes longer
-            pulls.append(_micros(worker, worker.pull, chosen, values, calls, node.rank))
-            pushes.append(_micros(worker, worker.push_gradients, chosen, values, calls, node.rank))
+            for found, call in ((pulls, worker.pull), (pushes, worker.push_gradients)):
+                found.append(_micros(worker, call, chosen, values, calls, beside, node.rank))
     return pulls, pushes
 
 
+class _Caches:
+    """What takes a core's caches for itself, as a model does that is trained."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._touched = np.ones(_TOUCHED // 4, dtype=np.float32)
+
+    def fill(self) -> None:
+        """Do so, and count the CPU time of that."""
+        began = time.thread_time()
+        for _ in range(_TIMES):
+            self._touched *= 1.0
+        self.seconds += time.thread_time() - began
+
+
 def _micros(
-    worker: adaps.Worker, call: Callable[..., Any], keys: Any, values: Any, calls: int, rank: int
+    worker: adaps.Worker,
+    call: Callable[..., Any],
+    keys: Any,
+    values: Any,
+    calls: int,
+    beside: _Caches | None,
+    rank: int,
 ) -> float:
-    """Of this process, per call that node 0 makes; the others serve them. The least of some rounds: whatever
-    else the machine does only adds to it.
+    """Of this process, per call that node 0 makes and the others serve, but for what is done beside it. The
+    least of some rounds: whatever else the machine does only adds to it.
     """
     least = float("inf")
     for _ in range(ROUNDS):
         worker.barrier()
-        cpu = time.process_time()
-        for _ in range(calls if rank == 0 else 0):
-            call(keys, values)
+        cpu = time.process_time() - (0.0 if beside is None else beside.seconds)
+        for _ in range(calls):
+            if beside is not None:
+                beside.fill()
+            if rank == 0:
+                call(keys, values)
         worker.barrier()
-        least = min(least, 1e6 * (time.process_time() - cpu) / calls)
+        spent = time.process_time() - (0.0 if beside is None else beside.seconds) - cpu
+        least = min(least, 1e6 * spent / calls)
     return least
 
 
+def _frame_micros() -> float:
+    """Of a little that a process sends through a socket, or receives: the mean of both, CPU time."""
+    ours, other = socket.socketpair()
+    with ours, other:
+        least = float("inf")
+        for _ in range(ROUNDS):
+            cpu = time.thread_time()
+            for _ in range(_FRAMES):
+                ours.send(b"frame")
+                other.recv(5)
+            least = min(least, 1e6 * (time.thread_time() - cpu) / (2 * _FRAMES))
+    return least
+
+
+def _work(network: str, load: Load) -> Done:
+    """Do it, as one of two nodes."""
+    table = adaps.Table("rows", ROWS, load.length, adaps.Adagrad(lr=0.1))
+    policy = Policy("load", [Rule("*", technique=load.technique)])
+    with adaps.Node([table], policy=policy, network=network) as node:
+        worker, handle = node.worker(0), node.table("rows")
+        random = np.random.default_rng(node.rank)
+        own, begin = (ROWS // 2, node.rank * (ROWS // 2)) if load.apart else (ROWS, 0)
+        batches = [
+            handle.keys(begin + np.sort(random.choice(own, KEYS, replace=False)))
+            for _ in range(WARM_UP + STEPS + AHEAD)
+        ]
+        values = np.full((KEYS, load.length), 1e-3, dtype=np.float32)
+        rows, caches = np.empty_like(values), _Caches()
+        for number in range(AHEAD):
+            worker.intent(batches[number], number, number + 1)
+        worker.barrier()
+        before, cpu = _counted(node), _channels_seconds()
+        for number in range(WARM_UP + STEPS):
+            if number == WARM_UP:
+                before, cpu = _counted(node), _channels_seconds()
+            worker.intent(batches[number + AHEAD], number + AHEAD, number + AHEAD + 1)
+            worker.pull(batches[number], rows)
+            caches.fill()
+            worker.push_gradients(batches[number], values)
+            worker.advance_clock()
+        after, spent = _counted(node), _channels_seconds() - cpu
+        worker.barrier()
+    each = {name: (after[name] - before[name]) / STEPS for name in after}
+    return Done(micros=1e6 * spent / STEPS, **each)
+
+
+def _channels_seconds() -> float:
+    """CPU time of all threads of this process but the one that calls."""
+    return time.process_time() - time.thread_time()
+
+
+def _counted(node: adaps.Node) -> Mapping[str, float]:
+    """What the node's channels did so far. Messages are counted where they are sent: as many come, since both
+    nodes do the same.
+    """
+    said = node.stats()
+    messages = {"messages": 0.0, "upkeep": 0.0}
+    for name, number in node.table("rows").stats().items():
+        kind = name.removeprefix("messages_sent_")
+        if kind != name:
+            messages["messages" if kind in ("request", "answer") else "upkeep"] += 2.0 * number
+    return messages | {
+        "turns": said["frames_received"] + said["rounds"],
+        "intents": said["intents_acted"],
+        "frames": said["frames_received"] + said["frames_sent"],
+        "bytes": said["bytes_received"] + said["bytes_sent"],
+    }
+
+
 if __name__ == "__main__":
-    print(json.dumps(_measure()))
+    if len(sys.argv) > 2:
+        done = _work(sys.argv[1], msgspec.json.decode(sys.argv[2], type=Load))
+        print(msgspec.json.encode(done).decode())
+    else:
+        print(json.dumps(_measure(sys.argv[1])))

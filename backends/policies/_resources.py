@@ -97,14 +97,17 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     Attributes
     ----------
-    call, key, value, message, frame, byte, speed : float
+    call, wake, key, value, intent, message, upkeep, frame, byte, speed : float
         As there.
     """
 
     call: Natural
+    wake: Natural
     key: Natural
     value: Natural
+    intent: Natural
     message: Natural
+    upkeep: Natural
     frame: Natural
     byte: Natural
     speed: Positive

@@ -338,7 +338,7 @@ def replay(
     lookahead: Sequence[int],
     warm_up: int | None,
     compute: float,
-    costs: tuple[float, float, float, float, float, float],
+    costs: Sequence[float],  # as `simulation._COSTS` names them
     machines: Sequence[tuple[int | None, int, float, float]],
     links: Sequence[tuple[float, float]],
     seed: int,

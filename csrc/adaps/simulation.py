@@ -75,6 +75,20 @@ class Stream:
     placed: Mapping[str, npt.ArrayLike] = field(default_factory=dict)
 
 
+_COSTS = {
+    "call": "a call",
+    "wake": "waking",
+    "key": "a key",
+    "value": "a byte of a value",
+    "intent": "an intent",
+    "message": "a message",
+    "upkeep": "a message of upkeep",
+    "frame": "a frame",
+    "byte": "a byte",
+}
+"""Fields of `Costs`, in the order in which the core takes them."""
+
+
 @dataclass(frozen=True)
 class Costs:
     """CPU time of the server, in microseconds of one core.
@@ -82,28 +96,39 @@ class Costs:
     Parameters
     ----------
     call : float
-        Of a worker's call, and of each time that a channel's thread wakes.
+        Of a worker's call, and of each time that a channel's thread looks at what there is.
+    wake : float
+        Of a thread that goes on after it has waited; 0 where that is part of `frame`.
     key : float
         Of a key that a worker reads, writes or announces.
     value : float
         Of a byte of the rows that a worker reads or writes.
-    message, frame, byte : float
-        Of a message, of a frame, and of a byte of frames, at each end.
+    intent : float
+        Of an announced key that a channel acts on, its begin and its end.
+    message : float
+        Of a question or an answer, at each end.
+    upkeep : float
+        Of a message that says where a row is to be, moves or copies it, or keeps copies alike, at each end.
+    frame, byte : float
+        Of a frame, and of a byte of frames, at each end.
     speed : float
         Of the machine where this was measured: on one of half the speed all takes twice as long.
     """
 
     call: float = 3.0
+    wake: float = 0.0
     key: float = 0.1
     value: float = 0.0003
+    intent: float = 0.1
     message: float = 0.15
+    upkeep: float = 0.15
     frame: float = 8.0
     byte: float = 0.0005
     speed: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("call", "key", "value", "message", "frame", "byte"):
-            _checks.number(f"cost of a {name}", getattr(self, name), low=0.0)
+        for name in _COSTS:
+            _checks.number(f"cost of {_COSTS[name]}", getattr(self, name), low=0.0)
         _positive("speed of the machine of the costs", self.speed)
 
 
@@ -579,7 +604,7 @@ def simulate(
         lookahead=ahead,
         warm_up=warm_up,
         compute=_checks.number("compute", compute, low=0.0) * _MICROS,
-        costs=(costs.call, costs.key, costs.value, costs.message, costs.frame, costs.byte),
+        costs=tuple(getattr(costs, name) for name in _COSTS),
         machines=_machines(cluster),
         links=[_link(cluster.between(a, b)) for a in range(nodes) for b in range(nodes)],
         seed=seed,

@@ -45,7 +45,7 @@ void let_signals_in() {
 ReplayResult replay(std::vector<TableSpec> tables, std::vector<bool> dense, const Streams& streams,
                     Technique technique, bool timing, double max_rounds_per_second, int workers, int channels,
                     std::vector<std::size_t> lookahead, std::optional<std::size_t> warm_up, double compute,
-                    const std::array<double, 6>& costs, const Machines& machines, const Links& links,
+                    const std::array<double, 9>& costs, const Machines& machines, const Links& links,
                     std::uint64_t seed, std::size_t traced_steps, const Incidents& incidents,
                     Micros peer_timeout) {
   Accesses accesses{std::move(tables), std::move(dense), {}};
@@ -60,7 +60,8 @@ ReplayResult replay(std::vector<TableSpec> tables, std::vector<bool> dense, cons
   settings.lookahead = std::move(lookahead);
   settings.warm_up = warm_up;
   settings.compute = compute;
-  settings.costs = {costs[0], costs[1], costs[2], costs[3], costs[4], costs[5]};
+  const auto& [call, wake, key, value, intent, message, upkeep, frame, byte] = costs;
+  settings.costs = {call, wake, key, value, intent, message, upkeep, frame, byte};
   for (const auto& [host, cores, speed, card] : machines)
     settings.machines.push_back({host, cores, speed, card});
   for (const auto& [latency, bytes_per_micro] : links)

@@ -373,6 +373,40 @@ TEST(costs_of_the_server_are_time_of_its_node) {
   CHECK(total(dear, &NodeReplay::waiting) > total(free, &NodeReplay::waiting));
 }
 
+TEST(threads_wake_when_they_have_waited) {
+  const Accesses accesses = scattered_rows(2);
+  ReplaySettings settings = settings_of(accesses, Technique::kStatic);
+  settings.warm_up.reset();
+  settings.costs = {};
+  settings.costs.call = 0.0;
+  const ReplayResult free = Replay(accesses, settings).run();
+  settings.costs.wake = 10.0;
+  const ReplayResult dear = Replay(accesses, settings).run();
+  const Micros woken = total(dear, &NodeReplay::working) - total(free, &NodeReplay::working);
+  CHECK(woken > 0);  // a worker wakes when it has its answer
+  CHECK_EQ(woken % 10, Micros{0});
+  CHECK(total(dear, &NodeReplay::channels) > 0);
+  CHECK_EQ(total(dear, &NodeReplay::channels) % 10, Micros{0});
+  CHECK(total(dear, &NodeReplay::waiting) > total(free, &NodeReplay::waiting));
+}
+
+TEST(what_intents_cause_costs_apart_from_questions_and_answers) {
+  const Accesses accesses = scattered_rows(4);
+  ReplaySettings settings = settings_of(accesses, Technique::kReplication);
+  settings.warm_up.reset();
+  settings.compute = 1e6;  // so that channels have done everything before the next step
+  settings.costs = {};
+  settings.costs.call = 0.0;
+  settings.costs.upkeep = 10.0;
+  settings.costs.intent = 1000.0;
+  const ReplayResult result = Replay(accesses, settings).run();
+  const double asked = sum(result, "messages_sent_request") + sum(result, "messages_sent_answer");
+  const double upkeep = 2 * (messages(result) - asked);  // at each end
+  CHECK(upkeep > 0 && counted(result, "intents_acted") > 0);
+  CHECK_EQ(total(result, &NodeReplay::channels),
+           static_cast<Micros>(10 * upkeep + 1000 * counted(result, "intents_acted")));
+}
+
 TEST(traced_steps_are_spans) {
   const Accesses accesses = scattered_rows(2);
   ReplaySettings settings = settings_of(accesses, Technique::kStatic);

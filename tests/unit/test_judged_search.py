@@ -22,7 +22,18 @@ CELL = judging.CELLS[0]
 HERE = Resources(
     node=(Node(cores=2, speed=4.0),) * 2,
     links=Link(latency_ms=0.02, gbit_per_second=8.0),
-    costs=Costs(call=1.0, key=0.1, value=0.001, message=0.2, frame=5.0, byte=0.002, speed=4.0),
+    costs=Costs(
+        call=1.0,
+        wake=1.0,
+        key=0.1,
+        value=0.001,
+        intent=0.1,
+        message=0.2,
+        upkeep=0.2,
+        frame=5.0,
+        byte=0.002,
+        speed=4.0,
+    ),
 )
 
 

@@ -6,18 +6,30 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from adabench.analysis.simulated import NodeRow, Row, draw_simulated, node_table, save_figure, table_of
 from adabench.backends.policies import _costs
-from adabench.backends.policies._costs import costs_of
+from adabench.backends.policies._costs import Done, costs_of
 from adabench.backends.policies.protocol import Costs, Link, LinkBetween, Node, Resources
 from adabench.harness.planning.simulated import clusters_of
 
 CTR = ("simulate", "-u", "ctr[rows=1000,vocabulary=50,batch=64,dim=4,hidden=8]", "--steps", "6")
 GIVEN = ("--step", "2")
 SHARES = {"compute": 0.5, "visits": 0.25, "rows": 0.125, "network": 0.125}
-COSTS = Costs(call=1.0, key=0.1, value=0.001, message=0.2, frame=5.0, byte=0.002, speed=4.0)
+COSTS = Costs(
+    call=1.0,
+    wake=6.0,
+    key=0.1,
+    value=0.001,
+    intent=0.3,
+    message=0.2,
+    upkeep=0.4,
+    frame=5.0,
+    byte=0.002,
+    speed=4.0,
+)
 
 
 def row(policy: str = "adaptive", nodes: int = 2, milliseconds: float = 12.5) -> Row:
@@ -109,7 +121,14 @@ def test_clusters_are_those_of_the_file_or_like_its_first_node() -> None:
     assert (lan.links.latency_ms, lan.links.gbit_per_second, lan.node[0].cores) == (0.25, 10.0, 2)
 
 
-def test_costs_follow_from_calls_of_some_sizes() -> None:
+def done(upkeep: float, size: float, byte: float = COSTS.byte) -> Done:
+    """What a channel does in a step, if that costs what `COSTS` says."""
+    found = Done(micros=0.0, turns=2.0, intents=900.0, messages=20.0, upkeep=upkeep, frames=3.0, bytes=size)
+    micros = (COSTS.call + COSTS.wake) * 2.0 + COSTS.intent * 900.0 + COSTS.message * 20.0 + COSTS.frame * 3.0
+    return msgspec.structs.replace(found, micros=micros + COSTS.upkeep * upkeep + byte * size)
+
+
+def test_costs_follow_from_calls_of_some_sizes_and_from_what_channels_did() -> None:
     def visit(keys: int, length: int) -> float:
         return COSTS.call + COSTS.key * keys + COSTS.value * 4 * keys * length
 
@@ -120,12 +139,24 @@ def test_costs_follow_from_calls_of_some_sizes() -> None:
         + 3 * COSTS.call
         + 4 * keys * COSTS.message
         + 4 * COSTS.frame
+        + 4 * COSTS.wake
         + 2 * keys * (32 + 4 * length) * COSTS.byte
         for keys, length in cases
     ]
-    found = costs_of(visits, visits, remote, 4.0)
-    for name in ("call", "key", "value", "message", "frame", "byte", "speed"):
+    found = costs_of(
+        visits, visits, remote, COSTS.frame, [[done(0, 0)], [done(3000, 200_000), done(1000, 400_000)]], 4.0
+    )
+    for name in ("call", "wake", "key", "value", "intent", "message", "upkeep", "frame", "speed"):
         assert getattr(found, name) == pytest.approx(getattr(COSTS, name), rel=1e-6), name
+    assert found.byte == pytest.approx(COSTS.byte, rel=1e-6)
+
+
+def test_bytes_cost_what_they_cost_where_nothing_is_in_caches() -> None:
+    calls = [1.0, 2.0, 3.0]
+    loads = [[done(0, 0, byte=0.01)], [done(3000, 200_000, byte=0.01), done(100, 400_000, byte=0.01)]]
+    assert costs_of(
+        calls, calls, [pull + 3 * 1.0 + 4 * 11.0 for pull in calls], COSTS.frame, loads, 1.0
+    ).byte == pytest.approx(0.01, rel=0.01)
 
 
 def test_a_table_fits_80_columns_and_a_figure_has_a_line_per_policy(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -24,7 +25,18 @@ from tests.scripts import load_script
 
 judging = load_script("tools/judge_simulation.py")
 
-COSTS = Costs(call=1.0, key=0.1, value=0.001, message=0.2, frame=5.0, byte=0.002, speed=4.0)
+COSTS = Costs(
+    call=1.0,
+    wake=1.0,
+    key=0.1,
+    value=0.001,
+    intent=0.1,
+    message=0.2,
+    upkeep=0.2,
+    frame=5.0,
+    byte=0.002,
+    speed=4.0,
+)
 PARAMS = {"rows": 1000, "vocabulary": 50, "batch": 64, "dim": 4, "hidden": [8], "epochs": 2, "lookahead": 5}
 SPEC = "ctr[batch=64,dim=4,hidden=8,rows=1000,vocabulary=50]"
 
@@ -108,8 +120,8 @@ def test_the_figure_has_every_cell_and_the_identity() -> None:
 def test_cells_of_a_session_are_simulated(store: SessionStore) -> None:
     node = Node(cores=2, speed=4.0)
     links = Link(latency_ms=0.02, gbit_per_second=20.0)
-    resources = Resources(node=(node, node), links=links, costs=COSTS, steps={SPEC: 1.0})
-    static, adaptive = judging.judged(store, resources)
+    resources = Resources(node=(node, node), links=links, costs=COSTS, steps={f"{SPEC} on 2 nodes": 1.0})
+    static, adaptive = judging.judged(store, dict.fromkeys(("lan", "slow"), resources))
     assert (static.technique, adaptive.technique) == ("static", "adaptive")
     assert (static.held_out, adaptive.held_out) == (False, True)
     assert static.setting == f"{SPEC}, 2 nodes, lan, lookahead 5"
@@ -123,19 +135,21 @@ def test_cells_of_a_session_are_simulated(store: SessionStore) -> None:
 
 
 def test_what_was_measured_before_is_taken_from_its_file(tmp_path: Path) -> None:
-    resources = Resources(node=(Node(),), costs=COSTS, steps={SPEC: 1.0})
-    (tmp_path / "resources.toml").write_text(resources.text())
-    assert judging.resources_for([], tmp_path / "resources.toml") == resources
+    here = Resources(node=(Node(),), costs=COSTS, steps={SPEC: 1.0})
+    shaped = msgspec.structs.replace(here, costs=msgspec.structs.replace(COSTS, frame=9.0))
+    (tmp_path / "resources.toml").write_text(here.text())
+    (tmp_path / "resources-lan.toml").write_text(shaped.text())
+    assert judging.resources_for([trained("static", 0)], tmp_path) == {"loopback": here, "lan": shaped}
 
 
 def test_a_session_of_another_study_is_refused(tmp_path: Path) -> None:
     other = SessionStore(tmp_path / "other")
     other.create(make_session("other", study={"name": "other", "include": []}))
     with pytest.raises(RecordError, match="no run ended well"):
-        judging.judged(other, Resources.alike(2))
+        judging.judged(other, {})
     other.append(trained("static", 0))
     with pytest.raises(RecordError, match="no pattern of the study 'predictions' includes ctr"):
-        judging.judged(other, Resources.alike(2))
+        judging.judged(other, {"lan": Resources.alike(2)})
 
 
 def test_the_study_has_twelve_settings_with_all_techniques_and_half_are_held_out() -> None:

@@ -51,6 +51,7 @@ struct alignas(64) WorkerCounters {
 // Written by one channel thread.
 struct alignas(64) ChannelCounters {
   Counter rounds, frames_sent, frames_received, bytes_sent, bytes_received, messages_received;
+  Counter upkeep_received;  // of these messages, those of is_upkeep
   Counter intents_acted, intents_late;
   Counter relocations;  // keys that became owned here by a transfer
   Counter replicas_set_up, replicas_dropped;

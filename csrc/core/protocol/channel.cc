@@ -155,8 +155,10 @@ void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
   Reader reader(payload);
   Prefetcher prefetcher(context_.node.store, context_.partition.tables, requests_.awaiting(), payload);
   std::uint64_t messages = 0;
+  std::uint64_t upkeep = 0;
   while (!reader.at_end()) {
     ++messages;
+    upkeep += is_upkeep(reader.peek_type()) ? 1 : 0;
     prefetcher.step();
     switch (reader.peek_type()) {
       case MessageType::kRequest:
@@ -228,6 +230,7 @@ void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
     }
   }
   context_.counters.messages_received.add(messages);
+  context_.counters.upkeep_received.add(upkeep);
 }
 
 }  // namespace adaps

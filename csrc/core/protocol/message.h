@@ -40,6 +40,10 @@ inline constexpr std::size_t kMessageTypes = static_cast<std::size_t>(MessageTyp
 const char* name_of(MessageType type);
 // Whether a message of this type concerns one key.
 inline constexpr bool is_about_a_key(MessageType type) { return type <= MessageType::kNews; }
+// Whether it says where a row is to be, moves or copies it, or keeps copies alike.
+inline constexpr bool is_upkeep(MessageType type) {
+  return is_about_a_key(type) && type != MessageType::kRequest && type != MessageType::kAnswer;
+}
 
 // Route of a request: hops so far (saturating), and whether it was sent by way of the home node already.
 struct Route {

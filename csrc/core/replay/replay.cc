@@ -230,7 +230,7 @@ bool Replay::advance() {
     begin_work(rank, thread - node.channels.size());
   } else if (const ChannelThread& channel = node.channels[thread];
              !channel.busy && (channel.woken || channel.due <= network_.now())) {
-    begin_turn(rank, thread);
+    begin_turn(rank, thread, true);
   }
   return true;
 }
@@ -245,7 +245,7 @@ void Replay::arrive(const Link& link, std::span<const std::byte> frame) {
   const auto thread = static_cast<std::size_t>(link.channel);
   ChannelThread& channel = nodes_[link.to].channels[thread];
   channel.inbox.push_back({link.from, Frame(frame.begin(), frame.end())});
-  if (!channel.busy) begin_turn(link.to, thread);
+  if (!channel.busy) begin_turn(link.to, thread, true);
 }
 
 void Replay::work(NodeId rank, std::size_t thread, double micros) {
@@ -275,7 +275,7 @@ void Replay::end_work(Host& host) {
 }
 
 // The thread looks at everything at once, works, and sends when it has done so.
-void Replay::begin_turn(NodeId rank, std::size_t number) {
+void Replay::begin_turn(NodeId rank, std::size_t number, bool slept) {
   ChannelThread& thread = nodes_[rank].channels[number];
   Channel& channel = *nodes_[rank].state->channels[number];
   ChannelCounters& counters = channel.counters();
@@ -286,7 +286,7 @@ void Replay::begin_turn(NodeId rank, std::size_t number) {
     return;
   }
   const std::uint64_t intents = counters.intents_acted.get();
-  double micros = costs.call;
+  double micros = costs.call + (slept ? costs.wake : 0.0);
   const auto add_cost_of = [&](const Frame& frame) {
     micros += costs.frame + costs.byte * static_cast<double>(frame.size());
   };
@@ -306,9 +306,11 @@ void Replay::begin_turn(NodeId rank, std::size_t number) {
     add_cost_of(frame);
     queue(rank, number, to, std::move(frame));
   });
-  const std::uint64_t messages = messages_of(channel);
-  micros += costs.message * static_cast<double>(messages - std::exchange(thread.messages, messages));
-  micros += costs.key * static_cast<double>(counters.intents_acted.get() - intents);
+  const Handled now = handled_by(channel);
+  const Handled before = std::exchange(thread.handled, now);
+  micros += costs.message * static_cast<double>(now.messages - before.messages) +
+            costs.upkeep * static_cast<double>(now.upkeep - before.upkeep) +
+            costs.intent * static_cast<double>(counters.intents_acted.get() - intents);
   nodes_[rank].times.channels += micros / processor.speed(nodes_[rank].first_thread + number);
   work(rank, number, micros);
 }
@@ -323,7 +325,7 @@ void Replay::end_turn(NodeId rank, std::size_t number) {
   look_at_calls(rank);
   if (node.lost) return;
   if (thread.woken || !thread.inbox.empty() || thread.due <= network_.now()) {
-    begin_turn(rank, number);
+    begin_turn(rank, number, false);
   } else if (thread.due != kNever) {
     network_.set_timer(timer(rank, number), thread.due);
   }
@@ -351,13 +353,17 @@ std::uint64_t Replay::send_all(NodeId rank, std::size_t number) {
   return bytes;
 }
 
-std::uint64_t Replay::messages_of(const Channel& channel) const {
-  std::uint64_t messages = channel.counters().messages_received.get();
+Replay::Handled Replay::handled_by(const Channel& channel) const {
+  const ChannelCounters& counters = channel.counters();
+  const std::uint64_t upkeep = counters.upkeep_received.get();
+  Handled found{.messages = counters.messages_received.get() - upkeep, .upkeep = upkeep};
   for (std::size_t table = 0; table <= accesses_.tables.size(); ++table) {
-    for (std::size_t type = 1; type < kMessageTypes; ++type)
-      messages += channel.outbox().sent_of(table, static_cast<MessageType>(type)).messages;
+    for (std::size_t number = 1; number < kMessageTypes; ++number) {
+      const auto type = static_cast<MessageType>(number);
+      (is_upkeep(type) ? found.upkeep : found.messages) += channel.outbox().sent_of(table, type).messages;
+    }
   }
-  return messages;
+  return found;
 }
 
 // A call takes its time first, and has its effect then.
@@ -371,6 +377,7 @@ void Replay::begin_work(NodeId rank, std::size_t number) {
     micros = costs.call + costs.key * static_cast<double>(action.keys.size()) +
              costs.value * static_cast<double>(floats_of(action) * sizeof(float));
   }
+  if (std::exchange(thread.slept, false)) micros += costs.wake;
   Node& node = nodes_[rank];
   const std::size_t own = node.channels.size() + number;
   thread.began = network_.now();
@@ -416,6 +423,7 @@ void Replay::resume(NodeId rank, std::size_t number) {
   Node& node = nodes_[rank];
   WorkerThread& thread = node.workers[number];
   thread.waits = false;
+  thread.slept = true;
   node.times.waiting += network_.now() - thread.began;
   node.times.on_network += network_time(node) - thread.network_then;
   trace(ReplaySpan::Kind::kWait, rank, node.channels.size() + number, 0, thread.began, network_.now());

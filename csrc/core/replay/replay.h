@@ -24,10 +24,13 @@ namespace adaps {
 
 // Microseconds of a core of speed 1.
 struct ReplayCosts {
-  double call = 20.0;    // of a worker, or a turn of a channel's thread: from what wakes it until it sleeps
-  double key = 0.0;      // that a worker reads, writes or announces, or whose intent a channel acts on
+  double call = 20.0;    // of a worker, or a turn of a channel's thread
+  double wake = 0.0;     // a thread goes on after it has waited for something
+  double key = 0.0;      // that a worker reads, writes or announces
   double value = 0.0;    // a byte of a row that is read or written
-  double message = 0.0;  // at each end
+  double intent = 0.0;   // that a channel acts on: its begin and its end
+  double message = 0.0;  // a question or an answer, at each end
+  double upkeep = 0.0;   // a message that moves or copies a row or keeps copies alike, at each end
   double frame = 0.0;    // at each end
   double byte = 0.0;     // of a frame, at each end
 };
@@ -135,6 +138,7 @@ class Replay {
     std::size_t step = 0;
     std::vector<Action> actions;  // of the step
     std::size_t next = 0;         // of them
+    bool slept = false;           // since its last call
     bool waits = false;
     bool ended = false;  // it has no step left, or a call has raised PeerLost
     Ticket ticket = kDone;
@@ -145,12 +149,16 @@ class Replay {
     NodeId from;
     Frame frame;
   };
+  struct Handled {  // messages that a channel has sent or received
+    std::uint64_t messages = 0;
+    std::uint64_t upkeep = 0;  // these are none of the others
+  };
   struct ChannelThread {
     bool busy = false;
     bool woken = false;
     Micros due = 0;
     Micros began = 0;
-    std::uint64_t messages = 0;  // that it had sent and received before this turn
+    Handled handled;  // before this turn
     std::vector<Received> inbox;
     std::vector<std::pair<NodeId, Frame>> sending;  // at the end of this turn
   };
@@ -188,11 +196,11 @@ class Replay {
   void end_work(Host& host);
   void set_timer_of(const Host& host);
 
-  void begin_turn(NodeId rank, std::size_t channel);
+  void begin_turn(NodeId rank, std::size_t channel, bool slept);
   void end_turn(NodeId rank, std::size_t channel);
   std::uint64_t send_all(NodeId rank, std::size_t channel);  // bytes
   void queue(NodeId rank, std::size_t channel, NodeId to, Frame frame);
-  std::uint64_t messages_of(const Channel& channel) const;
+  Handled handled_by(const Channel& channel) const;
 
   void begin_work(NodeId rank, std::size_t worker);
   void end_work_of(NodeId rank, std::size_t worker);

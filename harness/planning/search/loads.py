@@ -56,11 +56,12 @@ class Loads:
         frames = 2.0 * calls * (workers * asked + asking) + rounds
         turns = calls * (2.0 * workers * -np.expm1(-remote) + asking) + rounds / 2.0
         channel = (
-            costs.call * turns
+            (costs.call + costs.wake) * turns
             + costs.frame * frames
-            + costs.message * found.messages
+            + costs.message * (found.messages - background)
+            + costs.upkeep * background
             + costs.byte * (found.sent + found.received)
-            + costs.key * found.acted
+            + costs.intent * found.acted
         )
         speeds = self.situation.speeds
         visits = self.visits(served, found.pulled / workers)
@@ -98,11 +99,18 @@ class Loads:
         # of what is sent and received, what belongs to this worker's own requests, in one call
         own = found.remote / np.maximum(found.remote + found.served, 1e-300)
         bytes_of_call = np.where(remote > 0, own * (found.sent + found.received), 0.0) / workers / calls
-        here = 2.0 * costs.call + 2.0 * costs.frame * asked + 2.0 * costs.message * remote
-        here = here + costs.byte * bytes_of_call
+        # its own channel wakes twice, and then the worker; the other node's wakes once
+        here = (
+            2.0 * costs.call
+            + 3.0 * costs.wake
+            + 2.0 * costs.frame * asked
+            + 2.0 * costs.message * remote
+            + costs.byte * bytes_of_call
+        )
         each = np.maximum(asked, 1.0)  # they work at the same time
         there = (
             costs.call
+            + costs.wake
             + 2.0 * costs.frame
             + (2.0 * costs.message * remote + costs.byte * bytes_of_call) / each
         )
