@@ -128,7 +128,7 @@ scale: $(SET_UP)  ## replay what trainings access on simulated clusters of 2 to 
 predictions: $(SET_UP)  ## run the study of simulated times, a quarter of an hour or the rest of it, and write how far they are off
 	@$(BIN)/python tools/judge_simulation.py
 
-search-cells: $(SET_UP)  ## search for policies in twelve cells, train with what is found and with what builders make, an hour or the rest of it
+search-cells: $(SET_UP)  ## search for policies in twelve cells, train with what is found and with what builders make, half an hour or the rest of it
 	@$(BIN)/python tools/judge_search.py
 
 clean:  ## remove what builds and tools left behind; .venv and recorded sessions stay

@@ -5,9 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from adabench.backends.policies.protocol import Costs
 from adabench.results.record import PlannedRun, Run, Seconds, Session
 
-__all__ = ["make_run", "make_session", "plan_of"]
+__all__ = ["COSTS", "make_run", "make_session", "plan_of"]
+
+COSTS = Costs(
+    call=1.0,
+    wake=6.0,
+    key=0.1,
+    value=0.001,
+    intent=0.3,
+    message=0.2,
+    upkeep=0.4,
+    frame=5.0,
+    byte=0.002,
+    speed=4.0,
+)
+"""No two alike."""
 
 
 def make_run(backend: str, block: int, **fields: Any) -> Run:

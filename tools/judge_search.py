@@ -2,7 +2,7 @@
 
 ``python tools/judge_search.py``, or ``make search-cells``. In each cell it measures what a step computes for,
 searches, with trial runs, and then trains with the found policy and with what each builder makes, in paired
-blocks whose runs take turns. That takes about an hour of a machine that does nothing else; if it is
+blocks whose runs take turns. That takes half an hour of a machine that does nothing else; if it is
 interrupted, the same command goes on. ``--cells 1,5`` takes some of them; ``--small`` takes all of them with
 little data, which shows that everything works, and nothing else: it is only printed.
 """

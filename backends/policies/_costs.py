@@ -35,6 +35,7 @@ _HEADERS = MESSAGE_BYTES["request"] + MESSAGE_BYTES["answer"]
 ROWS, WARM_UP, STEPS, AHEAD = 20_000, 50, 150, 10
 """Of a table whose rows are announced, and of what is done with them."""
 _FRAMES = 1000
+"""That are sent and received to measure what one costs by itself."""
 _TOUCHED, _TIMES = 8 << 20, 4
 """Bytes that a step reads and writes, and how often: more than a core's own caches hold, as a model does."""
 
@@ -117,7 +118,7 @@ def costs_of(
     loads: Sequence[Sequence[Done]],
     speed: float,
 ) -> Costs:
-    """Costs from microseconds of CPU time per call, for each of the cases: 1 key and 8 floats a row, 1,024
+    """Costs from microseconds of CPU time per call, for each of the cases: 1 key and 8 floats per row, 1,024
     keys and 8 floats, 1,024 keys and 128 floats; and from what channels did under each of `LOADS`.
 
     Calls that a node serves itself are of rows that are in a core's caches. Channels work while models are
@@ -130,7 +131,7 @@ def costs_of(
     remote : list of float
         Of a pull of another node's rows, of both nodes together: as much as a pull that a node serves itself,
         and three turns of channels, for each of which a thread wakes, as does the worker's in the end; two
-        messages a key and two frames, each of them at both ends.
+        messages per key and two frames, each of them at both ends.
     frame : float
         Of a frame at one end.
     loads : sequence of sequence of Done
@@ -264,16 +265,19 @@ def _micros(
     least = float("inf")
     for _ in range(ROUNDS):
         worker.barrier()
-        cpu = time.process_time() - (0.0 if beside is None else beside.seconds)
+        cpu = _seconds_but_for(beside)
         for _ in range(calls):
             if beside is not None:
                 beside.fill()
             if rank == 0:
                 call(keys, values)
         worker.barrier()
-        spent = time.process_time() - (0.0 if beside is None else beside.seconds) - cpu
-        least = min(least, 1e6 * spent / calls)
+        least = min(least, 1e6 * (_seconds_but_for(beside) - cpu) / calls)
     return least
+
+
+def _seconds_but_for(beside: _Caches | None) -> float:
+    return time.process_time() - (0.0 if beside is None else beside.seconds)
 
 
 def _frame_micros() -> float:
@@ -307,15 +311,19 @@ def _work(network: str, load: Load) -> Done:
         for number in range(AHEAD):
             worker.intent(batches[number], number, number + 1)
         worker.barrier()
-        before, cpu = _counted(node), _channels_seconds()
-        for number in range(WARM_UP + STEPS):
-            if number == WARM_UP:
-                before, cpu = _counted(node), _channels_seconds()
+
+        def step(number: int) -> None:
             worker.intent(batches[number + AHEAD], number + AHEAD, number + AHEAD + 1)
             worker.pull(batches[number], rows)
             caches.fill()
             worker.push_gradients(batches[number], values)
             worker.advance_clock()
+
+        for number in range(WARM_UP):
+            step(number)
+        before, cpu = _counted(node), _channels_seconds()
+        for number in range(WARM_UP, WARM_UP + STEPS):
+            step(number)
         after, spent = _counted(node), _channels_seconds() - cpu
         worker.barrier()
     each = {name: (after[name] - before[name]) / STEPS for name in after}

@@ -272,6 +272,12 @@ def _line(link: Link | LinkBetween) -> adaps.Line:
 def _from(document: Mapping[str, Any]) -> Resources:
     if "format" not in document:
         raise ValueError(f"format is missing; this version reads format = {FORMAT}")
+    if isinstance(costs := document.get("costs"), dict):
+        missing = [name for name in Costs.__struct_fields__ if name not in costs]
+        if missing:
+            raise ValueError(
+                f"[costs] has no {', '.join(missing)}: measure all of them with adabench resources --costs"
+            )
     # integers where TOML has them and a float is meant
     return msgspec.convert(document, Resources)
 

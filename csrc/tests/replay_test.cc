@@ -107,6 +107,14 @@ Micros total(const ReplayResult& result, Of NodeReplay::* of) {
   return all;
 }
 
+ReplaySettings free_of_costs(const Accesses& accesses, Technique technique) {
+  ReplaySettings settings = settings_of(accesses, technique);
+  settings.warm_up.reset();
+  settings.costs = {};
+  settings.costs.call = 0.0;
+  return settings;
+}
+
 }  // namespace
 
 TEST(threads_share_the_cores_of_their_node) {
@@ -359,10 +367,7 @@ TEST(links_of_a_node_share_its_network_card) {
 
 TEST(costs_of_the_server_are_time_of_its_node) {
   const Accesses accesses = scattered_rows(4);
-  ReplaySettings settings = settings_of(accesses, Technique::kStatic);
-  settings.warm_up.reset();
-  settings.costs = {};
-  settings.costs.call = 0.0;
+  ReplaySettings settings = free_of_costs(accesses, Technique::kStatic);
   const ReplayResult free = Replay(accesses, settings).run();
   CHECK_EQ(total(free, &NodeReplay::channels), Micros{0});
   CHECK_EQ(total(free, &NodeReplay::visiting), Micros{0});
@@ -375,10 +380,7 @@ TEST(costs_of_the_server_are_time_of_its_node) {
 
 TEST(threads_wake_when_they_have_waited) {
   const Accesses accesses = scattered_rows(2);
-  ReplaySettings settings = settings_of(accesses, Technique::kStatic);
-  settings.warm_up.reset();
-  settings.costs = {};
-  settings.costs.call = 0.0;
+  ReplaySettings settings = free_of_costs(accesses, Technique::kStatic);
   const ReplayResult free = Replay(accesses, settings).run();
   settings.costs.wake = 10.0;
   const ReplayResult dear = Replay(accesses, settings).run();
@@ -392,11 +394,8 @@ TEST(threads_wake_when_they_have_waited) {
 
 TEST(what_intents_cause_costs_apart_from_questions_and_answers) {
   const Accesses accesses = scattered_rows(4);
-  ReplaySettings settings = settings_of(accesses, Technique::kReplication);
-  settings.warm_up.reset();
+  ReplaySettings settings = free_of_costs(accesses, Technique::kReplication);
   settings.compute = 1e6;  // so that channels have done everything before the next step
-  settings.costs = {};
-  settings.costs.call = 0.0;
   settings.costs.upkeep = 10.0;
   settings.costs.intent = 1000.0;
   const ReplayResult result = Replay(accesses, settings).run();

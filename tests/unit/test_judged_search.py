@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from adabench.backends.policies.protocol import Costs, Link, Node, Policy, Resources, Rule
+from adabench.backends.policies.protocol import Link, Node, Policy, Resources, Rule
 from adabench.harness.planning.catalogue import usecase_from
 from adabench.results.record import RecordError, Run, Seconds
-from tests.records import make_run
+from tests.records import COSTS, make_run
 from tests.scripts import load_script
 
 judging = load_script("tools/judge_search.py")
@@ -22,18 +22,7 @@ CELL = judging.CELLS[0]
 HERE = Resources(
     node=(Node(cores=2, speed=4.0),) * 2,
     links=Link(latency_ms=0.02, gbit_per_second=8.0),
-    costs=Costs(
-        call=1.0,
-        wake=1.0,
-        key=0.1,
-        value=0.001,
-        intent=0.1,
-        message=0.2,
-        upkeep=0.2,
-        frame=5.0,
-        byte=0.002,
-        speed=4.0,
-    ),
+    costs=COSTS,
 )
 
 

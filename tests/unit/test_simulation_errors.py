@@ -16,27 +16,15 @@ from adabench.analysis.simulation_errors import (
     order_is_right,
     setting_rows,
 )
-from adabench.backends.policies.protocol import Costs, Link, Node, Resources
+from adabench.backends.policies.protocol import Link, Node, Resources
 from adabench.harness.planning.study import built_in_studies, load_study
 from adabench.results.record import RecordError, Run, Seconds
 from adabench.results.store import SessionStore
-from tests.records import make_run, make_session
+from tests.records import COSTS, make_run, make_session
 from tests.scripts import load_script
 
 judging = load_script("tools/judge_simulation.py")
 
-COSTS = Costs(
-    call=1.0,
-    wake=1.0,
-    key=0.1,
-    value=0.001,
-    intent=0.1,
-    message=0.2,
-    upkeep=0.2,
-    frame=5.0,
-    byte=0.002,
-    speed=4.0,
-)
 PARAMS = {"rows": 1000, "vocabulary": 50, "batch": 64, "dim": 4, "hidden": [8], "epochs": 2, "lookahead": 5}
 SPEC = "ctr[batch=64,dim=4,hidden=8,rows=1000,vocabulary=50]"
 

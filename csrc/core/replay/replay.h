@@ -138,7 +138,7 @@ class Replay {
     std::size_t step = 0;
     std::vector<Action> actions;  // of the step
     std::size_t next = 0;         // of them
-    bool slept = false;           // since its last call
+    bool slept = false;           // it has waited since its last call
     bool waits = false;
     bool ended = false;  // it has no step left, or a call has raised PeerLost
     Ticket ticket = kDone;
