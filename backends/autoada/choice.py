@@ -18,10 +18,10 @@ from statistics import median
 from typing import Literal, Protocol
 
 import adaps
-from autoada.stretches import GROUPS, LEAST, MOST_PAIRS, Schedule, typical
+from autoada.stretches import GROUPS, LEAST, Schedule, typical
 
-PATIENCE = 2 * MOST_PAIRS
-"""Pairs after which nobody waits any more for what others have found."""
+PATIENCE = 2
+"""Times all pairs of a trial, after which nobody waits any more for what others have found."""
 
 _NONE = "none"
 _log = logging.getLogger("autoada")
@@ -111,7 +111,8 @@ class Choice:
 
     Every worker measures its own steps and posts what each pair of stretches shows; the first one of all
     decides, by what all have posted, and posts that. Nobody waits for anybody: until a worker knows, it goes
-    on trying. Whoever hears of nothing for `PATIENCE` pairs decides by its own steps.
+    on trying. Whoever hears of nothing for `PATIENCE` times
+    the pairs of a trial decides by its own steps.
 
     Parameters
     ----------
@@ -228,17 +229,17 @@ class Choice:
         if min(len(first), len(second)) >= LEAST:
             found = math.log(typical(second) / typical(first))
         self._own.append(found)
-        if pair < MOST_PAIRS:
+        if pair < self._schedule.most:
             self._post(f"pair {pair} of {self._share}", _NONE if found is None else repr(found))
 
     def _look(self) -> None:
         """Whether it can be decided now, or has been."""
         if self._share == 0:
-            self._decide(last=len(self._own) >= PATIENCE)
+            self._decide(last=len(self._own) >= PATIENCE * self._schedule.most)
         elif (text := self._posted("decided")) is not None:
             self._follow(_Decision.of(text))
-        elif len(self._own) >= PATIENCE:
-            pooled = self._own[:MOST_PAIRS]
+        elif len(self._own) >= PATIENCE * self._schedule.most:
+            pooled = self._own[: self._schedule.most]
             effects = self._schedule.judge(pooled, final=True)
             assert effects is not None
             self._follow(_Decision(effects, len(pooled), alone=True))
@@ -247,7 +248,7 @@ class Choice:
         """By what all have found, or `last`ly by what is there."""
         self._gather()
         known = len(self._found.pairs) if last else self._found.complete(self._shares)
-        effects = self._schedule.judge(self._found.pooled(known), final=last or known >= MOST_PAIRS)
+        effects = self._schedule.judge(self._found.pooled(known), final=last or known >= self._schedule.most)
         if effects is not None:
             decision = _Decision(effects, known)
             self._post("decided", decision.text())
@@ -255,7 +256,7 @@ class Choice:
 
     def _gather(self) -> None:
         pairs = self._found.pairs
-        for number in range(len(pairs), min(len(self._own), MOST_PAIRS)):
+        for number in range(len(pairs), min(len(self._own), self._schedule.most)):
             pairs.append({self._share: self._own[number]})
         for number in range(self._found.complete(self._shares), len(pairs)):
             missing = [share for share in range(self._shares) if share not in pairs[number]]

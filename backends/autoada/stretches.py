@@ -8,27 +8,32 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 WARM_UP = 8
-"""Steps before the first stretch, in which no rows move: what is done for the first time takes longer."""
-STRETCH, LONG_STRETCH = 6, 8
-"""Steps of a stretch, in which a table's rows either move or stay; and if there are several tables."""
+"""Steps before the first stretch, in which all rows move: what is done for the first time takes longer."""
+STRETCH = 8
+"""Steps of a stretch, in which a table's rows either move or stay."""
 EDGE = 2
 """Steps beside a change that are not counted, as what is announced for one stretch is done in the other."""
 AHEAD = EDGE
 """Batches that are announced ahead, at most, as long as it is not decided."""
 GROUPS = 3
 """Parts of the tables that are tried apart from each other."""
-MOST_PAIRS = 16
-"""Pairs of stretches after which it is decided in any case. What is not clear before hardly differs, so that
-trying costs little; deciding wrongly costs as much in all steps that follow."""
+TOGETHER = 4
+"""First pairs in which all tables move or stay together, if there are several: if that makes a great
+difference, half of the steps of a longer trial would cost more than tables that are told apart may save."""
+GREAT = math.log(1.2)
+"""Such a difference, of logarithms of seconds."""
+MOST_PAIRS = 8
+"""Pairs of stretches, behind those `TOGETHER`, after which it is decided in any case. What is not clear till
+then hardly differs, so that deciding wrongly costs little; going on costs half of the difference, too."""
 LEAST = 2
 """Steps of a stretch that have to be counted."""
 OUTLIER = 2.0
 """A step counts as so many of its stretch's middle ones at most: it may be another thing's time."""
-NOISE = 0.1
+NOISE = 0.07
 """What the logarithm of a pair's quotient is taken to vary by at least."""
 CERTAIN = 2.0
 """An effect is clear if it is so many times what it may be off by by that,"""
-STUDENT = (12.71, 3.18, 2.57, 2.36, 2.26, 2.20, 2.16, 2.13)
+STUDENT = (12.71, 3.18, 2.57, 2.36)
 """and, for 1, 2, … blocks of pairs, by what is measured: quantiles of 97.5 % of Student's distribution with
 1, 3, … degrees of freedom."""
 _SHORTEST = 1e-9
@@ -40,7 +45,8 @@ class Schedule:
 
     Two stretches make a pair: in one of them a group's rows move, in the other they stay. Which comes first,
     and what the other groups do meanwhile, is balanced over a block of pairs, by the columns of a Hadamard
-    matrix: neither the other groups nor a steady drift of the machine is taken for the group's effect.
+    matrix: neither the other groups nor a steady drift of the machine is taken for the group's effect. Of
+    several groups all do the same in the first pairs.
 
     Attributes
     ----------
@@ -51,31 +57,33 @@ class Schedule:
     groups: int
 
     @property
-    def block(self) -> int:
-        """Pairs over which all is balanced."""
-        return 2 if self.groups == 1 else 4
+    def together(self) -> int:
+        """First pairs in which several groups do the same."""
+        return 0 if self.groups == 1 else TOGETHER
 
     @property
-    def stretch(self) -> int:
-        """Steps of a stretch: more, where rows of some table begin or cease to move at both of its ends."""
-        return STRETCH if self.groups == 1 else LONG_STRETCH
+    def most(self) -> int:
+        """Pairs after which it is decided in any case."""
+        return self.together + MOST_PAIRS
 
     def stretch_of(self, position: int) -> int:
         """The number of the stretch in which a step is that comes after the warm-up."""
-        return (position - WARM_UP) // self.stretch
+        return (position - WARM_UP) // STRETCH
 
     def end_of(self, pair: int) -> int:
         """The number of the first step behind a pair."""
-        return WARM_UP + 2 * self.stretch * (pair + 1)
+        return WARM_UP + 2 * STRETCH * (pair + 1)
 
     def sign(self, group: int, pair: int) -> int:
         """1 if the group's rows move in the second stretch of the pair, -1 if in the first one."""
-        return -1 if ((group + 1) & (pair % self.block)).bit_count() % 2 else 1
+        if pair < self.together:
+            return _sign(0, pair)
+        return _sign(group, pair - self.together)
 
     def moves(self, group: int, position: int) -> bool:
         """Whether the group's rows move in the step of this number, from 0 on."""
         if position < WARM_UP:
-            return False
+            return True
         stretch = self.stretch_of(position)
         return (stretch % 2 == 1) == (self.sign(group, stretch // 2) > 0)
 
@@ -88,18 +96,6 @@ class Schedule:
             for group in range(self.groups)
         )
 
-    def shown(self, pooled: Sequence[float | None], block: int) -> Shown | None:
-        """What a block of pairs shows; None if a pair is void."""
-        pairs = range(block * self.block, (block + 1) * self.block)
-        values = [pooled[pair] for pair in pairs]
-        if any(value is None for value in values):
-            return None
-        effects = [
-            fmean(self.sign(group, pair) * (value or 0.0) for pair, value in zip(pairs, values, strict=True))
-            for group in range(self.groups)
-        ]
-        return Shown(effects, fmean(value or 0.0 for value in values))
-
     def judge(self, pooled: Sequence[float | None], final: bool) -> list[float | None] | None:
         """For each group its effect, if all are clear or this is the last that is known; None otherwise.
 
@@ -110,22 +106,61 @@ class Schedule:
         final : bool
             Whether there will be no more pairs.
         """
-        blocks = [self.shown(pooled, block) for block in range(len(pooled) // self.block)]
-        usable = [one for one in blocks if one is not None]
-        if not usable:
-            return [None] * self.groups if final else None
-        count = len(usable)
-        least = CERTAIN * NOISE / math.sqrt(self.block)
-        found: list[float | None] = []
-        for group in range(self.groups):
-            values = [one.effects[group] for one in usable]
-            effect, centre = median(values), fmean(values)
-            squares = sum((value - centre) ** 2 for value in values) + sum(one.rest**2 for one in usable)
-            measured = STUDENT[count - 1] * math.sqrt(squares / (2 * count - 1))
-            if not final and abs(effect) < max(measured, least) / math.sqrt(count):
-                return None
-            found.append(effect)
-        return found
+        together = _Blocks.of(pooled[: self.together], 1)
+        if together.is_clear(0) and abs(together.effect(0)) >= GREAT:
+            return [together.effect(0)] * self.groups
+        apart = _Blocks.of(pooled[self.together :], self.groups)
+        if apart.shown and (final or all(map(apart.is_clear, range(self.groups)))):
+            return [apart.effect(group) for group in range(self.groups)]
+        if not final:
+            return None
+        return [together.effect(0) if together.shown else None] * self.groups
+
+
+def _sign(group: int, pair: int) -> int:
+    """Of a column of a Hadamard matrix: each but the first has as many ones as others, and so has the product
+    of two.
+    """
+    return 1 if ((group + 1) & pair % 4).bit_count() % 2 else -1
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """Blocks of pairs, over which all is balanced; those of which a pair is void are left out."""
+
+    shown: list[Shown]
+    pairs: int
+    """Of a block."""
+
+    @classmethod
+    def of(cls, pooled: Sequence[float | None], groups: int) -> _Blocks:
+        pairs = 2 if groups == 1 else 4
+        found = []
+        for first in range(0, len(pooled) - pairs + 1, pairs):
+            values = [value for value in pooled[first : first + pairs] if value is not None]
+            if len(values) < pairs:
+                continue
+            effects = [
+                fmean(_sign(group, pair) * value for pair, value in enumerate(values))
+                for group in range(groups)
+            ]
+            found.append(Shown(effects, fmean(values)))
+        return cls(found, pairs)
+
+    def effect(self, group: int) -> float:
+        return median(one.effects[group] for one in self.shown)
+
+    def is_clear(self, group: int) -> bool:
+        """Whether the effect is more than what noise makes of nothing."""
+        if not self.shown:
+            return False
+        count = len(self.shown)
+        values = [one.effects[group] for one in self.shown]
+        centre = fmean(values)
+        squares = sum((value - centre) ** 2 for value in values) + sum(one.rest**2 for one in self.shown)
+        measured = STUDENT[count - 1] * math.sqrt(squares / (2 * count - 1))
+        least = CERTAIN * NOISE / math.sqrt(self.pairs)
+        return abs(self.effect(group)) >= max(measured, least) / math.sqrt(count)
 
 
 @dataclass(frozen=True)

@@ -11,26 +11,27 @@ import pytest
 
 from adabench.results.store import list_sessions
 from adaps.policy import Policy, Rule, Synchronization
-from autoada.stretches import STRETCH, WARM_UP, Schedule
+from autoada.stretches import STRETCH, TOGETHER, WARM_UP, Schedule
 
 Launch = Callable[..., list[dict[str, Any]]]
 
 CHOOSING = "tests.integration.autoada_ranks.choosing"
 SMALL = {"rows": 3600, "vocabulary": 40, "dim": 4, "hidden": [4], "batch": 16}
 BACKENDS = ("manual", "prefetch", "autoada-manual", "autoada-automatic")
+SOONEST_OF_ALL = WARM_UP + 4 * STRETCH
 # A step of all together: so each node knows of what the others posted two steps ago.
-TOGETHER = Synchronization(1)
+IN_STEP = Synchronization(1)
 
 
 @pytest.mark.parametrize("factor", [1.5, 0.7])
 def test_all_nodes_keep_to_what_takes_less_time(launch: Launch, factor: float) -> None:
     rules = [Rule("deep.weight", technique="auto"), Rule("wide.weight", technique="static"), Rule("*")]
-    policy = Policy("mine", rules, synchronization=TOGETHER).text()
+    policy = Policy("mine", rules, synchronization=IN_STEP).text()
     cases = [
         {"usecase": "ctr", "params": SMALL, "backend": name, "policy": policy, "lookahead": 4, "steps": 60}
         for name in BACKENDS
     ]
-    soonest = WARM_UP + 4 * STRETCH
+    soonest = SOONEST_OF_ALL
     tried = [step for step in range(soonest) if Schedule(1).moves(0, step)]
     results = launch(CHOOSING, 2, cases=cases, factors=[factor])
     for (rank, result), number in product(enumerate(results), range(len(cases))):
@@ -50,24 +51,40 @@ def test_all_nodes_keep_to_what_takes_less_time(launch: Launch, factor: float) -
 
 
 def test_tables_are_chosen_for_apart(launch: Launch) -> None:
-    policy = Policy("auto", [Rule("tables", technique="auto"), Rule("*")], synchronization=TOGETHER).text()
+    policy = Policy("auto", [Rule("tables", technique="auto"), Rule("*")], synchronization=IN_STEP).text()
     case = {
-        **{"usecase": "ctr", "params": SMALL | {"rows": 6000}, "backend": "autoada-automatic"},
+        **{"usecase": "ctr", "params": SMALL | {"rows": 9000}, "backend": "autoada-automatic"},
         **{"policy": policy, "lookahead": 3},
     }
-    soonest = Schedule(2).end_of(3)
-    results = launch(CHOOSING, 2, cases=[case | {"steps": n} for n in (50, 90)], factors=[1.4, 0.5])
+    soonest = Schedule(2).end_of(TOGETHER + 3)
+    steps = (SOONEST_OF_ALL, soonest + 10)
+    results = launch(CHOOSING, 2, cases=[case | {"steps": n} for n in steps], factors=[1.4, 0.6])
     for result in results:
         early, late = (run["chosen"] for run in result["runs"])
         assert [one["table"] for one in early] == ["wide.weight", "deep.weight"]
         for one in early:  # nothing is said that is not known
             assert (one["technique"], one["steps"], one["ratio"]) == ("adaptive", None, None)
         assert [one["technique"] for one in late] == ["static", "adaptive"]
-        assert [one["ratio"] for one in late] == [pytest.approx(1.4), pytest.approx(0.5)]
+        assert [one["ratio"] for one in late] == [pytest.approx(1.4), pytest.approx(0.6)]
         assert all(soonest <= one["steps"] <= soonest + 2 for one in late)
         announced = result["runs"][1]["announced"]
         assert max(announced["wide.weight"]) < soonest + 4
-        assert set(announced["deep.weight"]) >= set(range(soonest + 4, 90))
+        assert set(announced["deep.weight"]) >= set(range(soonest + 4, soonest + 10))
+
+
+def test_tables_that_make_a_great_difference_together_are_chosen_for_together(launch: Launch) -> None:
+    policy = Policy("auto", [Rule("tables", technique="auto"), Rule("*")], synchronization=IN_STEP).text()
+    case = {
+        **{"usecase": "ctr", "params": SMALL | {"rows": 9000}, "backend": "autoada-automatic"},
+        **{"policy": policy, "lookahead": 3, "steps": SOONEST_OF_ALL + 6},
+    }
+    for factors, technique in (([1.4, 1.1], "static"), ([0.9, 0.7], "adaptive")):
+        for result in launch(CHOOSING, 2, cases=[case], factors=factors):
+            (run,) = result["runs"]
+            assert [one["technique"] for one in run["chosen"]] == [technique] * 2
+            for one in run["chosen"]:
+                assert one["ratio"] == pytest.approx(factors[0] * factors[1])
+                assert SOONEST_OF_ALL <= one["steps"] <= SOONEST_OF_ALL + 2
 
 
 def test_a_record_has_what_each_node_chose(adabench: Any, tmp_path: Path) -> None:
@@ -85,7 +102,7 @@ def test_a_record_has_what_each_node_chose(adabench: Any, tmp_path: Path) -> Non
     for table in ("wide.weight", "deep.weight"):
         own = [one for one in run.choices if one.table == table]
         assert len({(one.technique, one.ratio) for one in own if one.steps is not None}) <= 1
-        assert all(one.steps is None or one.steps >= Schedule(2).end_of(3) for one in own)
+        assert all(one.steps is None or one.steps >= SOONEST_OF_ALL for one in own)
         # in the stretches in which they move, rows are announced, and so they are not under `static`
         assert run.tables[table]["messages_sent_intent"] > 0
     assert '"choices"' in adabench("show", run.run_id).stdout

@@ -19,7 +19,18 @@ from adaps.policy import Policy, Rule
 from autoada.choice import PATIENCE, Choice, grouped
 from autoada.management import plan_of
 from autoada.model import steps_of
-from autoada.stretches import AHEAD, GROUPS, LEAST, MOST_PAIRS, STRETCH, WARM_UP, Schedule, typical
+from autoada.stretches import (
+    AHEAD,
+    GREAT,
+    GROUPS,
+    LEAST,
+    MOST_PAIRS,
+    STRETCH,
+    TOGETHER,
+    WARM_UP,
+    Schedule,
+    typical,
+)
 
 ONE = {"rows": 4}
 SOONEST = WARM_UP + 2 * 2 * STRETCH
@@ -93,37 +104,45 @@ def factors(**factor: float) -> Costs:
 @pytest.mark.parametrize("groups", range(1, GROUPS + 1))
 def test_pairs_are_balanced(groups: int) -> None:
     schedule = Schedule(groups)
-    pairs = range(schedule.block)
+    first = schedule.together
+    block = 2 if groups == 1 else 4
+    pairs = range(first, first + block)
     columns = [[schedule.sign(group, pair) for pair in pairs] for group in range(groups)]
     for column in columns:  # as often first as second
         assert sum(column) == 0
     for one, other in combinations(columns, 2):  # whatever the others do
         assert sum(a * b for a, b in zip(one, other, strict=True)) == 0
-    assert MOST_PAIRS % schedule.block == 0
+    assert MOST_PAIRS % block == 0
     for group, position in product(range(groups), range(WARM_UP)):
-        assert not schedule.moves(group, position)
-    for group, pair in product(range(groups), range(MOST_PAIRS)):
+        assert schedule.moves(group, position)
+    for group, pair in product(range(groups), range(schedule.most)):
         halves = [
-            {
-                schedule.moves(group, WARM_UP + (2 * pair + half) * schedule.stretch + step)
-                for step in range(schedule.stretch)
-            }
+            {schedule.moves(group, WARM_UP + (2 * pair + half) * STRETCH + step) for step in range(STRETCH)}
             for half in (0, 1)
         ]
         assert halves == [{schedule.sign(group, pair) < 0}, {schedule.sign(group, pair) > 0}]
 
 
+@pytest.mark.parametrize("groups", range(2, GROUPS + 1))
+def test_several_tables_are_tried_together_first(groups: int) -> None:
+    schedule = Schedule(groups)
+    assert schedule.together == TOGETHER
+    assert sum(schedule.sign(0, pair) for pair in range(TOGETHER)) == 0
+    for position in range(schedule.end_of(TOGETHER - 1)):
+        assert len({schedule.moves(group, position) for group in range(groups)}) == 1
+    assert Schedule(1).together == 0
+
+
 @pytest.mark.parametrize("groups", range(1, GROUPS + 1))
 def test_steps_beside_a_change_do_not_count(groups: int) -> None:
     schedule = Schedule(groups)
-    stretch = schedule.stretch
-    last = schedule.end_of(MOST_PAIRS - 1)
-    state = [[schedule.moves(group, step) for group in range(groups)] for step in range(last + 2 * stretch)]
+    last = schedule.end_of(schedule.most - 1)
+    state = [[schedule.moves(group, step) for group in range(groups)] for step in range(last + 2 * STRETCH)]
     for step in range(WARM_UP, last):
         around = state[step - AHEAD : step + AHEAD + 1]
         assert schedule.counts(step) == all(one == state[step] for one in around), step
-    for first in range(WARM_UP, last, stretch):
-        assert sum(schedule.counts(step) for step in range(first, first + stretch)) >= 2 * LEAST
+    for first in range(WARM_UP, last, STRETCH):
+        assert sum(schedule.counts(step) for step in range(first, first + STRETCH)) >= 2 * LEAST
     assert not any(schedule.counts(step) for step in range(WARM_UP))
 
 
@@ -164,15 +183,38 @@ def test_rows_move_if_it_makes_no_difference() -> None:
         assert found.ratio == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("signs", list(product([1.5, 0.6], repeat=3)))
+@pytest.mark.parametrize(
+    ("factors_of", "technique", "pairs"),
+    [
+        ((1.5, 1.0, 1.0), "static", 2),
+        ((0.9, 0.6, 1.2), "adaptive", 2),
+        ((1.3, 1.3, 0.8), "static", 2),
+    ],
+)
+def test_what_makes_a_great_difference_together_is_not_told_apart(
+    factors_of: tuple[float, ...], technique: str, pairs: int
+) -> None:
+    tables = {"a": 1, "b": 16, "c": 16}
+    costs = factors(**dict(zip(tables, factors_of, strict=True)))
+    for worker in trained(costs, SOONEST + 1, tables=tables):
+        for found in worker.choice.chosen():
+            assert (found.technique, found.pairs) == (technique, pairs)
+            assert found.ratio == pytest.approx(math.prod(factors_of))
+
+
+@pytest.mark.parametrize(
+    "signs", [(1.3, 0.8, 1.1), (0.75, 1.2, 1.15), (1.2, 0.8, 0.9), (1.15, 1.15, 0.85), (0.8, 1.3, 0.9)]
+)
 def test_tables_are_told_apart(signs: tuple[float, ...]) -> None:
+    """Together they make no great difference."""
+    assert abs(math.log(math.prod(signs))) < GREAT
     tables = {"a": 1, "b": 16, "c": 16}
     costs = factors(**dict(zip(tables, signs, strict=True)))
-    for worker in trained(costs, 90, tables=tables):
+    for worker in trained(costs, Schedule(3).end_of(TOGETHER + MOST_PAIRS - 1) + 1, tables=tables):
         for found, factor in zip(worker.choice.chosen(), signs, strict=True):
             assert found.technique == ("static" if factor > 1 else "adaptive")
             assert found.ratio == pytest.approx(factor)
-            assert found.pairs == 4
+            assert TOGETHER < found.pairs <= Schedule(3).most
 
 
 def test_a_machine_that_gets_slower_is_not_taken_for_an_effect() -> None:
@@ -187,7 +229,7 @@ def test_a_machine_that_gets_slower_is_not_taken_for_an_effect() -> None:
 
 @pytest.mark.parametrize("slow", [1.5, 2.5, 10.0])
 def test_a_start_that_is_slow_for_long_is_not_taken_for_an_effect(slow: float) -> None:
-    """Rows stay in the first stretch of all, whose steps then tell of something else."""
+    """Steps of the first stretch of all tell of something else than rows that move."""
 
     def costs(share: int, step: int, moving: Mapping[str, bool]) -> float:
         return (slow if step < WARM_UP + STRETCH else 1.0) * (1.15 if moving["rows"] else 1.0)
@@ -256,7 +298,7 @@ def test_nobody_waits_for_ever_for_somebody_who_does_not_train() -> None:
     (lonely,) = trained(factors(rows=1.2), 1000, workers=1)  # who decides, with one who never steps
     posts = Posts()
     first, second = (Worker(share, 3, posts, ONE, factors(rows=1.2)) for share in (0, 1))
-    for _ in range(WARM_UP + 2 * PATIENCE * STRETCH - 1):
+    for _ in range(WARM_UP + 2 * PATIENCE * MOST_PAIRS * STRETCH - 1):
         first.step()
         second.step()
     assert first.choice.is_open
@@ -293,7 +335,7 @@ def test_who_decides_does_so_when_it_leaves(steps: int, technique: str, ratio: f
 def test_without_a_store_each_decides_alone(caplog: pytest.LogCaptureFixture) -> None:
     worker = Worker(1, 2, Ended(), ONE, factors(rows=1.3))
     with caplog.at_level(logging.INFO, "autoada"):
-        for _ in range(WARM_UP + 2 * PATIENCE * STRETCH):
+        for _ in range(WARM_UP + 2 * PATIENCE * MOST_PAIRS * STRETCH):
             worker.step()
     (found,) = worker.choice.chosen()
     assert (found.technique, found.alone) == ("static", True)
@@ -421,10 +463,10 @@ def test_a_loader_announces_what_is_to_move(model: autoada.AdaModel, factor: flo
     tried = {clock for clock in range(SOONEST) if Schedule(1).moves(0, clock)}
     assert tried == {clock for clock in users if clock < SOONEST}
     assert max(distance for clock, distance in users.items() if clock < SOONEST) == AHEAD
-    # batches of the next stretch have been announced before it was decided, if they were to move
-    assert not Schedule(1).moves(0, SOONEST)
+    # the next stretch's first batches were announced before it was decided
+    assert Schedule(1).moves(0, SOONEST)
     late = {clock: distance for clock, distance in users.items() if clock >= SOONEST}
-    assert sorted(late) == (list(range(SOONEST + 1, 100)) if moves else [])  # too late for the next one
+    assert sorted(late) == list(range(SOONEST, 100 if moves else SOONEST + AHEAD))
     if moves:
         assert max(late.values()) == 5
     assert [clock for table, clock, _ in announced.calls if table == "items.weight"] == list(range(100))
