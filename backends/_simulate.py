@@ -65,6 +65,7 @@ def simulate(usecase: UseCase, options: ServerOptions, run: SimulatedRun) -> ada
             dense=dense,
             compute=run.compute,
             lookahead={**lookahead, **dict.fromkeys(staying, 0)},
+            epoch=run.epoch,
             workers=run.workers,
             channels=options.channels,
             timing=options.timing,

@@ -166,6 +166,8 @@ class SimulatedRun:
         Threads that train on each node.
     steps : int or None
         Of each worker; None is one epoch.
+    epoch : int
+        Steps behind which workers wait for each other, as of `adaps.simulate`; 0 for none.
     compute : float
         Seconds that a step computes for, on the machine of the costs.
     traced_steps : int
@@ -182,6 +184,7 @@ class SimulatedRun:
     policy: Policy
     workers: int = 1
     steps: int | None = None
+    epoch: int = 0
     compute: float = 0.01
     traced_steps: int = 0
     seed: int = 0

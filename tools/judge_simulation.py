@@ -10,6 +10,7 @@ session's records, in ``resources.toml``, and those of links that are imitated i
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -43,6 +44,8 @@ SESSIONS = ROOT / "results" / "sessions"
 KEPT = ROOT / "results" / "reference" / "predictions"
 BEGIN, END = "<!-- judged: written by tools/judge_simulation.py -->", "<!-- end of judged -->"
 STUDY = "predictions"
+RECORDS = ("session.json", "runs.jsonl")
+"""Of a session, kept to learn of by `adabench predict`."""
 HERE = "here"
 LOOPBACK = "loopback"
 
@@ -135,7 +138,8 @@ def _judged(runs: Sequence[Run], resources: Resources, held_out: bool) -> Simula
     usecase = kind(msgspec.convert(params, kind.Params), None, run.seed)
     given = {name: run.params[name] for name in options.__struct_fields__ if name in run.params}
     workers = run.nodes * run.workers
-    steps = sum(1 for _ in usecase.loaders(0, workers).train) * int(run.params["epochs"])
+    epoch = sum(1 for _ in usecase.loaders(0, workers).train)
+    steps = epoch * int(run.params["epochs"])
     found = simulated_once(
         usecase,
         run.backend,
@@ -145,6 +149,7 @@ def _judged(runs: Sequence[Run], resources: Resources, held_out: bool) -> Simula
         steps=steps,
         compute=1e-3 * resources.steps[_step_of(run)],
         seed=run.seed,
+        epoch=epoch,
     )
     worked = [node.working + node.channels for node in found.nodes]
 
@@ -212,6 +217,8 @@ def _write(cells: Sequence[SimulatedCell], store: SessionStore, resources: Mappi
     pd.DataFrame([asdict(cell) for cell in cells]).to_csv(KEPT / "cells.csv", index=False)
     for network, found in resources.items():
         (KEPT / _file_of(network)).write_text(found.text(), encoding="utf-8")
+    for name in RECORDS:
+        shutil.copy(store.folder / name, KEPT)
     (KEPT / "predictions.svg").write_text(standalone_svg(draw_errors(cells)), encoding="utf-8")
     text = PAGE.read_text(encoding="utf-8")
     before, after = text.split(BEGIN)[0], text.split(END)[1]

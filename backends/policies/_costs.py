@@ -30,12 +30,18 @@ KEYS = 1024
 _CASES = ((1, LENGTHS[0]), (KEYS, LENGTHS[0]), (KEYS, LENGTHS[1]))
 CALLS, ROUNDS = {1: 100, KEYS: 20}, 7
 """Calls of a round, by their keys: as many as its barriers are little beside."""
+_RESUME = "resume"
+"""What a node is told to measure, in place of a load."""
 _HEADERS = MESSAGE_BYTES["request"] + MESSAGE_BYTES["answer"]
 """Bytes of a question and its answer, without values."""
-ROWS, WARM_UP, STEPS, AHEAD = 20_000, 50, 150, 10
+ROWS, WARM_UP, STEPS, AHEAD = 200_000, 50, 150, 10
 """Of a table whose rows are announced, and of what is done with them."""
 _FRAMES = 1000
 """That are sent and received to measure what one costs by itself."""
+_SAMPLES, _INPUTS, _HIDDEN = 256, 416, (128, 64)
+"""Of a small model that nodes train, and which rows it reads of a table of its own."""
+_MODEL_STEPS = 200
+"""Steps of such a model that are measured at a time."""
 _TOUCHED, _TIMES = 8 << 20, 4
 """Bytes that a step reads and writes, and how often: more than a core's own caches hold, as a model does."""
 
@@ -52,7 +58,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         Whether each node has rows of its own, so that intents begin and end, and nothing follows from it.
     """
 
-    technique: Literal["adaptive", "replication"]
+    technique: Literal["adaptive", "replication", "static"]
     length: int
     apart: bool = False
 
@@ -61,23 +67,32 @@ LOADS = (
     Load(technique="adaptive", length=16, apart=True),
     *(
         Load(technique=technique, length=length)
-        for technique in ("adaptive", "replication")
+        for technique in ("adaptive", "replication", "static")
         for length in (16, 128)
     ),
 )
+_CALLS_THAT_WAIT = 2
+"""Of a step under ``static``: it reads and writes rows of the other node."""
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node's channels did in a step.
+    """What a node did in a step.
 
     Attributes
     ----------
+    worked : float
+        CPU time of its worker, in microseconds.
+    copies, elsewhere : float
+        Rows that the worker read or wrote, of copies and of those that the other node has.
     micros : float
-        CPU time of theirs.
+        CPU time of its channels.
     turns, intents, messages, upkeep, frames, bytes : float
         What is counted in it, at this end: see `Costs`.
     """
 
+    worked: float
+    copies: float
+    elsewhere: float
     micros: float
     turns: float
     intents: float
@@ -89,7 +104,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
 
 def measured_costs(speed: float, network: str = "loopback") -> Costs:
     """CPU time of calls on a node alone, of pulls between two nodes, and of channels while two nodes announce
-    rows; takes ten to twenty seconds.
+    rows; takes half a minute.
 
     Parameters
     ----------
@@ -106,8 +121,10 @@ def measured_costs(speed: float, network: str = "loopback") -> Costs:
     ((pulls, pushes),) = ask_nodes(__name__, 1, network)
     (first, _), (other, _) = ask_nodes(__name__, 2, network)
     loads = [ask_nodes(__name__, 2, network, msgspec.json.encode(load).decode()) for load in LOADS]
+    resumed = ask_nodes(__name__, 2, network, _RESUME)
     remote = [one + two for one, two in zip(first, other, strict=True)]
-    return costs_of(pulls, pushes, remote, _frame_micros(), msgspec.convert(loads, list[list[Done]]), speed)
+    done = msgspec.convert(loads, list[list[Done]])
+    return costs_of(pulls, pushes, remote, _frame_micros(), done, max(float(np.mean(resumed)), 0.0), speed)
 
 
 def costs_of(
@@ -116,13 +133,15 @@ def costs_of(
     remote: list[float],
     frame: float,
     loads: Sequence[Sequence[Done]],
+    resume: float,
     speed: float,
 ) -> Costs:
     """Costs from microseconds of CPU time per call, for each of the cases: 1 key and 8 floats per row, 1,024
     keys and 8 floats, 1,024 keys and 128 floats; and from what channels did under each of `LOADS`.
 
     Calls that a node serves itself are of rows that are in a core's caches. Channels work while models are
-    trained, which take the caches for themselves, so what they do is measured beside something that does so.
+    trained, which take the caches for themselves, so what they do is measured beside something that does so,
+    and so is what copies and rows elsewhere cost workers more than others.
 
     Parameters
     ----------
@@ -136,6 +155,8 @@ def costs_of(
         Of a frame at one end.
     loads : sequence of sequence of Done
         For each load what each node did.
+    resume : float
+        By how much a wait slows down what is computed after it.
     speed : float
         Of the machine.
     """
@@ -145,17 +166,29 @@ def costs_of(
     sent = [(4.0 * keys, 4.0, 2.0 * keys * (_HEADERS + 4 * length)) for keys, length in _CASES]
     left = [micros - pull - 3 * call - 4 * frame for micros, pull in zip(remote, pulls, strict=True)]
     message, wake, byte = _solved(sent, left)
-    acted, unexplained = [], []
-    for done in (one for nodes in loads for one in nodes):
-        known = (call + wake) * done.turns + frame * done.frames + message * done.messages
-        acted.append((done.intents, done.upkeep, done.bytes))
-        unexplained.append(done.micros - known)
+    lengths = sorted({load.length for load in LOADS})
+    acted, unexplained, accessed, worked = [], [], [], []
+    for load, nodes in zip(LOADS, loads, strict=True):
+        for done in nodes:
+            any_row = [float(load.length == length) for length in lengths]
+            accessed.append((done.copies, done.elsewhere, *any_row))
+            waited = _CALLS_THAT_WAIT * wake if load.technique == "static" else 0.0
+            worked.append(done.worked - waited)
+            if load.technique == "static":
+                continue  # questions and answers only
+            known = (call + wake) * done.turns + frame * done.frames + message * done.messages
+            acted.append((done.intents, done.upkeep, done.bytes))
+            unexplained.append(done.micros - known)
     intent, upkeep, cold_byte = _solved(acted, unexplained)
+    copy, elsewhere, *_ = _solved(accessed, worked)
     return Costs(
         call=call,
         wake=wake,
+        resume=resume,
         key=key,
         value=value,
+        copy=copy,
+        elsewhere=elsewhere,
         intent=intent,
         message=message,
         upkeep=upkeep,
@@ -165,7 +198,7 @@ def costs_of(
     )
 
 
-def _solved(factors: Sequence[tuple[float, float, float]], micros: Sequence[float]) -> list[float]:
+def _solved(factors: Sequence[tuple[float, ...]], micros: Sequence[float]) -> list[float]:
     """What each costs, by the least squares of relative errors; nothing costs less than nothing."""
     scale = 1.0 / np.maximum(np.abs(np.array(micros)), 1e-9)
     found = np.linalg.lstsq(np.array(factors) * scale[:, None], np.array(micros) * scale)[0]
@@ -322,12 +355,61 @@ def _work(network: str, load: Load) -> Done:
         for number in range(WARM_UP):
             step(number)
         before, cpu = _counted(node), _channels_seconds()
+        began = time.thread_time() - caches.seconds
         for number in range(WARM_UP, WARM_UP + STEPS):
             step(number)
+        worked = time.thread_time() - caches.seconds - began
         after, spent = _counted(node), _channels_seconds() - cpu
         worker.barrier()
     each = {name: (after[name] - before[name]) / STEPS for name in after}
-    return Done(micros=1e6 * spent / STEPS, **each)
+    return Done(micros=1e6 * spent / STEPS, worked=1e6 * worked / STEPS, **each)
+
+
+def _resume_micros(network: str) -> float:
+    """By how much a wait between two steps of a model makes these slower: CPU time of the worker."""
+    import torch
+
+    torch.set_num_threads(1)
+    layers = [
+        torch.nn.Linear(_INPUTS, _HIDDEN[0]),
+        torch.nn.ReLU(),
+        torch.nn.Linear(*_HIDDEN),
+        torch.nn.ReLU(),
+    ]
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(_HIDDEN[1], 1))
+    rows = torch.nn.EmbeddingBag(50_000, 16)
+    inputs, read = torch.randn(_SAMPLES, _INPUTS), torch.randint(0, 50_000, (_SAMPLES, 26))
+    tables = [adaps.Table(f"rows of {rank}", 1, LENGTHS[0]) for rank in (0, 1)]
+    first = Rule(tables[0].name, technique="static", home=Home("node", node=0))
+    rules = [first, Rule("*", technique="static", home=Home("node", node=1))]
+    with adaps.Node(tables, policy=Policy("each", rules), network=network) as node:
+        worker = node.worker(0)
+        elsewhere = node.table(tables[1 - node.rank].name).keys(np.arange(1))
+        out = np.empty((1, LENGTHS[0]), dtype=np.float32)
+
+        def step() -> None:
+            (model(inputs).sum() + rows(read).sum()).backward()
+            model.zero_grad()
+            rows.zero_grad()
+
+        def ask() -> None:
+            worker.pull(elsewhere, out)
+
+        def both() -> None:
+            step()
+            ask()
+
+        def micros(what: Callable[[], None]) -> float:
+            worker.barrier()
+            began = time.thread_time()
+            for _ in range(_MODEL_STEPS):
+                what()
+            return 1e6 * (time.thread_time() - began) / _MODEL_STEPS
+
+        both()
+        found = [micros(both) - micros(step) - micros(ask) for _ in range(ROUNDS)]
+        worker.barrier()
+    return float(np.median(found))
 
 
 def _channels_seconds() -> float:
@@ -336,7 +418,7 @@ def _channels_seconds() -> float:
 
 
 def _counted(node: adaps.Node) -> Mapping[str, float]:
-    """What the node's channels did so far. Messages are counted where they are sent: as many come, since both
+    """What the node did so far. Messages are counted where they are sent: as many come, since both
     nodes do the same.
     """
     said = node.stats()
@@ -346,6 +428,8 @@ def _counted(node: adaps.Node) -> Mapping[str, float]:
         if kind != name:
             messages["messages" if kind in ("request", "answer") else "upkeep"] += 2.0 * number
     return messages | {
+        "copies": said["pulled_replica"] + said["pushed_replica"],
+        "elsewhere": said["pulled_remote"] + said["pushed_remote"],
         "turns": said["frames_received"] + said["rounds"],
         "intents": said["intents_acted"],
         "frames": said["frames_received"] + said["frames_sent"],
@@ -354,7 +438,9 @@ def _counted(node: adaps.Node) -> Mapping[str, float]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 2:
+    if sys.argv[2:] == [_RESUME]:
+        print(json.dumps(_resume_micros(sys.argv[1])))
+    elif len(sys.argv) > 2:
         done = _work(sys.argv[1], msgspec.json.decode(sys.argv[2], type=Load))
         print(msgspec.json.encode(done).decode())
     else:

@@ -97,14 +97,17 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     Attributes
     ----------
-    call, wake, key, value, intent, message, upkeep, frame, byte, speed : float
+    call, wake, resume, key, value, copy, elsewhere, intent, message, upkeep, frame, byte, speed : float
         As there.
     """
 
     call: Natural
     wake: Natural
+    resume: Natural
     key: Natural
     value: Natural
+    copy: Natural
+    elsewhere: Natural
     intent: Natural
     message: Natural
     upkeep: Natural

@@ -337,6 +337,7 @@ def replay(
     channels: int,
     lookahead: Sequence[int],
     warm_up: int | None,
+    epoch: int,
     compute: float,
     costs: Sequence[float],  # as `simulation._COSTS` names them
     machines: Sequence[tuple[int | None, int, float, float]],

@@ -78,8 +78,11 @@ class Stream:
 _COSTS = {
     "call": "a call",
     "wake": "waking",
+    "resume": "going on after a wait",
     "key": "a key",
     "value": "a byte of a value",
+    "copy": "a key of a copy",
+    "elsewhere": "a key elsewhere",
     "intent": "an intent",
     "message": "a message",
     "upkeep": "a message of upkeep",
@@ -99,10 +102,15 @@ class Costs:
         Of a worker's call, and of each time that a channel's thread looks at what there is.
     wake : float
         Of a thread that goes on after it has waited; 0 where that is part of `frame`.
+    resume : float
+        Of a step that a worker computes after it has waited: that takes so much longer.
     key : float
         Of a key that a worker reads, writes or announces.
     value : float
         Of a byte of the rows that a worker reads or writes.
+    copy, elsewhere : float
+        Of such a key, at the worker and beside `key`: if it is that of a copy, which has to note what is
+        written for its owner, or another node's, which is asked.
     intent : float
         Of an announced key that a channel acts on, its begin and its end.
     message : float
@@ -117,8 +125,11 @@ class Costs:
 
     call: float = 3.0
     wake: float = 0.0
+    resume: float = 0.0
     key: float = 0.1
     value: float = 0.0003
+    copy: float = 0.0
+    elsewhere: float = 0.0
     intent: float = 0.1
     message: float = 0.15
     upkeep: float = 0.15
@@ -509,6 +520,7 @@ def simulate(
     compute: float = 0.01,
     lookahead: int | Mapping[str, int] = 20,
     warm_up: int | None = None,
+    epoch: int = 0,
     workers: int = 1,
     channels: int = 1,
     timing: bool = True,
@@ -546,6 +558,10 @@ def simulate(
         First steps of every worker, which are not counted; counting then ends with the first worker that has
         nothing more to announce. Without it everything is counted, from the first step, for which the rows
         that were announced are there, until nothing is under way after the last one.
+    epoch : int
+        Steps of an epoch, 0 for none. Behind each epoch a worker waits until everything that was written is
+        visible everywhere, and for all others. Nothing is announced across its end, and the first batches
+        are announced when the first step begins.
     workers, channels, timing, max_rounds_per_second
         As for `Node`.
     traced_steps : int
@@ -603,6 +619,7 @@ def simulate(
         channels=_checks.count("channels", channels),
         lookahead=ahead,
         warm_up=warm_up,
+        epoch=_checks.whole("epoch", epoch, "steps"),
         compute=_checks.number("compute", compute, low=0.0) * _MICROS,
         costs=tuple(getattr(costs, name) for name in _COSTS),
         machines=_machines(cluster),

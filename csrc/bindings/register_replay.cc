@@ -44,10 +44,10 @@ void let_signals_in() {
 
 ReplayResult replay(std::vector<TableSpec> tables, std::vector<bool> dense, const Streams& streams,
                     Technique technique, bool timing, double max_rounds_per_second, int workers, int channels,
-                    std::vector<std::size_t> lookahead, std::optional<std::size_t> warm_up, double compute,
-                    const std::array<double, 9>& costs, const Machines& machines, const Links& links,
-                    std::uint64_t seed, std::size_t traced_steps, const Incidents& incidents,
-                    Micros peer_timeout) {
+                    std::vector<std::size_t> lookahead, std::optional<std::size_t> warm_up, std::size_t epoch,
+                    double compute, const std::array<double, 12>& costs, const Machines& machines,
+                    const Links& links, std::uint64_t seed, std::size_t traced_steps,
+                    const Incidents& incidents, Micros peer_timeout) {
   Accesses accesses{std::move(tables), std::move(dense), {}};
   for (const auto& [placed, keys, ends] : streams)
     accesses.workers.push_back({copied<Key>(placed), copied<Key>(keys), copied<std::size_t>(ends)});
@@ -59,9 +59,10 @@ ReplayResult replay(std::vector<TableSpec> tables, std::vector<bool> dense, cons
   settings.channels = channels;
   settings.lookahead = std::move(lookahead);
   settings.warm_up = warm_up;
+  settings.epoch = epoch;
   settings.compute = compute;
-  const auto& [call, wake, key, value, intent, message, upkeep, frame, byte] = costs;
-  settings.costs = {call, wake, key, value, intent, message, upkeep, frame, byte};
+  const auto& [call, wake, resume, key, value, copy, elsewhere, intent, message, upkeep, frame, byte] = costs;
+  settings.costs = {call, wake, resume, key, value, copy, elsewhere, intent, message, upkeep, frame, byte};
   for (const auto& [host, cores, speed, card] : machines)
     settings.machines.push_back({host, cores, speed, card});
   for (const auto& [latency, bytes_per_micro] : links)
@@ -110,8 +111,8 @@ void register_replay(py::module_& module) {
 
   module.def("replay", &replay, py::arg("tables"), py::arg("dense"), py::arg("streams"), py::kw_only(),
              py::arg("technique"), py::arg("timing"), py::arg("max_rounds_per_second"), py::arg("workers"),
-             py::arg("channels"), py::arg("lookahead"), py::arg("warm_up"), py::arg("compute"),
-             py::arg("costs"), py::arg("machines"), py::arg("links"), py::arg("seed"),
+             py::arg("channels"), py::arg("lookahead"), py::arg("warm_up"), py::arg("epoch"),
+             py::arg("compute"), py::arg("costs"), py::arg("machines"), py::arg("links"), py::arg("seed"),
              py::arg("traced_steps"), py::arg("incidents"), py::arg("peer_timeout"),
              "Replays what workers access on simulated machines and links.");
 }

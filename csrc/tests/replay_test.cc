@@ -378,6 +378,41 @@ TEST(costs_of_the_server_are_time_of_its_node) {
   CHECK(total(dear, &NodeReplay::waiting) > total(free, &NodeReplay::waiting));
 }
 
+TEST(what_is_computed_after_a_wait_takes_longer) {
+  const Accesses accesses = scattered_rows(2);
+  ReplaySettings settings = free_of_costs(accesses, Technique::kStatic);
+  const ReplayResult free = Replay(accesses, settings).run();
+  settings.costs.resume = 100.0;
+  const ReplayResult dear = Replay(accesses, settings).run();
+  const Micros extra = total(dear, &NodeReplay::computing) - total(free, &NodeReplay::computing);
+  CHECK(extra > 0 && extra <= Micros{100 * 2 * kSteps});  // once per step, however often it waits
+  CHECK_EQ(extra % 100, Micros{0});
+  settings.technique = Technique::kFullReplication;  // nobody waits
+  const ReplayResult never = Replay(accesses, settings).run();
+  settings.costs.resume = 0.0;
+  CHECK_EQ(total(never, &NodeReplay::computing),
+           total(Replay(accesses, settings).run(), &NodeReplay::computing));
+}
+
+TEST(rows_elsewhere_and_copies_cost_their_workers_more) {
+  const Accesses accesses = scattered_rows(2);
+  for (const bool copies : {false, true}) {
+    ReplaySettings settings =
+        free_of_costs(accesses, copies ? Technique::kFullReplication : Technique::kStatic);
+    (copies ? settings.costs.copy : settings.costs.elsewhere) = 10.0;
+    const ReplayResult result = Replay(accesses, settings).run();
+    const std::string how = copies ? "_replica" : "_remote";
+    const double pulled_so = sum(result, "pulled" + how);
+    const double pushed_so = sum(result, "pushed" + how);
+    CHECK(pulled_so > 0 && pushed_so > 0);
+    const double computed = settings.compute * 2 * kSteps;
+    const double extra = static_cast<double>(total(result, &NodeReplay::working)) - computed;
+    // It is part of what follows the call, which nothing does after the last one.
+    CHECK(extra <= 10 * (pulled_so + pushed_so));
+    CHECK(extra >= 10 * (pulled_so + pushed_so - 2 * 2));
+  }
+}
+
 TEST(threads_wake_when_they_have_waited) {
   const Accesses accesses = scattered_rows(2);
   ReplaySettings settings = free_of_costs(accesses, Technique::kStatic);
@@ -404,6 +439,56 @@ TEST(what_intents_cause_costs_apart_from_questions_and_answers) {
   CHECK(upkeep > 0 && counted(result, "intents_acted") > 0);
   CHECK_EQ(total(result, &NodeReplay::channels),
            static_cast<Micros>(10 * upkeep + 1000 * counted(result, "intents_acted")));
+}
+
+TEST(workers_wait_for_each_other_at_the_end_of_an_epoch) {
+  const Accesses accesses = scattered_rows(2);
+  ReplaySettings settings = settings_of(accesses, Technique::kAdaptive);
+  settings.warm_up.reset();
+  settings.machines[1].speed = 0.5;
+  const ReplayResult apart = Replay(accesses, settings).run();
+  settings.epoch = kSteps / 3;
+  const ReplayResult together = Replay(accesses, settings).run();
+  CHECK(apart.nodes[0].last_step < 0.6 * static_cast<double>(apart.nodes[1].last_step));
+  CHECK(together.nodes[0].last_step > 0.95 * static_cast<double>(together.nodes[1].last_step));
+  CHECK(together.elapsed > apart.elapsed);
+  CHECK(together.nodes[0].waiting > apart.nodes[0].waiting + apart.elapsed / 3);
+  for (const ReplayResult* result : {&apart, &together}) {
+    CHECK_EQ(pulled(*result), 2.0 * 2 * kSteps);
+    // Each row is announced once; set-up announces the first ones before anything is counted.
+    const double before = result == &apart ? 2.0 * 2 * kLookahead : 0.0;
+    CHECK_EQ(counted(*result, "intents"), 2.0 * 2 * kSteps - before);
+    for (const NodeReplay& node : result->nodes) CHECK_EQ(node.steps, kSteps);
+  }
+}
+
+TEST(nothing_is_announced_across_the_end_of_an_epoch) {
+  // All nodes want the same rows in the first step of the second epoch only.
+  constexpr std::size_t kEpoch = 10;
+  const Accesses accesses = accesses_of(
+      2, [](NodeId node, std::size_t step, Key i) { return step == kEpoch ? 60 + i : 2 * Key{node} + i; });
+  ReplaySettings settings = settings_of(accesses, Technique::kReplication);
+  settings.warm_up.reset();
+  const ReplayResult ahead = Replay(accesses, settings).run();
+  settings.epoch = kEpoch;
+  const ReplayResult late = Replay(accesses, settings).run();
+  CHECK_EQ(sum(ahead, "pulled_remote"), 0.0);
+  CHECK(sum(late, "pulled_remote") > 0.0);
+}
+
+TEST(a_lost_node_ends_workers_that_wait_for_it_at_the_end_of_an_epoch) {
+  const Accesses accesses = own_rows(3);
+  ReplaySettings settings = settings_of(accesses, Technique::kAdaptive);
+  settings.warm_up.reset();
+  settings.epoch = 5;
+  settings.machines[2].speed = 0.1;
+  settings.incidents = {{Incident::Kind::kLoss, 2, 4, 0.0}};
+  const ReplayResult result = Replay(accesses, settings).run();
+  CHECK(result.nodes[2].lost.has_value());
+  for (const NodeId node : {NodeId{0}, NodeId{1}}) {
+    CHECK_EQ(result.nodes[node].steps, std::uint64_t{4});  // the fifth ends when all have met
+    CHECK_EQ(*result.nodes[node].peer_lost, NodeId{2});
+  }
 }
 
 TEST(traced_steps_are_spans) {

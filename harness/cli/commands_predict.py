@@ -33,6 +33,10 @@ def predict(
         bool,
         typer.Option("--judge", help="Say how good that is: predict each recorded cell by the others."),
     ] = False,
+    own: Annotated[
+        bool,
+        typer.Option("--own", help="Learn of your own sessions only, not of those that come with the clone."),
+    ] = False,
     table: Annotated[
         Path | None, typer.Option(help="Measurements as csv instead: features, and a column of seconds.")
     ] = None,
@@ -79,12 +83,18 @@ def predict(
         for name, value in of_tables.items():
             if value is not None:
                 raise UsageError(f"{name} {value}: that is about a table; give --table, too, or leave it out")
-        _predict_runs(study, results_root(results), judge, cast("Model | None", model))
+        _predict_runs(study, results_root(results), judge, own, cast("Model | None", model))
         return
     if target is None:
         raise UsageError(f"--table {table}: say with --target which of its columns is the seconds")
-    if judge or msgspec.structs.replace(study, seed=0) != study_from(None, "default", {"seed": "0"}, None):
-        raise UsageError(f"--table {table}: no runs are predicted with it; leave out --judge and the study")
+    if (
+        judge
+        or own
+        or msgspec.structs.replace(study, seed=0) != study_from(None, "default", {"seed": "0"}, None)
+    ):
+        raise UsageError(
+            f"--table {table}: no runs are predicted with it; leave out --judge, --own and the study"
+        )
     seed = study.seed
     try:
         frame, used = _read(table, target, features)
@@ -96,14 +106,14 @@ def predict(
         raise UsageError(f"{table}: {error}") from error
 
 
-def _predict_runs(study: Study, root: Path, judge: bool, model: Model | None) -> None:
+def _predict_runs(study: Study, root: Path, judge: bool, own: bool, model: Model | None) -> None:
     from adabench.analysis.load import cell_labels
     from adabench.analysis.regression import LEVEL, RegressionError, judgement_lines
     from adabench.analysis.tables import fitted
     from adabench.harness.planning.plan import cells_of, planned_runs
     from adabench.harness.planning.predicted import FEWEST_CELLS, FEWEST_RUNS, Predictor, Records, reference
 
-    records = Records.read([root, *reference()], root)
+    records = Records.read([root, *([] if own else reference())], root)
     for reason, count in records.left_out.most_common():
         tell(f"{count:,} runs are left out: {reason}")
     if not records.are_enough:

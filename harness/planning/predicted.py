@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from adabench.analysis.load import SUCCESS, measured
-from adabench.analysis.regression import Judgement, Model, Regression, judged, models_for
+from adabench.analysis.regression import Judgement, Model, Regression, judged, judgement_of, models_for
 from adabench.backends.policies.protocol import Policy, PolicyError
 from adabench.backends.protocol import ServerOptions, Simulation
 from adabench.harness.errors import UsageError
@@ -187,7 +187,9 @@ class Records:
         return len(self.cells) >= FEWEST_RUNS and len(set(self.cells)) >= FEWEST_CELLS
 
     def judged(self, model: Model | None, seed: int = 0) -> list[tuple[str, str, Judgement]]:
-        """Predict each cell by the others: what was predicted, by which model, and how good that is."""
+        """Predict each cell by the others: what was predicted, by which model, and how good that is; of all,
+        and of those whose prediction does not say that it extrapolates, if others do.
+        """
         lines: list[tuple[str, str, Judgement]] = []
         groups = np.unique(self.cells, return_inverse=True)[1]
         folds = np.random.default_rng(seed).permutation(groups.max() + 1)[groups] % 10
@@ -196,8 +198,14 @@ class Records:
             ("total", self.parts, _expected_parts(self.simulated)),
         ):
             for kind in models_for(self.features) if model is None else (model,):
-                found, _ = judged(self.features, seconds, folds, kind, groups, base, seed)
+                found, said = judged(self.features, seconds, folds, kind, groups, base, seed)
                 lines.append((f"cells: {what}", kind, found))
+                known = np.array([not text for text in said.extrapolated])
+                if known.any() and not known.all():
+                    measured_seconds = seconds.reshape(len(known), -1).sum(axis=1)
+                    ends = np.stack([said.seconds, said.low, said.high])
+                    of_known = judgement_of(measured_seconds[known], ends[:, known])
+                    lines.append((f"{what}, not extrapolated", kind, of_known))
         return lines
 
     def scatter(self) -> float:

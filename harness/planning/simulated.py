@@ -223,8 +223,10 @@ def simulated_once(
     incidents: tuple[Incident, ...] = (),
     peer_timeout: float = 5.0,
     policy: Policy | None = None,
+    epoch: int = 0,
 ) -> Simulation:
     """Simulate a backend with its options on a cluster; under a policy, if one is given, in place of theirs.
+    Behind each `epoch` steps workers wait for each other, if it is not 0.
 
     Raises
     ------
@@ -236,7 +238,16 @@ def simulated_once(
     assert isinstance(found, Simulated)
     made = policy or policy_of_usecase(options.policy, usecase, resources, workers)
     run = SimulatedRun(
-        *(resources.cluster(), made, workers, steps, compute, traced_steps, seed, incidents, peer_timeout)
+        resources.cluster(),
+        made,
+        workers=workers,
+        steps=steps,
+        epoch=epoch,
+        compute=compute,
+        traced_steps=traced_steps,
+        seed=seed,
+        incidents=incidents,
+        peer_timeout=peer_timeout,
     )
     try:
         return found.simulate(usecase, options, run)

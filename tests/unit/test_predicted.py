@@ -7,6 +7,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from rich.console import Console
@@ -198,8 +199,26 @@ def test_runs_are_predicted_and_judged(said: Any, recorded: Path) -> None:
     assert first == "24 runs of 8 cells; runs of one cell are 1.0% off their median, at the median"
     assert head.split()[:3] == ["held", "out", "model"]
     assert [line.split()[:3] for line in lines] == [["cells:", one, "linear"] for one in ("train", "total")]
+    assert said("predict", *given, "--judge", "--own")[1] == out
     code, out, _ = said("plan", *study, "--results", str(recorded), "-r", "1")
     assert (code, "predicted by 24 runs in" in out) == (0, True)
+
+
+def test_predictions_that_extrapolate_are_judged_apart(said: Any, recorded: Path) -> None:
+    store = SessionStore(recorded / "s")
+    for block in range(BLOCKS):
+        slow = run_of(64, 40, "manual", block)  # nothing else is known of this backend
+        seconds = Seconds(train=50.0, total=50.0 + AROUND)
+        store.append(msgspec.structs.replace(slow, seconds=seconds))
+    code, out, _ = said("predict", "--results", str(recorded), "--model", "linear", "--judge")
+    assert code == 0
+    lines = [line.split("linear") for line in out.splitlines()[2:]]
+    assert [name.strip() for name, _ in lines] == [
+        text for one in ("train", "total") for text in (f"cells: {one}", f"{one}, not extrapolated")
+    ]
+    rows, worst = zip(*((int(rest.split()[0]), float(rest.split()[3])) for _, rest in lines), strict=True)
+    assert rows == (27, 24, 27, 24)
+    assert worst[0] > worst[1]
 
 
 def test_nothing_is_predicted_of_nothing(said: Any, recorded: Path) -> None:

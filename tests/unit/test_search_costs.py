@@ -36,7 +36,7 @@ def simulated(text: str, nodes: int, ways: list[Way]) -> tuple[Model, Simulation
     resources = Resources.alike(nodes)
     made_for = MadeFor(catalogue_of(usecase).sha256, nodes)
     policy = policy_of("tried", tables, ways, accesses, made_for)
-    run = SimulatedRun(resources.cluster(), policy, 1, None, COMPUTE)
+    run = SimulatedRun(resources.cluster(), policy, compute=COMPUTE)
     model = Model(tables, accesses, Situation(resources, 1, COMPUTE), Space())
     return model, AutoAdaAutomatic().simulate(usecase, ServerOptions(), run)
 

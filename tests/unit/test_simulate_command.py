@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from adabench.analysis.simulated import NodeRow, Row, draw_simulated, node_table, save_figure, table_of
 from adabench.backends.policies import _costs
 from adabench.backends.policies._costs import Done, costs_of
-from adabench.backends.policies.protocol import Link, LinkBetween, Node, Resources
+from adabench.backends.policies.protocol import Costs, Link, LinkBetween, Node, Resources
 from adabench.harness.planning.simulated import clusters_of
 from tests.records import COSTS
 
@@ -118,14 +117,35 @@ def test_clusters_are_those_of_the_file_or_like_its_first_node() -> None:
     assert (lan.links.latency_ms, lan.links.gbit_per_second, lan.node[0].cores) == (0.25, 10.0, 2)
 
 
-def done(upkeep: float, size: float, byte: float = COSTS.byte) -> Done:
-    """What a channel does in a step, if that costs what `COSTS` says."""
-    found = Done(micros=0.0, turns=2.0, intents=900.0, messages=20.0, upkeep=upkeep, frames=3.0, bytes=size)
-    micros = (COSTS.call + COSTS.wake) * 2.0 + COSTS.intent * 900.0 + COSTS.message * 20.0 + COSTS.frame * 3.0
-    return msgspec.structs.replace(found, micros=micros + COSTS.upkeep * upkeep + byte * size)
+WORKED = {16: 50.0, 128: 250.0}
+"""Microseconds of a worker, by the floats of its rows, where all are its node's own."""
 
 
-def test_costs_follow_from_calls_of_some_sizes_and_from_what_channels_did() -> None:
+def done(load: _costs.Load, number: int, byte: float = COSTS.byte) -> Done:
+    """What the number-th node does in a step, if that costs what `COSTS` says."""
+    copies, elsewhere = 100.0 * (load.technique == "replication"), 500.0 * (load.technique == "static")
+    upkeep, size = (0.0, 0.0) if load.apart else (1000.0 + 500.0 * number, 1000.0 * load.length)
+    channel = COSTS.intent * 900.0 + (COSTS.call + COSTS.wake) * 2.0 + COSTS.message * 20.0
+    waits = 2 if load.technique == "static" else 0
+    return Done(
+        worked=WORKED[load.length] + COSTS.copy * copies + COSTS.elsewhere * elsewhere + COSTS.wake * waits,
+        copies=copies,
+        elsewhere=elsewhere,
+        micros=channel + COSTS.frame * 3.0 + COSTS.upkeep * upkeep + byte * size,
+        turns=2.0,
+        intents=900.0,
+        messages=20.0,
+        upkeep=upkeep,
+        frames=3.0,
+        bytes=size,
+    )
+
+
+def under_all_loads(byte: float = COSTS.byte) -> list[list[Done]]:
+    return [[done(load, number, byte) for number in (0, 1)] for load in _costs.LOADS]
+
+
+def test_costs_follow_from_calls_of_some_sizes_and_from_what_nodes_did() -> None:
     def visit(keys: int, length: int) -> float:
         return COSTS.call + COSTS.key * keys + COSTS.value * 4 * keys * length
 
@@ -140,19 +160,16 @@ def test_costs_follow_from_calls_of_some_sizes_and_from_what_channels_did() -> N
         + 2 * keys * (32 + 4 * length) * COSTS.byte
         for keys, length in cases
     ]
-    found = costs_of(
-        visits, visits, remote, COSTS.frame, [[done(0, 0)], [done(3000, 200_000), done(1000, 400_000)]], 4.0
-    )
-    for name in ("call", "wake", "key", "value", "intent", "message", "upkeep", "frame", "byte", "speed"):
+    found = costs_of(visits, visits, remote, COSTS.frame, under_all_loads(), COSTS.resume, 4.0)
+    for name in Costs.__struct_fields__:
         assert getattr(found, name) == pytest.approx(getattr(COSTS, name), rel=1e-6), name
 
 
 def test_bytes_cost_what_they_cost_where_nothing_is_in_caches() -> None:
     calls = [1.0, 2.0, 3.0]
-    loads = [[done(0, 0, byte=0.01)], [done(3000, 200_000, byte=0.01), done(100, 400_000, byte=0.01)]]
-    assert costs_of(
-        calls, calls, [pull + 3 * 1.0 + 4 * 11.0 for pull in calls], COSTS.frame, loads, 1.0
-    ).byte == pytest.approx(0.01, rel=0.01)
+    remote = [pull + 3 * 1.0 + 4 * 11.0 for pull in calls]
+    found = costs_of(calls, calls, remote, COSTS.frame, under_all_loads(0.01), 0.0, 1.0)
+    assert found.byte == pytest.approx(0.01, rel=0.01)
 
 
 def test_a_table_fits_80_columns_and_a_figure_has_a_line_per_policy(tmp_path: Path) -> None:

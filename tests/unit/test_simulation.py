@@ -50,6 +50,24 @@ def test_all_steps_are_counted_without_a_warm_up() -> None:
     assert NODES * (STEPS - 11) <= steady.steps <= NODES * (STEPS - 5)
 
 
+def test_workers_wait_for_each_other_behind_each_epoch() -> None:
+    machine = adaps.Machine(cores=2)
+    cluster = adaps.Cluster((machine, machine, machine, replace(machine, speed=0.5)))
+    apart = simulated("adaptive", cluster)
+    together = simulated("adaptive", cluster, epoch=STEPS // 2)
+    assert together.nodes[0].waiting > apart.nodes[0].waiting + 0.3 * apart.seconds
+    assert together.nodes[3].waiting < 0.2 * together.seconds
+    assert together.steps == apart.steps
+
+
+def test_rows_elsewhere_and_copies_cost_their_workers_more() -> None:
+    for technique, cost in (("static", "elsewhere"), ("full_replication", "copy")):
+        cluster = adaps.Cluster.alike(NODES)
+        dear = replace(cluster, costs=replace(cluster.costs, **{cost: 1000.0}))
+        found = simulated(technique, dear)
+        assert found.seconds_per_step > simulated(technique, cluster).seconds_per_step + 2e-3
+
+
 def test_intent_makes_rows_local() -> None:
     assert simulated("static").local_share("emb") < 0.5
     assert simulated("adaptive").local_share("emb") == 1

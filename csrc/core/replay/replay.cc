@@ -50,7 +50,8 @@ void check(const Accesses& accesses, const ReplaySettings& settings) {
 }  // namespace
 
 const char* name_of(ReplaySpan::Kind kind) {
-  static constexpr const char* kNames[] = {"announce", "pull", "compute", "push", "wait", "channel", "frame"};
+  static constexpr const char* kNames[] = {"announce", "pull", "compute", "push", "synchronize",
+                                           "meet",     "wait", "channel", "frame"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -191,6 +192,7 @@ void Replay::set_up() {
   for (Node& node : nodes_) {
     for (WorkerThread& thread : node.workers) {
       thread.worker->advance_clock();
+      if (settings_.epoch > 0) continue;  // it announces nothing before its loop begins
       for (std::size_t table = 0; table < tables.size(); ++table) {
         for (std::size_t step = 0; step < settings_.lookahead[table]; ++step) announce(thread, table, step);
       }
@@ -227,7 +229,13 @@ bool Replay::advance() {
   } else if (thread == threads_ + kStallTimer) {
     end_stall(rank);
   } else if (thread >= node.channels.size()) {
-    begin_work(rank, thread - node.channels.size());
+    const std::size_t worker = thread - node.channels.size();
+    if (node.workers[worker].meets) {
+      node.workers[worker].meets = false;
+      resume(rank, worker);
+    } else {
+      begin_work(rank, worker);
+    }
   } else if (const ChannelThread& channel = node.channels[thread];
              !channel.busy && (channel.woken || channel.due <= network_.now())) {
     begin_turn(rank, thread, true);
@@ -374,10 +382,14 @@ void Replay::begin_work(NodeId rank, std::size_t number) {
   const ReplayCosts& costs = settings_.costs;
   double micros = settings_.compute;
   if (action.kind != ReplaySpan::Kind::kCompute) {
-    micros = costs.call + costs.key * static_cast<double>(action.keys.size()) +
+    const bool announces = action.kind == ReplaySpan::Kind::kAnnounce;
+    const std::size_t keys = announces ? keys_announced_in(thread) : action.keys.size();
+    micros = costs.call + costs.key * static_cast<double>(keys) +
              costs.value * static_cast<double>(floats_of(action) * sizeof(float));
   }
   if (std::exchange(thread.slept, false)) micros += costs.wake;
+  if (action.kind == ReplaySpan::Kind::kCompute && std::exchange(thread.cold, false)) micros += costs.resume;
+  micros += std::exchange(thread.owed, 0.0);
   Node& node = nodes_[rank];
   const std::size_t own = node.channels.size() + number;
   thread.began = network_.now();
@@ -394,22 +406,34 @@ void Replay::end_work_of(NodeId rank, std::size_t number) {
       now - thread.began;
   trace(action.kind, rank, node.channels.size() + number, action.keys.size(), thread.began, now);
   Ticket ticket = kDone;
+  const double accessed = micros_of_accesses(rank, number, action.table);
   try {
-    if (action.kind == ReplaySpan::Kind::kAnnounce) {
-      for (std::size_t table = 0; table < accesses_.tables.size(); ++table) {
-        const std::size_t ahead = settings_.lookahead[table];
-        if (thread.step > 0 && ahead > 0) announce(thread, table, thread.step + ahead - 1);
-      }
-    } else if (action.kind == ReplaySpan::Kind::kPull) {
-      ticket = thread.worker->pull(action.keys, pulled_.data(), floats_of(action), true);
-    } else if (action.kind == ReplaySpan::Kind::kPush) {
-      ticket = thread.worker->push_gradients(action.keys, gradients_.data(), floats_of(action), true);
+    switch (action.kind) {
+      case ReplaySpan::Kind::kAnnounce:
+        for (std::size_t table = 0; table < accesses_.tables.size(); ++table) {
+          const auto [first, end] = announced_in(thread, table);
+          for (std::size_t step = first; step < end; ++step) announce(thread, table, step);
+        }
+        break;
+      case ReplaySpan::Kind::kPull:
+        ticket = thread.worker->pull(action.keys, pulled_.data(), floats_of(action), true);
+        break;
+      case ReplaySpan::Kind::kPush:
+        ticket = thread.worker->push_gradients(action.keys, gradients_.data(), floats_of(action), true);
+        break;
+      case ReplaySpan::Kind::kSynchronize:
+        ticket = thread.worker->wait_sync(true);
+        break;
+      default:
+        break;
     }
   } catch (const PeerLost&) {
     end_worker(thread);
     return;
   }
-  if (ticket == kDone) {
+  thread.owed = micros_of_accesses(rank, number, action.table) - accessed;
+  thread.meets = action.kind == ReplaySpan::Kind::kMeet;
+  if (ticket == kDone && !thread.meets) {
     go_on(rank, number);
     return;
   }
@@ -417,6 +441,37 @@ void Replay::end_work_of(NodeId rank, std::size_t number) {
   thread.waits = true;
   thread.began = now;
   thread.network_then = network_time(node);
+  if (thread.meets) let_go_if_all_meet();
+}
+
+double Replay::micros_of_accesses(NodeId rank, std::size_t worker, std::size_t table) const {
+  const TableAccesses& accesses = nodes_[rank].state->workers[worker]->accesses[table];
+  const auto both = [&](const Counter AccessCounters::* way) {
+    return static_cast<double>((accesses.pulled.*way).get() + (accesses.pushed.*way).get());
+  };
+  return settings_.costs.copy * both(&AccessCounters::replica) +
+         settings_.costs.elsewhere * both(&AccessCounters::remote);
+}
+
+// Each hears of it when a message could have gone to the farthest node and back.
+void Replay::let_go_if_all_meet() {
+  for (const Node& node : nodes_) {
+    for (const WorkerThread& thread : node.workers) {
+      if (!thread.ended && !thread.meets) return;
+    }
+  }
+  for (NodeId rank = 0; rank < static_cast<NodeId>(nodes_.size()); ++rank) {
+    double farthest = 0.0;
+    for (NodeId peer = 0; peer < static_cast<NodeId>(nodes_.size()); ++peer) {
+      if (peer != rank) farthest = std::max(farthest, settings_.links[rank * nodes_.size() + peer].latency);
+    }
+    Node& node = nodes_[rank];
+    for (std::size_t worker = 0; worker < node.workers.size(); ++worker) {
+      if (node.workers[worker].ended) continue;
+      network_.set_timer(timer(rank, node.channels.size() + worker),
+                         network_.now() + static_cast<Micros>(2 * farthest));
+    }
+  }
 }
 
 void Replay::resume(NodeId rank, std::size_t number) {
@@ -424,6 +479,7 @@ void Replay::resume(NodeId rank, std::size_t number) {
   WorkerThread& thread = node.workers[number];
   thread.waits = false;
   thread.slept = true;
+  thread.cold = true;
   node.times.waiting += network_.now() - thread.began;
   node.times.on_network += network_time(node) - thread.network_then;
   trace(ReplaySpan::Kind::kWait, rank, node.channels.size() + number, 0, thread.began, network_.now());
@@ -451,6 +507,7 @@ void Replay::go_on(NodeId rank, std::size_t number) {
 void Replay::end_worker(WorkerThread& thread) {
   thread.ended = true;
   thread.waits = false;
+  thread.meets = false;
   ++ended_;
 }
 
@@ -460,6 +517,10 @@ void Replay::look_at_calls(NodeId rank) {
   for (std::size_t worker = 0; worker < node.workers.size() && !node.lost; ++worker) {
     WorkerThread& thread = node.workers[worker];
     if (!thread.waits) continue;
+    if (thread.meets) {
+      if (node.state->failed.load()) end_worker(thread);
+      continue;
+    }
     try {
       if (!thread.worker->is_done(thread.ticket)) continue;
     } catch (const PeerLost&) {
@@ -556,14 +617,38 @@ void Replay::note_failure(NodeId rank) {
   if (node.times.peer_lost) node.times.peer_lost_at = network_.now() - counting_since_;
 }
 
+std::pair<std::size_t, std::size_t> Replay::announced_in(const WorkerThread& thread,
+                                                         std::size_t table) const {
+  const std::size_t ahead = settings_.lookahead[table];
+  if (ahead == 0) return {0, 0};
+  const std::size_t end = thread.step + ahead;
+  if (settings_.epoch == 0) return {thread.step == 0 ? end : end - 1, end};
+  const std::size_t in_epoch = thread.step % settings_.epoch;
+  const std::size_t last = thread.step - in_epoch + settings_.epoch;
+  return {in_epoch == 0 ? thread.step : std::min(end - 1, last), std::min(end, last)};
+}
+
 void Replay::announce(WorkerThread& thread, std::size_t table, std::size_t step) {
-  if (accesses_.dense[table] || step >= thread.accesses->steps()) return;
   const auto clock = thread.worker->current_clock() + static_cast<Clock>(step - thread.step);
+  const std::span<const Key> rows = rows_of(thread, table, step);
+  if (!rows.empty()) thread.worker->intent(rows, clock, clock + 1);
+}
+
+std::size_t Replay::keys_announced_in(const WorkerThread& thread) const {
+  std::size_t keys = 0;
+  for (std::size_t table = 0; table < accesses_.tables.size(); ++table) {
+    const auto [first, end] = announced_in(thread, table);
+    for (std::size_t step = first; step < end; ++step) keys += rows_of(thread, table, step).size();
+  }
+  return keys;
+}
+
+std::span<const Key> Replay::rows_of(const WorkerThread& thread, std::size_t table, std::size_t step) const {
+  if (accesses_.dense[table] || step >= thread.accesses->steps()) return {};
   const Table& own = nodes_[0].state->tables[table];
   const std::span<const Key> keys = thread.accesses->step(step);
   const auto first = std::lower_bound(keys.begin(), keys.end(), own.first_key());
-  const auto last = std::lower_bound(first, keys.end(), own.end_key());
-  if (first != last) thread.worker->intent(std::span(first, last), clock, clock + 1);
+  return {first, std::lower_bound(first, keys.end(), own.end_key())};
 }
 
 std::vector<Replay::Action> Replay::actions_of(const WorkerThread& thread) const {
@@ -591,6 +676,9 @@ std::vector<Replay::Action> Replay::actions_of(const WorkerThread& thread) const
   rows(kPush);
   dense(kPush);
   dense(kPull);
+  if (settings_.epoch > 0 && (thread.step + 1) % settings_.epoch == 0) {
+    for (const ReplaySpan::Kind kind : {kSynchronize, kMeet, kSynchronize}) actions.push_back({kind, 0, {}});
+  }
   return actions;
 }
 

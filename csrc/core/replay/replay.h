@@ -24,15 +24,18 @@ namespace adaps {
 
 // Microseconds of a core of speed 1.
 struct ReplayCosts {
-  double call = 20.0;    // of a worker, or a turn of a channel's thread
-  double wake = 0.0;     // a thread goes on after it has waited for something
-  double key = 0.0;      // that a worker reads, writes or announces
-  double value = 0.0;    // a byte of a row that is read or written
-  double intent = 0.0;   // that a channel acts on: its begin and its end
-  double message = 0.0;  // a question or an answer, at each end
-  double upkeep = 0.0;   // a message that moves or copies a row or keeps copies alike, at each end
-  double frame = 0.0;    // at each end
-  double byte = 0.0;     // of a frame, at each end
+  double call = 20.0;      // of a worker, or a turn of a channel's thread
+  double wake = 0.0;       // a thread goes on after it has waited for something
+  double resume = 0.0;     // what a worker computes after it has waited takes longer by that
+  double key = 0.0;        // that a worker reads, writes or announces
+  double value = 0.0;      // a byte of a row that is read or written
+  double copy = 0.0;       // beside the key, if the worker reads or writes a copy of another node's row
+  double elsewhere = 0.0;  // beside the key, at the worker, if another node is asked
+  double intent = 0.0;     // that a channel acts on: its begin and its end
+  double message = 0.0;    // a question or an answer, at each end
+  double upkeep = 0.0;     // a message that moves or copies a row or keeps copies alike, at each end
+  double frame = 0.0;      // at each end
+  double byte = 0.0;       // of a frame, at each end
 };
 
 struct Machine {
@@ -63,6 +66,9 @@ struct ReplaySettings {
   // left whose batches are announced in full. Without it everything is counted, from the first step on until
   // nothing is under way after the last one.
   std::optional<std::size_t> warm_up;
+  // Steps of an epoch; 0: there are none. Behind each, workers wait until everything that was written is
+  // visible everywhere, and for each other, and nothing is announced across it.
+  std::size_t epoch = 0;
   double compute = 10'000.0;  // what a step computes for: microseconds of a core of speed 1
   ReplayCosts costs;
   std::vector<Machine> machines;  // by node
@@ -95,7 +101,17 @@ struct NodeReplay {
 
 // What a thread did, or how a frame travelled.
 struct ReplaySpan {
-  enum class Kind : std::uint8_t { kAnnounce, kPull, kCompute, kPush, kWait, kChannel, kFrame };
+  enum class Kind : std::uint8_t {
+    kAnnounce,
+    kPull,
+    kCompute,
+    kPush,
+    kSynchronize,
+    kMeet,
+    kWait,
+    kChannel,
+    kFrame
+  };
   Kind kind;
   NodeId node;
   std::uint32_t thread;  // channels first, then workers; of a frame, the node that it goes to
@@ -139,7 +155,10 @@ class Replay {
     std::vector<Action> actions;  // of the step
     std::size_t next = 0;         // of them
     bool slept = false;           // it has waited since its last call
+    bool cold = false;            // it has waited since it computed
     bool waits = false;
+    bool meets = false;  // waits for all other workers
+    double owed = 0.0;   // micros of its last call, which turned out to cost more: part of its next piece
     bool ended = false;  // it has no step left, or a call has raised PeerLost
     Ticket ticket = kDone;
     Micros began = 0;  // what it does
@@ -208,12 +227,20 @@ class Replay {
   void go_on(NodeId rank, std::size_t worker);
   void look_at_calls(NodeId rank);
   void end_worker(WorkerThread& thread);
+  void let_go_if_all_meet();
+  // How many keys the worker found in copies, and how many it asked other nodes for, times what that costs.
+  double micros_of_accesses(NodeId rank, std::size_t worker, std::size_t table) const;
 
   void befall(NodeId rank, std::size_t step);
   void end_stall(NodeId rank);
   void look_at_lost_nodes(NodeId rank);
   void note_failure(NodeId rank);
   void announce(WorkerThread& thread, std::size_t table, std::size_t step);
+  // The steps whose rows are announced in this one, and how many these are.
+  std::pair<std::size_t, std::size_t> announced_in(const WorkerThread& thread, std::size_t table) const;
+  std::size_t keys_announced_in(const WorkerThread& thread) const;
+  // What the worker accesses of a table in a step; nothing of dense ones, or behind its last step.
+  std::span<const Key> rows_of(const WorkerThread& thread, std::size_t table, std::size_t step) const;
   std::vector<Action> actions_of(const WorkerThread& thread) const;
   std::size_t floats_of(const Action& action) const;
 

@@ -207,7 +207,12 @@ def simulated_all(
     for one in found:
         told(one.name)
         run = SimulatedRun(
-            situation.resources.cluster(), one.policy, situation.workers, steps, situation.compute, 0, seed
+            situation.resources.cluster(),
+            one.policy,
+            workers=situation.workers,
+            steps=steps,
+            compute=situation.compute,
+            seed=seed,
         )
         try:
             result.append(replace(one, simulation=runs.simulate(usecase, ServerOptions(), run)))

@@ -84,8 +84,8 @@ class Traffic:
 
     Attributes
     ----------
-    pulled, remote : float array
-        Rows that are read, and those of them that another node is asked for.
+    pulled, remote, copied : float array
+        Rows that are read, and those of them that another node is asked for, or of which there is a copy.
     served : float array
         Rows that others ask this node for.
     sent, received : float array
@@ -102,6 +102,7 @@ class Traffic:
 
     pulled: Floats
     remote: Floats
+    copied: Floats
     served: Floats
     sent: Floats
     received: Floats
@@ -171,7 +172,7 @@ def allreduced(floats: int, width: int, situation: Situation) -> Traffic:
     nodes = situation.nodes
     none, each = np.zeros(nodes), np.ones(nodes)
     ring = 2.0 * (nodes - 1) / nodes * 4.0 * floats
-    return Traffic(none, none, none, ring * each, ring * each, none, none, none, 4.0 * width * each)
+    return Traffic(none, none, none, none, ring * each, ring * each, none, none, none, 4.0 * width * each)
 
 
 class _Table:
@@ -243,6 +244,7 @@ class _Table:
         return Traffic(
             self._segments(self.rates),
             self._segments(remote),
+            self._segments(np.zeros_like(remote)),
             self._segments(served),
             self._segments(remote * asks + served * answers),
             self._segments(remote * answers + served * asks),
@@ -268,6 +270,7 @@ class _Table:
         asked = self._asked_evenly(remote)
         return [
             remote,
+            np.zeros_like(remote),
             remote,
             moves * each + asked,
             moves * each + asked,
@@ -298,7 +301,8 @@ class _Table:
         messages = count + self._of_homes(count.sum(axis=0))
         none = np.zeros_like(starts)
         acted = none if everywhere or self.dense else part * self.rates
-        return [none, none, sent, received, messages, acted, starts]
+        copied = part * self.rates * held
+        return [none, copied, none, sent, received, messages, acted, starts]
 
     def _of_homes(self, total: Floats) -> Floats:
         """What concerns each row, at the node where it is at home."""
@@ -313,11 +317,7 @@ class _Table:
         return [a + b for a, b in zip(one, other, strict=True)]
 
     def _sum(self, found: list[Floats], memory: Floats) -> Traffic:
-        remote, served, sent, received, messages, acted, late = map(self._segments, found)
-        return Traffic(
-            *(self._segments(self.rates), remote, served, sent, received, messages, acted, late),
-            self._segments(memory),
-        )
+        return Traffic(*map(self._segments, [self.rates, *found, memory]))
 
     def _segments(self, values: Floats) -> Floats:
         return np.asarray(np.add.reduceat(values, self.bounds, axis=1))

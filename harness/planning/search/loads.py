@@ -64,7 +64,9 @@ class Loads:
             + costs.intent * found.acted
         )
         speeds = self.situation.speeds
-        visits = self.visits(served, found.pulled / workers)
+        dearer = (costs.elsewhere * found.remote + costs.copy * found.copied) / workers
+        visits = self.visits(served, found.pulled / workers) + calls * dearer
+        visits = visits - costs.resume * np.expm1(-remote)  # if it waits before it computes
         path = visits / speeds + self._waits(found, calls, asked, lookahead)
         cores = (workers * visits + channel) / speeds / self._cores
         card = self._cards
