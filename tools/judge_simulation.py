@@ -28,6 +28,7 @@ from adabench.analysis.simulation_errors import SimulatedCell, draw_errors, erro
 from adabench.analysis.style import standalone_svg
 from adabench.analysis.tables import markdown
 from adabench.backends.policies.protocol import Link, Resources, measured_costs
+from adabench.backends.protocol import Simulation
 from adabench.harness.errors import UsageError
 from adabench.harness.machine.measure_cluster import measure_here
 from adabench.harness.planning.measured_steps import step_seconds
@@ -35,6 +36,7 @@ from adabench.harness.planning.simulated import clusters_of, simulated_once
 from adabench.harness.plugins.registry import load_backend, load_usecase
 from adabench.results.record import PlannedRun, RecordError, Run
 from adabench.results.store import SessionStore, find_session
+from adabench.usecases.protocol import UseCase
 
 __all__ = ["judged", "main", "resources_for", "setting_of", "spec_of"]
 
@@ -132,16 +134,38 @@ def judged(store: SessionStore, resources: Mapping[str, Resources]) -> list[Simu
 
 
 def _judged(runs: Sequence[Run], resources: Resources, held_out: bool) -> SimulatedCell:
-    run = runs[0]
-    kind, options = load_usecase(run.usecase), load_backend(run.backend).Options
-    params = {name: run.params[name] for name in kind.Params.__struct_fields__ if name in run.params}
-    usecase = kind(msgspec.convert(params, kind.Params), None, run.seed)
+    first = runs[0]
+    found = [_simulated(run, resources) for run in runs]
+    workers = first.nodes * first.workers
+    steps = _steps_of(first)[1]
+    worked = [sum(node.working + node.channels for node in one.nodes) for one in found]
+
+    def per_step(figures: Sequence[float | None], of: int = steps) -> float:
+        return 1e3 * median(figure for figure in figures if figure is not None) / of
+
+    return SimulatedCell(
+        usecase=first.usecase,
+        setting=setting_of(first),
+        technique=_technique(first),
+        held_out=held_out,
+        nodes=first.nodes,
+        runs=len(runs),
+        milliseconds=per_step([one.seconds.train for one in runs]),
+        simulated_milliseconds=per_step([one.seconds for one in found]),
+        cpu=per_step([one.train_cpu_seconds for one in runs], steps * workers),
+        simulated_cpu=per_step(worked, steps * workers),
+        kilobytes=1e-6 * per_step([one.counters.get("bytes_sent", 0.0) for one in runs], steps * workers),
+        simulated_kilobytes=1e-3 * median(one.bytes_per_step for one in found),
+    )
+
+
+def _simulated(run: Run, resources: Resources) -> Simulation:
+    """The run's whole training, with its seed, and so with its order of batches."""
+    options = load_backend(run.backend).Options
     given = {name: run.params[name] for name in options.__struct_fields__ if name in run.params}
-    workers = run.nodes * run.workers
-    epoch = sum(1 for _ in usecase.loaders(0, workers).train)
-    steps = epoch * int(run.params["epochs"])
-    found = simulated_once(
-        usecase,
+    epoch, steps = _steps_of(run)
+    return simulated_once(
+        _usecase_of(run),
         run.backend,
         msgspec.convert(given, options),
         _cluster(run, resources),
@@ -151,25 +175,18 @@ def _judged(runs: Sequence[Run], resources: Resources, held_out: bool) -> Simula
         seed=run.seed,
         epoch=epoch,
     )
-    worked = [node.working + node.channels for node in found.nodes]
 
-    def per_step(figures: Sequence[float | None], of: int = steps) -> float:
-        return 1e3 * median(figure for figure in figures if figure is not None) / of
 
-    return SimulatedCell(
-        usecase=run.usecase,
-        setting=setting_of(run),
-        technique=_technique(run),
-        held_out=held_out,
-        nodes=run.nodes,
-        runs=len(runs),
-        milliseconds=per_step([one.seconds.train for one in runs]),
-        simulated_milliseconds=1e3 * found.seconds / steps,
-        cpu=per_step([one.train_cpu_seconds for one in runs], steps * workers),
-        simulated_cpu=1e3 * sum(worked) / (steps * workers),
-        kilobytes=1e-6 * per_step([one.counters.get("bytes_sent", 0.0) for one in runs], steps * workers),
-        simulated_kilobytes=1e-3 * found.bytes_per_step,
-    )
+def _steps_of(run: Run) -> tuple[int, int]:
+    """Of a worker, in an epoch and in all."""
+    epoch = sum(1 for _ in _usecase_of(run).loaders(0, run.nodes * run.workers).train)
+    return epoch, epoch * int(run.params["epochs"])
+
+
+def _usecase_of(run: Run) -> UseCase:
+    kind = load_usecase(run.usecase)
+    params = {name: run.params[name] for name in kind.Params.__struct_fields__ if name in run.params}
+    return kind(msgspec.convert(params, kind.Params), None, run.seed)
 
 
 def _cluster(run: PlannedRun, resources: Resources) -> Resources:
