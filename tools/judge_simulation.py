@@ -10,7 +10,6 @@ session's records, in ``resources.toml``, and those of links that are imitated i
 from __future__ import annotations
 
 import argparse
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -46,8 +45,6 @@ SESSIONS = ROOT / "results" / "sessions"
 KEPT = ROOT / "results" / "reference" / "predictions"
 BEGIN, END = "<!-- judged: written by tools/judge_simulation.py -->", "<!-- end of judged -->"
 STUDY = "predictions"
-RECORDS = ("session.json", "runs.jsonl")
-"""Of a session, kept to learn of by `adabench predict`."""
 HERE = "here"
 LOOPBACK = "loopback"
 
@@ -234,8 +231,6 @@ def _write(cells: Sequence[SimulatedCell], store: SessionStore, resources: Mappi
     pd.DataFrame([asdict(cell) for cell in cells]).to_csv(KEPT / "cells.csv", index=False)
     for network, found in resources.items():
         (KEPT / _file_of(network)).write_text(found.text(), encoding="utf-8")
-    for name in RECORDS:
-        shutil.copy(store.folder / name, KEPT)
     (KEPT / "predictions.svg").write_text(standalone_svg(draw_errors(cells)), encoding="utf-8")
     text = PAGE.read_text(encoding="utf-8")
     before, after = text.split(BEGIN)[0], text.split(END)[1]

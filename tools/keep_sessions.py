@@ -64,6 +64,10 @@ CAPTIONS = {
     "inits": "One initialization against the best of eight (`adabench run --study inits`)",
     "placement": "Samples dealt by the rows that they read (`adabench run --study placement`)",
     "placement-fb15k237": "The same on FB15k-237 (`adabench run -u 'kge[placement=random,greedy,…]' …`)",
+    "simulated-cells": (
+        "Five techniques in twelve settings, which are simulated and [predicted](predictions.md), too "
+        "(`adabench run --study predictions`)"
+    ),
     "robust": "Two wrong workers of eight, and none, by aggregation rule (`adabench run --study robust`)",
 }
 
@@ -79,6 +83,9 @@ HEADLINES = {
 
 ONLY = {"thesis": "thesis", "life": "default"}
 """Figures that are kept and shown of one session only."""
+
+UNSHOWN = {"simulated-cells"}
+"""Sessions whose cells differ in too much for a bar each: another page draws them in its own way."""
 
 INTRODUCTION = """\
 <!-- written by tools/keep_sessions.py -->
@@ -150,7 +157,7 @@ def _shortened(run: Run) -> Run:
 def draw(store: SessionStore) -> None:
     """Write the figures of a kept session that are shown, as SVG only, and its table."""
     shutil.rmtree(store.folder / "figures", ignore_errors=True)
-    for figure in draw_figures(store):
+    for figure in draw_figures(store) if store.folder.name not in UNSHOWN else ():
         if figure.suffix != ".svg" or not _is_shown(figure.stem, store.folder.name):
             figure.unlink()
     write_table(store)
@@ -189,6 +196,8 @@ def main(names: list[str]) -> int:
 
 def _is_shown(stem: str, session: str) -> bool:
     """Whether a figure of a session, by its file's name, is one that the page shows."""
+    if session in UNSHOWN:
+        return False
     return all(name == session or not stem.endswith(f"-{kind}") for kind, name in ONLY.items())
 
 
