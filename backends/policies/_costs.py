@@ -35,11 +35,11 @@ _RESUME = "resume"
 _HEADERS = MESSAGE_BYTES["request"] + MESSAGE_BYTES["answer"]
 """Bytes of a question and its answer, without values."""
 ROWS, WARM_UP, STEPS, AHEAD = 200_000, 50, 150, 10
-"""Of a table whose rows are announced, and of what is done with them."""
+"""Of a table whose rows are announced, more than caches hold, and of what is done with them."""
 _FRAMES = 1000
 """That are sent and received to measure what one costs by itself."""
 _SAMPLES, _INPUTS, _HIDDEN = 256, 416, (128, 64)
-"""Of a small model that nodes train, and which rows it reads of a table of its own."""
+"""Samples of a batch, inputs and hidden layers of a small model that nodes train."""
 _MODEL_STEPS = 200
 """Steps of such a model that are measured at a time."""
 _TOUCHED, _TIMES = 8 << 20, 4
@@ -55,7 +55,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     length : int
         Floats of a row.
     apart : bool
-        Whether each node has rows of its own, so that intents begin and end, and nothing follows from it.
+        Whether each node has rows of its own, which move there once, so that intents mostly begin and end.
     """
 
     technique: Literal["adaptive", "replication", "static"]
@@ -103,8 +103,8 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measured_costs(speed: float, network: str = "loopback") -> Costs:
-    """CPU time of calls on a node alone, of pulls between two nodes, and of channels while two nodes announce
-    rows; takes half a minute.
+    """CPU time of calls on a node alone, of pulls between two nodes, of their threads while they announce
+    rows, and of a model that waits between its steps; takes half a minute.
 
     Parameters
     ----------
