@@ -267,7 +267,7 @@ def test_rows_without_seconds_are_left_out_and_counted(judge: Any, tmp_path: Pat
         (("--table", "t.csv"), "--table t.csv: say with --target which of its columns is the seconds"),
         (("--target", "seconds"), "--target seconds: that is about a table; give --table, too"),
         (("--table", "t.csv", "--target", "seconds", "-u", "ctr"), "no runs are predicted with it"),
-        (("--table", "t.csv", "--target", "seconds", "--judge"), "leave out --judge and the study"),
+        (("--table", "t.csv", "--target", "seconds", "--judge"), "leave out --judge, --own and the study"),
         (("--table", "t.csv", "--target", "seconds", "--at", "w.csv"), "there is no column 'size'"),
         (("--table", "e.csv", "--target", "seconds"), "e.csv is no csv with a head: No columns to parse"),
     ],
