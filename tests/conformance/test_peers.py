@@ -90,6 +90,9 @@ def losses(name: str) -> list[float]:
         loss = usecase.loss(session.model, batch)
         session.step(loss)
         found.append(loss.item())
+    # As each epoch of a run does. While gloo's thread lets go of the last gradients' exchange it needs the
+    # interpreter's lock, with which the group would be destroyed below, waiting for that thread.
+    session.synchronize()
     session.close()
     for one in made:
         one.close()
