@@ -35,7 +35,6 @@ from adabench.harness.planning.simulated import clusters_of, simulated_once
 from adabench.harness.plugins.registry import load_backend, load_usecase
 from adabench.results.record import PlannedRun, RecordError, Run
 from adabench.results.store import SessionStore, find_session
-from adabench.usecases.protocol import UseCase
 
 __all__ = ["judged", "main", "resources_for", "setting_of", "spec_of"]
 
@@ -134,7 +133,7 @@ def _judged(runs: Sequence[Run], resources: Resources, held_out: bool) -> Simula
     first = runs[0]
     found = [_simulated(run, resources) for run in runs]
     workers = first.nodes * first.workers
-    steps = _steps_of(first)[1]
+    steps = found[0].steps // workers
     worked = [sum(node.working + node.channels for node in one.nodes) for one in found]
 
     def per_step(figures: Sequence[float | None], of: int = steps) -> float:
@@ -158,32 +157,22 @@ def _judged(runs: Sequence[Run], resources: Resources, held_out: bool) -> Simula
 
 def _simulated(run: Run, resources: Resources) -> Simulation:
     """The run's whole training, with its seed, and so with its order of batches."""
-    options = load_backend(run.backend).Options
+    kind, options = load_usecase(run.usecase), load_backend(run.backend).Options
+    params = {name: run.params[name] for name in kind.Params.__struct_fields__ if name in run.params}
+    usecase = kind(msgspec.convert(params, kind.Params), None, run.seed)
     given = {name: run.params[name] for name in options.__struct_fields__ if name in run.params}
-    epoch, steps = _steps_of(run)
+    epoch = sum(1 for _ in usecase.loaders(0, run.nodes * run.workers).train)
     return simulated_once(
-        _usecase_of(run),
+        usecase,
         run.backend,
         msgspec.convert(given, options),
         _cluster(run, resources),
         workers=run.workers,
-        steps=steps,
+        steps=epoch * int(run.params["epochs"]),
         compute=1e-3 * resources.steps[_step_of(run)],
         seed=run.seed,
         epoch=epoch,
     )
-
-
-def _steps_of(run: Run) -> tuple[int, int]:
-    """Of a worker, in an epoch and in all."""
-    epoch = sum(1 for _ in _usecase_of(run).loaders(0, run.nodes * run.workers).train)
-    return epoch, epoch * int(run.params["epochs"])
-
-
-def _usecase_of(run: Run) -> UseCase:
-    kind = load_usecase(run.usecase)
-    params = {name: run.params[name] for name in kind.Params.__struct_fields__ if name in run.params}
-    return kind(msgspec.convert(params, kind.Params), None, run.seed)
 
 
 def _cluster(run: PlannedRun, resources: Resources) -> Resources:

@@ -196,8 +196,6 @@ def main(names: list[str]) -> int:
 
 def _is_shown(stem: str, session: str) -> bool:
     """Whether a figure of a session, by its file's name, is one that the page shows."""
-    if session in UNSHOWN:
-        return False
     return all(name == session or not stem.endswith(f"-{kind}") for kind, name in ONLY.items())
 
 

@@ -21,7 +21,7 @@ import adaps
 from autoada.stretches import GROUPS, LEAST, Schedule, typical
 
 PATIENCE = 2
-"""Times all pairs of a trial, after which nobody waits any more for what others have found."""
+"""Nobody waits any more for what others have found after so many times the pairs of a trial."""
 
 _NONE = "none"
 _log = logging.getLogger("autoada")
@@ -111,8 +111,8 @@ class Choice:
 
     Every worker measures its own steps and posts what each pair of stretches shows; the first one of all
     decides, by what all have posted, and posts that. Nobody waits for anybody: until a worker knows, it goes
-    on trying. Whoever hears of nothing for `PATIENCE` times
-    the pairs of a trial decides by its own steps.
+    on trying. Whoever hears of nothing for `PATIENCE` times the pairs of a trial decides by its own
+    steps.
 
     Parameters
     ----------

@@ -137,7 +137,7 @@ def costs_of(
     speed: float,
 ) -> Costs:
     """Costs from microseconds of CPU time per call, for each of the cases: 1 key and 8 floats per row, 1,024
-    keys and 8 floats, 1,024 keys and 128 floats; and from what channels did under each of `LOADS`.
+    keys and 8 floats, 1,024 keys and 128 floats; and from what nodes did under each of `LOADS`.
 
     Calls that a node serves itself are of rows that are in a core's caches. Channels work while models are
     trained, which take the caches for themselves, so what they do is measured beside something that does so,

@@ -419,8 +419,8 @@ class Simulation:
         What each did.
     spans : tuple of (str, int, int, int, int, int)
         What threads did and how frames travelled in the traced steps: ``announce``, ``pull``, ``compute``,
-        ``push``, ``wait``, ``channel`` or ``frame``; the node; its thread, channels first, or the node that
-        the frame goes to; keys or bytes; begin and end in microseconds.
+        ``push``, ``synchronize``, ``meet``, ``wait``, ``channel`` or ``frame``; the node; its thread,
+        channels first, or the node that the frame goes to; keys or bytes; begin and end in microseconds.
     """
 
     seconds: float
