@@ -187,6 +187,8 @@ void Replay::set_up() {
       }
       thread.worker->intent(thread.accesses->placed, 0, 1);
     }
+    // Node 0 leads, and so asks for dense parameters before the others have heard that they are there.
+    if (&node == &nodes_.front()) run_until_quiet();
   }
   run_until_quiet();
   for (Node& node : nodes_) {
