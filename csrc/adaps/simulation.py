@@ -534,7 +534,8 @@ def simulate(
 
     Every worker does what a step of `autoada` does: it announces the batch that is `lookahead` ahead, pulls
     the dense tables, but for its first step, and its rows, table after table, computes, pushes gradients of
-    its rows and of dense tables, pulls those again, and advances its clock. Equal arguments give equal
+    its rows and of dense tables, pulls those again, and advances its clock. Before its first step it asks for
+    the dense tables, those of node 0 first, as it leads a real training, too. Equal arguments give equal
     results. Counts and bytes of what does not depend on time, as under ``static``, are those of a real run.
 
     Parameters

@@ -230,6 +230,22 @@ TEST(dense_tables_are_accessed_whole_in_every_step) {
   CHECK(pulled(result) >= 2 * (steps - 4) && pulled(result) <= 2 * (steps + 4));
 }
 
+// Node 0 leads a training, and so asks for its dense parameters before the others know that they are there.
+TEST(dense_tables_are_asked_for_by_node_0_first) {
+  Accesses accesses = own_rows(2);
+  accesses.tables.push_back(table_of("dense", 3));
+  accesses.dense.push_back(true);
+  const auto pulled_by = [&](const ReplayResult& result, NodeId node, const char* way) {
+    return result.nodes[node].tables[1].at(way);
+  };
+  const ReplayResult moved = replay(accesses, Technique::kRelocation);  // to who asks last
+  CHECK_EQ(pulled_by(moved, 0, "pulled_local"), 0.0);
+  CHECK_EQ(pulled_by(moved, 1, "pulled_remote"), 0.0);
+  const ReplayResult copied = replay(accesses, Technique::kAdaptive);  // from who asks first
+  CHECK_EQ(pulled_by(copied, 0, "pulled_replica"), 0.0);
+  CHECK_EQ(pulled_by(copied, 1, "pulled_local"), 0.0);
+}
+
 TEST(placed_rows_begin_where_they_are_placed) {
   Accesses accesses = own_rows(8);
   for (NodeId node = 0; node < 8; ++node) accesses.workers[node].placed = {2 * Key{node}, 2 * Key{node} + 1};
