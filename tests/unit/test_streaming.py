@@ -36,6 +36,7 @@ from tests.graph_files import write_npz, write_ogb
 FEW, MANY = 20, 40
 """How often the lines below are repeated."""
 NODES = 1000
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def clicks() -> str:
@@ -139,7 +140,11 @@ def tracing() -> Iterator[Executor]:
     Threads of pyarrow give memory back after a file was read, and CPython before 3.12 dies if tracing
     stops while another thread does (python/cpython#128679).
     """
-    with ProcessPoolExecutor(1, get_context("spawn"), small_blocks_and_traces) as process:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        ProcessPoolExecutor(1, get_context("spawn"), small_blocks_and_traces) as process,
+    ):
+        patch.syspath_prepend(ROOT)  # for the process, as other packages have a folder of tests, too
         yield process
 
 
