@@ -41,7 +41,19 @@ MOST_COPIES = 7_000_000
 LINE = adaps.Line(latency_ms=0.25, gbit_per_second=10.0)
 MACHINE = adaps.Machine(cores=2, gbit_per_second=10.0 * max(NODES))
 """Its card is none that links wait for: each is alone."""
-COSTS = adaps.Costs(call=20.0, key=0.0, value=0.0, message=0.0, frame=0.0, byte=0.0)
+COSTS = adaps.Costs(
+    call=20.0,
+    wake=0.0,
+    resume=0.0,
+    key=0.0,
+    value=0.0,
+    copy=0.0,
+    intent=0.0,
+    message=0.0,
+    upkeep=0.0,
+    frame=0.0,
+    byte=0.0,
+)
 """So a figure tells techniques apart, and not processors."""
 
 SEED = 1

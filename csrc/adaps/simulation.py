@@ -96,6 +96,9 @@ _COSTS = {
 class Costs:
     """CPU time of the server, in microseconds of one core.
 
+    Defaults are rounded from those of the recorded study ``predictions``; ``adabench resources --costs``
+    measures this machine's.
+
     Parameters
     ----------
     call : float
@@ -123,17 +126,17 @@ class Costs:
         Of the machine where this was measured: on one of half the speed all takes twice as long.
     """
 
-    call: float = 3.0
-    wake: float = 0.0
-    resume: float = 0.0
-    key: float = 0.1
-    value: float = 0.0003
-    copy: float = 0.0
+    call: float = 0.2
+    wake: float = 10.0
+    resume: float = 50.0
+    key: float = 0.01
+    value: float = 0.00006
+    copy: float = 0.02
     elsewhere: float = 0.0
     intent: float = 0.1
-    message: float = 0.15
-    upkeep: float = 0.15
-    frame: float = 8.0
+    message: float = 0.04
+    upkeep: float = 0.03
+    frame: float = 0.4
     byte: float = 0.0005
     speed: float = 1.0
 

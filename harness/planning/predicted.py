@@ -46,7 +46,7 @@ __all__ = [
 
 FEWEST_RUNS, FEWEST_CELLS = 20, 5
 """That a prediction is learned of."""
-_STEPS = 10
+_STEPS = 40
 _FLOPS, _PER_STEP = 2e10, 2e-3
 """Of a core per second, and seconds of a step beside them, on a machine of which nothing is known."""
 _WAYS = 4
