@@ -94,3 +94,26 @@ TEST(a_frame_does_not_forget_what_is_expected_to_go_with_it) {
   fetch();
   CHECK_EQ(fetched, 1);
 }
+
+TEST(a_frame_is_written_to_the_memory_of_one_that_was_sent) {
+  Outbox outbox(2);
+  const std::vector<float> row(1000, 1.0F);
+  const auto next_frame = [&] {
+    Frame next;
+    outbox.append(1, RefreshMessage{}, {row});
+    outbox.drain([&](NodeId, Frame frame) { next = std::move(frame); });
+    return next;
+  };
+  Frame first = next_frame();
+  const std::byte* const memory = first.data();
+  const Frame content = first;
+  outbox.reuse(std::move(first));
+  Frame second = next_frame();
+  CHECK(second.data() == memory);
+  CHECK(second == content);
+  CHECK(next_frame().data() != memory);
+  constexpr std::size_t kTooMuch = std::size_t{3} << 20;  // to be kept
+  second.reserve(kTooMuch);
+  outbox.reuse(std::move(second));
+  CHECK(next_frame().capacity() < kTooMuch);
+}

@@ -118,9 +118,11 @@ TEST(a_backlog_is_what_the_network_has_not_taken) {
     CHECK_EQ(nodes[0]->backlog(1), kFrames);
     nodes[0]->poll(0, events[0]);
     CHECK(nodes[0]->backlog(1) > 0);  // nobody reads
+    CHECK_EQ(events[0].sent, (kFrames - nodes[0]->backlog(1)) << 20);
     REQUIRE(pump({{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}},
                  [&] { return events[1].frames == kFrames; }));
     CHECK_EQ(nodes[0]->backlog(1), 0u);
+    CHECK_EQ(events[0].sent, kFrames << 20);  // whose memory the sender has again
   }
 }
 

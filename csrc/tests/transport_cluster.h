@@ -51,8 +51,10 @@ struct Events : TransportEvents {
     if (handle) handle(from, payload);
   }
   void on_peer_down(NodeId peer, const std::string& reason) override { down.emplace_back(peer, reason); }
+  void on_sent(Frame frame) override { sent += frame.size(); }
 
   std::size_t frames = 0;
+  std::size_t sent = 0;  // bytes
   std::function<void(NodeId, std::span<const std::byte>)> handle;
   std::vector<std::pair<NodeId, std::string>> down;
 };

@@ -100,6 +100,7 @@ class SocketDriver : public Driver, public TransportEvents {
     channel_.on_frame(from, payload);
   }
   void on_peer_down(NodeId peer, const std::string& reason) override { channel_.on_peer_down(peer, reason); }
+  void on_sent(Frame frame) override { channel_.on_sent(std::move(frame)); }
 
  private:
   std::unique_ptr<SocketTransport> transport_;

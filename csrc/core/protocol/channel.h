@@ -52,6 +52,7 @@ class Channel : public TransportEvents {
   void on_peer_down(NodeId peer, const std::string& reason) override {
     membership_.on_peer_down(peer, reason);
   }
+  void on_sent(Frame frame) override { context_.outbox.reuse(std::move(frame)); }
   // Does what is due and says when there will be more without a submission or a frame.
   Micros on_tick();
   Outbox& outbox() { return context_.outbox; }

@@ -176,6 +176,13 @@ class Outbox {
   // Bytes of all messages so far.
   std::uint64_t appended() const { return appended_; }
 
+  // A later frame is written to the memory of one that was sent. That is in the caches, and need not grow.
+  void reuse(Frame sent) {
+    if (spare_.size() == kSpare || sent.capacity() > 2 * kCut) return;
+    sent.clear();
+    spare_.push_back(std::move(sent));
+  }
+
   // Hands every frame that leaves now to `sink(to, frame)`. What is expected of a node still leaves at once.
   template <typename Sink>
   void drain(Sink&& sink) {
@@ -194,6 +201,7 @@ class Outbox {
 
  private:
   static constexpr std::size_t kCut = std::size_t{1} << 20;
+  static constexpr std::size_t kSpare = 4;
   static constexpr Micros kAtOnce = std::numeric_limits<Micros>::min();
   struct SentCounters {
     Counter messages, bytes;
@@ -247,6 +255,10 @@ class Outbox {
 
   void begin_frame(NodeId to) {
     buffers_[to].emplace_back();
+    if (!spare_.empty()) {
+      buffers_[to].back().swap(spare_.back());
+      spare_.pop_back();
+    }
     if (counts_unasked_) unasked_[to].ends.push_back(unasked_[to].appended);
   }
 
@@ -262,6 +274,7 @@ class Outbox {
   using Departure = std::pair<Micros, NodeId>;
 
   std::vector<std::vector<Frame>> buffers_;
+  std::vector<Frame> spare_;
   Micros now_ = 0;
   Micros wait_ = 0;
   std::vector<Micros> due_;  // by destination: when what waits for it leaves

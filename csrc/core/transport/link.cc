@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <utility>
 
 namespace adaps {
 namespace {
@@ -94,7 +95,7 @@ void Link::release() {
   held_.pop_front();
 }
 
-Link::Transferred Link::write() {
+Link::Transferred Link::write(std::vector<Frame>& sent) {
   Transferred done;
   while (!queued_.empty()) {
     Gather gather(front_written_);
@@ -115,13 +116,13 @@ Link::Transferred Link::write() {
       drop();
       break;
     }
-    forget(static_cast<std::size_t>(written), done);
+    forget(static_cast<std::size_t>(written), done, sent);
     if (static_cast<std::size_t>(written) < gather.bytes()) break;
   }
   return done;
 }
 
-void Link::forget(std::size_t written, Transferred& done) {
+void Link::forget(std::size_t written, Transferred& done, std::vector<Frame>& sent) {
   done.bytes += written;
   front_written_ += written;
   while (!queued_.empty() && front_written_ >= bytes_of(queued_.front().payload.size())) {
@@ -131,6 +132,7 @@ void Link::forget(std::size_t written, Transferred& done) {
       --keep_alives_;
     } else {
       ++done.frames;
+      sent.push_back(std::move(queued_.front().payload));
     }
     queued_.pop_front();
   }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "common/types.h"
 #include "transport/descriptor.h"
@@ -47,9 +48,9 @@ class Link {
     bool ended = false;      // receiving only: nothing will follow; orderly when the error is 0
     int error = 0;
   };
-  // Writes what the socket takes. An error ends the stream in both directions: receive() reports it, behind
-  // what the peer had still sent.
-  Transferred write();
+  // Writes what the socket takes, and moves the frames that it has taken whole to `sent`. An error ends the
+  // stream in both directions: receive() reports it, behind what the peer had still sent.
+  Transferred write(std::vector<Frame>& sent);
   // Reads once into `incoming`; neither bytes nor an end: there is nothing now.
   Transferred receive();
   bool readable() const;
@@ -79,7 +80,7 @@ class Link {
 
   void queue(std::uint32_t length, Frame payload);
   void drop();
-  void forget(std::size_t written, Transferred& done);
+  void forget(std::size_t written, Transferred& done, std::vector<Frame>& sent);
 
   Descriptor socket_;
   std::deque<Queued> queued_;

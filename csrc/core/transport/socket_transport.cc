@@ -67,6 +67,7 @@ class EpollTransport final : public SocketTransport {
   EventLoop loop_;
   std::vector<Link> links_;  // by rank; the own one is never open
   std::vector<NodeId> to_flush_;
+  std::vector<Frame> sent_;
   std::priority_queue<Release, std::vector<Release>, std::greater<>>
       held_;                 // one for each frame that a link holds
   Micros next_look_;         // when to look after the peers next
@@ -82,6 +83,7 @@ class Discard final : public TransportEvents {
  public:
   void on_frame(NodeId, std::span<const std::byte>) override {}
   void on_peer_down(NodeId, const std::string&) override {}
+  void on_sent(Frame) override {}
 };
 
 Micros micros(double seconds) { return static_cast<Micros>(std::llround(seconds * 1e6)); }
@@ -172,6 +174,8 @@ void EpollTransport::pass(Micros deadline, TransportEvents& events) {
   look_if_due(events);
   release_due(last_pass_);
   flush_all();
+  for (Frame& frame : sent_) events.on_sent(std::move(frame));
+  sent_.clear();
 }
 
 // Called between frames, too: handling the frames of one peer may take long, and the others are not to be
@@ -203,7 +207,7 @@ void EpollTransport::flush_all() {
 void EpollTransport::flush(NodeId peer) {
   Link& link = links_[peer];
   if (!link.open()) return;
-  const Link::Transferred written = link.write();
+  const Link::Transferred written = link.write(sent_);
   counters_.bytes_sent.add(written.bytes);
   counters_.frames_sent.add(written.frames);
   if (written.bytes > 0) link.last_sent = monotonic_now();

@@ -37,6 +37,8 @@ class TransportEvents {
   // A ProtocolError that escapes closes the connection and is logged.
   virtual void on_frame(NodeId from, std::span<const std::byte> payload) = 0;
   virtual void on_peer_down(NodeId peer, const std::string& reason) = 0;
+  // The network has taken the frame, and its memory is free for another.
+  virtual void on_sent(Frame frame) = 0;
 };
 
 }  // namespace adaps
