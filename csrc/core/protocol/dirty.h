@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "common/prefetch.h"
 #include "common/spin_lock.h"
 #include "common/types.h"
 #include "protocol/holders.h"
@@ -87,6 +88,29 @@ struct KeyTables {
     } else {
       unapplied.prefetch(entry);
     }
+  }
+
+  // And then, of a copy, its changes: those that a DELTA takes along, or those that are added to what a
+  // REFRESH brings. They are read without its lock, too, at which ThreadSanitizer is not to look.
+  enum class Changes : std::uint8_t { kToSend, kToAdd };
+  void prefetch_changes([[maybe_unused]] Store& store, [[maybe_unused]] Key key,
+                        [[maybe_unused]] const Table*& hint, [[maybe_unused]] Changes which) const {
+#ifndef __SANITIZE_THREAD__
+    if (!is_replica(store.peek(key))) return;
+    const SlotHeader* header = store.shared_header(key, hint);
+    const Unapplied* changes = header == nullptr ? nullptr : unapplied.find(header->entry_hint());
+    if (changes == nullptr) return;
+    const std::size_t change = hint->change_length();
+    const float* unsent = changes->unsent.floats.get();
+    if (which == Changes::kToSend && unsent != nullptr && changes->unsent.change == Change::kGradient) {
+      prefetch_lines(unsent + change, kGradientHeader + hint->length());
+      return;
+    }
+    if (unsent != nullptr) prefetch_lines(unsent, change);
+    if (which == Changes::kToSend) return;
+    const float* in_flight = changes->in_flight.floats.get();
+    if (in_flight != nullptr) prefetch_lines(in_flight, change);
+#endif
   }
 };
 

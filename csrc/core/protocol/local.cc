@@ -374,6 +374,13 @@ void prefetch_block(const Store& store, Rows& rows, std::span<const Key> keys, s
   for (std::size_t i = at; i < slots_end; ++i) prefetch_row(store, rows, keys[i], any_header);
 }
 
+// And what changes of copies are written to: blocks that nothing was written to for some time.
+void prefetch_blocks(NodeContext& node, const Table& table, std::span<const Key> block) {
+  std::size_t copies = 0;
+  for (const Key key : block) copies += is_replica(node.store.peek(key)) ? 1 : 0;
+  if (copies > 0) node.partition_of(block[0]).tables.changes[node.tables.number_of(table)]->prefetch(copies);
+}
+
 template <OperationKind kKind>
 AccessCounters& accesses_of(TableAccesses& table) {
   return kKind == OperationKind::kPull  ? table.pulled
@@ -425,6 +432,9 @@ void run_over(NodeContext& node, Operation& operation, std::span<const Key> keys
     const Key key = keys[i];
     rows.move_to(key);
     const Table& table = rows.table();
+    if constexpr (kKind == OperationKind::kPush || kKind == OperationKind::kPushGradients) {
+      if (i % kBlock == 0) prefetch_blocks(node, table, keys.subspan(i, std::min(kBlock, keys.size() - i)));
+    }
     if (&table != counted) {
       count_until(i);
       counted = &table;

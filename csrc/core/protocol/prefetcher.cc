@@ -24,6 +24,10 @@ void Prefetcher::fetch_entry(Key key) {
   if (key != kNoKey) tables_.prefetch(store_, key, entry_hint_);
 }
 
+void Prefetcher::fetch_changes(Key key) {
+  if (key != kNoKey) tables_.prefetch_changes(store_, key, changes_hint_, KeyTables::Changes::kToAdd);
+}
+
 Key Prefetcher::read_key() {
   const auto nothing = [](const auto&, const Table&, Key) -> std::size_t { return 0; };
   const auto width_with_value = [](const auto& message, const Table& table, Key key) {

@@ -1,7 +1,7 @@
 // Fetches what is stored of keys into the processor's cache before they are worked on. A key's slot is found
-// by its word, and its changes or first holder by its slot's header, so there are three stages: the word is
-// fetched 2 * kPrefetchDistance keys ahead, header and value kPrefetchDistance keys ahead, and the entry
-// kEntryDistance keys ahead.
+// by its word, its changes or first holder by its slot's header, and what changed by that entry, so there are
+// four stages: the word is fetched 2 * kPrefetchDistance keys ahead, header and value kPrefetchDistance keys
+// ahead, the entry kEntryDistance keys ahead, and a copy's changes kChangesDistance keys ahead.
 #pragma once
 
 #include <algorithm>
@@ -24,6 +24,7 @@ namespace adaps {
 
 inline constexpr std::size_t kPrefetchDistance = 16;
 inline constexpr std::size_t kEntryDistance = 8;
+inline constexpr std::size_t kChangesDistance = 4;
 
 // Calls function(key) for each of the keys.
 template <typename Function>
@@ -31,11 +32,14 @@ void for_each_prefetched(Store& store, const KeyTables& tables, std::span<const 
                          Function function) {
   const Table* slot_hint = nullptr;
   const Table* entry_hint = nullptr;
+  const Table* changes_hint = nullptr;
   for (std::size_t i = 0; i < std::min(2 * kPrefetchDistance, keys.size()); ++i) store.prefetch_word(keys[i]);
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (i + 2 * kPrefetchDistance < keys.size()) store.prefetch_word(keys[i + 2 * kPrefetchDistance]);
     if (i + kPrefetchDistance < keys.size()) store.prefetch_slot(keys[i + kPrefetchDistance], slot_hint);
     if (i + kEntryDistance < keys.size()) tables.prefetch(store, keys[i + kEntryDistance], entry_hint);
+    if (i + kChangesDistance < keys.size())
+      tables.prefetch_changes(store, keys[i + kChangesDistance], changes_hint, KeyTables::Changes::kToSend);
     function(keys[i]);
   }
 }
@@ -106,6 +110,7 @@ class Prefetcher {
     // waits.
     fetch_slot(ahead_[(handled_ + kPrefetchDistance) % kAhead]);
     fetch_entry(ahead_[(handled_ + kEntryDistance) % kAhead]);
+    fetch_changes(ahead_[(handled_ + kChangesDistance) % kAhead]);
     Key& furthest = ahead_[handled_ % kAhead];
     ++handled_;
     furthest = read_key();
@@ -119,6 +124,7 @@ class Prefetcher {
   void fetch_word(Key key) const;
   void fetch_slot(Key key);
   void fetch_entry(Key key);
+  void fetch_changes(Key key);
   Key read_key();
   template <typename Message, typename Floats>
   Key skip(Floats floats_of);
@@ -131,6 +137,7 @@ class Prefetcher {
   const Table* read_hint_ = nullptr;
   const Table* slot_hint_ = nullptr;
   const Table* entry_hint_ = nullptr;
+  const Table* changes_hint_ = nullptr;
   std::size_t handled_ = 0;
   std::array<Key, kAhead> ahead_;  // keys of the next messages, in a ring
 };

@@ -55,6 +55,13 @@ class StablePool {
     prefetch_line(chunks_[place.chunk].get() + place.offset);
   }
 
+  // The object with a name that is a hint; nullptr if there cannot be any.
+  const T* find(std::uint32_t name) const {
+    const Place place = place_of(name);
+    if (name == 0 || place.chunk >= kChunks || chunks_[place.chunk] == nullptr) return nullptr;
+    return chunks_[place.chunk].get() + place.offset;
+  }
+
   std::size_t in_use() const {
     const std::lock_guard guard(lock_);
     return in_use_;

@@ -49,6 +49,9 @@ inline bool is_owned(std::uint32_t seen) {
 inline bool is_owned_alone(std::uint32_t seen) {
   return (seen & (word::kSlot | word::kAlone)) == (word::kSlot | word::kAlone);
 }
+inline bool is_replica(std::uint32_t seen) {
+  return (seen & (word::kSlot | word::kSet | word::kAlone | word::kPush)) == (word::kSlot | word::kPush);
+}
 inline bool is_owned_or_copied(std::uint32_t seen) {
   return (seen & word::kSlot) != 0 && (seen & (word::kAlone | word::kPush)) != 0;
 }
