@@ -1,6 +1,7 @@
 // Asks the processor for memory some time before it is used.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 
 namespace adaps {
@@ -10,10 +11,12 @@ namespace adaps {
 // behind locks takes three times as long).
 [[gnu::always_inline]] inline void prefetch_line(const void* address) { __builtin_prefetch(address, 0, 2); }
 
-// The same of so many floats.
-[[gnu::always_inline]] inline void prefetch_lines(const float* first, std::size_t floats) {
+// The same of so many floats, or of the first of them: the processor itself goes on where memory is read in
+// its order.
+[[gnu::always_inline]] inline void prefetch_floats(const float* first, std::size_t floats) {
   constexpr std::size_t kLine = 64 / sizeof(float);
-  for (std::size_t i = 0; i < floats; i += kLine) prefetch_line(first + i);
+  constexpr std::size_t kMost = 8 * kLine;
+  for (std::size_t i = 0; i < std::min(floats, kMost); i += kLine) prefetch_line(first + i);
 }
 
 }  // namespace adaps

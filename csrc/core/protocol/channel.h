@@ -1,8 +1,8 @@
 // The protocol of one channel: a state machine without I/O, threads or clock of its own.
 //
 // It is complete in docs/design/protocol.md. One thread (or the simulator) drives a channel: on_frame,
-// on_tick, on_peer_down; what is to be sent lies in the outbox afterwards. Workers hand over what they cannot
-// do themselves at the channel's partition, from any thread.
+// on_tick, on_peer_down, on_sent; what is to be sent lies in the outbox afterwards. Workers hand over what
+// they cannot do themselves at the channel's partition, from any thread.
 //
 // The channel gives each message to the part that handles it, and each kind of work its slice. A part knows
 // only those above it in this list:

@@ -82,7 +82,6 @@ struct KeyTables {
     const SlotHeader* header = store.shared_header(key, hint);
     if (header == nullptr) return;
     const std::uint32_t entry = header->entry_hint();
-    if (entry == 0) return;
     if (is_owned(store.peek(key))) {
       holders.prefetch(entry);
     } else {
@@ -91,26 +90,25 @@ struct KeyTables {
   }
 
   // And then, of a copy, its changes: those that a DELTA takes along, or those that are added to what a
-  // REFRESH brings. They are read without its lock, too, at which ThreadSanitizer is not to look.
+  // REFRESH brings.
   enum class Changes : std::uint8_t { kToSend, kToAdd };
-  void prefetch_changes([[maybe_unused]] Store& store, [[maybe_unused]] Key key,
-                        [[maybe_unused]] const Table*& hint, [[maybe_unused]] Changes which) const {
-#ifndef __SANITIZE_THREAD__
+  [[gnu::noinline, gnu::no_sanitize("thread")]] void prefetch_changes(Store& store, Key key,
+                                                                      const Table*& hint,
+                                                                      Changes which) const {
     if (!is_replica(store.peek(key))) return;
     const SlotHeader* header = store.shared_header(key, hint);
-    const Unapplied* changes = header == nullptr ? nullptr : unapplied.find(header->entry_hint());
-    if (changes == nullptr) return;
+    const Unapplied* found = header == nullptr ? nullptr : unapplied.find(header->entry_hint());
+    if (found == nullptr) return;
     const std::size_t change = hint->change_length();
-    const float* unsent = changes->unsent.floats.get();
-    if (which == Changes::kToSend && unsent != nullptr && changes->unsent.change == Change::kGradient) {
-      prefetch_lines(unsent + change, kGradientHeader + hint->length());
-      return;
+    if (const float* unsent = found->unsent.floats.get()) {
+      if (which == Changes::kToSend && found->unsent.change == Change::kGradient) {
+        prefetch_floats(unsent + change, kGradientHeader + hint->length());
+      } else {
+        prefetch_floats(unsent, change);
+      }
     }
-    if (unsent != nullptr) prefetch_lines(unsent, change);
     if (which == Changes::kToSend) return;
-    const float* in_flight = changes->in_flight.floats.get();
-    if (in_flight != nullptr) prefetch_lines(in_flight, change);
-#endif
+    if (const float* in_flight = found->in_flight.floats.get()) prefetch_floats(in_flight, change);
   }
 };
 

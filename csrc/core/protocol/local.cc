@@ -291,7 +291,7 @@ void note_read_of_copy(const NodeContext& node, Key key, WorkerCounters& counter
 // Prefetches the value of a key of another table.
 [[gnu::noinline]] void prefetch_elsewhere(const Store& store, Key key, std::uint32_t seen) {
   const Table& table = store.tables().find(key);
-  Store::prefetch(store.arena(table).value(seen & word::kIndexMask), table.value_words());
+  prefetch_floats(store.arena(table).value(seen & word::kIndexMask), table.value_words());
 }
 
 // Prefetches the value of a key, most often of the table that rows are read of.
@@ -299,7 +299,7 @@ void note_read_of_copy(const NodeContext& node, Key key, WorkerCounters& counter
   const std::uint32_t seen = store.peek(key);
   if ((seen & word::kSlot) == 0) return;
   if (rows.have(key)) {
-    Store::prefetch(rows.value(seen & word::kIndexMask), rows.value_words());
+    prefetch_floats(rows.value(seen & word::kIndexMask), rows.value_words());
   } else {
     prefetch_elsewhere(store, key, seen);
   }
@@ -361,7 +361,7 @@ void prefetch_row(const Store& store, Rows& rows, Key key, bool any_header) {
   if ((seen & word::kSlot) == 0) return;
   rows.move_to(key);
   const std::uint32_t slot = seen & word::kIndexMask;
-  Store::prefetch(rows.value(slot), rows.width());
+  prefetch_floats(rows.value(slot), rows.width());
   if (any_header || !is_owned_alone(seen)) prefetch_line(&rows.header(slot));
 }
 
@@ -374,11 +374,15 @@ void prefetch_block(const Store& store, Rows& rows, std::span<const Key> keys, s
   for (std::size_t i = at; i < slots_end; ++i) prefetch_row(store, rows, keys[i], any_header);
 }
 
-// And what changes of copies are written to: blocks that nothing was written to for some time.
-void prefetch_blocks(NodeContext& node, const Table& table, std::span<const Key> block) {
-  std::size_t copies = 0;
-  for (const Key key : block) copies += is_replica(node.store.peek(key)) ? 1 : 0;
-  if (copies > 0) node.partition_of(block[0]).tables.changes[node.tables.number_of(table)]->prefetch(copies);
+// Prefetches what changes of copies among the keys will be written to, as if all were of the first key's
+// table and channel, as most often they are.
+void prefetch_new_changes(NodeContext& node, const Table& table, std::span<const Key> keys) {
+  static_assert(kBlock <= BlockPool::kPrefetched);
+  const auto copies =
+      std::count_if(keys.begin(), keys.end(), [&](Key key) { return is_replica(node.store.peek(key)); });
+  if (copies == 0) return;
+  const BlockPool& pool = *node.partition_of(keys[0]).tables.changes[node.tables.number_of(table)];
+  pool.prefetch(static_cast<std::size_t>(copies));
 }
 
 template <OperationKind kKind>
@@ -426,14 +430,13 @@ void run_over(NodeContext& node, Operation& operation, std::span<const Key> keys
     for (std::size_t i = 0; i < std::min(kAhead, keys.size()); ++i) prefetch_value(store, rows, keys[i]);
   }
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    if constexpr (!kReads) {
-      if (i % kBlock == 0) prefetch_block(store, ahead, keys, i, false);
-    }
     const Key key = keys[i];
     rows.move_to(key);
     const Table& table = rows.table();
-    if constexpr (kKind == OperationKind::kPush || kKind == OperationKind::kPushGradients) {
-      if (i % kBlock == 0) prefetch_blocks(node, table, keys.subspan(i, std::min(kBlock, keys.size() - i)));
+    if (!kReads && i % kBlock == 0) {
+      prefetch_block(store, ahead, keys, i, false);
+      if (kKind != OperationKind::kSet)  // a copy serves none
+        prefetch_new_changes(node, table, keys.subspan(i, std::min(kBlock, keys.size() - i)));
     }
     if (&table != counted) {
       count_until(i);

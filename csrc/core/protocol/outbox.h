@@ -176,7 +176,8 @@ class Outbox {
   // Bytes of all messages so far.
   std::uint64_t appended() const { return appended_; }
 
-  // A later frame is written to the memory of one that was sent. That is in the caches, and need not grow.
+  // A later frame is written to the memory of one that was sent. That is in the caches, and need not grow. A
+  // few megabytes are kept so.
   void reuse(Frame sent) {
     if (spare_.size() == kSpare || sent.capacity() > 2 * kCut) return;
     sent.clear();

@@ -53,7 +53,7 @@ class BlockPool {
       const std::size_t most = std::min({blocks, kPrefetched, free_.size()});
       for (; count < most; ++count) next[count] = free_[free_.size() - 1 - count];
     }
-    for (std::size_t i = 0; i < count; ++i) prefetch_lines(next[i], floats_);
+    for (std::size_t i = 0; i < count; ++i) prefetch_floats(next[i], floats_);
   }
   static constexpr std::size_t kPrefetched = 32;
 

@@ -49,6 +49,7 @@ inline bool is_owned(std::uint32_t seen) {
 inline bool is_owned_alone(std::uint32_t seen) {
   return (seen & (word::kSlot | word::kAlone)) == (word::kSlot | word::kAlone);
 }
+// Of a copy that pushes are served by.
 inline bool is_replica(std::uint32_t seen) {
   return (seen & (word::kSlot | word::kSet | word::kAlone | word::kPush)) == (word::kSlot | word::kPush);
 }
@@ -280,15 +281,9 @@ class Store {
     prefetch_line(&intents_[key]);
   }
 
-  // Prefetches so many words of a slot, or the first of them.
-  [[gnu::always_inline]] static void prefetch(const float* slot, std::size_t words) {
-    const auto* first = reinterpret_cast<const char*>(slot);
-    const std::size_t bytes = std::min(words * sizeof(float), kPrefetchedBytes);
-    for (std::size_t at = 0; at < bytes; at += kLine) prefetch_line(first + at);
-  }
-  // Of the slot that a key word names.
+  // Prefetches so many words of the slot that a key word names.
   [[gnu::always_inline]] static void prefetch_value(Arena& slots, std::uint32_t seen, std::size_t words) {
-    prefetch(slots.value(seen & word::kIndexMask), words);
+    prefetch_floats(slots.value(seen & word::kIndexMask), words);
   }
 
   // Header and value of the key's slot, if its word (asked for earlier) says that it has one.
@@ -341,9 +336,6 @@ class Store {
   std::uint64_t slots_in_use() const;
 
  private:
-  static constexpr std::size_t kLine = 64;
-  static constexpr std::size_t kPrefetchedBytes = 8 * kLine;
-
   std::size_t bytes_of_words() const { return KeyWords::bytes_for(tables_.num_keys()); }
   std::size_t bytes_of_intents() const { return tables_.num_keys() * sizeof(std::uint32_t); }
 
