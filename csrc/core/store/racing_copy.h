@@ -4,22 +4,14 @@
 #include <cstddef>
 #include <cstring>
 
-namespace adaps {
+#include "common/thread_sanitizer.h"
 
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define ADAPS_THREAD_SANITIZER
-#endif
-#endif
-#if defined(__SANITIZE_THREAD__)
-#define ADAPS_THREAD_SANITIZER
-#endif
+namespace adaps {
 
 // Copies floats that others may change meanwhile, for Store::read_if, which throws away what is not whole: no
 // float is looked at before that. So it is no error that this races with writers, and it is the only function
 // that ThreadSanitizer is told to pass over.
-#ifdef ADAPS_THREAD_SANITIZER
-#undef ADAPS_THREAD_SANITIZER
+#if ADAPS_THREAD_SANITIZER
 [[gnu::noinline, gnu::no_sanitize("thread")]] inline void copy_racing(float* out, const float* in,
                                                                       std::size_t floats) {
   const volatile float* from = in;  // or a call of memcpy is made of it, which the sanitizer does look at

@@ -49,12 +49,12 @@ class StablePool {
 
   // Fetches an object into the processor's cache. The name is a hint: it may be outdated, or any other
   // number.
-  void prefetch(std::uint32_t name) const {
+  [[gnu::always_inline]] void prefetch(std::uint32_t name) const {
     if (const T* object = find(name)) prefetch_line(object);
   }
 
   // The object with a name that is a hint; nullptr if there cannot be one.
-  [[gnu::no_sanitize("thread")]] const T* find(std::uint32_t name) const {
+  const T* find(std::uint32_t name) const {
     const Place place = place_of(name);
     if (name == 0 || place.chunk >= kChunks || chunks_[place.chunk] == nullptr) return nullptr;
     return chunks_[place.chunk].get() + place.offset;

@@ -114,7 +114,7 @@ class SlotHeader {
   }
 
   // Without the key's lock: which of them there may be, to fetch it ahead of its use.
-  [[gnu::no_sanitize("thread")]] std::uint32_t entry_hint() const { return entry_; }
+  std::uint32_t entry_hint() const { return entry_; }
 
   NodeId location = 0;  // replica, dropping: the owner; pending: location entry
   State state = State::kNone;

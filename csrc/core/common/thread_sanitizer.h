@@ -1,0 +1,14 @@
+// Whether this is built for ThreadSanitizer, which must not see what races on purpose.
+#pragma once
+
+#define ADAPS_THREAD_SANITIZER 0
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#undef ADAPS_THREAD_SANITIZER
+#define ADAPS_THREAD_SANITIZER 1
+#endif
+#endif
+#if defined(__SANITIZE_THREAD__)
+#undef ADAPS_THREAD_SANITIZER
+#define ADAPS_THREAD_SANITIZER 1
+#endif
