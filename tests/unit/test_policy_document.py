@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import adaps
-from adaps.policy import Catalogue, Home, MadeFor, Policy, PolicyError, RowSelection, Rule
+from adaps.policy import Catalogue, Home, MadeFor, Parameter, Policy, PolicyError, RowSelection, Rule
 from tests.unit.policies import CATALOGUE, random_policy
 
 REST = '\n[[rule]]\nparameters = "*"\n'
@@ -211,6 +211,12 @@ def test_what_is_wrong_with_a_document_is_said(text: str, said: str) -> None:
         ("rows = { ranges = [[5, 9], [0, 3]] }", r"holds \[0, 3\] behind row 8; they must ascend"),
         ("rows = { ranges = [3] }", "rows ranges holds 3"),
         ("rows = { ranges = [] }", "rows ranges is"),
+        ("rows = { ranges = [[0, 1, 2]] }", r"rows ranges holds \[0, 1, 2\]"),
+        ("rows = { ranges = [[false, true]] }", r"rows ranges holds \[False, True\]"),
+        ("rows = { ranges = '' }", "rows ranges is ''"),
+        ("rows = { ranges = '0:3 4-6' }", "rows ranges holds '4-6'; it must be first:behind the last"),
+        ("rows = { ranges = '0:3 :6' }", "rows ranges holds ':6'"),
+        ("rows = { ranges = '5:9 0:3' }", r"holds \[0, 3\] behind row 8; they must ascend"),
     ],
 )
 def test_what_is_wrong_with_a_field_is_said_with_its_rule(field: str, said: str) -> None:
@@ -318,6 +324,25 @@ def test_parts_are_all_rows_once_and_those_that_a_search_row_by_row_finds() -> N
                     found[start:end] = part.rule
             row_by_row = [policy.rule_number(CATALOGUE, one.parameter.name, row) for row in range(len(found))]
             assert found.tolist() == row_by_row, seed
+
+
+def test_many_ranges_are_written_as_a_text() -> None:
+    few, many = (tuple((2 * i, 2 * i + 1) for i in range(count)) for count in (20, 21))
+    for ranges, text in ((few, "ranges = [[0, 1], [2, 3], "), (many, "ranges = '0:1 2:3 ")):
+        policy = Policy("a", [Rule("deep.weight", RowSelection(ranges=ranges)), Rule("*")])
+        assert text in policy.text()
+        assert Policy.parse(policy.text()) == policy
+    assert RowSelection.of({"ranges": "0:1 2:3"}) == RowSelection(ranges=((0, 1), (2, 3)))
+
+
+def test_what_a_policy_leads_to_is_that_of_the_model_that_is_asked_about() -> None:
+    policy = Policy("a", [Rule("deep.weight", RowSelection(ranges=((3, 5),)), "static"), Rule("*")])
+    other = Catalogue([Parameter("deep.weight", 7, 4, "table"), Parameter("b", 2, 4, "table")])
+    found = policy.managed(CATALOGUE)
+    assert [part.ranges for part in policy.managed(other)[0].parts] == [((3, 5),), ((0, 3), (5, 7))]
+    assert policy.managed(CATALOGUE) == found
+    found.clear()  # the caller's own list
+    assert [one.parameter for one in policy.managed(CATALOGUE)] == list(CATALOGUE.parameters)
 
 
 def test_rows_of_a_file_are_looked_for_beside_the_policy(tmp_path: Path) -> None:

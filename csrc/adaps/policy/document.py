@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from adaps import _checks
-from adaps.policy.catalogue import Catalogue
+from adaps.policy.catalogue import Catalogue, Parameter
 from adaps.policy.fields import (
     EXCHANGE_AUTO,
     TECHNIQUES,
@@ -23,7 +23,14 @@ from adaps.policy.fields import (
     toml_numbers,
     toml_string,
 )
-from adaps.policy.matching import Managed, check_fit, managed, matches, resolve_hottest
+from adaps.policy.matching import (
+    Managed,
+    check_fit,
+    check_managed,
+    managed_by,
+    matches,
+    resolve_hottest,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -339,6 +346,9 @@ class Policy:
     source: str = field(default="the policy", compare=False, repr=False)
     folder: Path = field(default=Path(), compare=False, repr=False)
     evidence: Mapping[str, str | float | Sequence[str]] = field(default_factory=dict)
+    _found: dict[tuple[Parameter, ...], tuple[Managed, ...]] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rules", tuple(self.rules))
@@ -479,6 +489,8 @@ class Policy:
                 )
         try:
             check_fit(self.rules, catalogue, nodes, self.folder)
+            if not any(rule.rows is not None and rule.rows.hottest is not None for rule in self.rules):
+                check_managed(self.rules, self._managed(catalogue), catalogue)
             self.data.check(nodes)
         except PolicyError as error:
             raise PolicyError(f"{self.source}: {error}") from error
@@ -492,9 +504,19 @@ class Policy:
             That `check` has found it to fit.
         """
         try:
-            return [managed(self.rules, parameter, self.folder) for parameter in catalogue.parameters]
+            return list(self._managed(catalogue))
         except PolicyError as error:
             raise PolicyError(f"{self.source}: {error}") from error
+
+    def _managed(self, catalogue: Catalogue) -> tuple[Managed, ...]:
+        """As `managed` says; what a policy's own ranges lead to is worked out once."""
+        if any(rule.rows is not None and rule.rows.ranges is None for rule in self.rules):
+            return managed_by(self.rules, catalogue.parameters, self.folder)  # what files hold may change
+        parameters = tuple(catalogue.parameters)
+        if parameters not in self._found:
+            self._found.clear()  # a model's, of which there seldom is another
+            self._found[parameters] = managed_by(self.rules, parameters, self.folder)
+        return self._found[parameters]
 
     def rule_number(self, catalogue: Catalogue, parameter: str, row: int = 0) -> int:
         """The number, from 1 on, of the rule that manages a row.

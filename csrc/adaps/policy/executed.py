@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import pairwise
 from operator import itemgetter
 from typing import TypeVar
 
@@ -106,7 +106,7 @@ def homes_of(
             (max(start, low), min(end, high), where)
             for start, end in part.ranges
             for low, high, where in whole
-            if max(start, low) < min(end, high)
+            if start < high and low < end
         ]
     return homes
 
@@ -119,8 +119,13 @@ def merged(ranges: Iterable[tuple[int, int, _What]]) -> tuple[tuple[int, _What],
     ranges : iterable of (int, int, object)
         First row, the one behind the last, and what they are compared by.
     """
-    runs = groupby(sorted(ranges, key=itemgetter(0)), key=itemgetter(2))
-    return tuple((max(end for _, end, _ in run), what) for what, run in runs)
+    ends: list[tuple[int, _What]] = []
+    for _, end, what in sorted(ranges, key=itemgetter(0)):
+        if ends and ends[-1][1] == what:
+            ends[-1] = (end, what)
+        else:
+            ends.append((end, what))
+    return tuple(ends)
 
 
 def _management(policy: Policy, managed: Managed, by_name: Mapping[str, Managed], nodes: int) -> Management:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -37,6 +38,9 @@ WIRES = ("float32", "bfloat16", "float16", "int8")
 EXCHANGE_AUTO = "auto"
 SCHEMES = ("hash", "blocks", "node", "shares", "with")
 _TOLERANCE = 1e-6
+_MOST_LISTED = 20
+"""So many ranges of rows are written as a list; more as a text, which takes a TOML parser no time."""
+_RANGE = re.compile(r"[0-9]{1,19}:[0-9]{1,19}")
 
 
 class PolicyError(ValueError):
@@ -171,7 +175,8 @@ class RowSelection:
     Attributes
     ----------
     ranges : tuple of (int, int), optional
-        First row, and the one behind the last; ascending, without overlap.
+        First row, and the one behind the last; ascending, without overlap. May be given as a text, such as
+        ``"0:100 5000:5100"``, too.
     file : str, optional
         A NumPy file of int64 row numbers, relative to the policy's own folder.
     hottest : float, optional
@@ -238,6 +243,8 @@ class RowSelection:
     def text(self) -> str:
         """As TOML says it."""
         if self.ranges is not None:
+            if len(self.ranges) > _MOST_LISTED:
+                return f"{{ ranges = '{' '.join(f'{start}:{end}' for start, end in self.ranges)}' }}"
             return f"{{ ranges = [{', '.join(f'[{start}, {end}]' for start, end in self.ranges)}] }}"
         if self.file is not None:
             return f"{{ file = {toml_string(self.file)} }}"
@@ -317,21 +324,36 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
 
 
-def _checked_ranges(ranges: Any) -> tuple[tuple[int, int], ...]:
-    if not isinstance(ranges, Sequence) or isinstance(ranges, str) or not ranges:
-        raise PolicyError(f"rows ranges is {ranges!r}; it must be a list of [first, behind the last]")
+def _checked_ranges(given: Any) -> tuple[tuple[int, int], ...]:
+    ranges = _spelled_out(given) if isinstance(given, str) else given
+    if not isinstance(ranges, Sequence) or not ranges:
+        raise PolicyError(f"rows ranges is {given!r}; it must be a list of [first, behind the last]")
     before = 0
     checked = []
     for one in ranges:
-        if not isinstance(one, Sequence) or len(one) != 2 or not all(_is_int(end) for end in one):
+        try:
+            start, end = one
+        except (TypeError, ValueError):
+            start = end = None
+        if type(start) is not int or type(end) is not int:
             raise PolicyError(f"rows ranges holds {one!r}; it must be [first, behind the last]")
-        start, end = one
-        if start < 0 or end <= start:
-            raise PolicyError(
-                f"rows ranges holds [{start}, {end}], which is no row; rows are numbered from 0 on"
-            )
-        if start < before:
+        if start < before or end <= start:
+            if start < 0 or end <= start:
+                raise PolicyError(
+                    f"rows ranges holds [{start}, {end}], which is no row; rows are numbered from 0 on"
+                )
             raise PolicyError(f"rows ranges holds [{start}, {end}] behind row {before - 1}; they must ascend")
         before = end
         checked.append((start, end))
     return tuple(checked)
+
+
+def _spelled_out(text: str) -> list[list[int]]:
+    """The ranges of a text such as ``"0:100 5000:5100"``."""
+    ranges = []
+    for one in text.split():
+        if not _RANGE.fullmatch(one):
+            raise PolicyError(f"rows ranges holds {one!r}; it must be first:behind the last, such as 0:100")
+        start, _, end = one.partition(":")
+        ranges.append([int(start), int(end)])
+    return ranges

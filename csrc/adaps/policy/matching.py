@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from adaps.policy.fields import AUTO, AccessesMissing, PolicyError, RowSelection
 if TYPE_CHECKING:
     from adaps.policy.document import Rule
 
-__all__ = ["Managed", "Part", "check_fit", "managed", "matches", "resolve_hottest"]
+__all__ = ["Managed", "Part", "check_fit", "check_managed", "managed_by", "matches", "resolve_hottest"]
 
 _KINDS = {"tables": "table", "dense": "dense"}
 
@@ -76,8 +76,12 @@ def matches(pattern: str, parameter: Parameter) -> bool:
     return fnmatch.fnmatchcase(parameter.name, pattern)
 
 
-def managed(rules: Sequence[Rule], parameter: Parameter, folder: Path) -> Managed:
-    """Which rule manages which rows: the first that matches."""
+def managed_by(rules: Sequence[Rule], parameters: Iterable[Parameter], folder: Path) -> tuple[Managed, ...]:
+    """Which rule manages which rows of each parameter: the first that matches."""
+    return tuple(_managed_by(rules, parameter, folder) for parameter in parameters)
+
+
+def _managed_by(rules: Sequence[Rule], parameter: Parameter, folder: Path) -> Managed:
     left = [(0, parameter.rows)]
     parts = []
     for number, rule in enumerate(rules, 1):
@@ -97,20 +101,23 @@ def managed(rules: Sequence[Rule], parameter: Parameter, folder: Path) -> Manage
 
 
 def check_fit(rules: Sequence[Rule], catalogue: Catalogue, nodes: int, folder: Path) -> None:
-    """Raise PolicyError, which names the rule, if the rules do not fit a model and a number of nodes.
+    """Raise PolicyError, which names the rule, if one does not fit a model and a number of nodes.
 
-    Where the hottest rows are not known yet, what depends on them waits for `managed`.
+    What depends on how parameters are managed is left to `check_managed`.
     """
     for number, rule in enumerate(rules, 1):
         try:
             _check_rule(rule, catalogue, nodes, folder)
         except PolicyError as error:
             raise PolicyError(f"rule {number}: {error}") from error
-    if any(rule.rows is not None and rule.rows.hottest is not None for rule in rules):
-        return
+
+
+def check_managed(rules: Sequence[Rule], managed: Iterable[Managed], catalogue: Catalogue) -> None:
+    """Raise PolicyError, which names the rule, if parameters cannot be managed as rules say that fit."""
     homes = {}
-    for parameter in catalogue.parameters:
-        for part in managed(rules, parameter, folder).parts:
+    for one in managed:
+        parameter = one.parameter
+        for part in one.parts:
             rule = rules[part.rule - 1]
             if rule.technique == "allreduce" and parameter.kind == "table":
                 raise PolicyError(
