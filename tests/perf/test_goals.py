@@ -196,6 +196,7 @@ def test_latency_and_scaling_are_ratios_to_ourselves() -> None:
             a_run(OURS, 0, 1, seconds * 1.25, policy, network="lan"),
         ]
     assert [(row.figure, row.goal) for row in rows_of_latency(runs)] == [(0.8, 0.95), (0.4, None)]
+    drawn = {"policy": "adaptive", "sampling": "local"}
     runs = [
         a_run("floor", 0, 8, 9, nodes=1, pinned=True),
         a_run(OURS, 0, 10, 10, nodes=1, pinned=True),
@@ -203,9 +204,12 @@ def test_latency_and_scaling_are_ratios_to_ourselves() -> None:
         a_run(OURS, 0, 1, 1),
         a_run(OURS, 0, 1, 9, usecase="gcn", nodes=1, pinned=True),
         skipped(OURS, usecase="gcn", pinned=True),
+        a_run(OURS, 0, 1, 4, usecase="kge", nodes=1, pinned=True, params=drawn),
+        a_run(OURS, 0, 1, 1.6, usecase="kge", pinned=True, params=drawn),
     ]
     ctr, gcn, *others, ctr_tax, gcn_tax = rows_of_scaling(runs)
-    assert [(row.figure, row.goal) for row in others] == [(None, 1.85), (None, None), (None, None)]
+    kge = [(2.5, 1.85), (None, None)]
+    assert [(row.figure, row.goal) for row in others] == [*kge, (None, None), (None, None)]
     assert (ctr.figure, ctr.goal) == (2.0, 1.6)
     assert (ctr_tax.figure, ctr_tax.goal, ctr_tax.verdict) == (0.75, 0.28, "missed by 168%")
     for row in (gcn, gcn_tax):
@@ -234,7 +238,7 @@ def test_without_sessions_every_row_says_so(tmp_path: Path) -> None:
         *rows_of_scaling([]),
         *rows_of_intent([]),
     ]
-    assert len(rows) == 27
+    assert len(rows) == 28
     assert {row.verdict for row in rows} == {"not measured: there is no complete session of this processor"}
     assert all(newest_complete(tmp_path, study, HERE) == [] for study in STUDIES)
 
