@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "common/spin_lock.h"
 #include "common/types.h"
 
 namespace adaps {
@@ -67,8 +68,8 @@ struct Operation {
   std::atomic<std::uint32_t> left{0};
   std::atomic<bool> done{false};
   // A worker that gives up waiting (a failure, an interrupt) abandons the operation: its arrays may be gone.
-  // A channel touches them only under this mutex and if it is not abandoned.
-  std::mutex arrays;
+  // A channel touches them only under this lock and if it is not abandoned.
+  SpinLock arrays;
   bool abandoned = false;
 };
 

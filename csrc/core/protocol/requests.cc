@@ -66,6 +66,7 @@ bool Requests::defer(LockedKey& key, KeyRequest& request) {
 }
 
 bool Requests::serve(LockedKey& key, KeyRequest& request) {
+  if (key.state() == State::kNone) return false;
   Operation& operation = *request.operation;
   const std::lock_guard guard(operation.arrays);
   return operation.abandoned || try_local(channel_.node, channel_.partition, key, request);
@@ -91,12 +92,12 @@ void Requests::send(LockedKey& key, KeyRequest& request) {
   message.kind = static_cast<std::uint64_t>(operation.kind);
   message.count = operation.kind == OperationKind::kPushGradients ? request.occurrences : 1;
   const std::size_t length = key.length();
-  scratch_.clear();
-  const std::lock_guard guard(request.operation->arrays);
   if (operation.kind == OperationKind::kPull) {
     channel_.outbox.append(key.location(), message);
     return;
   }
+  scratch_.clear();
+  const std::lock_guard guard(request.operation->arrays);
   if (operation.abandoned) {  // its values may be gone: a push of zeros takes the message's place
     scratch_.assign(known_floats(message, length), 0.0F);
     message.kind = static_cast<std::uint64_t>(OperationKind::kPush);
