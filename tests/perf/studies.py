@@ -166,8 +166,8 @@ def rows_of_scaling(runs: Sequence[Run]) -> list[Row]:
         own = [run for run in _ours(pinned) if run.params.get("sampling", "loader") == sampling]
         two, one = (_nodes(own, usecase, nodes) for nodes in (2, 1))
         by = "server" if sampling == "local" else "loader"
-        drawn = f", negatives drawn by the {by}," if usecase == "kge" else ""
-        what = f"{_named(usecase)}{drawn} on 2 nodes, a core each, samples per second"
+        drawn = f"negatives drawn by the {by}, " if usecase == "kge" else ""
+        what = f"{_named(usecase)} on 2 nodes, a core each, {drawn}samples per second"
         rows.append(_row(what, two, one, samples_per_second, max, goal, "× 1 node on 1 core"))
     for usecase, reference, goal, unit in (
         ("ctr", _of(pinned, FLOOR), 0.28, "× the floor"),

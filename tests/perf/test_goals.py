@@ -208,6 +208,7 @@ def test_latency_and_scaling_are_ratios_to_ourselves() -> None:
         a_run(OURS, 0, 1, 1.6, usecase="kge", pinned=True, params=drawn),
     ]
     ctr, gcn, *others, ctr_tax, gcn_tax = rows_of_scaling(runs)
+    assert others[0].what == "KGE on 2 nodes, a core each, negatives drawn by the server, samples per second"
     kge = [(2.5, 1.85), (None, None)]
     assert [(row.figure, row.goal) for row in others] == [*kge, (None, None), (None, None)]
     assert (ctr.figure, ctr.goal) == (2.0, 1.6)

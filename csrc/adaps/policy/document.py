@@ -346,7 +346,7 @@ class Policy:
     source: str = field(default="the policy", compare=False, repr=False)
     folder: Path = field(default=Path(), compare=False, repr=False)
     evidence: Mapping[str, str | float | Sequence[str]] = field(default_factory=dict)
-    _found: dict[tuple[Parameter, ...], tuple[Managed, ...]] = field(
+    _worked_out: dict[tuple[Parameter, ...], tuple[Managed, ...]] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
 
@@ -513,10 +513,12 @@ class Policy:
         if any(rule.rows is not None and rule.rows.ranges is None for rule in self.rules):
             return managed_by(self.rules, catalogue.parameters, self.folder)  # what files hold may change
         parameters = tuple(catalogue.parameters)
-        if parameters not in self._found:
-            self._found.clear()  # a model's, of which there seldom is another
-            self._found[parameters] = managed_by(self.rules, parameters, self.folder)
-        return self._found[parameters]
+        found = self._worked_out.get(parameters)
+        if found is None:
+            found = managed_by(self.rules, parameters, self.folder)
+            self._worked_out.clear()  # a policy is seldom asked about several models
+            self._worked_out[parameters] = found
+        return found  # and not what is there now: another thread may have asked about another model
 
     def rule_number(self, catalogue: Catalogue, parameter: str, row: int = 0) -> int:
         """The number, from 1 on, of the rule that manages a row.

@@ -175,8 +175,7 @@ class RowSelection:
     Attributes
     ----------
     ranges : tuple of (int, int), optional
-        First row, and the one behind the last; ascending, without overlap. May be given as a text, such as
-        ``"0:100 5000:5100"``, too.
+        First row, and the one behind the last; ascending, without overlap.
     file : str, optional
         A NumPy file of int64 row numbers, relative to the policy's own folder.
     hottest : float, optional
@@ -212,7 +211,8 @@ class RowSelection:
         Parameters
         ----------
         value : dict or RowSelection
-            ``{"ranges": [[0, 100]]}``, ``{"file": "hot.npy"}`` or ``{"hottest": 0.001}``.
+            ``{"ranges": [[0, 100]]}``, ``{"ranges": "0:100 5000:5100"}``, ``{"file": "hot.npy"}`` or
+            ``{"hottest": 0.001}``.
         """
         if isinstance(value, RowSelection):
             return value
@@ -327,21 +327,21 @@ def _is_number(value: object) -> bool:
 def _checked_ranges(given: Any) -> tuple[tuple[int, int], ...]:
     ranges = _spelled_out(given) if isinstance(given, str) else given
     if not isinstance(ranges, Sequence) or not ranges:
-        raise PolicyError(f"rows ranges is {given!r}; it must be a list of [first, behind the last]")
+        raise PolicyError(
+            f"rows ranges is {given!r}; it must be a list of [first, behind the last], or a text such as "
+            "'0:100 5000:5100'"
+        )
     before = 0
     checked = []
     for one in ranges:
-        try:
-            start, end = one
-        except (TypeError, ValueError):
-            start = end = None
-        if type(start) is not int or type(end) is not int:
+        if not isinstance(one, Sequence) or len(one) != 2 or not all(map(_is_int, one)):
             raise PolicyError(f"rows ranges holds {one!r}; it must be [first, behind the last]")
-        if start < before or end <= start:
-            if start < 0 or end <= start:
-                raise PolicyError(
-                    f"rows ranges holds [{start}, {end}], which is no row; rows are numbered from 0 on"
-                )
+        start, end = one
+        if start < 0 or end <= start:
+            raise PolicyError(
+                f"rows ranges holds [{start}, {end}], which is no row; rows are numbered from 0 on"
+            )
+        if start < before:
             raise PolicyError(f"rows ranges holds [{start}, {end}] behind row {before - 1}; they must ascend")
         before = end
         checked.append((start, end))

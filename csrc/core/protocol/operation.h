@@ -68,7 +68,7 @@ struct Operation {
   std::atomic<std::uint32_t> left{0};
   std::atomic<bool> done{false};
   // A worker that gives up waiting (a failure, an interrupt) abandons the operation: its arrays may be gone.
-  // A channel touches them only under this lock and if it is not abandoned.
+  // A channel touches them only under this lock, for one key at a time, and if it is not abandoned.
   SpinLock arrays;
   bool abandoned = false;
 };

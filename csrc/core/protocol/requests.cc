@@ -66,7 +66,7 @@ bool Requests::defer(LockedKey& key, KeyRequest& request) {
 }
 
 bool Requests::serve(LockedKey& key, KeyRequest& request) {
-  if (key.state() == State::kNone) return false;
+  if (key.state() == State::kNone) return false;  // what is sent anyway needs no lock of the arrays here
   Operation& operation = *request.operation;
   const std::lock_guard guard(operation.arrays);
   return operation.abandoned || try_local(channel_.node, channel_.partition, key, request);
