@@ -42,7 +42,7 @@ def require_plain_cluster(name: str, cluster: Cluster) -> None:
         raise Unavailable(
             f"{name} has one worker per process, not {cluster.workers}: say --workers 1 and more --nodes"
         )
-    if cluster.world_size > 1 and cluster.network != "loopback":
+    if cluster.world_size > 1 and cluster.network not in {"loopback", "sockets"}:
         raise Unavailable(
             f"{name} has sockets of its own, which the network {cluster.network!r} does not slow down: "
             f"say --network loopback, or namespaces:{cluster.network}"

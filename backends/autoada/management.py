@@ -269,7 +269,7 @@ def _check_links(what: str, instead: str, plan: Plan, options: Mapping[str, Any]
     if plan.nodes == 1:
         return
     network = options.get("network") or os.environ.get("ADAPS_NETWORK", "loopback")
-    if network != "loopback":
+    if network not in {"loopback", "sockets"}:
         raise PolicyError(
             f"{what} has sockets of its own, which the network {network!r} does not slow down: {instead}, or "
             "imitate the network between network namespaces"

@@ -78,8 +78,9 @@ class Node:
     connect_timeout : float
         Seconds until all nodes must have come together.
     network : str, optional
-        The network to imitate between nodes: ``loopback`` (none), ``lan``, ``slow``, or delay and bandwidth
-        as in ``0.5ms,2gbit``. Default: the environment variable ADAPS_NETWORK, else ``loopback``.
+        The network to imitate between nodes: ``loopback`` (none), ``sockets`` (none, but nodes of one host
+        do not exchange frames through shared memory), ``lan``, ``slow``, or delay and bandwidth as in
+        ``0.5ms,2gbit``. Default: the environment variable ADAPS_NETWORK, else ``loopback``.
     listen : str, optional
         ``host`` or ``host:port`` where this node listens for the others. Default: the environment variable
         ADAPS_LISTEN; else any port of the loopback interface if all nodes are on this host, so that only its

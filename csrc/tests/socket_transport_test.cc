@@ -228,7 +228,7 @@ TEST(a_silent_peer_is_down_after_the_timeout) {
 
 TEST(a_node_that_was_away_itself_does_not_blame_its_peers) {
   const Transports nodes =
-      cluster(2, Medium::kUnix, [](SocketOptions& options) { options.peer_timeout_seconds = 0.5; });
+      cluster(2, Medium::kMemory, [](SocketOptions& options) { options.peer_timeout_seconds = 0.5; });
   Events events[2];
   pump(
       {{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}}, [] { return false; }, 300 * kMillisecond);
@@ -238,20 +238,22 @@ TEST(a_node_that_was_away_itself_does_not_blame_its_peers) {
 }
 
 TEST(a_protocol_error_of_the_handler_closes_one_connection) {
-  CapturedLog log;
-  const Transports nodes = cluster(3, Medium::kTcp);
-  Events events[3];
-  events[0].handle = [&](NodeId from, std::span<const std::byte>) {
-    if (from == 1) throw ProtocolError("an entry of unknown kind 77");
-  };
-  nodes[1]->send(0, Frame(8));
-  nodes[2]->send(0, Frame(8));
-  REQUIRE(pump({{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}, {nodes[2].get(), &events[2]}},
-               [&] { return events[0].frames == 2 && !events[1].down.empty(); }));
-  CHECK_EQ(events[0].down.size(), 1u);
-  CHECK(events[0].down[0].second.find("kind 77") != std::string::npos);
-  CHECK(events[2].down.empty());
-  CHECK(log.contains("node 1: an entry of unknown kind 77"));
+  for (const Medium medium : kMedia) {
+    CapturedLog log;
+    const Transports nodes = cluster(3, medium);
+    Events events[3];
+    events[0].handle = [&](NodeId from, std::span<const std::byte>) {
+      if (from == 1) throw ProtocolError("an entry of unknown kind 77");
+    };
+    nodes[1]->send(0, Frame(8));
+    nodes[2]->send(0, Frame(8));
+    REQUIRE(pump({{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}, {nodes[2].get(), &events[2]}},
+                 [&] { return events[0].frames == 2 && !events[1].down.empty(); }));
+    CHECK_EQ(events[0].down.size(), 1u);
+    CHECK(events[0].down[0].second.find("kind 77") != std::string::npos);
+    CHECK(events[2].down.empty());
+    CHECK(log.contains("node 1: an entry of unknown kind 77"));
+  }
 }
 
 TEST(shutdown_delivers_what_was_sent) {
@@ -273,7 +275,7 @@ TEST(shutdown_delivers_what_was_sent) {
 }
 
 TEST(shutdown_gives_up_on_a_peer_that_does_not_read) {
-  const Transports nodes = cluster(2, Medium::kUnix);
+  const Transports nodes = cluster(2, Medium::kMemory);
   nodes[0]->send(1, Frame(8u << 20));
   const Micros start = monotonic_now();
   nodes[0]->shutdown(200 * kMillisecond);
@@ -282,7 +284,7 @@ TEST(shutdown_gives_up_on_a_peer_that_does_not_read) {
 }
 
 TEST(wake_ends_a_poll_from_any_thread) {
-  const Transports nodes = cluster(2, Medium::kUnix);
+  const Transports nodes = cluster(2, Medium::kMemory);
   Events events;
   constexpr int kThreads = 3, kPosts = 3000;
   std::atomic<int> posted[kThreads] = {}, seen[kThreads] = {};
@@ -310,7 +312,7 @@ TEST(wake_ends_a_poll_from_any_thread) {
 
 TEST(an_idle_cluster_wakes_up_for_keep_alives_only) {
   Transports nodes =
-      cluster(3, Medium::kUnix, [](SocketOptions& options) { options.peer_timeout_seconds = 1.0; });
+      cluster(3, Medium::kMemory, [](SocketOptions& options) { options.peer_timeout_seconds = 1.0; });
   std::atomic<bool> stop{false};
   std::atomic<int> polls{0};
   std::vector<std::thread> threads;

@@ -23,8 +23,8 @@ using Transports = std::vector<std::unique_ptr<SocketTransport>>;
 inline constexpr Micros kMillisecond = 1000;
 inline constexpr Micros kSecond = 1'000'000;
 
-enum class Medium { kUnix, kTcp };
-inline constexpr Medium kMedia[] = {Medium::kUnix, Medium::kTcp};
+enum class Medium { kMemory, kUnix, kTcp };
+inline constexpr Medium kMedia[] = {Medium::kMemory, Medium::kUnix, Medium::kTcp};
 
 // The address with one way left: without the Unix-domain name, or with a port where nobody listens.
 inline std::string only(Medium medium, const std::string& address) {
@@ -73,6 +73,7 @@ inline Transports cluster(NodeId nodes, Medium medium, const Change& change = {}
   for (NodeId rank = 0; rank < nodes; ++rank) {
     joining.push_back(std::async(std::launch::async, [&, rank] {
       SocketOptions options = options_of(rank, nodes);
+      options.shape.sockets = medium == Medium::kUnix;
       if (change) change(options);
       return connect_all(*listeners[rank], addresses, options, {});
     }));

@@ -242,6 +242,10 @@ TEST(link_shapes_are_parsed) {
     CHECK_EQ(shape.bits_per_second, rate);
   };
   is("loopback", 0.0, 0.0);
+  is("sockets", 0.0, 0.0);
+  CHECK(parse_link_shape("loopback").allows_shared_memory());
+  for (const char* text : {"sockets", "lan", "1ms,1000000gbit", "0s,1gbit"})
+    CHECK(!parse_link_shape(text).allows_shared_memory());
   is("lan", 0.25e-3, 10e9);
   is("slow", 1e-3, 1e9);
   is("0.5ms,2gbit", 0.5e-3, 2e9);

@@ -153,7 +153,7 @@ def _with_slow_pair(cluster: Resources, network: str) -> Resources:
 def _link(network: str) -> Link:
     text = parse_network(network)
     shape, _ = slow_pair_of(link_of(text) or text)
-    if shape == "loopback":
+    if shape in {"loopback", "sockets"}:
         return Link()
     if shape in _LINKS:
         return _LINKS[shape]

@@ -34,7 +34,7 @@ LARGEST = 2**63 - 1
 MOST_SECONDS = 1e9
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-_NETWORKS = ("loopback", "lan", "slow")
+_NETWORKS = ("loopback", "sockets", "lan", "slow")
 _RATE = re.compile(r"\d+(\.\d+)?(kbit|mbit|gbit)(:.*)?")
 _LINK = re.compile(r"(\d+(\.\d+)?)(us|ms|s),(\d+(\.\d+)?)(kbit|mbit|gbit)")
 
@@ -131,14 +131,16 @@ def parse_duration(text: str) -> float:
 
 
 def parse_network(text: str) -> str:
-    """Check a network: ``loopback``, ``lan``, ``slow``, or latency and bandwidth as ``0.5ms,2gbit``; after
-    ``namespaces:`` the same of links between network namespaces, of which one may be slower, as in
-    ``namespaces:lan:0-1/10``.
+    """Check a network: ``loopback``, ``sockets``, ``lan``, ``slow``, or latency and bandwidth as
+    ``0.5ms,2gbit``; after ``namespaces:`` one of links between network namespaces, which always are sockets,
+    and of which one may be slower, as in ``namespaces:lan:0-1/10``.
     """
     text = text.strip().lower()
     link, slow = text, None
     if (between := link_of(text)) is not None:
         link, slow = slow_pair_of(between)
+    if between is not None and link == "sockets":
+        raise UsageError(f"network {text!r}: between namespaces all links are sockets: say {PREFIX}loopback")
     if link in _NETWORKS or _LINK.fullmatch(link):
         if slow is not None and (slow.one == slow.other or slow.times == 0 or link == "loopback"):
             raise UsageError(

@@ -55,9 +55,9 @@ WHY: Mapping[str, str] = {
     "CTR on 2 nodes, CPU per sample": (
         "a sample reads 26 rows of 16 floats. The floor gathers 1.7 kB and adds 1.7 kB back. Beyond it every "
         "system finds a batch's duplicates, keeps Adagrad's state (another 1.7 kB read and written), reads "
-        "its batches, and sends what the other node changed or needs, over sockets: copies by the kernel on "
-        "both sides. Ours also signals intent, and keeps replicas of frequent rows in step, whose changes "
-        "cross the network once per round however many samples caused them"
+        "its batches, and sends what the other node changed or needs: copies by the kernel on both sides, or "
+        "one into shared memory. Ours also signals intent and keeps replicas of frequent rows in step: their "
+        "changes cross the network once per round however many samples caused them"
     ),
     "CTR on 2 nodes, samples per second": (
         "on two cores the background threads that carry intent and rows run on the cores that train, so that "
@@ -82,7 +82,7 @@ WHY: Mapping[str, str] = {
     "CTR on 2 nodes, a core each": (
         "one node trains without any message; each of two has half of the rows elsewhere and its background "
         "threads share its one core. Twice the CPU time of a sample on one node over that on two (both stand "
-        "in the table of what each system took) is the most that can be reached: packing, sockets and "
+        "in the table of what each system took) is the most that can be reached: packing, wake-ups and "
         "replicas' rounds come off the factor of 2, and both cores share the memory's bandwidth"
     ),
     "GCN on 2 nodes, a core each": (
@@ -94,9 +94,9 @@ WHY: Mapping[str, str] = {
     "CTR on 2 nodes, a core each, CPU per sample": (
         "per sample 14.3 keys begin to be announced and 14.3 end, 4.1 INTENT, 3.9 TRANSFER, 1.2 SETUP, "
         "1.2 DELTA, 1.1 ACK and 1.7 REFRESH are sent and handled, 1.6 kB: some 56 visits to keys, of "
-        "four cache lines where values are moved, and 3.2 kB of copies by the kernel. At the 5 ns that "
+        "four cache lines where values are moved, and 1.6 kB of copies into shared memory. At the 5 ns that "
         "a line takes when enough of them are under way, these are a microsecond; the rest is "
-        "instructions, sockets and, likely, what channels push out of workers' caches"
+        "instructions, wake-ups and, likely, what channels push out of workers' caches"
     ),
     "GCN on 2 nodes, a core each, CPU per sample": (
         "a sample is a node with its sampled neighbourhood, whose rows the other node often reads, too: "

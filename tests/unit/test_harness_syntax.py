@@ -98,7 +98,7 @@ def test_durations() -> None:
 
 
 def test_networks() -> None:
-    known = ["loopback", "lan", "0.5ms,2gbit", "namespaces:slow", "namespaces:0.5ms,2gbit"]
+    known = ["loopback", "sockets", "lan", "0.5ms,2gbit", "namespaces:slow", "namespaces:0.5ms,2gbit"]
     known += ["namespaces:lan:0-2/10", "namespaces:1ms,1gbit:1-0/2.5"]
     assert [parse_network(text.upper()) for text in known] == known
     unknown = ["wan", "5ms", "5,2gbit", "", "namespaces:", "namespaces:wan", "lan:namespaces", "lan:0-1/10"]
@@ -109,6 +109,8 @@ def test_networks() -> None:
     for text in ("namespaces:lan:1-1/10", "namespaces:lan:0-1/0", "namespaces:loopback:0-1/10"):
         with pytest.raises(UsageError, match=f"network '{text}' slows down no link: after a link that takes"):
             parse_network(text)
+    with pytest.raises(UsageError, match="all links are sockets: say namespaces:loopback"):
+        parse_network("namespaces:sockets")
 
 
 def test_a_slower_link_is_between_nodes_that_there_are() -> None:

@@ -55,8 +55,11 @@ struct Conversation {
   std::string with;
   bool connecting;
   std::size_t written = 0;
+  bool agreed = false;  // whether frames go through shared memory
+  std::optional<SharedStreams> shared = {};
 
-  bool wants_to_write() const { return connecting || written < handshake.outgoing().size(); }
+  bool offers() const { return !goal && handshake.done() && !agreed; }
+  bool wants_to_write() const { return connecting || written < handshake.outgoing().size() || offers(); }
 };
 
 class Mesh {
@@ -75,6 +78,7 @@ class Mesh {
   // False when the conversation is over, well or badly.
   bool advance(Conversation& talk, Micros now);
   bool exchange(Conversation& talk);
+  bool agree_on_memory(Conversation& talk);
   void settle(Conversation& talk);
   void give_up(Conversation& talk, const std::string& why, Micros now);
   std::string missing() const;
@@ -247,7 +251,7 @@ bool Mesh::exchange(Conversation& talk) {
       if (sent > 0) talk.written += static_cast<std::size_t>(sent);
       continue;
     }
-    if (talk.handshake.done()) return true;
+    if (talk.handshake.done()) return talk.agreed || agree_on_memory(talk);
     std::array<std::byte, sizeof(Greeting)> buffer;
     const std::size_t wanted = talk.handshake.wanted();
     const ssize_t got = ::recv(talk.socket.get(), buffer.data(), wanted, MSG_DONTWAIT);
@@ -258,6 +262,23 @@ bool Mesh::exchange(Conversation& talk) {
           "it closed the connection during the handshake, as to a node with another secret");
     if (got > 0) talk.handshake.received(std::span(buffer).first(static_cast<std::size_t>(got)));
   }
+}
+
+// Once two nodes of one host have proven who they are, the one that was connected to may offer memory; false
+// when the socket would block.
+bool Mesh::agree_on_memory(Conversation& talk) {
+  if (!within_host(talk.socket) || options_.frame_mac || !talk.handshake.conflict().empty()) {
+    talk.agreed = true;
+  } else if (talk.goal) {
+    talk.agreed = SharedStreams::take(talk.socket, talk.shared);
+    if (talk.shared && !of_same_user(talk.socket))
+      throw HandshakeRefused("it offers memory, but belongs to another user");
+  } else {
+    if (!talk.shared && options_.shape.allows_shared_memory() && of_same_user(talk.socket))
+      talk.shared = SharedStreams::create();
+    talk.agreed = SharedStreams::offer(talk.socket, talk.shared);
+  }
+  return talk.agreed;
 }
 
 void Mesh::settle(Conversation& talk) {
@@ -274,8 +295,9 @@ void Mesh::settle(Conversation& talk) {
     --unconnected_;
   }
   configure(talk.socket, options_.peer_timeout_seconds);
-  place = {std::move(talk.socket), handshake.frame_keys()};
-  log_message(LogLevel::kDebug, "connected to " + what + " by " + talk.with);
+  place = {std::move(talk.socket), handshake.frame_keys(), std::move(talk.shared)};
+  log_message(LogLevel::kDebug,
+              "connected to " + what + " by " + talk.with + (place.shared ? ", through shared memory" : ""));
 }
 
 void Mesh::give_up(Conversation& talk, const std::string& why, Micros now) {

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string_view>
 #include <system_error>
@@ -99,6 +100,14 @@ Descriptor listen_on_unix(const std::string& name) {
       ::listen(socket.get(), kBacklog) != 0)
     throw std::system_error(errno, std::generic_category(), "cannot listen on a Unix-domain socket");
   return socket;
+}
+
+// Of a Unix-domain socket, as the kernel knows it.
+std::optional<ucred> process_behind(const Descriptor& connected) {
+  ucred process{};
+  socklen_t length = sizeof process;
+  if (::getsockopt(connected.get(), SOL_SOCKET, SO_PEERCRED, &process, &length) != 0) return std::nullopt;
+  return process;
 }
 
 bool is_wildcard(const sockaddr_storage& address) {
@@ -212,12 +221,21 @@ Descriptor accept_from(const Descriptor& listening) {
       [&] { return ::accept4(listening.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); });
 }
 
-void configure(const Descriptor& connected, double peer_timeout_seconds) {
+bool within_host(const Descriptor& connected) {
   int family = 0;
   socklen_t length = sizeof family;
   if (::getsockopt(connected.get(), SOL_SOCKET, SO_DOMAIN, &family, &length) != 0)
     throw std::system_error(errno, std::generic_category(), "SO_DOMAIN");
-  if (family == AF_UNIX) {
+  return family == AF_UNIX;
+}
+
+bool of_same_user(const Descriptor& connected) {
+  const std::optional<ucred> process = process_behind(connected);
+  return process && process->uid == ::geteuid();
+}
+
+void configure(const Descriptor& connected, double peer_timeout_seconds) {
+  if (within_host(connected)) {
     set_option(connected, SOL_SOCKET, SO_SNDBUF, kUnixSendBytes, "SO_SNDBUF");
     return;
   }
@@ -239,11 +257,9 @@ std::string describe_peer(const Descriptor& connected) {
   if (::getpeername(connected.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0)
     return "a peer that is gone";
   if (address.ss_family != AF_UNIX) return text_of(reinterpret_cast<const sockaddr*>(&address), length);
-  ucred process{};
-  length = sizeof process;
-  if (::getsockopt(connected.get(), SOL_SOCKET, SO_PEERCRED, &process, &length) != 0)
-    return "a process of this host";
-  return "process " + std::to_string(process.pid) + " of this host";
+  const std::optional<ucred> process = process_behind(connected);
+  if (!process) return "a process of this host";
+  return "process " + std::to_string(process->pid) + " of this host";
 }
 
 }  // namespace adaps

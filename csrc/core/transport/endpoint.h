@@ -44,6 +44,12 @@ Descriptor accept_from(const Descriptor& listening);
 // What a connected socket needs for our traffic.
 void configure(const Descriptor& connected, double peer_timeout_seconds);
 
+// Whether both ends are on this host for sure: a Unix-domain socket.
+bool within_host(const Descriptor& connected);
+
+// Whether a process of this one's user is at the other end of a Unix-domain socket.
+bool of_same_user(const Descriptor& connected);
+
 // Who is at the other end: "127.0.0.1:4711" or "process 4711 of this host".
 std::string describe_peer(const Descriptor& connected);
 

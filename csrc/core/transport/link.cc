@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 namespace adaps {
@@ -29,6 +30,7 @@ class Gather {
     bytes_ += bytes - skip;
   }
   std::size_t bytes() const { return bytes_; }
+  std::size_t copy_to(SharedStreams& streams) { return streams.write(std::span(pieces_).first(count_)); }
   ssize_t send(int fd) {
     msghdr message{};
     message.msg_iov = pieces_.data();
@@ -46,15 +48,17 @@ bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 }  // namespace
 
 Link::Link(Connection connection, Micros now)
-    : incoming(connection.keys ? std::optional(connection.keys->receiving) : std::nullopt),
-      last_heard(now),
+    : last_heard(now),
       last_sent(now),
-      socket_(std::move(connection.socket)) {
+      socket_(std::move(connection.socket)),
+      incoming_(connection.keys ? std::optional(connection.keys->receiving) : std::nullopt),
+      shared_(std::move(connection.shared)) {
   if (connection.keys) seal_.emplace(connection.keys->sending);
 }
 
 void Link::close() {
   drop();
+  shared_.reset();
   socket_.reset();
 }
 
@@ -107,7 +111,7 @@ Link::Transferred Link::write(std::vector<Frame>& sent) {
       gather.add(kZeros, wire::padding_of(frame.payload.size()));
       if (seal_ && !frame.payload.empty()) gather.add(&frame.payload_tag, sizeof frame.payload_tag);
     }
-    const ssize_t written = gather.send(fd());
+    const ssize_t written = shared_ ? static_cast<ssize_t>(gather.copy_to(*shared_)) : gather.send(fd());
     if (written < 0) {
       if (errno == EINTR) continue;
       if (would_block(errno)) break;
@@ -119,6 +123,7 @@ Link::Transferred Link::write(std::vector<Frame>& sent) {
     forget(static_cast<std::size_t>(written), done, sent);
     if (static_cast<std::size_t>(written) < gather.bytes()) break;
   }
+  if (shared_) ring();
   return done;
 }
 
@@ -139,27 +144,87 @@ void Link::forget(std::size_t written, Transferred& done, std::vector<Frame>& se
 }
 
 Link::Transferred Link::receive() {
-  const std::span<std::byte> space = incoming.space();
+  if (shared_) return receive_shared();
+  const std::span<std::byte> space = incoming_.space();
   ssize_t got;
   do {
     got = ::recv(fd(), space.data(), space.size(), MSG_DONTWAIT);
   } while (got < 0 && errno == EINTR);
   if (got > 0) {
-    incoming.filled(static_cast<std::size_t>(got));
+    incoming_.filled(static_cast<std::size_t>(got));
     return {.bytes = static_cast<std::size_t>(got), .more = static_cast<std::size_t>(got) == space.size()};
   }
   if (got < 0 && would_block(errno)) return {};
   return {.ended = true, .error = got < 0 ? errno : 0};
 }
 
+Link::Transferred Link::receive_shared() {
+  // Whatever the peer wrote was there before it said that it had ended, or was gone.
+  const bool ended = gone_ || shared_->ended();
+  if (const std::size_t got = shared_->look(); got > 0) return {.bytes = got, .more = true};
+  return {.ended = ended, .error = gone_error_};
+}
+
+std::optional<wire::ReceiveBuffer::Received> Link::next() {
+  if (!shared_) return incoming_.next();
+  shared_->release(std::exchange(handled_, 0));
+  std::optional<wire::ReceiveBuffer::Received> frame;
+  if (incoming_.empty()) {
+    std::span<const std::byte> unread = shared_->unread();
+    const std::size_t before = unread.size();
+    frame = incoming_.next(unread);
+    handled_ = before - unread.size();
+  }
+  if (!frame && incoming_.frame_bytes() > SharedStreams::kLeft) {
+    copy_long_frame();
+    frame = incoming_.next();
+  }
+  if (!frame) ring();
+  return frame;
+}
+
+// The ring may be too short for the frame as a whole: what is there of it, and nothing beyond, moves.
+void Link::copy_long_frame() {
+  const std::span<std::byte> space = incoming_.space();
+  const std::span<const std::byte> unread = shared_->unread();
+  const std::size_t bytes = std::min(unread.size(), incoming_.missing());
+  std::memcpy(space.data(), unread.data(), bytes);
+  incoming_.filled(bytes);
+  shared_->release(bytes);
+}
+
+void Link::hear_bell() {
+  std::array<std::byte, 64> bells;
+  ssize_t got;
+  do {
+    got = ::recv(fd(), bells.data(), bells.size(), MSG_DONTWAIT);
+  } while (got < 0 && errno == EINTR);
+  if (got > 0 || (got < 0 && would_block(errno))) return;
+  gone_ = true;
+  gone_error_ = got < 0 ? errno : 0;
+}
+
+// A bell that does not fit is not missed: the peer has not heard the earlier ones yet. Nor is one to a peer
+// that is gone: its end is heard here.
+void Link::ring() {
+  constexpr std::byte kBell{};
+  if (shared_->must_ring()) static_cast<void>(::send(fd(), &kBell, 1, MSG_NOSIGNAL | MSG_DONTWAIT));
+}
+
 bool Link::readable() const {
+  if (shared_ && shared_->readable()) return true;
   std::byte one;
   return ::recv(fd(), &one, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
 }
 
 void Link::end_writing() {
   ended_writing = true;
-  ::shutdown(fd(), SHUT_WR);
+  if (!shared_) {
+    ::shutdown(fd(), SHUT_WR);
+    return;
+  }
+  shared_->end();  // the socket still has to ring for what is read
+  ring();
 }
 
 }  // namespace adaps

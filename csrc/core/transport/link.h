@@ -1,4 +1,5 @@
-// One connection of a channel to one peer.
+// One connection of a channel to one peer: a socket, or two streams in shared memory with a socket that
+// rings.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +13,13 @@
 #include "common/types.h"
 #include "transport/descriptor.h"
 #include "transport/make_transport.h"
+#include "transport/shared_stream.h"
 #include "transport/transport.h"
 #include "transport/wire.h"
 
 namespace adaps {
 
-// Queues frames until the socket takes them. A shaped link, which imitates a slower network, holds every
+// Queues frames until the stream takes them. A shaped link, which imitates a slower network, holds every
 // frame for some time first; frames are numbered only after that, so that keep-alives can overtake those
 // held.
 class Link {
@@ -51,13 +53,26 @@ class Link {
   // Writes what the socket takes, and moves the frames that it has taken whole to `sent`. An error ends the
   // stream in both directions: receive() reports it, behind what the peer had still sent.
   Transferred write(std::vector<Frame>& sent);
-  // Reads once into `incoming`; neither bytes nor an end: there is nothing now.
+  // Reads once; neither bytes nor an end: there is nothing now.
   Transferred receive();
+  // The next complete frame of what was received, as of wire::ReceiveBuffer; its payload is there until the
+  // next call.
+  std::optional<wire::ReceiveBuffer::Received> next();
   bool readable() const;
   // Tells the peer that nothing follows.
   void end_writing();
 
-  wire::ReceiveBuffer incoming;
+  // Of streams in shared memory only; see SharedStreams.
+  bool shared() const { return shared_.has_value(); }
+  // The socket is readable: the peer has rung, or is gone, after which nobody reads what is written.
+  void hear_bell();
+  bool peer_gone() const { return gone_; }
+  // False if there is something to do already.
+  bool sleep() { return shared_->sleep(!peer_ended, writing()); }
+  void stay_awake() { shared_->stay_awake(); }
+  // Wakes the peer if it has to hear of what this side did.
+  void ring();
+
   Micros last_heard, last_sent;
   double free_at = 0.0;         // of a shaped link, in microseconds: when all its frames will be on the wire
   int write_error = 0;          // why the peer takes nothing more, if that is not just its EOF
@@ -79,6 +94,8 @@ class Link {
   };
 
   void queue(std::uint32_t length, Frame payload);
+  Transferred receive_shared();
+  void copy_long_frame();
   void drop();
   void forget(std::size_t written, Transferred& done, std::vector<Frame>& sent);
 
@@ -89,6 +106,11 @@ class Link {
   std::size_t front_written_ = 0;  // bytes of queued_.front() that the socket took
   std::uint64_t number_ = 0;       // of the next frame
   std::optional<wire::Seal> seal_;
+  wire::ReceiveBuffer incoming_;  // of a shared link, only of frames that its ring may be too short for
+  std::optional<SharedStreams> shared_;
+  std::size_t handled_ = 0;  // bytes of the frame in shared memory that next() returned last
+  bool gone_ = false;        // the socket of a shared link has ended
+  int gone_error_ = 0;       // why, if that was not in order
 };
 
 }  // namespace adaps

@@ -34,6 +34,7 @@ double quantity(std::string_view text, const Unit (&units)[N]) {
 
 LinkShape parse_link_shape(const std::string& text) {
   if (text == "loopback") return {};
+  if (text == "sockets") return {.sockets = true};
   if (text == "lan") return {0.25e-3, 10e9};
   if (text == "slow") return {1e-3, 1e9};
   if (const std::size_t comma = text.find(','); comma != std::string::npos) {
@@ -43,7 +44,8 @@ LinkShape parse_link_shape(const std::string& text) {
     if (shape.latency_seconds >= 0.0 && shape.bits_per_second > 0.0) return shape;
   }
   throw std::invalid_argument(
-      "\"" + text + "\" is no link: use loopback, lan, slow, or latency and bandwidth as in 0.5ms,2gbit");
+      "\"" + text +
+      "\" is no link: use loopback, sockets, lan, slow, or latency and bandwidth as in 0.5ms,2gbit");
 }
 
 }  // namespace adaps

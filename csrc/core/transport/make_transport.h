@@ -7,6 +7,7 @@
 
 #include "transport/descriptor.h"
 #include "transport/handshake.h"
+#include "transport/shared_stream.h"
 #include "transport/socket_transport.h"
 
 namespace adaps {
@@ -14,7 +15,8 @@ namespace adaps {
 // An authenticated socket.
 struct Connection {
   Descriptor socket;
-  std::optional<FrameKeys> keys;  // if frames carry a MAC
+  std::optional<FrameKeys> keys;        // if frames carry a MAC
+  std::optional<SharedStreams> shared;  // if frames go through memory; the socket then only wakes, and ends
 };
 
 // One channel's transport, connections[i] to node i; the own one is empty.

@@ -46,6 +46,8 @@ class EpollTransport final : public SocketTransport {
   };
 
   void pass(Micros deadline, TransportEvents& events);
+  bool sleep();
+  void read_shared(TransportEvents& events);
   void look_if_due(TransportEvents& events);
 
   void flush(NodeId peer);
@@ -73,6 +75,8 @@ class EpollTransport final : public SocketTransport {
   Micros next_look_;         // when to look after the peers next
   Micros last_absence_ = 0;  // when this thread was last found to have been away for long
   Micros last_pass_;
+  std::vector<NodeId> shared_;  // peers whose link is shared memory
+  bool asleep_ = false;
   bool closing_ = false;
   bool precise_timers_ = false;
   TransportCounters counters_;
@@ -102,7 +106,9 @@ EpollTransport::EpollTransport(std::vector<Connection> connections, const Socket
   links_.reserve(connections.size());
   for (Connection& connection : connections) {
     links_.emplace_back(std::move(connection), last_pass_);
-    if (links_.back().open()) loop_.watch(links_.back().fd(), kReadable, links_.size() - 1);
+    if (!links_.back().open()) continue;
+    loop_.watch(links_.back().fd(), kReadable, links_.size() - 1);
+    if (links_.back().shared()) shared_.push_back(static_cast<NodeId>(links_.size() - 1));
   }
 }
 
@@ -160,6 +166,7 @@ void EpollTransport::pass(Micros deadline, TransportEvents& events) {
   flush_all();
   deadline = std::min(deadline, next_look_);
   if (!held_.empty()) deadline = std::min(deadline, held_.top().due);
+  if (const Micros now = monotonic_now(); deadline > now && !sleep()) deadline = now;
   std::array<epoll_event, 64> ready;
   const std::span<epoll_event> happened = loop_.wait(deadline, ready);
   const Micros now = monotonic_now();
@@ -167,15 +174,43 @@ void EpollTransport::pass(Micros deadline, TransportEvents& events) {
   last_pass_ = now;
   for (const epoll_event& event : happened) {
     const auto peer = static_cast<NodeId>(event.data.u64);
+    if (links_[peer].shared()) {
+      links_[peer].hear_bell();
+      continue;
+    }
     if (event.events & kWritable || links_[peer].peer_ended) flush(peer);
     if (event.events & ~kWritable) read(peer, events);
     look_if_due(events);
   }
+  read_shared(events);
   look_if_due(events);
   release_due(last_pass_);
   flush_all();
   for (Frame& frame : sent_) events.on_sent(std::move(frame));
   sent_.clear();
+}
+
+// Asks the peers of this host to ring; false if that is not needed because something can be done at once.
+bool EpollTransport::sleep() {
+  asleep_ = true;
+  bool nothing = true;
+  for (const NodeId peer : shared_) {
+    if (links_[peer].open()) nothing &= links_[peer].sleep();
+  }
+  return nothing;
+}
+
+void EpollTransport::read_shared(TransportEvents& events) {
+  const bool slept = std::exchange(asleep_, false);
+  for (const NodeId peer : shared_) {
+    Link& link = links_[peer];
+    if (!link.open()) continue;
+    if (slept) link.stay_awake();
+    if (link.writing()) flush(peer);
+    if (link.peer_ended && link.peer_gone()) link.close();
+    if (link.open() && !link.peer_ended) read(peer, events);
+    look_if_due(events);
+  }
 }
 
 // Called between frames, too: handling the frames of one peer may take long, and the others are not to be
@@ -220,6 +255,7 @@ void EpollTransport::flush(NodeId peer) {
 
 void EpollTransport::watch_writability(NodeId peer, bool wanted) {
   Link& link = links_[peer];
+  if (link.shared()) return;  // a pass looks whether there is room
   if (std::exchange(link.waits_to_write, wanted) == wanted) return;
   loop_.change(link.fd(), (link.peer_ended ? 0 : kReadable) | (wanted ? kWritable : 0), peer);
 }
@@ -233,7 +269,7 @@ void EpollTransport::read(NodeId peer, TransportEvents& events) {
       if (got.bytes == 0) return;
       link.last_heard = monotonic_now();
       counters_.bytes_received.add(got.bytes);
-      while (const auto frame = link.incoming.next()) {
+      while (const auto frame = link.next()) {
         if (frame->keep_alive) continue;
         counters_.frames_received.add();
         events.on_frame(peer, frame->payload);
@@ -254,8 +290,9 @@ void EpollTransport::ended(NodeId peer, int error, TransportEvents& events) {
     return down(peer, error == 0 ? "it closed the connection" : std::generic_category().message(error),
                 events);
   }
-  if (error != 0 || link.drained()) return link.close();
+  if (error != 0 || link.drained() || link.peer_gone()) return link.close();
   link.peer_ended = true;  // the peer may still read what this node sends
+  if (link.shared()) return;
   loop_.change(link.fd(), link.waits_to_write ? kWritable : 0, peer);
 }
 

@@ -1,4 +1,5 @@
-// Frames over TCP between hosts and Unix-domain sockets inside one: one epoll loop per channel.
+// Frames over TCP between hosts, and through shared memory or Unix-domain sockets inside one: one epoll loop
+// per channel.
 #pragma once
 
 #include <cstddef>
@@ -18,9 +19,12 @@ namespace adaps {
 struct LinkShape {
   double latency_seconds = 0.0;  // one way
   double bits_per_second = 0.0;
+  bool sockets = false;  // not through shared memory, although nothing is imitated
+
+  bool allows_shared_memory() const { return latency_seconds == 0.0 && bits_per_second == 0.0 && !sockets; }
 };
-// "loopback" | "lan" (0.25 ms, 10 Gbit/s) | "slow" (1 ms, 1 Gbit/s) | "0.5ms,2gbit"; std::invalid_argument
-// otherwise.
+// "loopback" | "sockets" | "lan" (0.25 ms, 10 Gbit/s) | "slow" (1 ms, 1 Gbit/s) | "0.5ms,2gbit";
+// std::invalid_argument otherwise.
 LinkShape parse_link_shape(const std::string& text);
 
 // The listening sockets of a node, shared by its channels: one TCP port and one Unix-domain socket.

@@ -36,10 +36,16 @@ std::span<std::byte> ReceiveBuffer::space() {
 }
 
 std::optional<ReceiveBuffer::Received> ReceiveBuffer::next() {
-  const std::size_t unread = end_ - begin_;
-  const std::byte* at = bytes_.get() + begin_;
+  std::span<const std::byte> unread(bytes_.get() + begin_, end_ - begin_);
+  const std::optional<Received> frame = next(unread);
+  begin_ = end_ - unread.size();
+  return frame;
+}
+
+std::optional<ReceiveBuffer::Received> ReceiveBuffer::next(std::span<const std::byte>& unread) {
+  const std::byte* const at = unread.data();
   const std::size_t head = sizeof(Header) + (seal_ ? sizeof(Tag) : 0);
-  if (unread < head) return std::nullopt;
+  if (unread.size() < head) return std::nullopt;
   Header header;
   std::memcpy(&header, at, sizeof header);
   if (seal_ && frame_bytes_ == 0) require_tag(at + sizeof header, seal_->of_header(number_, header));
@@ -52,11 +58,11 @@ std::optional<ReceiveBuffer::Received> ReceiveBuffer::next() {
     throw ProtocolError("it sent frame " + std::to_string(header.sequence) + " where frame " +
                         std::to_string(static_cast<std::uint32_t>(number_)) + " was due");
   frame_bytes_ = bytes_of(payload, seal_.has_value());
-  if (unread < frame_bytes_) return std::nullopt;
+  if (unread.size() < frame_bytes_) return std::nullopt;
   const std::span<const std::byte> content(at + head, payload);
   if (seal_ && payload > 0)
     require_tag(content.data() + payload + padding_of(payload), seal_->of_payload(number_, content));
-  begin_ += frame_bytes_;
+  unread = unread.subspan(frame_bytes_);
   frame_bytes_ = 0;
   ++number_;
   return Received{keep_alive, content};

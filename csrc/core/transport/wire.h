@@ -72,6 +72,12 @@ class ReceiveBuffer {
   void filled(std::size_t bytes) { end_ += bytes; }
   // The next complete frame. ProtocolError when it is too long, out of order, or its MAC is wrong.
   std::optional<Received> next();
+  // The same of bytes that stay where they are, at the front of `unread`, of which the frame is taken.
+  std::optional<Received> next(std::span<const std::byte>& unread);
+  bool empty() const { return begin_ == end_; }
+  // Bytes of the frame that next() found incomplete, once its header is there, and those not in this buffer.
+  std::size_t frame_bytes() const { return frame_bytes_; }
+  std::size_t missing() const { return frame_bytes_ - (end_ - begin_); }
 
  private:
   void require_tag(const std::byte* sent, const Tag& right) const;

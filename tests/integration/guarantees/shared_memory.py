@@ -1,0 +1,40 @@
+"""Two nodes exchange rows longer than a ring in shared memory, and say whether they have mapped one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+import adaps
+from tests.integration.guarantees.common import RANK, Floats, arguments, report
+
+ROWS = 40
+LENGTH = 400_000  # 1.6 MB
+
+
+def main() -> None:
+    given = arguments()
+    table = adaps.Table("t", rows=ROWS, length=LENGTH)
+    with adaps.Node(
+        [table], techniques="static", network=given["network"], frame_mac=given["frame_mac"]
+    ) as node:
+        kv = node.worker(0)
+        shared = "memfd:adaps" in Path("/proc/self/maps").read_text()
+        kv.set(np.arange(RANK, ROWS, 2), content(RANK))
+        kv.barrier()
+        out = np.empty_like(content(1 - RANK))
+        kv.pull(np.arange(1 - RANK, ROWS, 2), out)
+        same = bool((out == content(1 - RANK)).all())
+        sent = node.stats()["bytes_sent"]
+        kv.barrier()
+    report(shared=shared, same=same, sent=sent)
+
+
+def content(rank: int) -> Floats:
+    """Of every other row, from `rank` on: whole numbers that float32 has."""
+    return np.arange(rank, ROWS, 2, dtype=np.float32)[:, None] + np.arange(LENGTH, dtype=np.float32)
+
+
+if __name__ == "__main__":
+    main()
