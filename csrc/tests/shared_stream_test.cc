@@ -273,7 +273,8 @@ TEST(memory_that_is_none_or_could_be_taken_away_is_refused) {
     CHECK_THROWS(static_cast<void>(SharedStreams::take(sockets[1], taken)), HandshakeRefused, "closed");
   }
   const auto sockets = socket_pair();  // none is a fine answer
-  REQUIRE(SharedStreams::offer(sockets[0], std::nullopt));
+  std::optional<SharedStreams> none;
+  REQUIRE(SharedStreams::offer(sockets[0], none));
   REQUIRE(SharedStreams::take(sockets[1], taken));
   CHECK(!taken.has_value());
 }

@@ -65,7 +65,7 @@ std::optional<SharedStreams> SharedStreams::create() {
 }
 
 // One byte, which comes with the descriptor of the memory if there is any.
-bool SharedStreams::offer(const Descriptor& socket, const std::optional<SharedStreams>& streams) {
+bool SharedStreams::offer(const Descriptor& socket, std::optional<SharedStreams>& streams) {
   std::byte what{streams ? std::uint8_t{1} : std::uint8_t{0}};
   iovec piece{&what, 1};
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
@@ -82,7 +82,10 @@ bool SharedStreams::offer(const Descriptor& socket, const std::optional<SharedSt
     const int fd = streams->offered_.get();
     std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
   }
-  if (::sendmsg(socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) == 1) return true;
+  if (::sendmsg(socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) == 1) {
+    if (streams) streams->offered_.reset();
+    return true;
+  }
   if (errno == EAGAIN || errno == EINTR) return false;
   throw HandshakeRefused(std::generic_category().message(errno));
 }

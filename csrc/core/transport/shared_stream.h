@@ -29,7 +29,7 @@ class SharedStreams {
   static std::optional<SharedStreams> create();
   // Says on a Unix-domain socket that these streams carry the rest, or that none do. False when the socket
   // would block; HandshakeRefused when it fails.
-  static bool offer(const Descriptor& socket, const std::optional<SharedStreams>& streams);
+  static bool offer(const Descriptor& socket, std::optional<SharedStreams>& streams);
   // The other end of offer().
   static bool take(const Descriptor& socket, std::optional<SharedStreams>& streams);
 
