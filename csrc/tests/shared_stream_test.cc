@@ -10,7 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
-#include <optional>
+#include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -37,16 +37,16 @@ std::array<Descriptor, 2> socket_pair() {
 struct Ends {
   Ends() {
     const auto sockets = socket_pair();
-    std::optional<SharedStreams> offered = SharedStreams::create(), taken;
-    REQUIRE(offered.has_value());
+    std::unique_ptr<SharedStreams> offered = SharedStreams::create(), taken;
+    REQUIRE(offered != nullptr);
     CHECK(!SharedStreams::take(sockets[1], taken));  // nothing is there yet
     REQUIRE(SharedStreams::offer(sockets[0], offered));
     REQUIRE(SharedStreams::take(sockets[1], taken));
-    REQUIRE(taken.has_value());
-    one.emplace(*std::move(offered));
-    other.emplace(*std::move(taken));
+    REQUIRE(taken != nullptr);
+    one = std::move(offered);
+    other = std::move(taken);
   }
-  std::optional<SharedStreams> one, other;
+  std::unique_ptr<SharedStreams> one, other;
 };
 
 std::size_t write(SharedStreams& streams, std::span<const std::byte> bytes) {
@@ -79,7 +79,7 @@ void offer(const Descriptor& socket, int fd, char what = 1) {
 // The file of streams, written to as only a broken side would.
 struct Broken {
   Broken() {
-    std::optional<SharedStreams> theirs = SharedStreams::create();
+    std::unique_ptr<SharedStreams> theirs = SharedStreams::create();
     const auto sockets = socket_pair();
     REQUIRE(theirs && SharedStreams::offer(sockets[0], theirs));
     char what = 0;
@@ -105,7 +105,7 @@ struct Broken {
     CHECK(::pwrite(fd, &bytes, sizeof bytes, 64) == sizeof bytes);
   }
   int fd = -1;
-  std::optional<SharedStreams> streams;
+  std::unique_ptr<SharedStreams> streams;
 };
 
 }  // namespace
@@ -232,8 +232,7 @@ TEST(no_bell_is_lost) {
 
 TEST(counters_that_cannot_be_are_refused) {
   const Broken node;
-  SharedStreams streams = *std::move(Broken{}.streams);
-  CHECK_EQ(streams.look(), 0u);
+  CHECK_EQ(Broken{}.streams->look(), 0u);
   for (const std::uint64_t bytes : {std::uint64_t{kBytes + 1}, ~std::uint64_t{0}}) {
     Broken broken;
     broken.say_written(bytes);
@@ -251,12 +250,12 @@ TEST(counters_that_cannot_be_are_refused) {
 }
 
 TEST(memory_that_is_none_or_could_be_taken_away_is_refused) {
-  std::optional<SharedStreams> taken;
+  std::unique_ptr<SharedStreams> taken;
   const auto refused = [&](int fd, const char* why, char what = 1) {
     const auto sockets = socket_pair();
     offer(sockets[0], fd, what);
     CHECK_THROWS(static_cast<void>(SharedStreams::take(sockets[1], taken)), HandshakeRefused, why);
-    CHECK(!taken.has_value());
+    CHECK(taken == nullptr);
     if (fd >= 0) ::close(fd);
   };
   refused(-1, "no memory came");
@@ -273,10 +272,10 @@ TEST(memory_that_is_none_or_could_be_taken_away_is_refused) {
     CHECK_THROWS(static_cast<void>(SharedStreams::take(sockets[1], taken)), HandshakeRefused, "closed");
   }
   const auto sockets = socket_pair();  // none is a fine answer
-  std::optional<SharedStreams> none;
+  std::unique_ptr<SharedStreams> none;
   REQUIRE(SharedStreams::offer(sockets[0], none));
   REQUIRE(SharedStreams::take(sockets[1], taken));
-  CHECK(!taken.has_value());
+  CHECK(taken == nullptr);
 }
 
 // Frames shorter and longer than a ring, and than the part of it that may wait for the rest.

@@ -56,7 +56,7 @@ struct Conversation {
   bool connecting;
   std::size_t written = 0;
   bool agreed = false;  // whether frames go through shared memory
-  std::optional<SharedStreams> shared = {};
+  std::unique_ptr<SharedStreams> shared = {};
 
   bool offers() const { return !goal && handshake.done() && !agreed; }
   bool wants_to_write() const { return connecting || written < handshake.outgoing().size() || offers(); }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -63,7 +64,7 @@ class Link {
   void end_writing();
 
   // Of streams in shared memory only; see SharedStreams.
-  bool shared() const { return shared_.has_value(); }
+  bool shared() const { return shared_ != nullptr; }
   // The socket is readable: the peer has rung, or is gone, after which nobody reads what is written.
   void hear_bell();
   bool peer_gone() const { return gone_; }
@@ -107,10 +108,10 @@ class Link {
   std::uint64_t number_ = 0;       // of the next frame
   std::optional<wire::Seal> seal_;
   wire::ReceiveBuffer incoming_;  // of a shared link, only of frames that its ring may be too short for
-  std::optional<SharedStreams> shared_;
-  std::size_t handled_ = 0;  // bytes of the frame in shared memory that next() returned last
-  bool gone_ = false;        // the socket of a shared link has ended
-  int gone_error_ = 0;       // why, if that was not in order
+  std::unique_ptr<SharedStreams> shared_;  // if it goes through memory
+  std::size_t handled_ = 0;                // bytes of the frame in shared memory that next() returned last
+  bool gone_ = false;                      // the socket of a shared link has ended
+  int gone_error_ = 0;                     // why, if that was not in order
 };
 
 }  // namespace adaps

@@ -15,8 +15,8 @@ namespace adaps {
 // An authenticated socket.
 struct Connection {
   Descriptor socket;
-  std::optional<FrameKeys> keys;        // if frames carry a MAC
-  std::optional<SharedStreams> shared;  // if frames go through memory; the socket then only wakes, and ends
+  std::optional<FrameKeys> keys;          // if frames carry a MAC
+  std::unique_ptr<SharedStreams> shared;  // if frames go through memory; the socket then only wakes, and ends
 };
 
 // One channel's transport, connections[i] to node i; the own one is empty.

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -53,19 +54,19 @@ struct SharedStreams::Memory {
   std::array<Side, 2> sides;
 };
 
-std::optional<SharedStreams> SharedStreams::create() {
+std::unique_ptr<SharedStreams> SharedStreams::create() {
   Descriptor memory =
       Descriptor::create([] { return ::memfd_create("adaps", MFD_CLOEXEC | MFD_ALLOW_SEALING); });
   if (!memory || ::ftruncate(memory.get(), kFileBytes) != 0 ||
       ::fcntl(memory.get(), F_ADD_SEALS, kSeals) != 0)
-    return std::nullopt;
-  std::optional<SharedStreams> made = map(memory, 0);
+    return nullptr;
+  std::unique_ptr<SharedStreams> made = map(memory, 0);
   if (made) made->offered_ = std::move(memory);
   return made;
 }
 
 // One byte, which comes with the descriptor of the memory if there is any.
-bool SharedStreams::offer(const Descriptor& socket, std::optional<SharedStreams>& streams) {
+bool SharedStreams::offer(const Descriptor& socket, std::unique_ptr<SharedStreams>& streams) {
   std::byte what{streams ? std::uint8_t{1} : std::uint8_t{0}};
   iovec piece{&what, 1};
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
@@ -90,7 +91,7 @@ bool SharedStreams::offer(const Descriptor& socket, std::optional<SharedStreams>
   throw HandshakeRefused(std::generic_category().message(errno));
 }
 
-bool SharedStreams::take(const Descriptor& socket, std::optional<SharedStreams>& streams) {
+bool SharedStreams::take(const Descriptor& socket, std::unique_ptr<SharedStreams>& streams) {
   std::byte what{};
   iovec piece{&what, 1};
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
@@ -126,10 +127,10 @@ bool SharedStreams::take(const Descriptor& socket, std::optional<SharedStreams>&
   return true;
 }
 
-std::optional<SharedStreams> SharedStreams::map(const Descriptor& memory, std::size_t side) {
+std::unique_ptr<SharedStreams> SharedStreams::map(const Descriptor& memory, std::size_t side) {
   static_assert(offsetof(Side, ring) == kPage && offsetof(Side, again) == kFileBytesOfSide);
   void* const reserved = ::mmap(nullptr, sizeof(Memory), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (reserved == MAP_FAILED) return std::nullopt;
+  if (reserved == MAP_FAILED) return nullptr;
   std::unique_ptr<Memory, Unmap> shared(static_cast<Memory*>(reserved));
   const auto place = [&](void* at, std::size_t bytes, std::size_t offset) {
     return ::mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory.get(),
@@ -139,9 +140,9 @@ std::optional<SharedStreams> SharedStreams::map(const Descriptor& memory, std::s
     Side& one = shared->sides[i];
     if (!place(&one, kFileBytesOfSide, i * kFileBytesOfSide) ||
         !place(&one.again, kBytes, i * kFileBytesOfSide + kPage))
-      return std::nullopt;
+      return nullptr;
   }
-  return SharedStreams(std::move(shared), side);
+  return std::unique_ptr<SharedStreams>(new SharedStreams(std::move(shared), side));
 }
 
 // New memory is all zero, which is where both sides begin.

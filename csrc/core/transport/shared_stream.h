@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 
 #include "transport/descriptor.h"
@@ -26,12 +25,12 @@ class SharedStreams {
   static constexpr std::size_t kLeft = kBytes / 2;  // that may be left unreleased until more arrives
 
   // New streams, of the side that offers them; nothing where the system has no such memory.
-  static std::optional<SharedStreams> create();
+  static std::unique_ptr<SharedStreams> create();
   // Says on a Unix-domain socket that these streams carry the rest, or that none do. False when the socket
   // would block; HandshakeRefused when it fails.
-  static bool offer(const Descriptor& socket, std::optional<SharedStreams>& streams);
+  static bool offer(const Descriptor& socket, std::unique_ptr<SharedStreams>& streams);
   // The other end of offer().
-  static bool take(const Descriptor& socket, std::optional<SharedStreams>& streams);
+  static bool take(const Descriptor& socket, std::unique_ptr<SharedStreams>& streams);
 
   // Copies what there is room for, of all pieces in turn; returns how many bytes.
   std::size_t write(std::span<const iovec> pieces);
@@ -63,7 +62,7 @@ class SharedStreams {
     void operator()(Memory* shared) const;
   };
 
-  static std::optional<SharedStreams> map(const Descriptor& memory, std::size_t side);
+  static std::unique_ptr<SharedStreams> map(const Descriptor& memory, std::size_t side);
   SharedStreams(std::unique_ptr<Memory, Unmap> shared, std::size_t side);
   std::size_t room() const;
   std::size_t unreleased() const { return static_cast<std::size_t>(found_ - read_); }
