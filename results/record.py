@@ -267,8 +267,9 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
     network: Annotated[
         str,
         Setting(
-            help="Links between nodes: loopback, lan, slow, or such as 0.5ms,2gbit; namespaces:lan, between "
-            "network namespaces, slows down all sockets, and namespaces:lan:0-1/10 one link more.",
+            help="Links between nodes: loopback, sockets (the same without shared memory), lan, slow, or "
+            "such as 0.5ms,2gbit; namespaces:lan, between network namespaces, slows down all sockets, and "
+            "namespaces:lan:0-1/10 one link more.",
             default="loopback",
             several=True,
         ),

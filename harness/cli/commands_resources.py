@@ -44,7 +44,7 @@ def resources(
     from adabench.harness.planning.syntax import check_slow_pair, parse_network
 
     link = link_of(parse_network(network))
-    if link is None and network.strip().lower() != "loopback":
+    if link is None and network.strip().lower() not in {"loopback", "sockets"}:
         raise UsageError(
             f"--network {network}: only the parameter server slows itself down so, and nothing else can be "
             f"measured; try namespaces:{network}"

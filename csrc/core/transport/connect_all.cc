@@ -55,7 +55,7 @@ struct Conversation {
   std::string with;
   bool connecting;
   std::size_t written = 0;
-  bool agreed = false;  // whether frames go through shared memory
+  bool agreed = false;  // it is settled whether frames go through shared memory
   std::unique_ptr<SharedStreams> shared = {};
 
   bool offers() const { return !goal && handshake.done() && !agreed; }
