@@ -27,9 +27,11 @@ def train():
     for node in nodes:
         kv, keys, rows = node.worker(0), node.table("emb").keys(torch.arange(ROWS)), torch.empty(ROWS, 4)
         kv.barrier()
-        for _ in range(STEPS if rank == 1 else 1):
+        for step in range(STEPS if rank == 1 else 1):
             kv.push(keys, torch.ones(ROWS, 4))
             kv.pull(keys, rows)
+            if step == 0:
+                kv.barrier()  # what rank 0 pushes is there, however late it came to it
     if rank == 1 and how == "two nodes":
         nodes[1].close()
     if rank == 1:

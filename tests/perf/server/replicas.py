@@ -35,7 +35,8 @@ def replicate(node: adaps.Node, kv: adaps.Worker) -> None:
     remote = -1.0
     while remote != (remote := node.stats()["pulled_remote"]):
         kv.pull(np.arange(rows), out)
-        kv.end_setup()
+        kv.wait_sync()  # no barrier: one node may take more turns than another
+    kv.end_setup()
 
 
 def rounds_of(node: adaps.Node, kv: adaps.Worker, changing: int, seconds: float) -> dict[str, float]:
