@@ -74,6 +74,10 @@ class SocketDriver : public Driver, public TransportEvents {
   SocketDriver(std::unique_ptr<SocketTransport> transport, Channel& channel)
       : transport_(std::move(transport)), channel_(channel) {
     channel_.set_backlog([this](NodeId to) { return transport_->backlog(to); });
+    channel_.set_sender([this] {
+      channel_.outbox().drain([this](NodeId to, Frame frame) { send(to, std::move(frame)); });
+      transport_->flush();
+    });
   }
 
   void wait(Micros timeout) override {

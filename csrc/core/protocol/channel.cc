@@ -56,6 +56,7 @@ void Channel::work_off_batch() {
     KeyRequest& request = *batch_.requests[batch_.next++];
     slice.spend(request.occurrences * node.tables.find(request.key, context_.table_hint).length());
     requests_.attempt(request);
+    send_first(batch_.next, batch_.requests.size() - batch_.next >= batch_.next);
   }
   for (Operation* operation : std::exchange(batch_.syncs, {})) syncs_.begin(*operation);
   for (const bool for_good : std::exchange(batch_.arrivals, {})) membership_.arrived(for_good, context_.now);
@@ -144,6 +145,11 @@ void Channel::send_with_frames() {
   syncs_.send_echoes();
 }
 
+// Whoever waits for many rows, here or on another node, wakes up while the most of them are still worked on.
+void Channel::send_first(std::size_t requests, bool many_left) {
+  if (requests == context_.node.settings.first_requests && many_left && send_drained_) send_drained_();
+}
+
 void Channel::settle(Key key) {
   requests_.retry(key);
   replicas_.drop_if_unwanted(key);
@@ -156,6 +162,7 @@ void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
   Prefetcher prefetcher(context_.node.store, context_.partition.tables, requests_.awaiting(), payload);
   std::uint64_t messages = 0;
   std::uint64_t upkeep = 0;
+  std::size_t requests = 0;
   while (!reader.at_end()) {
     ++messages;
     upkeep += is_upkeep(reader.peek_type()) ? 1 : 0;
@@ -163,6 +170,7 @@ void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
     switch (reader.peek_type()) {
       case MessageType::kRequest:
         requests_.on_request(reader.read<RequestMessage>(), reader);
+        send_first(++requests, 2 * reader.bytes_left() >= payload.size());
         break;
       case MessageType::kIntent:
         ownership_.on_intent(reader.read<IntentMessage>());

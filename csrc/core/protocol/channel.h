@@ -57,6 +57,9 @@ class Channel : public TransportEvents {
   Micros on_tick();
   Outbox& outbox() { return context_.outbox; }
   const Outbox& outbox() const { return context_.outbox; }
+  // Sends what is drained at once, in the middle of on_frame or on_tick, while this channel goes on. Without it,
+  // all leaves afterwards.
+  void set_sender(std::function<void()> send_drained) { send_drained_ = std::move(send_drained); }
   // Tells how many of the frames to a peer that were drained the network has not taken yet. Without it, it
   // takes all at once.
   void set_backlog(std::function<std::size_t(NodeId)> frames) {
@@ -83,6 +86,7 @@ class Channel : public TransportEvents {
   void run_round();
   void flush(bool everything);
   void send_with_frames();
+  void send_first(std::size_t requests, bool many_left);
   // A replica was set up, or a change of it applied: goes on with what waited for that.
   void settle(Key key);
 
@@ -97,6 +101,7 @@ class Channel : public TransportEvents {
   Flusher flusher_;
   Syncs syncs_;
 
+  std::function<void()> send_drained_;
   Batch batch_;
   bool more_submitted_ = false;  // perhaps, for the next batch
   const Micros round_distance_;

@@ -176,6 +176,7 @@ class Reader {
   explicit Reader(std::span<const std::byte> frame) : rest_(frame) {}
 
   bool at_end() const { return rest_.empty(); }
+  std::size_t bytes_left() const { return rest_.size(); }
   MessageType peek_type() const {
     require(1);
     return static_cast<MessageType>(rest_.front());

@@ -32,6 +32,7 @@ class EpollTransport final : public SocketTransport {
 
   void send(NodeId to, Frame frame) override;
   std::size_t backlog(NodeId to) const override { return links_[to].backlog(monotonic_now()); }
+  void flush() override;
   void poll(Micros timeout, TransportEvents& events) override;
   void wake() override { loop_.wake(); }
   void expect_close() override { closing_ = true; }
@@ -51,7 +52,6 @@ class EpollTransport final : public SocketTransport {
   void look_if_due(TransportEvents& events);
 
   void flush(NodeId peer);
-  void flush_all();
   void release_due(Micros now);
   void watch_writability(NodeId peer, bool wanted);
 
@@ -163,7 +163,7 @@ void EpollTransport::shutdown(Micros timeout) {
 
 void EpollTransport::pass(Micros deadline, TransportEvents& events) {
   release_due(monotonic_now());
-  flush_all();
+  flush();
   deadline = std::min(deadline, next_look_);
   if (!held_.empty()) deadline = std::min(deadline, held_.top().due);
   if (const Micros now = monotonic_now(); deadline > now && !sleep()) deadline = now;
@@ -185,7 +185,7 @@ void EpollTransport::pass(Micros deadline, TransportEvents& events) {
   read_shared(events);
   look_if_due(events);
   release_due(last_pass_);
-  flush_all();
+  flush();
   for (Frame& frame : sent_) events.on_sent(std::move(frame));
   sent_.clear();
 }
@@ -231,7 +231,7 @@ void EpollTransport::release_due(Micros now) {
   }
 }
 
-void EpollTransport::flush_all() {
+void EpollTransport::flush() {
   for (const NodeId peer : to_flush_) {
     links_[peer].to_flush = false;
     if (!links_[peer].waits_to_write) flush(peer);

@@ -69,6 +69,8 @@ class SocketTransport : public Transport {
  public:
   // Frames leave with the next poll(). std::length_error for more than kMaxFrameBytes.
   void send(NodeId to, Frame frame) override = 0;
+  // What was sent leaves at once, as far as the peers have room. Also while poll() handles a frame.
+  virtual void flush() = 0;
   // Handles what is ready, waiting for at most `timeout` (kNever: until something happens or wake() is
   // called). May return earlier without having called any event.
   virtual void poll(Micros timeout, TransportEvents& events) = 0;
