@@ -19,6 +19,7 @@ using namespace adaps;
 namespace {
 
 constexpr std::size_t kSlice = 100;
+constexpr std::size_t kFirst = 30;
 
 TableSpec table(std::uint64_t rows, std::size_t length) {
   TableSpec spec;
@@ -40,6 +41,7 @@ class Pair {
       settings.technique = technique;
       settings.timing = false;
       settings.slice = kSlice;
+      settings.first_requests = kFirst;
       nodes_[rank] = std::make_unique<NodeState>(std::vector{table(10'000, 1)}, settings);
     }
   }
@@ -185,6 +187,45 @@ TEST(a_channel_answers_others_between_two_slices) {
   CHECK(!push.done.load());
   pair.settle();
   CHECK(push.done.load());
+}
+
+TEST(the_first_of_many_requests_and_answers_leave_ahead_of_the_rest) {
+  Pair pair(Technique::kStatic);
+  const std::vector<Key> theirs = pair.keys_of(1);
+  std::vector<float> values(kFirst * 3, -1.0F);
+  for (const std::size_t count : {kFirst * 3, 2 * kFirst - 1}) {
+    std::vector<Frame> ahead[2];
+    for (NodeId rank = 0; rank < 2; ++rank) {
+      pair.channel(rank).set_sender([&, rank] {
+        pair.channel(rank).outbox().drain(
+            [&](NodeId, Frame frame) { ahead[rank].push_back(std::move(frame)); });
+      });
+    }
+    Completion completion;
+    Operation pull(OperationKind::kPull, 0, completion);
+    pull.out = values.data();
+    start(pair.node(0), pull, std::span(theirs).first(count));
+    submit_requests(pair.node(0), pull);
+    pair.tick(0);
+    const bool many = count >= 2 * kFirst;
+    REQUIRE(ahead[0].size() == (many ? 1u : 0u));
+    if (many) {
+      CHECK_EQ(ahead[0][0].size(), kFirst * sizeof(RequestMessage));
+      pair.channel(1).on_frame(0, ahead[0][0]);
+      pair.deliver(1);  // these answers overtake nothing
+      CHECK(!pull.done.load());
+      CHECK_EQ(pull.left.load(), count - kFirst);
+    }
+    pair.deliver(0);
+    REQUIRE(ahead[1].size() == (many ? 1u : 0u));
+    if (many) {
+      CHECK_EQ(ahead[1][0].size(), kFirst * (sizeof(AnswerMessage) + sizeof(float)));
+      pair.channel(0).on_frame(1, ahead[1][0]);
+      CHECK(!pull.done.load());
+    }
+    pair.deliver(1);
+    CHECK(pull.done.load());
+  }
 }
 
 TEST(a_mark_is_echoed_behind_all_slices_of_the_refreshes) {

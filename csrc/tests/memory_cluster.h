@@ -97,13 +97,16 @@ class MemoryCluster {
 
   void drive(NodeId rank, std::size_t index) {
     Channel& channel = *nodes_[rank]->channels[index];
+    const auto send = [&] {
+      channel.outbox().drain([&](NodeId to, Frame frame) { mailbox(to, index).put(rank, std::move(frame)); });
+    };
+    channel.set_sender(send);
     try {
       while (!stopping_.load()) {
         const Micros begin = now();
         channel.set_now(begin);
         const Micros next = channel.on_tick();
-        channel.outbox().drain(
-            [&](NodeId to, Frame frame) { mailbox(to, index).put(rank, std::move(frame)); });
+        send();
         const Micros timeout = next == kNever ? kNever : std::max<Micros>(next - begin, 0);
         for (const auto& [from, frame] : mailbox(rank, index).take(timeout)) {
           channel.set_now(now());

@@ -59,6 +59,30 @@ TEST(frames_arrive_whole_and_in_order_between_all_pairs) {
   }
 }
 
+TEST(what_is_flushed_leaves_while_a_frame_is_handled) {
+  for (const Medium medium : kMedia) {
+    const Transports nodes = cluster(2, medium);
+    Events events[2];
+    std::vector<std::size_t> arrived;
+    events[0].handle = [&](NodeId, std::span<const std::byte> payload) { arrived.push_back(payload.size()); };
+    bool in_time = false;
+    events[1].handle = [&](NodeId, std::span<const std::byte> payload) {
+      const Frame copy(payload.begin(), payload.end());
+      nodes[1]->send(0, frame_of(1, 1));
+      nodes[1]->send(0, frame_of(50'000, 2));
+      nodes[1]->flush();
+      in_time = pump({{nodes[0].get(), &events[0]}}, [&] { return arrived.size() == 2; });
+      CHECK(same(payload, copy));  // it stays where it is meanwhile
+      nodes[1]->send(0, frame_of(3, 3));
+    };
+    nodes[0]->send(1, frame_of(100, 0));
+    CHECK(pump({{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}},
+               [&] { return arrived.size() == 3; }));
+    CHECK(in_time);
+    CHECK((arrived == std::vector<std::size_t>{1, 50'000, 3}));
+  }
+}
+
 TEST(large_frames_cross_each_other) {
   for (const Medium medium : kMedia) {
     const Transports nodes = cluster(2, medium);

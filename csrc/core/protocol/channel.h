@@ -57,8 +57,8 @@ class Channel : public TransportEvents {
   Micros on_tick();
   Outbox& outbox() { return context_.outbox; }
   const Outbox& outbox() const { return context_.outbox; }
-  // Sends what is drained at once, in the middle of on_frame or on_tick, while this channel goes on. Without it,
-  // all leaves afterwards.
+  // Sends what is drained at once, in the middle of on_frame or on_tick, while this channel goes on. Without
+  // it, all leaves afterwards.
   void set_sender(std::function<void()> send_drained) { send_drained_ = std::move(send_drained); }
   // Tells how many of the frames to a peer that were drained the network has not taken yet. Without it, it
   // takes all at once.

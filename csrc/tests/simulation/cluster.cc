@@ -23,6 +23,9 @@ Cluster::Cluster(const WorldSpec& spec, std::uint32_t more_timers)
     know_node(*nodes_.back());
   }
   sent_.resize(static_cast<std::size_t>(channels_) * nodes_.size() * nodes_.size());
+  for (NodeId rank = 0; rank < nodes(); ++rank) {
+    for (int i = 0; i < channels_; ++i) channel(rank, i).set_sender([this, rank, i] { send_all(rank, i); });
+  }
   for (NodeId rank = 0; spec.backlog && rank < nodes(); ++rank) {
     for (int i = 0; i < channels_; ++i)
       channel(rank, i).set_backlog([this, rank, i](NodeId to) { return backlog({i, rank, to}); });

@@ -47,6 +47,7 @@ class Generator {
     draw_samples();
     draw_room();
     draw_frame_wait();
+    draw_first_requests();
     return std::move(spec_);
   }
 
@@ -441,6 +442,13 @@ class Generator {
     const Micros waits[] = {0, static_cast<Micros>(2.0 * kUnit), static_cast<Micros>(20.0 * kUnit),
                             static_cast<Micros>(200.0 * kUnit), kAges};
     spec_.settings.frame_wait = waits[random.below(std::size(waits))];
+  }
+
+  // The same: with how many requests the first frame of many leaves.
+  void draw_first_requests() {
+    Random random(mix(spec_.seed) ^ 0x66697273U);
+    constexpr std::size_t kFew[] = {1, 1, 2, 3};
+    if (random.chance(0.5)) spec_.settings.first_requests = kFew[random.below(std::size(kFew))];
   }
 
   // From numbers of their own, too. Only keys that are used are drawn.
