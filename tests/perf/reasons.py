@@ -116,11 +116,11 @@ WHY: Mapping[str, str] = {
     ),
     "training while an export": (
         "400 steps take 0.17 s where this was measured, and an export among them 53 ms of CPU time, on "
-        "two cores that both train; in blocks of 4,000 steps (`--full`) it is a tenth of that"
+        "two cores that both train: a bound of 5 % needs blocks as long as those of `--full`"
     ),
     "simulation of 100 steps": (
         "one thread runs the real code of 64 nodes, whose tables and queues are far larger than its "
-        "caches: it is as quick as its processor waits for memory"
+        "caches; what of that time is waiting for memory was not measured"
     ),
     "idle cluster": "rounds go on while nothing changes, to notice that a node is gone",
     "resident bytes": (

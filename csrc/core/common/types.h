@@ -70,8 +70,8 @@ struct Settings {
   // millions of keys neither keeps others waiting nor this node from saying that it lives. A key counts as
   // one, and so do 64 floats of its row.
   std::size_t slice = 16384;
-  // After how many of a call's requests, or of the answers to them, the first frame leaves, if there are as
-  // many more: whoever gets it has woken up when the others come.
+  // After how many requests, made or answered in a row, what is there leaves, if as many more follow: whoever
+  // gets it has woken up when the others come.
   std::size_t first_requests = 192;
   // Gradients of one key that go together; the next ones wait for the answer.
   std::size_t max_gradient_bytes = std::size_t{1} << 20;
