@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -46,6 +48,10 @@ LONG = (
 )
 """Tests that take long, by how their names begin."""
 
+STDERR = pytest.StashKey[int]()
+HANGS = 960.0
+"""Seconds after which the end of a test hangs."""
+
 Launch = Callable[..., list[dict[str, Any]]]
 Python = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -70,6 +76,13 @@ def pytest_configure(config: pytest.Config) -> None:
         "full", max_examples=5000, stateful_step_count=60, deadline=None, print_blob=True
     )
     hypothesis.settings.load_profile("full" if config.getoption("--full") else "short")
+    assert sys.__stderr__ is not None
+    config.stash[STDERR] = os.dup(sys.__stderr__.fileno())  # before it is captured
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if STDERR in config.stash:  # it is not if another plugin has refused the command line
+        os.close(config.stash[STDERR])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -79,6 +92,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((i for i, begin in enumerate(LONG) if item.nodeid.startswith(begin)), len(LONG))
 
     items.sort(key=place)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """End this process, with where each thread was, if the end of a test hangs.
+
+    The plugins that would do so watch a test no longer once it has failed.
+    """
+    faulthandler.dump_traceback_later(HANGS, file=item.config.stash[STDERR], exit=True)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(scope="session")
