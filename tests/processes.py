@@ -19,4 +19,4 @@ def outputs(
     finally:
         for process in processes:
             process.kill()
-            process.communicate()
+            process.communicate(timeout=60.0)

@@ -84,6 +84,8 @@ class WarmProcess:
         self.pid = self._fork.pid
         self.stdout: IO[str] = os.fdopen(out[0], encoding="utf-8")
         self.stderr: IO[str] = os.fdopen(err[0], encoding="utf-8")
+        self._readers: list[threading.Thread] = []
+        self._said = ["", ""]
 
     def poll(self) -> int | None:
         return self._waited(0.0)
@@ -95,25 +97,24 @@ class WarmProcess:
         return code
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """What it writes from now on, once it has ended."""
-        said = ["", ""]
-
-        def read(number: int, stream: IO[str]) -> None:
-            if not stream.closed:
-                with stream:
-                    said[number] = stream.read()
-
-        readers = [
-            threading.Thread(target=read, args=(number, stream), daemon=True)
-            for number, stream in enumerate((self.stdout, self.stderr))
-        ]
+        """What it writes from now on, once it and all that could write there have ended."""
         deadline = time.monotonic() + (1e6 if timeout is None else timeout)
-        for reader in readers:
-            reader.start()
-        for reader in readers:
+        if not self._readers:
+            self._readers = [
+                threading.Thread(target=self._read, args=(number,), daemon=True) for number in range(2)
+            ]
+            for reader in self._readers:
+                reader.start()
+        for reader in self._readers:
             reader.join(max(deadline - time.monotonic(), 0.0))
+            if reader.is_alive():
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
         self.wait(max(deadline - time.monotonic(), 0.0) if timeout is not None else None)
-        return said[0], said[1]
+        return self._said[0], self._said[1]
+
+    def _read(self, number: int) -> None:
+        with (self.stdout, self.stderr)[number] as stream:
+            self._said[number] = stream.read()
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
@@ -122,6 +123,11 @@ class WarmProcess:
     def kill(self) -> None:
         if self.poll() is None:
             self._fork.end()
+
+    def end(self) -> None:
+        """Kill it and what it has started, if it runs; nothing may be left that could still write."""
+        self.kill()
+        self.communicate(60.0)
 
     def _waited(self, seconds: float) -> int | None:
         self.returncode = self._fork.wait(seconds)

@@ -118,8 +118,7 @@ def start(tmp_path: Path, plugin_environment: dict[str, str], warm: ForkServer) 
 
     yield call
     for process in started:
-        process.kill()
-        process.communicate()
+        process.end()
 
 
 @pytest.fixture

@@ -49,8 +49,7 @@ def start_ranks(tmp_path: Path, warm: ForkServer) -> Iterator[StartRanks]:
 
     yield start
     for process in started:
-        process.kill()
-        process.communicate()
+        process.end()
 
 
 def outcome(process: Rank, timeout: float = 240.0) -> tuple[int, str, str]:

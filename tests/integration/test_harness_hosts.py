@@ -76,8 +76,7 @@ def job(
     yield made
     cable.mend()
     for process in made.processes:
-        process.kill()
-        process.communicate()
+        process.end()
 
 
 def test_a_study_is_the_same_here_and_on_two_hosts(job: Job, adabench: Any, tmp_path: Path) -> None:

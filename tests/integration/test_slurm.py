@@ -56,8 +56,7 @@ def submit(
 
     yield call
     for process in started:
-        process.kill()
-        process.communicate()
+        process.end()
 
 
 def ended(process: WarmProcess) -> tuple[int, str]:

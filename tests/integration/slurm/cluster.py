@@ -126,13 +126,14 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
-        for job in self.jobs:
-            if job.batch is not None:
-                job.batch.kill()
-            for task in job.tasks:
-                kill_tree(task)
-        for thread in self._threads:
-            thread.join()
+        # Some job may only just have come, or begin its tasks.
+        while living := [thread for thread in self._threads if thread.is_alive()]:
+            for job in self.jobs:
+                if job.batch is not None:
+                    job.batch.kill()
+                for task in job.tasks:
+                    kill_tree(task)
+            living[0].join(0.1)
         self._listener.close()
 
     def path(self) -> str:
