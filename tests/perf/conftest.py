@@ -76,7 +76,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture
-def limit(request: pytest.FixtureRequest) -> Limit:
+def judged(request: pytest.FixtureRequest) -> bool:
+    """Whether figures of speed are held against their bounds, for which blocks must be long enough."""
+    return BEFORE in request.config.stash
+
+
+@pytest.fixture
+def limit(judged: bool) -> Limit:
     """A function that fails the test if a figure of speed is beyond its bound.
 
     It is called as ``limit(what, figure, at_most)``, and fails only where speed is judged: under other work,
@@ -84,7 +90,7 @@ def limit(request: pytest.FixtureRequest) -> Limit:
     """
 
     def check(what: str, figure: float, at_most: float) -> None:
-        if BEFORE in request.config.stash and figure > at_most:
+        if judged and figure > at_most:
             pytest.fail(f"{what}: {figure:.4g}, where {at_most:g} is the most", pytrace=False)
 
     return check

@@ -88,10 +88,10 @@ def test_memory_does_not_grow_beyond_the_live_set(launch: Launch, full: bool) ->
 
 
 def test_exports_hardly_hold_up_training(
-    launch: Launch, goal: Goal, limit: Limit, tmp_path: Path, full: bool
+    launch: Launch, goal: Goal, limit: Limit, tmp_path: Path, full: bool, judged: bool
 ) -> None:
     """200,000 rows of 32 floats on two nodes, of which an export holds what changed since the last one."""
-    steps, rounds = (4_000, 9) if full else (400, 3)
+    steps, rounds = (4_000, 9) if full or judged else (400, 3)
     ranks = launch(
         "tests.perf.server.exports", 2, 600, directory=str(tmp_path / "saved"), steps=steps, rounds=rounds
     )
