@@ -31,7 +31,13 @@ from adabench.analysis.agreement import different_quality, different_work
 from adabench.analysis.load import SUCCESS, last_attempts
 from adabench.analysis.statistics import paired_interval
 from adabench.analysis.tables import markdown
-from adabench.backends.policies.protocol import Policy, PolicyError, Resources, measured_costs
+from adabench.backends.policies.protocol import (
+    Policy,
+    PolicyError,
+    Resources,
+    ResourcesError,
+    measured_costs,
+)
 from adabench.harness.errors import UsageError
 from adabench.harness.machine.environment import capture, machine_name
 from adabench.harness.machine.measure_cluster import measure_here
@@ -521,12 +527,16 @@ class _Judge:
         return last_attempts(store.runs())
 
     def _here(self) -> Resources:
-        """This machine, measured once."""
+        """This machine, measured once, and again if what was measured has changed since."""
         file = self.folder / "here.toml"
-        if not file.is_file():
-            here = measure_here(2, None)
-            costs = measured_costs(here.node[0].speed)
-            file.write_text(msgspec.structs.replace(here, costs=costs).text(), encoding="utf-8")
+        if file.is_file():
+            try:
+                return Resources.read(file)
+            except ResourcesError as error:
+                print(f"{error}: measured anew", file=sys.stderr)
+        here = measure_here(2, None)
+        costs = measured_costs(here.node[0].speed)
+        file.write_text(msgspec.structs.replace(here, costs=costs).text(), encoding="utf-8")
         return Resources.read(file)
 
     def _spent(self, number: int, cell: Cell) -> _Spent:
