@@ -33,11 +33,14 @@ _PACKAGES = ("adabench", "torch", "torch-geometric", "torchrec", "numpy", "scipy
 _CPU = Path("/sys/devices/system/cpu/cpu0")
 
 # What changes measured times; load and free memory vary from run to run and are no part of the identity.
-_IDENTIFYING = ("cpu", "cores", "governor", "memory_gib", "kernel", "compiler", "python", "packages", "torch")
+_IDENTIFYING = (
+    *("cpu", "cores", "governor", "memory_gib", "kernel", "compiler", "python", "packages", "torch"),
+    "allocator",
+)
 
 
 def capture() -> dict[str, Any]:
-    """Processor, memory, kernel, compiler, package versions, torch's build and settings, load."""
+    """Processor, memory, kernel, compiler, package versions, settings of torch and the allocator, load."""
     import torch
 
     return {
@@ -61,6 +64,7 @@ def capture() -> dict[str, Any]:
             "parallel": torch.__config__.parallel_info().splitlines()[:4],
             "build": _without_places(torch.__config__.show()),
         },
+        "allocator": _allocator(),
         "load": list(os.getloadavg()),
     }
 
@@ -112,6 +116,16 @@ def probe() -> tuple[float, float]:
         hashlib.sha256(block).digest()
         times.append(time.perf_counter() - start)
     return os.getloadavg()[0], sorted(times)[2]
+
+
+def _allocator() -> dict[str, Any]:
+    """What decides whether a process keeps the memory that a step frees, or gives it back: see mallopt(3)."""
+    given = sorted(name for name in os.environ if name.startswith("MALLOC_") or name == "GLIBC_TUNABLES")
+    preloaded = os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
+    return {
+        "variables": {name: os.environ[name] for name in given},
+        "preloaded": [Path(file).name for file in preloaded],
+    }
 
 
 def _cpu_model() -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 from typing import Any
 
@@ -40,6 +41,23 @@ def test_an_environment_tells_what_decides_times(environment: dict[str, Any]) ->
     assert len(environment["load"]) == 3
     assert any("TORCH_VERSION=" in line for line in environment["torch"]["build"])
     assert not any("CXX_COMPILER=" in line for line in environment["torch"]["build"])
+
+
+def test_an_environment_tells_how_memory_is_managed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("MALLOC_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    usual = capture()
+    assert usual["allocator"] == {"variables": {}, "preloaded": []}
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
+    monkeypatch.setenv("LD_PRELOAD", "/home/somebody/libjemalloc.so.2 libm.so.6")
+    other = capture()
+    assert other["allocator"] == {
+        "variables": {"MALLOC_TRIM_THRESHOLD_": "131072"},
+        "preloaded": ["libjemalloc.so.2", "libm.so.6"],
+    }
+    assert short_differences(usual, other) == "allocator"
 
 
 def test_an_environment_is_the_same_until_something_that_matters_changes(environment: dict[str, Any]) -> None:
