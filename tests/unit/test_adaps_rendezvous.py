@@ -135,15 +135,19 @@ class Hourglass(rendezvous.Clock):
 @pytest.fixture
 def start() -> Iterator[Callable[..., Future[rendezvous.Meeting]]]:
     """Have a process, played by a thread, meet the others; ``start(store, rank, address, …)``."""
+    clocks: list[Hourglass] = []
     with ThreadPoolExecutor(16) as threads:
 
         def meet(
             store: Store, rank: int, address: str, world: int = 2, seconds: float = LATE, clock: Any = None
         ) -> Any:
+            clocks.extend([clock] if clock is not None else [])
             place = rendezvous.Rendezvous(store, rank, world, "test", clock=clock)
             return threads.submit(place.meet, address, time.monotonic() + seconds)
 
         yield meet
+        for clock in clocks:  # of those that still wait because the test has failed
+            clock.up = True
 
 
 def await_key(store: Store, key: str, world: int = 2) -> None:
