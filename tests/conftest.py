@@ -49,8 +49,6 @@ LONG = (
 """Tests that take long, by how their names begin."""
 
 STDERR = pytest.StashKey[int]()
-HANGS = 960.0
-"""Seconds after which the end of a test hangs."""
 
 Launch = Callable[..., list[dict[str, Any]]]
 Python = Callable[..., subprocess.CompletedProcess[str]]
@@ -100,7 +98,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
     The plugins that would do so watch a test no longer once it has failed.
     """
-    faulthandler.dump_traceback_later(HANGS, file=item.config.stash[STDERR], exit=True)
+    seconds = float(item.config.getini("faulthandler_timeout"))
+    faulthandler.dump_traceback_later(seconds, file=item.config.stash[STDERR], exit=True)
     try:
         return (yield)
     finally:
