@@ -193,9 +193,11 @@ try:
         kv = node.worker(0)
         kv.barrier()
         if node.rank == 1:
-            for batch in DataLoader(torch.arange(1000), 10, num_workers=2, multiprocessing_context="fork"):
-                print("ready")
-                signal.pause()
+            batches = iter(DataLoader(torch.arange(1000), 10, num_workers=2, multiprocessing_context="fork"))
+            for _ in range(2):  # one of each child: one that has not begun would take its next parent for its own,
+                next(batches)  # and never see that the first has died
+            print("ready")
+            signal.pause()
         print("ready")
         kv.barrier()
 except adaps.PeerLost as lost:
