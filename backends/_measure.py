@@ -18,8 +18,10 @@ ACCESSES = {"pull": "pull", "push": "push", "push_gradients": "push", "set": "pu
 
 OTHERS = {
     "pull_rows": "pull",
+    "changed": "pull",
     "push_sums": "push",
     "step_rows": "push",
+    "step_copies": "push",
     "wait_intent": "waiting for rows",
     "wait_sync": "waiting for the others",
     "barrier": "waiting for the others",

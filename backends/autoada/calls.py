@@ -97,7 +97,7 @@ class Calls:
             if step.calls == 1 or not expected:  # the rows of all expected calls were pulled by the first
                 table.forget_rows()
         if self._parts.stale:
-            self._parts.refresh()
+            self._parts.update()
         replay = step.replay if expected else NO_REPLAY
         replay.__enter__()
         self._present = present = Present(target, hooked, replay, len(self._reads), expected, others)

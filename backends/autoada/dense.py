@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Container, Mapping
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -12,6 +12,10 @@ import adaps
 from autoada.layout import DenseLayout
 from autoada.meeting import Combined, Gradients
 from autoada.transfer import Transfer
+
+# It reads both once and writes nothing; `torch.equal` and NumPy take twice as long for what is in no cache.
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 class DenseParameters:
@@ -34,6 +38,8 @@ class DenseParameters:
     at_steps : bool
         Whether they change in steps of an optimizer only, which show their effect at once. Where nobody else
         changes them, the server's rows then follow the parameters, and not the other way round.
+    combined : bool
+        Whether gradients may be asked for, to be combined with those of others, before they are pushed.
     """
 
     def __init__(
@@ -45,6 +51,7 @@ class DenseParameters:
         transfer: Transfer,
         shared: bool,
         at_steps: bool,
+        combined: bool,
     ) -> None:
         self._worker = worker
         self._table = table
@@ -61,14 +68,18 @@ class DenseParameters:
             view.copy_(parameter.detach())
             parameter.data = view
         self._addresses = [view.data_ptr() for view in self._views]
-        self._leads = at_steps and not shared and transfer.direct and layout.dtype is torch.float32
+        in_place = at_steps and transfer.direct and layout.dtype is torch.float32
+        self._leads = in_place and not shared
+        self._in_one_pass = in_place and shared and not combined
         self._steps: list[tuple[int, Tensor]] = []
+        self._scale = 1.0
         kept = torch.empty(0, layout.length, dtype=torch.float32) if self._leads else self._values
         self._pulled = kept.clone()
         self._gradients = torch.zeros_like(kept, dtype=torch.float32)
         self._gradient_views = (
             [] if self._leads else [self._view(self._gradients, i) for i in range(len(self._parameters))]
         )
+        self._seen = torch.zeros(len(self.keys), dtype=torch.int64)
         self._behind = False
 
     def keys_of(self, names: Container[str]) -> Tensor:
@@ -85,6 +96,7 @@ class DenseParameters:
 
     def pull(self) -> None:
         """Refresh the parameters, in place."""
+        self._worker.changed(self.keys, self._seen)
         if self._transfer.direct and self._values.dtype is torch.float32:
             self._worker.pull(self.keys, self._values)
         else:
@@ -100,6 +112,16 @@ class DenseParameters:
         self.keep_changes()
         if not self._leads:
             self.pull()
+
+    def update(self) -> None:
+        """Bring parameters up to date, in the midst of training.
+
+        That is nothing if nobody has changed them since they were pulled. What was written into them by hand
+        then stays as it is, and is handed over with the next step.
+        """
+        self._keep_memory()
+        if not self._leads and self._worker.changed(self.keys, self._seen):
+            self.refresh()
 
     def settle(self) -> None:
         """Have the server know the present values."""
@@ -118,14 +140,8 @@ class DenseParameters:
         RuntimeError
             If a parameter was given other memory, of another shape, dtype or device.
         """
-        addresses = [parameter.data_ptr() for parameter in self._parameters]
-        if addresses != self._addresses:
-            for i, address in enumerate(addresses):
-                if address != self._addresses[i]:
-                    self._take_over(i)
-        if self._leads:
-            return
-        if _same_bits(self._values, self._pulled):
+        self._keep_memory()
+        if self._leads or _same_bits(self._values, self._pulled):
             return
         differs = (self._values != self._pulled) & ~(self._values.isnan() & self._pulled.isnan())
         chosen = differs.any(1).nonzero()[:, 0]
@@ -140,22 +156,17 @@ class DenseParameters:
 
     def collect(self, scale: float) -> None:
         """Drop the gradients from the parameters, to be pushed; parameters without one are left out."""
-        self.keep_changes()
-        if self._leads:
-            self._steps = []
-            for parameter, (first, _) in zip(self._parameters, self._spans, strict=True):
-                if (gradient := parameter.grad) is not None:
-                    dense = gradient.to_dense() if gradient.is_sparse else gradient
-                    self._steps.append((first, dense.contiguous()))
-                    parameter.grad = None
+        self._steps = []
+        self._keep_memory()
+        if self._leads or (self._in_one_pass and self._are_here() and self._have_gradients()):
+            self._collect_steps(scale)
             return
+        self.keep_changes()
         present = [i for i, parameter in enumerate(self._parameters) if parameter.grad is not None]
         if not present:
             return
-        views = [self._gradient_views[i] for i in present]
-        torch._foreach_copy_(views, [gradient_of(self._parameters[i]) for i in present])
-        if scale != 1:
-            torch._foreach_mul_(views, scale)
+        for i in present:
+            _scale_into(self._gradient_views[i], gradient_of(self._parameters[i]), scale)
         if len(present) == len(self._parameters):
             keys, gradients = self.keys, self._gradients
         else:
@@ -171,7 +182,11 @@ class DenseParameters:
         """Hand over what was collected and has arrived in host memory."""
         if self._steps:
             steps, self._steps = self._steps, []
-            self._worker.step_rows(self._table, self._values, steps)
+            if self._leads:
+                self._worker.step_rows(self._table, self._values, steps)
+            else:
+                copies = (self._values, self._pulled, self._seen)
+                self._worker.step_copies(self._table, *copies, steps, self._scale)
             torch.autograd.graph.increment_version(self._parameters)
         if self._pushed is not None:
             self._worker.push_gradients(*self._pushed)
@@ -198,6 +213,31 @@ class DenseParameters:
             self.pull()
             torch.autograd.graph.increment_version(self._parameters)
 
+    def _are_here(self) -> bool:
+        """Whether all rows were on this node when they were looked at last."""
+        return bool(self._seen.all())
+
+    def _have_gradients(self) -> bool:
+        """Whether all parameters have one, in the rows' dtype."""
+        gradients = (parameter.grad for parameter in self._parameters)
+        return all(one is not None and one.dtype is self._values.dtype for one in gradients)
+
+    def _collect_steps(self, scale: float) -> None:
+        self._scale = scale
+        for parameter, (first, _) in zip(self._parameters, self._spans, strict=True):
+            if parameter.grad is not None:
+                self._steps.append((first, gradient_of(parameter).detach().contiguous()))
+                parameter.grad = None
+
+    def _keep_memory(self) -> None:
+        """Have the parameters be views of the buffer."""
+        addresses = [parameter.data_ptr() for parameter in self._parameters]
+        if addresses == self._addresses:
+            return
+        for i, address in enumerate(addresses):
+            if address != self._addresses[i]:
+                self._take_over(i)
+
     def _take_over(self, i: int) -> None:
         """Make a parameter a view of the buffer again, with the values that it was given."""
         parameter, view = self._parameters[i], self._views[i]
@@ -223,15 +263,20 @@ class DenseParameters:
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether two contiguous tensors of one shape, dtype and device are the same, bit for bit.
-
-    NumPy compares several numbers at a time, `torch.equal` one; a step asks twice for all dense parameters.
-    """
+    """Whether two contiguous tensors of one shape, dtype and device are the same, bit for bit."""
     if not a.is_cpu:
         return torch.equal(a, b)
-    word = np.int32 if a.element_size() % 4 == 0 else np.uint8
-    words, others = (x.detach().view(torch.uint8).numpy().view(word) for x in (a, b))
-    return bool((words == others).all())
+    return bool(_memcmp(a.data_ptr(), b.data_ptr(), a.nbytes) == 0)
+
+
+def _scale_into(view: Tensor, gradient: Tensor, scale: float) -> None:
+    """Write a gradient times `scale`, computed in the dtype of `view`, where a server call takes it from."""
+    if scale == 1:
+        view.copy_(gradient.detach())
+    elif gradient.dtype is view.dtype:
+        torch.mul(gradient.detach(), scale, out=view)
+    else:
+        view.copy_(gradient.detach()).mul_(scale)
 
 
 def gradient_of(parameter: nn.Parameter) -> Tensor:

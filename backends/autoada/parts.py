@@ -122,6 +122,7 @@ class Parts:
                 transfer,
                 shared=not alone,
                 at_steps=layout.group_of(each.table).optimizer is not None,
+                combined=training.is_robust,
             )
             for each in layout.dense
         ]
@@ -190,6 +191,12 @@ class Parts:
         """Bring dense parameters up to date, and hand over what was written into them by hand."""
         for dense in self.dense:
             dense.refresh()
+        self.stale = False
+
+    def update(self) -> None:
+        """Bring dense parameters up to date before a call of training."""
+        for dense in self.dense:
+            dense.update()
         self.stale = False
 
     def pull(self) -> None:

@@ -149,6 +149,36 @@ TypeError, ValueError
 PeerLost
     If a node of the cluster is lost.)";
 
+constexpr char kChanged[] =
+    R"(Whether a pull may give other values than one did after the last look at these keys.
+
+Never blocks, sends nothing, and reads no row; for rows that are read again and again though they change
+seldom. ``worker.changed(keys, seen); worker.pull(keys, out)`` reads them, and from then on ``if
+worker.changed(keys, seen): worker.pull(keys, out)`` keeps `out` as if each pull were made.
+
+Parameters
+----------
+keys : int64 array, CPU tensor or sequence of int
+    What was pulled.
+seen : int64 array or CPU tensor
+    One number for each key, which stand for the rows that the last look found, and are replaced by those of
+    this one: zeros at first, and nobody else's to write.
+
+Returns
+-------
+bool
+    False if a pull would give what one gave after the last look. True otherwise, but also if keys that are
+    next to these were changed, or a row was only looked at to be sent, and always if a row is not here.
+
+Raises
+------
+IndexError
+    Naming the first key that does not exist.
+TypeError, ValueError
+    If an array has another dtype, size or layout, is read-only or is not on the CPU.
+PeerLost
+    If a node of the cluster is lost.)";
+
 constexpr char kPullRows[] = R"(Read rows of a table by their ids, and write down their keys.
 
 As ``keys[:] = table.keys(ids)``, then ``table.catch_up(keys)`` if `idle_rows` says so, then
@@ -225,6 +255,39 @@ ValueError
     applied.
 TypeError
     If an array has another dtype.)";
+
+constexpr char kStepCopies[] =
+    R"(Update rows of which a copy is kept outside, where others change them, too.
+
+What was written into the copy since the last pull is added to the rows, the gradients times `scale` are applied
+by the table's optimizer, and the copy gets the new values: what `push`, `push_gradients`, `changed` and `pull`
+do one after the other, in one pass over rows that are here. It blocks as these do, row by row for those that
+are not.
+
+Parameters
+----------
+table : NodeTable
+    Whose rows they are; of this worker's node.
+values : float32 array or CPU tensor
+    Of all rows of the table; those with a gradient are changed.
+pulled : float32 array or CPU tensor
+    What `values` was after the last pull; it gets the new values, too.
+seen : int64 array or CPU tensor
+    A number for each row of the table, as for `changed`.
+parts : sequence of (row, gradient)
+    As for `step_rows`, best in the order of their rows.
+scale : float
+    By what gradients are multiplied.
+
+Raises
+------
+ValueError
+    If a gradient times `scale` holds NaN or infinity and the node has ``nonfinite="raise"``, or a gradient does
+    not fit; then nothing is changed. Or for an array of another size.
+TypeError
+    If an array has another dtype.
+PeerLost
+    If a node of the cluster is lost.)";
 
 constexpr char kIntent[] = R"(Announce that this worker will access the keys in its clocks ``[start, end)``.
 
@@ -473,11 +536,14 @@ void register_worker(py::module_& module) {
            py::arg("asynchronous") = false, kPushGradients)
       .def("set", &WorkerHandle::set, py::arg("keys"), py::arg("values"), py::arg("asynchronous") = false,
            kSet)
+      .def("changed", &WorkerHandle::changed, py::arg("keys"), py::arg("seen"), kChanged)
       .def("pull_rows", &WorkerHandle::pull_rows, py::arg("table"), py::arg("ids"), py::arg("out"),
            py::arg("keys"), py::arg("idle_rows") = false, kPullRows)
       .def("push_sums", &WorkerHandle::push_sums, py::arg("parts"), kPushSums)
       .def("step_rows", &WorkerHandle::step_rows, py::arg("table"), py::arg("values"), py::arg("parts"),
            kStepRows)
+      .def("step_copies", &WorkerHandle::step_copies, py::arg("table"), py::arg("values"), py::arg("pulled"),
+           py::arg("seen"), py::arg("parts"), py::arg("scale") = 1.0F, kStepCopies)
       .def("intent", &WorkerHandle::intent, py::arg("keys"), py::arg("start"), py::arg("end") = py::none(),
            kIntent)
       .def("wait_intent", &WorkerHandle::wait_intent, py::arg("keys"), kWaitIntent)

@@ -61,6 +61,12 @@ std::optional<Ticket> WorkerHandle::set(py::handle keys, py::handle values, bool
       [&](std::span<const Key> k, float* v, std::size_t n) { return worker_.set(k, v, n, asynchronous); });
 }
 
+bool WorkerHandle::changed(py::handle keys, py::handle seen) {
+  const Array array = Array::of_int64(keys, "keys");
+  const Array noted = Array::of_int64(seen, "seen", Access::kWrite);
+  return blocking([&] { return worker_.changed(array.keys(), noted.mutable_int64()); });
+}
+
 void WorkerHandle::pull_rows(const NodeTable& table, py::handle ids, py::handle out, py::handle keys,
                              bool idle_rows) {
   const Table& of = table.of(*node_);
@@ -96,9 +102,11 @@ void WorkerHandle::push_sums(const py::sequence& parts) {
   });
 }
 
-void WorkerHandle::step_rows(const NodeTable& table, py::handle values, const py::sequence& parts) {
-  const Array whole = Array::of_float32(values, "values", Access::kWrite);
-  std::vector<py::object> held;
+namespace {
+
+// Steps of rows of a table whose values are an array; `held` gets what has to live as long as they do.
+std::vector<RowStep> steps_of(const NodeTable& table, const Array& whole, const py::sequence& parts,
+                              std::vector<py::object>& held) {
   std::vector<RowStep> steps;
   for (const py::handle part : parts) {
     auto [row, object] = py::cast<std::tuple<std::uint64_t, py::object>>(part);
@@ -111,7 +119,37 @@ void WorkerHandle::step_rows(const NodeTable& table, py::handle values, const py
     steps.push_back({table.first_key() + row, whole.floats() + begin, gradient.floats(), gradient.size()});
     held.push_back(std::move(object));
   }
+  return steps;
+}
+
+void require_whole(const Array& array, const char* argument, std::uint64_t needed) {
+  if (array.size() != needed)
+    throw py::value_error(std::string(argument) + " holds " + std::to_string(array.size()) +
+                          " values, but all rows of the table need " + std::to_string(needed));
+}
+
+}  // namespace
+
+void WorkerHandle::step_rows(const NodeTable& table, py::handle values, const py::sequence& parts) {
+  const Array whole = Array::of_float32(values, "values", Access::kWrite);
+  std::vector<py::object> held;
+  const std::vector<RowStep> steps = steps_of(table, whole, parts, held);
   blocking([&] { worker_.step_rows(steps); });
+}
+
+void WorkerHandle::step_copies(const NodeTable& table, py::handle values, py::handle pulled, py::handle seen,
+                               const py::sequence& parts, float scale) {
+  const Table& of = table.of(*node_);
+  const Array whole = Array::of_float32(values, "values", Access::kWrite);
+  const Array before = Array::of_float32(pulled, "pulled", Access::kWrite);
+  const Array looked = Array::of_int64(seen, "seen", Access::kWrite);
+  require_whole(whole, "values", table.rows() * table.length());
+  require_whole(before, "pulled", table.rows() * table.length());
+  require_whole(looked, "seen", table.rows());
+  std::vector<py::object> held;
+  const std::vector<RowStep> steps = steps_of(table, whole, parts, held);
+  const RowCopies copies{of, whole.floats(), before.floats(), looked.mutable_int64().data()};
+  blocking([&] { worker_.step_copies(copies, steps, scale); });
 }
 
 void WorkerHandle::intent(py::handle keys, Clock start, std::optional<Clock> end) {

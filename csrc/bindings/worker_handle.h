@@ -24,9 +24,12 @@ class WorkerHandle {
   std::optional<Ticket> push_gradients(py::handle keys, py::handle gradients, bool asynchronous);
   std::optional<Ticket> set(py::handle keys, py::handle values, bool asynchronous);
 
+  bool changed(py::handle keys, py::handle seen);
   void pull_rows(const NodeTable& table, py::handle ids, py::handle out, py::handle keys, bool idle_rows);
   void push_sums(const py::sequence& parts);
   void step_rows(const NodeTable& table, py::handle values, const py::sequence& parts);
+  void step_copies(const NodeTable& table, py::handle values, py::handle pulled, py::handle seen,
+                   const py::sequence& parts, float scale);
 
   void intent(py::handle keys, Clock start, std::optional<Clock> end);
   void wait_intent(py::handle keys);

@@ -99,6 +99,27 @@ class Interleaving {
     return seen != 0 && (row[0] != row[1] || (row[0] != kOld && row[0] != kNew));
   }
 
+  // Whether the row counts as unchanged that was read between two looks, and is another one behind them.
+  bool is_stale(Way way, const std::vector<Step>& steps, const std::vector<std::size_t>& gaps) {
+    std::size_t done = 0;
+    std::size_t gap = 0;
+    const auto others = [&] {
+      for (; done < steps.size() && gaps[done] <= gap; ++done) steps[done](*this);
+      ++gap;
+    };
+    const auto look = [&] {
+      const std::uint64_t known = node_.store.words().known_by(kRead, kNeeded, others);
+      return known != 0 && way == Way::kWordInPlaceOfStamp ? node_.store.peek(kRead) : known;
+    };
+    others();
+    const std::uint64_t first = look();
+    others();
+    const std::optional<float> row = read_whole();
+    others();
+    const bool is_same = first != 0 && look() == first;
+    return is_same && row.has_value() && row != read_whole();
+  }
+
   void lock(Key key) { held(key).emplace(node_.store, key); }
   void allocate(Key key) { held(key)->allocate(State::kOwner); }
   void release(Key key) { held(key)->release(0, 1); }
@@ -106,6 +127,11 @@ class Interleaving {
   void write(Key key, std::size_t i, float x) { held(key)->value()[i] = x; }
 
  private:
+  std::optional<float> read_whole() {
+    float x = 0.0F;
+    const auto copy = [&](std::uint32_t slot) { x = node_.value(slot)[1]; };
+    return node_.store.words().read_if(kRead, kNeeded, copy) != 0 ? std::optional(x) : std::nullopt;
+  }
   void fill(Key key, float x) {
     lock(key);
     held(key)->materialize();
@@ -173,17 +199,26 @@ std::vector<Step> given_to_another_key_and_back() {
                                                     write(kRead, 1, Interleaving::kNew), unlock(kRead)};
 }
 
-// In how many of all interleavings the row is torn.
-std::size_t torn(Way way, const std::vector<Step>& steps) {
+// In how many of all interleavings the reader is wrong.
+using IsWrong = bool (Interleaving::*)(Way, const std::vector<Step>&, const std::vector<std::size_t>&);
+std::size_t wrong(IsWrong is_wrong, Way way, const std::vector<Step>& steps) {
   std::size_t count = 0;
   std::vector<std::size_t> gaps(steps.size(), 0);
   for (;;) {
-    count += Interleaving().is_torn(way, steps, gaps) ? 1 : 0;
+    Interleaving interleaving;
+    count += (interleaving.*is_wrong)(way, steps, gaps) ? 1 : 0;
     std::size_t last = gaps.size();
     while (last > 0 && gaps[last - 1] == Interleaving::kGaps - 1) --last;
     if (last == 0) return count;
     std::fill(gaps.begin() + static_cast<std::ptrdiff_t>(last) - 1, gaps.end(), gaps[last - 1] + 1);
   }
+}
+
+std::size_t torn(Way way, const std::vector<Step>& steps) {
+  return wrong(&Interleaving::is_torn, way, steps);
+}
+std::size_t stale(Way way, const std::vector<Step>& steps) {
+  return wrong(&Interleaving::is_stale, way, steps);
 }
 
 }  // namespace
@@ -202,10 +237,21 @@ TEST(every_mistake_of_a_reader_tears_a_row) {
   CHECK(torn(Way::kWordInPlaceOfStamp, given_to_another_key_and_back()) > 0);
 }
 
-TEST(nobody_is_read_who_is_locked_or_not_here) {
+TEST(a_row_that_is_known_by_the_same_is_the_same_whatever_comes_between) {
+  for (const auto& steps :
+       {written(), written_beside_a_neighbour(), given_to_another_key(), given_to_another_key_and_back()}) {
+    CHECK_EQ(stale(Way::kRight, steps), std::size_t{0});
+  }
+  CHECK(stale(Way::kWordInPlaceOfStamp, written()) > 0);
+  CHECK(stale(Way::kWordInPlaceOfStamp, given_to_another_key_and_back()) > 0);
+}
+
+TEST(nobody_is_read_or_known_who_is_locked_or_not_here) {
   OneNode node(2);
   const auto reads = [&](Key key) {
-    return node.store.words().read_if(key, kNeeded, [](std::uint32_t) {}) != 0;
+    const bool read = node.store.words().read_if(key, kNeeded, [](std::uint32_t) {}) != 0;
+    CHECK_EQ(node.store.words().known_by(key, kNeeded) != 0, read);
+    return read;
   };
   CHECK(!reads(0));
   LockedKey(node.store, 0).materialize();

@@ -194,8 +194,8 @@ try:
         kv.barrier()
         if node.rank == 1:
             batches = iter(DataLoader(torch.arange(1000), 10, num_workers=2, multiprocessing_context="fork"))
-            for _ in range(2):  # one of each child: one that has not begun would take its next parent for its own,
-                next(batches)  # and never see that the first has died
+            # One of each child: one that has not begun takes its next parent for its own, and waits for ever.
+            next(batches), next(batches)
             print("ready")
             signal.pause()
         print("ready")

@@ -371,6 +371,38 @@ def test_rows_are_pulled_by_their_ids() -> None:
             kv.pull_rows(other.table("rows"), ids, out, keys)
 
 
+def test_rows_count_as_changed_until_they_are_pulled_and_when_anybody_wrote_them(
+    node: adaps.Node, kv: adaps.Worker
+) -> None:
+    other, keys, seen = node.worker(1), torch.tensor([50, 1, 2]), torch.zeros(3, dtype=torch.int64)
+    assert kv.changed(keys, seen)
+    assert kv.changed(keys, seen), "a row that was never used is not here yet"
+    pulled(kv, keys)
+    assert kv.changed(keys, seen), "it has come since the last look"
+    assert not kv.changed(keys, seen)
+    assert pulled(kv, keys) == pulled(other, keys) == [0, 0, 0]
+    other.push([90], filled(1))
+    assert not kv.changed(keys, seen)
+    for write in (other.push, other.set, other.push_gradients, kv.push):
+        write([2], filled(1))
+        assert kv.changed(keys, seen)
+        assert not kv.changed(keys, seen)
+    assert not kv.changed([], np.zeros(0, np.int64))
+
+
+def test_a_look_that_is_not_possible_says_why(kv: adaps.Worker) -> None:
+    with pytest.raises(IndexError, match="key 100 is not in"):
+        kv.changed([100], np.zeros(1, np.int64))
+    with pytest.raises(ValueError, match="seen holds 1 values, but 2 keys need one each"):
+        kv.changed([1, 2], np.zeros(1, np.int64))
+    with pytest.raises(TypeError, match="seen"):
+        kv.changed([1], np.zeros(1, np.float32))
+    constant = np.zeros(1, np.int64)
+    constant.flags.writeable = False
+    with pytest.raises(ValueError, match="seen"):
+        kv.changed([1], constant)
+
+
 def test_gradients_that_cannot_be_added_up_are_refused(kv: adaps.Worker) -> None:
     with pytest.raises(IndexError, match="key 100 is not in"):
         kv.push_sums([[([100], filled(1), None)]])
@@ -408,6 +440,66 @@ def test_a_step_in_place_is_a_set_a_push_and_a_pull(optimizer: Any) -> None:
         kv.pull(table.keys([1, 2, 7, 8, 9]), inside)
         assert np.array_equal(inside[:4], values[[1, 2, 7, 8]])
         assert np.array_equal(inside[4, :2], values[9, :2])
+
+
+@pytest.mark.parametrize("optimizer", [adaps.SGD(lr=0.5, momentum=0.9), adaps.Adagrad(lr=0.1)])
+@pytest.mark.parametrize("length", [4, 600, 3000])
+def test_a_step_of_copies_is_pushes_a_look_and_a_pull(optimizer: Any, length: int) -> None:
+    rows, tables = 40, [adaps.Table("other", 5, 3), adaps.Table("emb", 40, length, optimizer=optimizer)]
+    random = np.random.default_rng(1)
+    with adaps.Node(tables, workers=2) as node, adaps.Node(tables, workers=2) as plain:
+        kv, table, keys = node.worker(0), node.table("emb"), node.table("emb").keys(np.arange(rows))
+        pulled_values, seen = np.zeros((rows, length), np.float32), np.zeros(rows, np.int64)
+        kv.pull(keys, pulled_values)
+        values = pulled_values.copy()
+        for _ in range(4):
+            values[[3, 20], 1] += 1  # by hand
+            values[7] = np.nan
+            others = random.normal(size=(2, length)).astype(np.float32)
+            gradients = random.normal(size=(30, length)).astype(np.float32)
+            last = length // 2 + 1
+            parts = [(2, gradients[:20]), (25, gradients[20:].ravel()[: 9 * length + last])]
+            for one in (node, plain):
+                one.worker(1).push(keys[[2, 3]], others)
+            plain.worker(0).pull(keys, inside := np.empty((rows, length), np.float32))
+            written = np.flatnonzero((values != pulled_values).any(1) & ~np.isnan(pulled_values).all(1))
+            assert set(written) >= {3, 20}
+            plain.worker(0).push(keys[written], values[written] - pulled_values[written])
+            gradients[29, last:] = 0
+            changed = np.r_[2:22, 25:35]
+            plain.worker(0).push_gradients(keys[changed], gradients * np.float32(0.25))
+            plain.worker(0).pull(keys, inside)
+            untouched = values[[0, 38]].copy()
+            kv.step_copies(table, values, pulled_values, seen, parts, 0.25)
+            assert np.array_equal(values[changed], inside[changed], equal_nan=True)
+            assert np.array_equal(values[changed], pulled_values[changed], equal_nan=True)
+            assert np.array_equal(values[[0, 38]], untouched)
+            assert not kv.changed(keys[changed], seen[changed])
+
+
+def test_a_step_of_copies_that_is_not_possible_changes_nothing(node: adaps.Node, kv: adaps.Worker) -> None:
+    table = node.table("emb")
+    values, seen = np.zeros((100, 4), np.float32), np.zeros(100, np.int64)
+    kept, ones, large = values.copy(), filled(1, 1), filled(1, 3e38)
+    mistakes: list[tuple[Any, float, type[Exception], str]] = [
+        ([(0, ones), (99, ones)], 1, ValueError, "8 values from row 99 on does not fit into values"),
+        ([(0, ones), (50, filled(1, np.nan))], 1, ValueError, "nan in the gradient of row 51 of table 'emb'"),
+        ([(0, ones), (50, large)], 2, ValueError, "inf in the gradient of row 51 of table 'emb'"),
+        ([(0, ones), (50, ones.astype(np.float64))], 1, TypeError, "gradient has dtype float64"),
+    ]
+    for parts, scale, error, told in mistakes:
+        with pytest.raises(error, match=told):
+            kv.step_copies(table, values, kept, seen, parts, scale)
+    for cut, told in enumerate(
+        ("values holds 396 values", "pulled holds 396 values", "seen holds 99 values")
+    ):
+        first = [int(i == cut) for i in range(3)]
+        with pytest.raises(ValueError, match=f"{told}, but all rows of the table need"):
+            kv.step_copies(table, values[first[0] :], kept[first[1] :], seen[first[2] :], [(0, ones)])
+    with adaps.Node([TABLE]) as other, pytest.raises(ValueError, match="is one of another node"):
+        kv.step_copies(other.table("emb"), values, kept, seen, [(0, ones)])
+    assert not values.any()
+    assert not any(pulled(kv, range(100)))
 
 
 def test_a_step_in_place_that_is_not_possible_changes_nothing(node: adaps.Node, kv: adaps.Worker) -> None:

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <cstring>
 #include <numeric>
 #include <stdexcept>
 #include <utility>
@@ -60,6 +62,70 @@ void require_floats(std::size_t given, std::size_t keys, std::size_t needed) {
                                 std::to_string(keys) + " keys need " + std::to_string(needed));
 }
 
+// Goes through gradients in blocks of rows that follow each other, which fit into a cache, and whose key
+// words share stamps with no row of a later block, if the parts are in order.
+class GradientBlocks {
+ public:
+  GradientBlocks(const Table& table, std::span<const RowStep> parts, float scale)
+      : length_(table.length()),
+        rows_at_once_(KeyWords::kOfLine * std::max<std::size_t>(kFloats / (KeyWords::kOfLine * length_), 1)),
+        scale_(scale),
+        parts_(parts) {}
+
+  // The next block; false if there is none.
+  bool next() {
+    keys_.clear();
+    gradients_.clear();
+    while (!parts_.empty() && takes(parts_.front())) {
+    }
+    return !keys_.empty();
+  }
+  std::span<const Key> keys() const { return keys_; }
+  std::span<const float> gradients() const { return gradients_; }
+
+ private:
+  static constexpr std::size_t kFloats = 16'384;
+
+  // Takes a row of the part, or goes on to the next part; false if the block ends ahead of the row.
+  bool takes(const RowStep& part) {
+    if (taken_ >= part.floats) {
+      taken_ = 0;
+      parts_ = parts_.subspan(1);
+      return true;
+    }
+    const Key key = part.first + taken_ / length_;
+    const bool follows = keys_.empty() || (key == keys_.back() + 1 && key % rows_at_once_ != 0);
+    if (!follows) return false;
+    const float* gradient = part.gradients + taken_;
+    const std::size_t given = std::min(length_, part.floats - taken_);
+    const std::size_t at = gradients_.size();
+    gradients_.resize(at + length_, 0.0F);
+    for (std::size_t i = 0; i < given; ++i) gradients_[at + i] = gradient[i] * scale_;
+    keys_.push_back(key);
+    taken_ += length_;
+    return true;
+  }
+
+  const std::size_t length_;
+  const std::size_t rows_at_once_;
+  const float scale_;
+  std::span<const RowStep> parts_;
+  std::size_t taken_ = 0;  // of the first part
+  std::vector<Key> keys_;
+  std::vector<float> gradients_;
+};
+
+// What was added to a row by hand, if anything was; NaN that was there before is the same.
+bool find_written(const float* value, const float* pulled, std::span<float> delta) {
+  if (std::memcmp(value, pulled, delta.size_bytes()) == 0) return false;
+  bool any = false;
+  for (std::size_t i = 0; i < delta.size(); ++i) {
+    any |= value[i] != pulled[i] && !(std::isnan(value[i]) && std::isnan(pulled[i]));
+    delta[i] = value[i] - pulled[i];
+  }
+  return any;
+}
+
 }  // namespace
 
 Worker::Worker(NodeContext& node, int index) : node_(node), index_(index) {}
@@ -115,6 +181,16 @@ Ticket Worker::run(OperationKind kind, std::span<const Key> keys, float* out, co
   return kDone;
 }
 
+bool Worker::changed(std::span<const Key> keys, std::span<std::int64_t> seen) {
+  std::size_t floats = 0;
+  keys = checked(keys, floats);
+  if (seen.size() != keys.size())
+    throw std::invalid_argument("seen holds " + std::to_string(seen.size()) + " values, but " +
+                                std::to_string(keys.size()) + " keys need one each");
+  check_usable();
+  return is_changed(node_, keys, seen);
+}
+
 bool Worker::must_skip(std::span<const Key> keys, const float* gradients, std::size_t floats) const {
   if (node_.settings.nonfinite == NonFinite::kPass || all_finite(gradients, floats)) return false;
   if (node_.settings.nonfinite == NonFinite::kRaise)
@@ -168,6 +244,35 @@ void Worker::step_rows(std::span<const RowStep> parts) {
   Counter& skipped = node_.workers[static_cast<std::size_t>(index_)]->counters.gradients_skipped;
   for (const RowStep& part : parts)
     skipped.add(step_in_place(node_, index_, part.first, {part.values, part.floats}, part.gradients, skips));
+}
+
+void Worker::step_copies(const RowCopies& copies, std::span<const RowStep> parts, float scale) {
+  check_usable();
+  const Table& table = copies.table;
+  if (node_.settings.nonfinite == NonFinite::kRaise) {
+    for (GradientBlocks blocks(table, parts, scale); blocks.next();)
+      must_skip(blocks.keys(), blocks.gradients().data(), blocks.gradients().size());
+  }
+  for (GradientBlocks blocks(table, parts, scale); blocks.next();) {
+    const std::span<const Key> keys = blocks.keys();
+    const std::size_t row = keys.front() - table.first_key();
+    const std::size_t floats = keys.size() * table.length();
+    push_written(copies, keys);
+    push_gradients(keys, blocks.gradients().data(), floats, false);
+    is_changed(node_, keys, {copies.seen + row, keys.size()});
+    float* values = copies.values + row * table.length();
+    pull(keys, values, floats, false);
+    std::copy_n(values, floats, copies.pulled + row * table.length());
+  }
+}
+
+void Worker::push_written(const RowCopies& copies, std::span<const Key> keys) {
+  std::vector<float> delta(copies.table.length());
+  for (const Key& key : keys) {
+    const std::size_t at = (key - copies.table.first_key()) * delta.size();
+    if (find_written(copies.values + at, copies.pulled + at, delta))
+      push({&key, 1}, delta.data(), delta.size(), false);
+  }
 }
 
 std::span<const Key> Worker::checked(std::span<const Key> keys, std::size_t& floats) {

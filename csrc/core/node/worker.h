@@ -32,6 +32,15 @@ struct RowStep {
   std::size_t floats;
 };
 
+// What a worker keeps outside of the rows of a table, all of them: what they are there, what they were when
+// they were pulled last, and what changed() saw of them.
+struct RowCopies {
+  const Table& table;
+  float* values;
+  float* pulled;
+  std::int64_t* seen;
+};
+
 // Gradients of one read of a table: a row for each key, which may come several times. What is given for the
 // key `ignored` counts as zeros.
 struct GivenGradients {
@@ -63,6 +72,10 @@ class Worker {
   Ticket push_gradients(std::span<const Key> keys, const float* gradients, std::size_t floats,
                         bool asynchronous);
   Ticket set(std::span<const Key> keys, const float* values, std::size_t floats, bool asynchronous);
+  // Whether a pull of the keys may give other values than one did after the last look at them; never blocks.
+  // `seen` is what that look wrote, a number for each key, and gets what this one sees. Throws
+  // std::invalid_argument if it has another size.
+  bool changed(std::span<const Key> keys, std::span<std::int64_t> seen);
   // push_gradients, but those of a key that is given several times are added up before (sum_in_turn). The
   // keys are of one table.
   void push_sums(std::span<const GivenGradients> reads);
@@ -70,6 +83,11 @@ class Worker {
   // become what they are then; as set, push_gradients and pull. Throws std::logic_error if there are other
   // workers, and then, or if Settings::nonfinite refuses a gradient, nothing is done.
   void step_rows(std::span<const RowStep> parts);
+
+  // Adds to rows what was written into their copies since they were pulled, applies gradients times `scale`
+  // to them, and makes the copies what they are then: push, push_gradients, changed and pull, in one pass
+  // over rows that are here. If Settings::nonfinite refuses a gradient, nothing is done.
+  void step_copies(const RowCopies& copies, std::span<const RowStep> parts, float scale);
 
   // Announces access in this worker's clocks [start, end). Returns at once.
   void intent(std::span<const Key> keys, Clock start, Clock end);
@@ -119,6 +137,8 @@ class Worker {
   std::span<const Key> checked_with_effect();
   void wait_for_room();
   Sampler& sampler(const Table& table);
+  // Pushes what was written into the copies of some rows.
+  void push_written(const RowCopies& copies, std::span<const Key> keys);
   Ticket run(OperationKind kind, std::span<const Key> keys, float* out, const float* in, std::size_t floats,
              bool asynchronous);
   // Whether gradients are such that Settings::nonfinite refuses them or leaves some out: false if all are

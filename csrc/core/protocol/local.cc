@@ -632,6 +632,18 @@ std::size_t step_in_place(NodeContext& node, int worker, Key first, std::span<fl
   return skipped;
 }
 
+bool is_changed(const NodeContext& node, std::span<const Key> keys, std::span<std::int64_t> seen) {
+  constexpr std::uint32_t kNeeded = needed_bits(OperationKind::kPull);
+  bool changed = false;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (i + kAhead < keys.size()) node.store.prefetch_word(keys[i + kAhead]);
+    const auto now = static_cast<std::int64_t>(node.store.words().known_by(keys[i], kNeeded));
+    changed |= now == 0 || now != seen[i];
+    seen[i] = now;
+  }
+  return changed;
+}
+
 bool has_room(const NodeContext& node, int worker) {
   const Completion& completion = node.workers[static_cast<std::size_t>(worker)]->completion;
   return rules().has_room(completion.queued_bytes.load(), node.settings.max_queued_bytes);

@@ -38,6 +38,10 @@ bool has_room(const NodeContext& node, int worker);
 // Reads a key for a worker if that takes no message; says whether it did. Without `out` it only looks.
 bool pull_if_here(NodeContext& node, int worker, const Table& table, Key key, float* out);
 
+// Whether a pull may give other values than one did after the last look at these keys. `seen` is what that
+// look wrote, one number for each, and gets what this one sees; 0 stands for a row that is not known.
+bool is_changed(const NodeContext& node, std::span<const Key> keys, std::span<std::int64_t> seen);
+
 // Counts the writes among the requests for wait_sync and hands all to their channels.
 void submit_requests(NodeContext& node, Operation& operation);
 

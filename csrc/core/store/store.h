@@ -173,6 +173,9 @@ class KeyWords {
   explicit KeyWords(void* lines)
       : words_(static_cast<std::atomic<std::uint32_t>*>(lines)),
         stamps_(static_cast<std::atomic<std::uint64_t>*>(lines)) {}
+  // Words of so many keys share a cache line with a stamp, which takes the place of two words: whoever reads
+  // a row needs no further line to see that nobody came in between.
+  static constexpr std::size_t kOfLine = 14;
   static std::size_t bytes_for(std::uint64_t keys) { return (keys + kOfLine - 1) / kOfLine * kLine; }
 
   std::atomic<std::uint32_t>& word(Key key) const { return words_[key + kWordsOfStamp * (key / kOfLine)]; }
@@ -203,6 +206,16 @@ class KeyWords {
     return 0;
   }
 
+  // By what a key's row is known until somebody locks it: its stamp, if its word has all bits of `needed`.
+  // The looks are those of a read that copies nothing; 0 if one would give 0.
+  template <typename Between = Nothing>
+  std::uint64_t known_by(Key key, std::uint32_t needed, Between between = {}) const {
+    const std::uint64_t before = stamp_of(key).load(std::memory_order_acquire);
+    between();
+    const std::uint32_t seen = word(key).load(std::memory_order_acquire);
+    return (seen & (needed | word::kLock)) == needed && stamp(key) == before ? before : 0;
+  }
+
   // Of the key and its neighbours; whoever locks one of them changes it.
   std::uint64_t stamp(Key key) const { return stamp_of(key).load(std::memory_order_relaxed); }
   // Puts a stamp that no line ever had. Two that lock keys of one line do not wait for each other: both
@@ -229,10 +242,7 @@ class KeyWords {
 
  private:
   static constexpr int kMostReads = 2;
-  // Words of so many keys share a cache line with a stamp, which takes the place of two words: whoever reads
-  // a row needs no further line to see that nobody came in between.
   static constexpr std::size_t kLine = 64;
-  static constexpr std::size_t kOfLine = 14;
   static constexpr std::size_t kWordsOfStamp = 2;
 
   std::atomic<std::uint64_t>& stamp_of(Key key) const {

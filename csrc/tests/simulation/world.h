@@ -74,6 +74,12 @@ class World {
     std::vector<Key> before;      // in the one before it, in order
   };
 
+  // A row that a worker has pulled, and what its last look at it has seen.
+  struct Pulled {
+    std::int64_t seen = 0;
+    std::vector<float> row;
+  };
+
   struct Caller {  // a worker
     NodeId node = 0;
     int worker = 0;
@@ -91,6 +97,7 @@ class World {
     std::vector<std::unique_ptr<Sampler>> samplers;  // by table
     std::vector<PoolSeen> pools;                     // by table
     std::deque<PreparedSample> samples;
+    std::map<Key, Pulled> pulled;
 
     bool blocked() const { return waits_for != nullptr || waits_for_all || waits_for_others; }
     bool finished() const { return next == program->size() && pending.empty() && !blocked(); }
@@ -106,6 +113,7 @@ class World {
   void prepare_sample(Caller& caller, const Call& call);
   void check_pool(Caller& caller, std::size_t table, const std::vector<Key>& keys);
   void start_pull_of_sample(Caller& caller, Pending& pending);
+  void start_pull(Caller& caller, Pending& pending);
   std::uint32_t position_of(Key key) const;
   void advance_clock(Caller& caller, Clock by);
   void arrive_at_barrier(Caller& caller);

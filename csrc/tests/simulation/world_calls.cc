@@ -115,7 +115,11 @@ void World::call_operation(Caller& caller, const Call& call) {
       start_pull_of_sample(caller, pending);
     } else {
       fill(call, pending);
-      start(node, operation, pending.keys);
+      if (call.kind == CallKind::kPull) {
+        start_pull(caller, pending);
+      } else {
+        start(node, operation, pending.keys);
+      }
     }
     if (operation.done.load()) return;
     caller.parts_left = 1;
@@ -276,6 +280,26 @@ void World::start_pull_of_sample(Caller& caller, Pending& pending) {
     throw Violation("sample: key ", *twice, " comes twice");
   pending.operation.out = pending.floats.data() + here * table.length();
   start(cluster_.node(caller.node), pending.operation, std::span<const Key>(pending.keys).subspan(here));
+}
+
+// A row that counts as unchanged since it was pulled last has to be the same.
+void World::start_pull(Caller& caller, Pending& pending) {
+  const NodeState& node = cluster_.node(caller.node);
+  std::map<Key, bool> unchanged;
+  for (const Key key : pending.keys) {
+    if (unchanged.contains(key)) continue;
+    unchanged[key] = !is_changed(node, {&key, 1}, {&caller.pulled[key].seen, 1});
+  }
+  start(cluster_.node(caller.node), pending.operation, pending.keys);
+  const float* at = pending.floats.data();
+  for (const Key key : pending.keys) {
+    const std::span<const float> row(at, node.tables.find(key).length());
+    at += row.size();
+    Pulled& pulled = caller.pulled[key];
+    if (unchanged[key] && std::memcmp(pulled.row.data(), row.data(), row.size_bytes()) != 0)
+      throw Violation("look: key ", key, " counts as unchanged, and is not what it was");
+    if (pulled.seen != 0) pulled.row.assign(row.begin(), row.end());
+  }
 }
 
 std::uint32_t World::position_of(Key key) const {

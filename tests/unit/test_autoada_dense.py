@@ -1,0 +1,135 @@
+"""Dense parameters of workers that train together: when they are pulled, and what is written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autoada
+
+Trainee = tuple[Any, torch.optim.Optimizer]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.items = nn.Embedding(8, 3)
+        self.out = nn.Linear(3, 1)
+
+    def forward(self, ids: Tensor) -> Any:
+        return self.out(self.items(ids)).square().mean()
+
+
+@pytest.fixture
+def trainees() -> Iterator[list[Trainee]]:
+    """Two workers of a node, with a model each."""
+    nets = [Net(), Net()]
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.5) for net in nets]
+    with autoada.create_node(nets[0], optimizers[0], workers=2) as node, ThreadPoolExecutor(2) as pool:
+
+        def wrap(number: int) -> autoada.AdaModel:
+            return autoada.AdaModel(nets[number], optimizers[number], node=node, worker=number)
+
+        models = list(pool.map(wrap, range(2)))
+        yield list(zip(models, optimizers, strict=True))
+        list(pool.map(autoada.AdaModel.close, models))
+
+
+def step(trainee: Trainee) -> None:
+    model, optimizer = trainee
+    optimizer.zero_grad()
+    model(torch.arange(4)).backward()
+    optimizer.step()
+
+
+def bias(trainee: Trainee) -> float:
+    return float(trainee[0].module.out.bias.detach())
+
+
+def call(trainee: Trainee) -> float:
+    """The bias that a training call finds."""
+    trainee[0](torch.arange(4))
+    return bias(trainee)
+
+
+def evaluate(trainee: Trainee) -> float:
+    """The bias that a call of an evaluation finds, which always brings what is new."""
+    trainee[0].eval()
+    trainee[0](torch.arange(4))
+    trainee[0].train()
+    return bias(trainee)
+
+
+def count_pulls(trainee: Trainee, monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    dense = trainee[0]._parts.dense[0]
+    pulls: list[None] = []
+    pull = dense.pull
+
+    def counted() -> None:
+        pulls.append(None)
+        pull()
+
+    monkeypatch.setattr(dense, "pull", counted)
+    return pulls
+
+
+def test_a_call_pulls_if_another_worker_has_changed_them(
+    trainees: list[Trainee], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = trainees
+    step(one)
+    pulls = count_pulls(one, monkeypatch)
+    left = bias(one)
+    assert call(one) == left
+    assert pulls == []
+    step(one)
+    assert bias(one) != left, "its own effect is shown at once"
+    assert pulls == []
+    step(other)
+    assert call(one) == bias(other)
+    assert len(pulls) == 1
+    evaluate(one)
+    assert len(pulls) == 2
+
+
+def test_what_was_written_by_hand_stays_and_others_get_it_with_the_next_step(trainees: list[Trainee]) -> None:
+    one, other = trainees
+    step(one)
+    with torch.no_grad():
+        one[0].module.out.bias += 100
+    assert call(one) == bias(one) > 90
+    assert evaluate(other) < 10
+    step(one)
+    assert evaluate(other) == bias(one)
+
+
+def test_what_was_written_by_hand_and_what_others_did_meanwhile_add_up(trainees: list[Trainee]) -> None:
+    one, other = trainees
+    step(one)
+    evaluate(other)
+    before = bias(one)
+    one[0].module.out.bias.data += 100
+    step(other)
+    theirs = bias(other) - before
+    assert theirs != 0
+    assert call(one) == pytest.approx(before + 100 + theirs, abs=1e-4)
+    assert evaluate(other) == bias(one)
+
+
+def test_parameters_that_were_given_other_memory_are_taken_over(trainees: list[Trainee]) -> None:
+    one, other = trainees
+    step(one)
+    one[0].module.out.bias.data = torch.tensor([100.0])
+    assert call(one) == 100
+    step(one)
+    assert evaluate(other) == bias(one) != 100
+    one[0].module.out.bias.data = torch.zeros(1, dtype=torch.float64)
+    with pytest.raises(RuntimeError, match=r"'out\.bias' was given torch\.float64 of shape \(1,\) on cpu"):
+        call(one)
+    one[0].module.out.bias.data = torch.zeros(1)
