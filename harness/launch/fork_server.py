@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import io
 import json
 import os
 import select
@@ -275,6 +276,11 @@ def _begin(server: int, request: bytes, out: int, err: int) -> int:
     for descriptor, standard in ((out, 1), (err, 2)):
         os.dup2(descriptor, standard)
         os.close(descriptor)
+    for stream in (sys.stdout, sys.stderr):
+        # The server keeps nothing back, which its forks would say again; but without a buffer print writes
+        # the end of a line for itself, and the ranks of a run share one file.
+        assert isinstance(stream, io.TextIOWrapper)
+        stream.reconfigure(line_buffering=True, write_through=False)
     target, arguments, environment = json.loads(request)
     for name, value in environment.items():
         if value is None:

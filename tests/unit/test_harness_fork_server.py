@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -106,6 +107,36 @@ def test_ranks_are_like_new_processes(tmp_path: Path, monkeypatch: pytest.Monkey
     assert all(one["WORLD_SIZE"] == "2" and one["tmp"] == str(tmp_path) for one in said)
     assert all(one["children"] and one["cpu"] < 1.0 for one in said)
     assert len({one["random"] for one in said}) == len({one["numpy"] for one in said}) == 4
+
+
+def test_ranks_write_whole_lines_to_the_file_that_they_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    code = "\n".join(
+        [
+            "import sys",
+            "def report(file):",
+            "    for _ in range(2000):",
+            "        print('said ' * 5)",
+            "        print('warned ' * 5, file=sys.stderr)",
+            "    print('the last', end='')",
+            "    return 0",
+            "import adabench.harness.trial.trial",
+            "adabench.harness.trial.trial.run_trial = report",
+        ]
+    )
+    (tmp_path / "talks.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    file = tmp_path / "spec.json"
+    file.write_bytes(msgspec.json.encode(msgspec.structs.replace(spec(), folder=str(tmp_path))))
+    with ForkServer(["talks"]) as server, out.open("ab") as output:
+        server.start()
+        group = server.fork(GROUP, [str(file)], {}, output.fileno(), output.fileno())
+        assert group.wait(600) == 0
+        assert group.end() == 0
+    said = out.read_text().replace("the last", "")  # it has no end, so that anything may follow it
+    assert Counter(said.splitlines()) == {"said " * 5: 4000, "warned " * 5: 4000}
 
 
 def test_a_group_that_is_killed_has_a_signals_exit_code(tmp_path: Path, warm: ForkServer) -> None:
