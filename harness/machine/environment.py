@@ -34,7 +34,15 @@ _CPU = Path("/sys/devices/system/cpu/cpu0")
 
 # What changes measured times; load and free memory vary from run to run and are no part of the identity.
 _IDENTIFYING = (
-    *("cpu", "cores", "governor", "memory_gib", "kernel", "compiler", "python", "packages", "torch"),
+    "cpu",
+    "cores",
+    "governor",
+    "memory_gib",
+    "kernel",
+    "compiler",
+    "python",
+    "packages",
+    "torch",
     "allocator",
 )
 

@@ -40,6 +40,10 @@ class Driver {
   virtual void wake() = 0;
   virtual void send(NodeId to, Frame frame) = 0;
   virtual void close() = 0;
+
+  void send_all(Channel& channel) {
+    channel.outbox().drain([this](NodeId to, Frame frame) { send(to, std::move(frame)); });
+  }
 };
 
 class WakeUpDriver : public Driver {
@@ -75,7 +79,7 @@ class SocketDriver : public Driver, public TransportEvents {
       : transport_(std::move(transport)), channel_(channel) {
     channel_.set_backlog([this](NodeId to) { return transport_->backlog(to); });
     channel_.set_sender([this] {
-      channel_.outbox().drain([this](NodeId to, Frame frame) { send(to, std::move(frame)); });
+      send_all(channel_);
       transport_->flush();
     });
   }
@@ -83,7 +87,7 @@ class SocketDriver : public Driver, public TransportEvents {
   void wait(Micros timeout) override {
     transport_->poll(timeout, *this);
     if (!channel_.membership().has_lost_peer()) return;
-    channel_.outbox().drain([this](NodeId to, Frame frame) { send(to, std::move(frame)); });
+    send_all(channel_);
     transport_->poll(0, *this);
     channel_.membership().fail_for_lost_peer();
   }
@@ -145,12 +149,12 @@ class Node::Impl {
         const Micros now = now_micros();
         channel.set_now(now);
         const Micros next = channel.on_tick();
-        channel.outbox().drain([&](NodeId to, Frame frame) { driver.send(to, std::move(frame)); });
+        driver.send_all(channel);
         driver.wait(next == kNever ? kNever : std::max<Micros>(next - now, 0));
       }
       if (const auto lost = state.lost_peer()) {
         channel.membership().announce_loss(*lost);
-        channel.outbox().drain([&](NodeId to, Frame frame) { driver.send(to, std::move(frame)); });
+        driver.send_all(channel);
       }
       driver.close();
     } catch (const std::exception& error) {
