@@ -106,7 +106,8 @@ def keep(
     Raises
     ------
     RecordError
-        If there is none, or a planned run of it is missing or ended badly.
+        If there is none, or a planned run of it is missing or ended badly, or is skipped where the session
+        that is kept has measured.
     """
     known = readable_sessions(sessions)
     if session is not None:
@@ -120,13 +121,19 @@ def keep(
                 f"there is no session of {name!r} in {sessions}: run `adabench run --study {name}`"
             )
     source, described, runs = known[-1]
+    target = SessionStore(reference / name)
+    measured = {(run.usecase, run.backend) for run in target.runs() if run.status == "ok"}
     last = {run.key: run for run in last_attempts(runs)}
     for planned in described.plan:
         run = last.get(planned.key)
         if run is None or run.status not in ("ok", "skipped"):
             what = "was not run" if run is None else f"ended as {run.status}: {run.reason}"
             raise RecordError(f"{source.folder.name}: {planned.backend}, block {planned.block}, {what}")
-    target = SessionStore(reference / name)
+        if run.status == "skipped" and (run.usecase, run.backend) in measured:
+            raise RecordError(
+                f"{source.folder.name}: {run.backend} is skipped, and {target.folder} has measured it, which "
+                f"would be lost: {run.reason}"
+            )
     shutil.rmtree(target.folder, ignore_errors=True)
     target.folder.mkdir()
     if any(len(run.policy or "") > LONGEST_POLICY for run in runs):
@@ -180,18 +187,19 @@ def headline(reference: Path = REFERENCE) -> list[Comparison]:
 
 
 def main(names: list[str]) -> int:
-    try:
-        for argument in names:
-            name, _, session = argument.partition("=")
+    refused = False
+    for argument in names:
+        name, _, session = argument.partition("=")
+        try:
             print(keep(name, session=session or None).folder.relative_to(ROOT))
-    except RecordError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        except RecordError as error:
+            refused = True
+            print(f"error: {error}", file=sys.stderr)
     for store in list_sessions(REFERENCE):
         draw(store)
     PAGE.write_text(page(), encoding="utf-8")
     HEADLINE.write_text(standalone_svg(draw_forest(headline())), encoding="utf-8")
-    return 0
+    return 2 if refused else 0
 
 
 def _is_shown(stem: str, session: str) -> bool:

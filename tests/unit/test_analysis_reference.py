@@ -103,3 +103,22 @@ def test_only_a_complete_session_is_kept(tmp_path: Path) -> None:
     runs.write_bytes(b"".join(runs.read_bytes().splitlines(keepends=True)[:-1]))
     with pytest.raises(RecordError, match="block 2, was not run"):
         keeping.keep("default", sessions, reference)
+
+
+def test_what_was_measured_is_not_replaced_by_what_is_skipped(tmp_path: Path) -> None:
+    sessions, reference = tmp_path / "sessions", tmp_path / "reference"
+    reference.mkdir()
+    shutil.copytree(REFERENCE / "default", sessions / "default-1")
+    store = SessionStore(sessions / "default-1")
+    runs = store.runs()
+    store.runs_file.unlink()
+    for run in runs:
+        if run.backend == "prefetch":
+            run = msgspec.structs.replace(run, status="skipped", reason="it is not installed")
+        store.append(run)
+    assert len(keeping.keep("default", sessions, reference).runs()) == len(runs)  # nothing is lost
+    shutil.rmtree(reference / "default")
+    shutil.copytree(REFERENCE / "default", reference / "default")
+    with pytest.raises(RecordError, match=r"default-1: prefetch is skipped, .*lost: it is not installed"):
+        keeping.keep("default", sessions, reference)
+    assert SessionStore(reference / "default").runs() == runs
