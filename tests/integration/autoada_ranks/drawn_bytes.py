@@ -39,6 +39,7 @@ def trained(scheme: Any, steps: int) -> dict[str, float]:
     session = Manual().open(usecase, cluster, ServerOptions(sampling=scheme))
     session.synchronize()
     before = session.table_counters()[TABLE]
+    session.synchronize()  # no node's first step is counted by one that has not looked yet
     for batch in islice(session.drawn(awaited(session, usecase.loaders(RANK, NODES).train)), steps):
         session.step(usecase.loss(session.model, batch))
     session.synchronize()

@@ -54,6 +54,7 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
         session.synchronize()
         before = session.table_counters()  # type: ignore[attr-defined]
         counted = session.counters()
+        session.synchronize()  # no node's first step is counted by one that has not looked yet
         losses = []
         for batch in islice(session.batches(loader), case["steps"]):
             loss = usecase.loss(session.model, batch)
@@ -62,6 +63,7 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
         session.synchronize()
         sent = {name: value - counted[name] for name, value in session.counters().items() if "_sent" in name}
     after = session.table_counters()  # type: ignore[attr-defined]
+    session.synchronize()  # nor what a node reads of its state
     state = session.model.state_dict() if case["state"] else {}
     session.synchronize()
     session.close()
