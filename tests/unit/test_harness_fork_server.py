@@ -71,37 +71,42 @@ def test_a_server_that_was_killed_is_started_again_and_its_groups_have_ended(
     assert psutil.Process().children() == before
 
 
-def test_ranks_are_like_new_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In all but what they have imported: their own random states, memory accounting, folder, output."""
-    monkeypatch.setenv("GIVEN", "before")
-    out = tmp_path / "out"
-    code = "\n".join(
-        [
-            "import json, os, random, signal, sys, tempfile, time, numpy",
-            "def report(file):",
-            "    said = {name: os.environ.get(name) for name in ('GIVEN', 'OTHER', 'RANK', 'WORLD_SIZE')}",
-            "    said |= {'tmp': tempfile.gettempdir(), 'cpu': time.process_time(), 'in': sys.stdin.read()}",
-            "    said |= {'random': random.random(), 'numpy': float(numpy.random.rand())}",
-            "    said |= {'children': signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL}",
-            "    print(json.dumps(said))",
-            "    sys.stdout.flush()",
-            "    return 0",
-            "import adabench.harness.trial.trial",
-            "adabench.harness.trial.trial.run_trial = report",
-        ]
-    )
-    (tmp_path / "reports.py").write_text(code)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    file = tmp_path / "spec.json"
-    file.write_bytes(msgspec.json.encode(msgspec.structs.replace(spec(), folder=str(tmp_path))))
+def said_by_ranks(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, report: str, runs: int, environment: dict[str, str | None]
+) -> str:
+    """What the two ranks of each run write that call `report`, a function's source, instead of training."""
+    replaced = "import adabench.harness.trial.trial\nadabench.harness.trial.trial.run_trial = report\n"
+    (folder / "reports.py").write_text(report + replaced)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    file, out = folder / "spec.json", folder / "out"
+    file.write_bytes(msgspec.json.encode(msgspec.structs.replace(spec(), folder=str(folder))))
     with ForkServer(["reports"]) as server, out.open("ab") as output:
         server.start()
-        for _ in range(2):
-            environment = {"GIVEN": None, "OTHER": "other", "TMPDIR": str(tmp_path)}
+        for _ in range(runs):
             group = server.fork(GROUP, [str(file)], environment, output.fileno(), output.fileno())
             assert group.wait(600) == 0
             assert group.end() == 0
-    said = [json.loads(line) for line in out.read_text().splitlines()]
+    return out.read_text()
+
+
+LIKE_NEW = """
+import json, os, random, signal, sys, tempfile, time, numpy
+def report(file):
+    said = {name: os.environ.get(name) for name in ('GIVEN', 'OTHER', 'RANK', 'WORLD_SIZE')}
+    said |= {'tmp': tempfile.gettempdir(), 'cpu': time.process_time(), 'in': sys.stdin.read()}
+    said |= {'random': random.random(), 'numpy': float(numpy.random.rand())}
+    said |= {'children': signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL}
+    print(json.dumps(said))
+    return 0
+"""
+
+
+def test_ranks_are_like_new_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In all but what they have imported: their own random states, memory accounting, folder, output."""
+    monkeypatch.setenv("GIVEN", "before")
+    environment = {"GIVEN": None, "OTHER": "other", "TMPDIR": str(tmp_path)}
+    lines = said_by_ranks(tmp_path, monkeypatch, LIKE_NEW, 2, environment).splitlines()
+    said = [json.loads(line) for line in lines]
     assert sorted(one["RANK"] for one in said) == ["0", "0", "1", "1"]
     assert all(one["GIVEN"] is None and one["OTHER"] == "other" and one["in"] == "" for one in said)
     assert all(one["WORLD_SIZE"] == "2" and one["tmp"] == str(tmp_path) for one in said)
@@ -109,34 +114,24 @@ def test_ranks_are_like_new_processes(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len({one["random"] for one in said}) == len({one["numpy"] for one in said}) == 4
 
 
+TALKING = """
+import sys
+def report(file):
+    for _ in range(2000):
+        print('said ' * 5)
+        print('warned ' * 5, file=sys.stderr)
+    print('the last', end='')
+    return 0
+"""
+
+
 def test_ranks_write_whole_lines_to_the_file_that_they_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "out"
-    code = "\n".join(
-        [
-            "import sys",
-            "def report(file):",
-            "    for _ in range(2000):",
-            "        print('said ' * 5)",
-            "        print('warned ' * 5, file=sys.stderr)",
-            "    print('the last', end='')",
-            "    return 0",
-            "import adabench.harness.trial.trial",
-            "adabench.harness.trial.trial.run_trial = report",
-        ]
-    )
-    (tmp_path / "talks.py").write_text(code)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    file = tmp_path / "spec.json"
-    file.write_bytes(msgspec.json.encode(msgspec.structs.replace(spec(), folder=str(tmp_path))))
-    with ForkServer(["talks"]) as server, out.open("ab") as output:
-        server.start()
-        group = server.fork(GROUP, [str(file)], {}, output.fileno(), output.fileno())
-        assert group.wait(600) == 0
-        assert group.end() == 0
-    said = out.read_text().replace("the last", "")  # it has no end, so that anything may follow it
-    assert Counter(said.splitlines()) == {"said " * 5: 4000, "warned " * 5: 4000}
+    said = said_by_ranks(tmp_path, monkeypatch, TALKING, 1, {})
+    assert said.count("the last") == 2
+    lines = said.replace("the last", "").splitlines()  # it has no end, so that anything may follow it
+    assert Counter(lines) == {"said " * 5: 4000, "warned " * 5: 4000}
 
 
 def test_a_group_that_is_killed_has_a_signals_exit_code(tmp_path: Path, warm: ForkServer) -> None:
