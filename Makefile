@@ -16,7 +16,7 @@ export CXX
 VENV := .venv
 BIN := $(VENV)/bin
 SET_UP := $(VENV)/.installed
-NATIVE := CMakeLists.txt $(shell find csrc/core csrc/bindings csrc/sampler csrc/relay)
+NATIVE := CMakeLists.txt $(shell find csrc/core csrc/bindings csrc/extensions)
 SANITIZERS := address thread
 BASELINES := tests/perf/baselines
 FIGURES := results/reference/bench.json
@@ -37,16 +37,18 @@ test: $(SET_UP)  ## run the Python tests, on all cores
 	@cores=$$(env -u OMP_NUM_THREADS nproc); \
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/pytest -n $$((cores < 7 ? cores + 1 : 8)) --dist worksteal
 
-lint: $(SET_UP)  ## check style, spelling, types and stubs
+lint: $(SET_UP)  ## check style, spelling, types, imports and stubs
+	@mkdir -p build
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@find csrc -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
 	@git ls-files -z ':!typings' | xargs -0 $(BIN)/codespell
 	@$(BIN)/mypy typings tests tools
-	@MYPYPATH=typings $(BIN)/stubtest --mypy-config-file pyproject.toml --allowlist typings/stubtest-allowlist.txt adaps._core adabench.usecases.gcn._sampler adabench.usecases._partition
+	@PYTHONPATH=typings:$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') $(BIN)/python -S -c 'from importlinter.cli import lint_imports_command; lint_imports_command()' --no-cache > build/imports.log || { cat build/imports.log; exit 1; }
+	@MYPYPATH=typings $(BIN)/stubtest --mypy-config-file pyproject.toml --allowlist typings/stubtest-allowlist.txt adaps._core adabench.usecases.gcn._sampler adabench.usecases.common._partition
 
 tidy: $(SET_UP)  ## look for mistakes in the C++ code with clang-tidy, two minutes of CPU time
-	@ls csrc/core/*/*.cc csrc/bindings/*.cc csrc/relay/*.cc csrc/sampler/*.cc csrc/partition/*.cc | xargs -P $$(nproc) -I{} $(BIN)/clang-tidy --quiet {} -- -std=c++20 \
+	@ls csrc/core/*/*.cc csrc/bindings/*.cc csrc/extensions/*/*.cc | xargs -P $$(nproc) -I{} $(BIN)/clang-tidy --quiet {} -- -std=c++20 \
 	    -Icsrc/core -isystem $$($(BIN)/python -c 'import pybind11; print(pybind11.get_include())') \
 	    -isystem $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')
 
@@ -101,7 +103,7 @@ fuzz: $(SET_UP)  ## search the fuzz targets by coverage, each for SECONDS of CPU
 	@mkdir -p build
 	@cmake --preset fuzz > build/fuzz.log || { cat build/fuzz.log; exit 1; }
 	@cmake --build --preset fuzz
-	@$(BIN)/python csrc/tests/fuzz/search.py --seconds $(SECONDS) --jobs $$(nproc)
+	@$(BIN)/python tests/fuzz/search.py --seconds $(SECONDS) --jobs $$(nproc)
 
 bench: $(SET_UP)  ## measure speed against references in the same run, the recorded baseline, other systems and the goals, in three quarters of an hour
 	@$(BIN)/pytest -q --collect-only tests/perf $(ROUNDS) --baseline=$(BASELINES) > /dev/null # refused before all that work
@@ -109,7 +111,7 @@ bench: $(SET_UP)  ## measure speed against references in the same run, the recor
 	for study in $(BENCH_STUDIES); do $(BIN)/adabench run --fresh --study $$study -r 3 || failed+=("adabench run --study $$study"); done; \
 	$(BIN)/pytest --timeout=0 tests/perf $(ROUNDS) --baseline=$(BASELINES) --record-goals=$(FIGURES) || failed+=("pytest tests/perf"); \
 	$(BIN)/python tools/keep_sessions.py $(BENCH_STUDIES) || failed+=("python tools/keep_sessions.py"); \
-	echo "figures and goals: results/reference/BENCH.md; sessions: docs/recorded-sessions.md"; \
+	echo "figures and goals: results/reference/BENCH.md; sessions: docs/reference/recorded-sessions.md"; \
 	for command in "$${failed[@]}"; do echo "failed: $$command" >&2; done; \
 	((!$${#failed[@]}))
 

@@ -137,7 +137,7 @@ def blocks_advised(plan: Sequence[PlannedRun] | Sequence[Run]) -> int:
     """How many blocks find a difference of 5 % in about four of five sessions, where runs scatter by 3 %.
 
     Twice what a verdict needs at least, less three: what simulations of one to twenty comparisons give
-    (docs/statistics.md). Six where there is nothing to compare.
+    (docs/concepts/statistics.md). Six where there is nothing to compare.
     """
     needed, comparisons = blocks_needed(plan)
     return 2 * needed - 3 if comparisons else 6

@@ -4,7 +4,7 @@ Differences within a block are judged by Wilcoxon's signed-rank test and the int
 exact (Wilcoxon, Individual comparisons by ranking methods, Biometrics Bulletin, 1945). They assume that a
 difference is as likely to be positive as negative, whatever its size, if the two cells do not differ. The
 random order within a block sees to that, whether or not the noise is normal. Why this test and no other:
-docs/statistics.md.
+docs/concepts/statistics.md.
 """
 
 from __future__ import annotations

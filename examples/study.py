@@ -13,9 +13,9 @@ from rich.console import Console
 from adabench.analysis.compare import compare
 from adabench.analysis.figures import draw_figures
 from adabench.analysis.load import load_frame
-from adabench.harness.planning.study import load_study
 from adabench.harness.session.execute import Policy, run_session
 from adabench.harness.session.plan_text import plan_text
+from adabench.harness.study.study import load_study
 
 
 def main() -> None:

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 import msgspec
 
+from adabench.results.checksum import is_sealed, is_whole, seal
 from adabench.results.record import READABLE, RecordError, Run, Session
-from adabench.results.seal import is_sealed, is_whole, seal
 
 __all__ = [
     "SessionStore",

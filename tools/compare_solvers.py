@@ -1,4 +1,4 @@
-"""Compares the search's solvers at equal CPU time; what is found goes into docs/design/search.md.
+"""Compares the search's solvers at equal CPU time; what is found goes into docs/concepts/search.md.
 
 ``python tools/compare_solvers.py [INSTANCES]``: one instance of each size, or as many as are given.
 """
@@ -13,13 +13,13 @@ from statistics import median
 import numpy as np
 
 from adabench.analysis.tables import markdown
-from adabench.harness.planning.search.examples import many_tables
-from adabench.harness.planning.search.problem import Problem
-from adabench.harness.planning.search.solvers import solve
+from adabench.harness.estimate.search.examples import many_tables
+from adabench.harness.estimate.search.problem import Problem
+from adabench.harness.estimate.search.solvers import solve
 
 __all__ = ["compared"]
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "design" / "search.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "concepts" / "search.md"
 BEGIN, END = "<!-- compared: written by tools/compare_solvers.py -->", "<!-- end of compared -->"
 SIZES = ((100, 10, 4), (1000, 10, 16))
 """Tables, choices of each, nodes."""

@@ -1,4 +1,4 @@
-"""Judges `adabench search` in twelve cells by training with what it finds; writes docs/design/search.md.
+"""Judges `adabench search` in twelve cells by training with what it finds; writes docs/concepts/search.md.
 
 ``python tools/judge_search.py``, or ``make search-cells``. In each cell it measures what a step computes for,
 searches, with trial runs, and then trains with the found policy and with what each builder makes, in paired
@@ -31,7 +31,7 @@ from adabench.analysis.agreement import different_quality, different_work
 from adabench.analysis.load import SUCCESS, last_attempts
 from adabench.analysis.statistics import paired_interval
 from adabench.analysis.tables import markdown
-from adabench.backends.policies.protocol import (
+from adabench.backends.policies.interface import (
     Policy,
     PolicyError,
     Resources,
@@ -41,11 +41,11 @@ from adabench.backends.policies.protocol import (
 from adabench.harness.errors import UsageError
 from adabench.harness.machine.environment import capture, machine_name
 from adabench.harness.machine.measure_cluster import measure_here
-from adabench.harness.planning.cell import digest, shared_sources_hash
-from adabench.harness.planning.plan import cells_of
-from adabench.harness.planning.study import Study, load_study
 from adabench.harness.session import execute
 from adabench.harness.session.progress import duration
+from adabench.harness.study.cell import digest, shared_sources_hash
+from adabench.harness.study.plan import cells_of
+from adabench.harness.study.study import Study, load_study
 from adabench.results.record import RecordError, Run
 from adabench.results.store import write_atomically
 
@@ -66,7 +66,7 @@ __all__ = [
 ]
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "design" / "search.md"
+PAGE = ROOT / "docs" / "concepts" / "search.md"
 RESULTS = ROOT / "results" / "sessions"
 KEPT = ROOT / "results" / "reference" / "search"
 BEGIN, END = "<!-- cells: written by tools/judge_search.py -->", "<!-- end of cells -->"

@@ -1,4 +1,4 @@
-"""Judges the times of simulations by the runs of the study `predictions`; writes docs/predictions.md.
+"""Judges simulated times by the runs of the study `predictions`; writes docs/reference/predictions.md.
 
 ``python tools/judge_simulation.py``, or ``make predictions``: runs the study, or the rest of it, for about
 a quarter of an hour on a machine that does nothing else, measures the machine's costs, simulates each cell,
@@ -26,12 +26,12 @@ from adabench.analysis.load import measured
 from adabench.analysis.simulation_errors import SimulatedCell, draw_errors, error_rows, setting_rows
 from adabench.analysis.style import standalone_svg
 from adabench.analysis.tables import markdown
-from adabench.backends.policies.protocol import Link, Resources, measured_costs
-from adabench.backends.protocol import Simulation
+from adabench.backends.interface import Simulation
+from adabench.backends.policies.interface import Link, Resources, measured_costs
 from adabench.harness.errors import UsageError
+from adabench.harness.estimate.measured_steps import step_seconds
+from adabench.harness.estimate.simulate import clusters_of, simulated_once
 from adabench.harness.machine.measure_cluster import measure_here
-from adabench.harness.planning.measured_steps import step_seconds
-from adabench.harness.planning.simulated import clusters_of, simulated_once
 from adabench.harness.plugins.registry import load_backend, load_usecase
 from adabench.results.record import PlannedRun, RecordError, Run
 from adabench.results.store import SessionStore, find_session
@@ -39,7 +39,7 @@ from adabench.results.store import SessionStore, find_session
 __all__ = ["judged", "main", "resources_for", "setting_of", "spec_of"]
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "predictions.md"
+PAGE = ROOT / "docs" / "reference" / "predictions.md"
 SESSIONS = ROOT / "results" / "sessions"
 KEPT = ROOT / "results" / "reference" / "predictions"
 BEGIN, END = "<!-- judged: written by tools/judge_simulation.py -->", "<!-- end of judged -->"
@@ -233,7 +233,7 @@ def _section(cells: Sequence[SimulatedCell], store: SessionStore) -> str:
     return "\n\n".join(
         [
             f"{runs} runs of {len(cells)} cells, {date.today().isoformat()}, {machine}.",
-            "![simulated against measured time](../results/reference/predictions/predictions.svg)",
+            "![simulated against measured time](../../results/reference/predictions/predictions.svg)",
             _table(error_rows(cells)),
             "Simulated ÷ measured time of a step:",
             _table(setting_rows(cells)),

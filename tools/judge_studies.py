@@ -308,7 +308,7 @@ def _write(name: str, session: Path) -> Path:
     pairs = min(len(cell) for cell in _cells(runs, lambda run: run.cell).values())
     begin = f"<!-- study {name}: written by tools/judge_studies.py -->"
     end = f"<!-- end of study {name} -->"
-    page = ROOT / "docs" / study.page
+    page = ROOT / "docs" / "guides" / study.page
     text = page.read_text(encoding="utf-8")
     before, after = text.split(begin)[0], text.split(end)[1]
     said = study.said.format(pairs=pairs)

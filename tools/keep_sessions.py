@@ -3,7 +3,7 @@
 ``python tools/keep_sessions.py [NAME[=SESSION]…]``: for each name, such as `thesis`, the newest session in
 `results/sessions` that is called so, or the one after the equals sign, replaces `results/reference/NAME`: its
 records, and the traces that are drawn. Then the figures and tables of all kept sessions are drawn anew, the
-page that shows them is written, `docs/recorded-sessions.md`, and so is the README's figure.
+page that shows them is written, `docs/reference/recorded-sessions.md`, and so is the README's figure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["headline", "keep", "page"]
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "results" / "reference"
 SESSIONS = ROOT / "results" / "sessions"
-PAGE = ROOT / "docs" / "recorded-sessions.md"
+PAGE = ROOT / "docs" / "reference" / "recorded-sessions.md"
 HEADLINE = REFERENCE / "headline.svg"
 
 CAPTIONS = {
@@ -93,9 +93,9 @@ INTRODUCTION = """\
 
 Every figure here is drawn from the records beside it; `adabench report results/reference/NAME` makes a page
 of them with all runs, intervals and the environment. The quality that was reached stands below each bar,
-every run is a dot; [how runs are compared](statistics.md) says what decides between two bars.
-Goals of speed and what each system took: [figures and goals](../results/reference/BENCH.md). Where the time
-goes, and how cost grows with nodes: [how fast it is](../results/reference/SPEED.md)."""
+every run is a dot; [how runs are compared](../concepts/statistics.md) says what decides between two bars.
+Goals of speed and what each system took: [figures and goals](../../results/reference/BENCH.md). Where the
+time goes, and how cost grows with nodes: [how fast it is](../../results/reference/SPEED.md)."""
 
 
 def keep(
@@ -209,7 +209,7 @@ def _is_shown(stem: str, session: str) -> bool:
 
 def _section(store: SessionStore) -> str:
     name, session = store.folder.name, store.session()
-    link = f"../results/reference/{name}"
+    link = f"../../results/reference/{name}"
     stems = sorted(file.stem for file in (store.folder / "figures").glob("*.svg"))
     facts = f"{_facts(session)} ([table]({link}/table.md))."
     images = [f"![{stem}: {_shown(stem)} strategy]({link}/figures/{stem}.svg)" for stem in stems]

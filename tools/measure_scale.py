@@ -20,11 +20,11 @@ import pandas as pd
 
 import adaps
 from adabench.analysis.scale import TECHNIQUES, save_figures
-from adabench.backends._simulate import streams_of
+from adabench.backends.strategies._simulate import streams_of
 from adabench.usecases.ctr.task import CtrParams, CtrUseCase
 from adabench.usecases.gcn.task import GcnParams, GcnUseCase
-from adabench.usecases.protocol import DataError, UseCase
-from autoada.layout import layout_of
+from adabench.usecases.interface import DataError, UseCase
+from autoada.parameters.layout import layout_of
 
 __all__ = ["main", "measure", "replay", "row_of", "use_cases"]
 

@@ -1,4 +1,4 @@
-"""Simulates sessions whose truth is known: how often their verdicts are right goes into docs/statistics.md.
+"""Simulates sessions whose truth is known, to see how often verdicts are right: docs/concepts/statistics.md.
 
 ``python tools/simulate_verdicts.py [SESSIONS]``: 2,000 sessions per line of a table, or as many as are given.
 """
@@ -27,7 +27,7 @@ from adabench.results.store import SessionStore, list_sessions
 __all__ = ["NOISES", "flags", "power", "quality", "sequential", "verdicts"]
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "statistics.md"
+PAGE = ROOT / "docs" / "concepts" / "statistics.md"
 BEGIN, END = "<!-- simulated: written by tools/simulate_verdicts.py -->", "<!-- end of simulated -->"
 
 SESSIONS = 2000

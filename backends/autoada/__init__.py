@@ -18,14 +18,14 @@ if __name__ != "autoada":
         f"this folder is the package 'autoada', not {__name__!r}: install the project and import autoada"
     )
 
-from autoada.access import Access, IntentPredictor, Prediction
-from autoada.choice import Chosen
-from autoada.dataloader import AdaDataLoader
-from autoada.initialization import Selection, select_initialization
-from autoada.management import create_node
-from autoada.model import AdaModel
-from autoada.negatives import NegativeSampler
-from autoada.unwrap import unwrap
+from autoada.loader.data_loader import AdaDataLoader
+from autoada.model.initialization import Selection, select_initialization
+from autoada.model.node_setup import create_node
+from autoada.model.unwrap import unwrap
+from autoada.model.wrapper import AdaModel
+from autoada.parameters.negative_sampler import NegativeSampler
+from autoada.prediction import Access, IntentPredictor, Prediction
+from autoada.training.technique_choice import Chosen
 
 __all__ = [
     "Access",

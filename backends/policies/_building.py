@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from adabench.backends.policies.protocol import Catalogue, Parameter, Policy, Resources
+from adabench.backends.policies.interface import Catalogue, Parameter, Policy, Resources
 from adaps.policy import DataSharing, Home, MadeFor, Rule, Synchronization
 
 __all__ = ["greedy_nodes", "load_of", "pinned", "policy_for"]

@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from adabench.backends.policies._building import policy_for
-from adabench.backends.policies.protocol import AccessesMissing, BuilderOptions, Catalogue, Policy, Resources
+from adabench.backends.policies.interface import AccessesMissing, BuilderOptions, Catalogue, Policy, Resources
 from adaps.policy import RowSelection, Rule
 
 

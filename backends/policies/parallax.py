@@ -7,8 +7,8 @@ data transfer decides, which depends on how sparse they are. What competes here 
 copies everywhere that are brought up to date after each step. AutoDist's form of it (petuum/autodist,
 autodist/strategy/parallax_strategy.py) leaves all that has sparse gradients on servers, without copies.
 
-Ours are the counts: bytes are those of this server's messages (docs/design/protocol.md, section 3), with how
-often each row is read. Tables that stay are scattered by hash, so that all servers share a large one, which
+Ours are the counts: bytes are those of this server's messages (docs/concepts/protocol.md, section 3), with
+how often each row is read. Tables that stay are scattered by hash, so that all servers share a large one, which
 the paper partitions for that.
 """
 
@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 
 from adabench.backends.policies._building import policy_for
-from adabench.backends.policies.protocol import (
+from adabench.backends.policies.interface import (
     AccessesMissing,
     BuilderOptions,
     Catalogue,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from adabench.backends.policies._building import policy_for
-from adabench.backends.policies.protocol import BuilderOptions, Catalogue, Policy, Resources
+from adabench.backends.policies.interface import BuilderOptions, Catalogue, Policy, Resources
 from adaps.policy import Rule
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from adabench.backends.policies._building import policy_for
-from adabench.backends.policies.protocol import (
+from adabench.backends.policies.interface import (
     AccessesMissing,
     BuilderOptions,
     Catalogue,

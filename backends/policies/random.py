@@ -9,7 +9,7 @@ from random import Random as Generator
 from typing import ClassVar
 
 from adabench.backends.policies._building import policy_for
-from adabench.backends.policies.protocol import BuilderOptions, Catalogue, Policy, Resources
+from adabench.backends.policies.interface import BuilderOptions, Catalogue, Policy, Resources
 from adaps.policy import Home, Rule
 
 TECHNIQUES = ("adaptive", "relocation", "replication", "static", "full_replication")

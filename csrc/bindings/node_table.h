@@ -11,7 +11,7 @@
 #include <string>
 
 #include "node_handle.h"
-#include "protocol/local.h"
+#include "protocol/local_access.h"
 #include "store/update_rule.h"
 
 namespace adaps::bindings {

@@ -10,7 +10,7 @@
 
 #include "arrays.h"
 #include "node_table.h"
-#include "protocol/local.h"
+#include "protocol/local_access.h"
 #include "register.h"
 
 namespace adaps::bindings {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "errors.h"
-#include "protocol/local.h"
+#include "protocol/local_access.h"
 
 namespace adaps::bindings {
 

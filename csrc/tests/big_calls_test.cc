@@ -10,7 +10,7 @@
 #include "node/node.h"
 #include "node/node_state.h"
 #include "protocol/channel.h"
-#include "protocol/local.h"
+#include "protocol/local_access.h"
 #include "protocol/outbox.h"
 #include "transport/socket_transport.h"
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import msgspec
 
-from adabench.backends.protocol import Backend, Options
+from adabench.backends.interface import Backend, Options
 from adabench.harness.checks.findings import Finding
 from adabench.harness.launch.fork_server import ForkServer
 from adabench.harness.launch.launcher import Outcome
 from adabench.harness.launch.local import launch_unrecorded
 from adabench.harness.plugins.registry import load_backend, load_usecase, modules, unavailable
-from adabench.harness.trial.spec import TrialSpec
-from adabench.usecases.protocol import Params
+from adabench.harness.run.spec import TrialSpec
+from adabench.usecases.interface import Params
 
 __all__ = ["check_backend"]
 
@@ -47,7 +47,7 @@ def check_backend(name: str) -> Iterator[Finding]:
 
 
 def _options(backend: type[Backend]) -> Finding:
-    promise = "its Options derive from adabench.backends.protocol.Options and all have defaults"
+    promise = "its Options derive from adabench.backends.interface.Options and all have defaults"
     if not (isinstance(backend.Options, type) and issubclass(backend.Options, Options)):
         return Finding(promise, False, f"they are {backend.Options!r}")
     required = [field.name for field in msgspec.structs.fields(backend.Options) if field.required]

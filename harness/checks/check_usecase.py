@@ -14,7 +14,7 @@ import torch
 from adabench.harness.checks.findings import Finding
 from adabench.harness.errors import UsageError
 from adabench.harness.plugins.registry import load_usecase
-from adabench.usecases.protocol import DataError, Dealt, Sampled, UseCase
+from adabench.usecases.interface import DataError, Dealt, Sampled, UseCase
 
 __all__ = ["check_usecase"]
 

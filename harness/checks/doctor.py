@@ -12,12 +12,12 @@ from adabench.harness.checks.prerequisites import complaints_about
 from adabench.harness.errors import UsageError
 from adabench.harness.launch.fork_server import ForkServer
 from adabench.harness.launch.local import launch_unrecorded
-from adabench.harness.machine import leftovers
+from adabench.harness.machine import orphans
 from adabench.harness.machine.environment import capture, machine_name
 from adabench.harness.machine.noise import PROBES, noise
-from adabench.harness.planning.study import Study
 from adabench.harness.plugins.registry import load_usecase
-from adabench.harness.trial.spec import TrialSpec
+from adabench.harness.run.spec import TrialSpec
+from adabench.harness.study.study import Study
 
 __all__ = ["examine", "noise_floor"]
 
@@ -39,9 +39,9 @@ def examine(study: Study | None = None, clean: bool = False) -> tuple[list[str],
     list of str, list of str
         What was seen, and what would make measurements worse than they need be.
     """
-    left = leftovers.find()
+    left = orphans.find()
     if clean:
-        leftovers.clean(left)
+        orphans.clean(left)
     environment = capture()
     load, median, spread, noisy = noise(environment)
     torch = environment["torch"]["version"]
@@ -59,7 +59,7 @@ def examine(study: Study | None = None, clean: bool = False) -> tuple[list[str],
         found = (
             f"{len(left.processes)} processes and {len(left.folders)} scratch folders of runs that crashed"
         )
-        kept = leftovers.find() if clean else left
+        kept = orphans.find() if clean else left
         if clean:
             lines.append(f"removed     {found}")
         if clean and (kept.processes or kept.folders):

@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 from packaging.requirements import Requirement
 
-from adabench.harness.planning.plan import cells_of
-from adabench.harness.planning.study import Study
+from adabench.harness.study.plan import cells_of
+from adabench.harness.study.study import Study
 
 __all__ = ["complaints_about"]
 

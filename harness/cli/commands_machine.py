@@ -18,7 +18,7 @@ def fetch(
 ) -> None:
     """Download a graph for the use case gcn."""
     from adabench.usecases import gcn
-    from adabench.usecases.protocol import DataError
+    from adabench.usecases.interface import DataError
 
     try:
         typer.echo(str(gcn.fetch(name, folder)))
@@ -45,7 +45,7 @@ def doctor(
     Exits with 1 after a warning.
     """
     from adabench.harness.checks.doctor import examine, noise_floor
-    from adabench.harness.planning.study import load_study
+    from adabench.harness.study.study import load_study
 
     lines, complaints = examine(None if study is None else load_study(study, study.stem, {}), clean)
     for line in lines:

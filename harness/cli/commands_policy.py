@@ -14,7 +14,7 @@ from adabench.harness.cli.terminal import tell
 from adabench.harness.errors import UsageError
 
 if TYPE_CHECKING:
-    from adabench.backends.policies.protocol import Catalogue, Policy, Resources
+    from adabench.backends.policies.interface import Catalogue, Policy, Resources
 
 __all__ = ["accesses", "build", "check_policy", "diff", "explain", "show_policy"]
 
@@ -54,7 +54,7 @@ class Model:
 
     def policy(self, text: str, force: bool = False) -> Policy:
         """The policy of a file or a builder, if it fits."""
-        from adabench.harness.planning.policies import fitted, policy_from, refused
+        from adabench.harness.study.policies import fitted, policy_from, refused
 
         found = policy_from(text, self.catalogue, self.resources)
         with refused():
@@ -69,8 +69,8 @@ def _model(
     data: Path | None,
     seed: int,
 ) -> Model | None:
-    from adabench.harness.planning.catalogue import catalogue_of, read_accesses, usecase_from
-    from adabench.harness.planning.policies import resources_from
+    from adabench.harness.study.model_parameters import catalogue_of, read_accesses, usecase_from
+    from adabench.harness.study.policies import resources_from
 
     if usecase is None:
         return None
@@ -116,7 +116,7 @@ def accesses(
 
     Exactly, over its training batches; builders of policies take the file.
     """
-    from adabench.harness.planning.catalogue import count_accesses, usecase_from, write_accesses
+    from adabench.harness.study.model_parameters import count_accesses, usecase_from, write_accesses
 
     for name, value in (("--nodes", nodes), ("--workers", workers), ("--epochs", epochs)):
         if value < 1:
@@ -147,7 +147,7 @@ def build(
 
     That is, the hottest rows, and shares of the data by speed.
     """
-    from adabench.harness.planning.policies import policy_from, refused
+    from adabench.harness.study.policies import policy_from, refused
 
     found = policy_from(policy, model.catalogue, model.resources)
     with refused():
@@ -170,7 +170,7 @@ def show_policy(
     force: ForceOption = False,
 ) -> None:
     """Show how each parameter is managed: rows, bytes per node, technique, home, expected local share."""
-    from adabench.harness.planning.policies import bytes_per_node, local_share
+    from adabench.harness.study.policies import bytes_per_node, local_share
 
     found = model.policy(policy, force)
     count = model.resources.nodes
@@ -229,8 +229,8 @@ def explain(
     force: ForceOption = False,
 ) -> None:
     """Say which rule manages a row, and why none before it does."""
-    from adabench.backends.policies.protocol import matches
-    from adabench.harness.planning.policies import refused
+    from adabench.backends.policies.interface import matches
+    from adabench.harness.study.policies import refused
 
     found = model.policy(policy, force)
     with refused():
@@ -263,7 +263,7 @@ def check_policy(
 
 
 def _tell_rest(model: Model, policy: Policy) -> None:
-    from adabench.backends.policies.protocol import not_executed
+    from adabench.backends.policies.interface import not_executed
 
     if policy.synchronization.every:
         steps = policy.synchronization.every
@@ -286,8 +286,8 @@ def _tell_rest(model: Model, policy: Policy) -> None:
 
 
 def _document_diff(one: str, other: str) -> list[str]:
-    from adabench.backends.policies.protocol import Policy
-    from adabench.harness.planning.policies import refused
+    from adabench.backends.policies.interface import Policy
+    from adabench.harness.study.policies import refused
 
     with refused():
         texts = [Policy.read(file).text().splitlines() for file in (one, other)]

@@ -11,7 +11,7 @@ import typer
 from adabench.harness.cli.options import Results, results_root, shown, study_from, takes_study, terminal_width
 from adabench.harness.cli.terminal import tell
 from adabench.harness.errors import UsageError, unknown
-from adabench.harness.planning.study import Study
+from adabench.harness.study.study import Study
 
 if TYPE_CHECKING:
     import numpy as np
@@ -110,8 +110,8 @@ def _predict_runs(study: Study, root: Path, judge: bool, own: bool, model: Model
     from adabench.analysis.load import cell_labels
     from adabench.analysis.regression import LEVEL, RegressionError, judgement_lines
     from adabench.analysis.tables import fitted
-    from adabench.harness.planning.plan import cells_of, planned_runs
-    from adabench.harness.planning.predicted import FEWEST_CELLS, FEWEST_RUNS, Predictor, Records, reference
+    from adabench.harness.estimate.predict import FEWEST_CELLS, FEWEST_RUNS, Predictor, Records, reference
+    from adabench.harness.study.plan import cells_of, planned_runs
 
     records = Records.read([root, *([] if own else reference())], root)
     for reason, count in records.left_out.most_common():

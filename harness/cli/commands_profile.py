@@ -9,7 +9,7 @@ import typer
 
 from adabench.harness.cli.options import Results, results_root, shown, takes_study
 from adabench.harness.errors import UsageError
-from adabench.harness.planning.study import Study
+from adabench.harness.study.study import Study
 
 if TYPE_CHECKING:
     from adabench.results.record import Run
@@ -50,10 +50,10 @@ def _profiled(study: Study, root: Path) -> tuple[SessionStore, Run | None]:
     from adabench.harness.launch.local import Local
     from adabench.harness.machine.interruption import Interruption
     from adabench.harness.machine.scratch import sweep
-    from adabench.harness.planning.plan import cells_of
     from adabench.harness.plugins.registry import unavailable
     from adabench.harness.session.one_run import Attempt, SessionContext, execute_run
     from adabench.harness.session.open_session import open_session
+    from adabench.harness.study.plan import cells_of
 
     if study.launcher != Local.name:
         raise UsageError(f"profile takes runs on this machine, and the study's launcher is {study.launcher}")
@@ -90,7 +90,7 @@ def _folder(store: SessionStore) -> Path:
 
 
 def _flames(folder: Path, ranks: int) -> list[str]:
-    from adabench.harness.trial.profile import flame_file, no_flame_file
+    from adabench.harness.run.profile import flame_file, no_flame_file
 
     lines = []
     for rank in range(ranks):

@@ -12,7 +12,7 @@ from adabench.harness.cli.terminal import tell
 from adabench.harness.errors import UsageError
 
 if TYPE_CHECKING:
-    from adabench.backends.policies.protocol import Resources
+    from adabench.backends.policies.interface import Resources
 
 __all__ = ["resources"]
 
@@ -41,7 +41,7 @@ def resources(
     """
     from adabench.harness.machine.measure_cluster import measure_here, measure_ranks, under_torchrun
     from adabench.harness.machine.namespaces import NamespacesUnavailable, link_of
-    from adabench.harness.planning.syntax import check_slow_pair, parse_network
+    from adabench.harness.study.syntax import check_slow_pair, parse_network
 
     link = link_of(parse_network(network))
     if link is None and network.strip().lower() not in {"loopback", "sockets"}:
@@ -78,8 +78,8 @@ def resources(
 def _with_costs(found: Resources, usecases: list[str]) -> Resources:
     import msgspec
 
-    from adabench.backends.policies.protocol import measured_costs
-    from adabench.harness.planning.measured_steps import step_seconds
+    from adabench.backends.policies.interface import measured_costs
+    from adabench.harness.estimate.measured_steps import step_seconds
 
     costs = measured_costs(found.node[0].speed)
     steps = {text: 1e3 * step_seconds(text, costs=costs) for text in usecases}

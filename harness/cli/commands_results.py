@@ -47,8 +47,8 @@ def list_(
     results: Results = None,
 ) -> None:
     """List backends, use cases, policies, launchers, studies or sessions."""
-    from adabench.harness.planning.study import built_in_studies
     from adabench.harness.plugins.describe import describe_plugins
+    from adabench.harness.study.study import built_in_studies
     from adabench.results.store import list_sessions
 
     rows: list[tuple[str, str]]
@@ -141,7 +141,7 @@ def compare(
     """
     from adabench.analysis.compare import UNJUDGED
     from adabench.analysis.compare import compare as compare_runs
-    from adabench.analysis.condition import parse_condition
+    from adabench.analysis.fail_if import parse_condition
     from adabench.analysis.sessions import compare_sessions
     from adabench.analysis.tables import comparison_table, session_comparison_table
     from adabench.results.store import find_session

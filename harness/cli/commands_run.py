@@ -8,7 +8,7 @@ import typer
 
 from adabench.harness.cli.options import Results, results_root, shown, takes_study, terminal_width
 from adabench.harness.cli.terminal import tell
-from adabench.harness.planning.study import Study
+from adabench.harness.study.study import Study
 
 __all__ = ["plan", "run"]
 
@@ -67,10 +67,10 @@ def run(
     from adabench.analysis.load import last_attempts
     from adabench.harness.errors import UsageError
     from adabench.harness.machine.interruption import Interruption
-    from adabench.harness.planning.plan import cells_of
     from adabench.harness.plugins.registry import load_launcher
     from adabench.harness.session.execute import Policy, run_session
     from adabench.harness.session.progress import failure_lines
+    from adabench.harness.study.plan import cells_of
 
     if until_rel_ci is not None and not 0 < until_rel_ci < 1:
         raise UsageError(f"--until-rel-ci {until_rel_ci:g} is not a part of a ratio: say such as 0.03")

@@ -26,10 +26,10 @@ from adabench.harness.cli.terminal import plain, tell
 from adabench.harness.errors import UsageError
 
 if TYPE_CHECKING:
-    from adabench.backends.policies.protocol import Resources
-    from adabench.harness.planning.search.candidates import Candidate
-    from adabench.harness.planning.search.predicted import Objective
-    from adabench.harness.planning.search.ways import Space
+    from adabench.backends.policies.interface import Resources
+    from adabench.harness.estimate.search.candidates import Candidate
+    from adabench.harness.estimate.search.formulate import Objective
+    from adabench.harness.estimate.search.options import Space
 
 __all__ = ["search"]
 
@@ -89,18 +89,18 @@ def search(
     Candidates are found by a closed form and simulated by the server's own code. The best of them train on
     this machine, one epoch at a time, against the best builder.
     """
-    from adabench.harness.planning.catalogue import usecase_from
-    from adabench.harness.planning.measured_steps import compute_of
-    from adabench.harness.planning.policies import resources_from
-    from adabench.harness.planning.search.candidates import (
+    from adabench.harness.estimate.measured_steps import compute_of
+    from adabench.harness.estimate.search.candidates import (
         Wanted,
         candidates,
         memory_limits,
         simulated_all,
     )
-    from adabench.harness.planning.search.costs import Situation
-    from adabench.harness.planning.search.evidence import with_evidence
-    from adabench.harness.planning.simulated import clusters_of
+    from adabench.harness.estimate.search.provenance import with_evidence
+    from adabench.harness.estimate.search.table_costs import Situation
+    from adabench.harness.estimate.simulate import clusters_of
+    from adabench.harness.study.model_parameters import usecase_from
+    from adabench.harness.study.policies import resources_from
 
     at_least_one(workers=workers, steps=steps, trials=trials, blocks=blocks)
     for name, number, unit in (("--step", step, "milliseconds"), ("--memory", memory, "MiB")):
@@ -171,8 +171,8 @@ def _tried(
     """The candidates, the one that trains fastest first, and the evidence."""
     from rich.console import Console
 
-    from adabench.harness.planning.syntax import parse_selections
-    from adabench.harness.session.trials import Interrupted, Trials, halved
+    from adabench.harness.session.policy_trials import Interrupted, Trials, halved
+    from adabench.harness.study.syntax import parse_selections
 
     baseline = next((one for one in found if not one.ways), None)
     if baseline is None:
@@ -234,7 +234,7 @@ def table_of(found: Sequence[Candidate]) -> list[str]:
 
 
 def _space(wires: tuple[str, ...], allreduce: bool) -> Space:
-    from adabench.harness.planning.search.ways import Space
+    from adabench.harness.estimate.search.options import Space
 
     dense = ("static", "replication", *(["allreduce"] if allreduce else []))
     return Space(dense=dense, wires=wires)

@@ -24,7 +24,7 @@ from adabench.harness.errors import UsageError
 
 if TYPE_CHECKING:
     from adabench.analysis.simulated import NodeRow
-    from adabench.backends.protocol import Simulation
+    from adabench.backends.interface import Simulation
 
 __all__ = ["simulate"]
 
@@ -73,10 +73,10 @@ def simulate(
     The server's own code runs on simulated machines and links; nothing is trained.
     """
     from adabench.analysis.simulated import FORMATS, Row, draw_simulated, node_table, save_figure, table_of
-    from adabench.harness.planning.catalogue import usecase_from
-    from adabench.harness.planning.measured_steps import compute_of
-    from adabench.harness.planning.policies import resources_from
-    from adabench.harness.planning.simulated import clusters_of, incidents_of, simulated
+    from adabench.harness.estimate.measured_steps import compute_of
+    from adabench.harness.estimate.simulate import clusters_of, incidents_of, simulated
+    from adabench.harness.study.model_parameters import usecase_from
+    from adabench.harness.study.policies import resources_from
 
     at_least_one(workers=workers, steps=steps)
     if step is not None and not 0 <= step < float("inf"):

@@ -15,10 +15,10 @@ import msgspec
 import typer
 
 from adabench.harness.errors import UsageError, unknown
-from adabench.harness.planning.settings import SETTINGS, DeclaredSetting
-from adabench.harness.planning.study import Study, built_in_studies, load_study, parse_target
-from adabench.harness.planning.syntax import parse_selections
 from adabench.harness.plugins.registry import names
+from adabench.harness.study.settings import SETTINGS, DeclaredSetting
+from adabench.harness.study.study import Study, built_in_studies, load_study, parse_target
+from adabench.harness.study.syntax import parse_selections
 
 __all__ = [
     "STUDY_OPTIONS",

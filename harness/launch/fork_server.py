@@ -33,13 +33,13 @@ from typing import IO
 import numpy as np
 
 from adabench.harness.errors import LauncherError
-from adabench.harness.machine.owner import HARNESS_VARIABLE, Owner
 from adabench.harness.machine.process import die_with_parent, kill_tree, prepare_quick_end
+from adabench.harness.machine.process_identity import HARNESS_VARIABLE, Owner
 
 __all__ = ["Fork", "ForkServer", "ForkServerError"]
 
 # `torch._dynamo` is imported by the first use of any optimizer of torch.
-MODULES = ("torch", "torch._dynamo", "torch.distributed", "autoada", "adabench.harness.trial.trial")
+MODULES = ("torch", "torch._dynamo", "torch.distributed", "autoada", "adabench.harness.run.training_loop")
 
 _TASKS = Path("/proc/self/task")
 _CODE = struct.Struct("=i")

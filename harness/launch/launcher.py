@@ -18,9 +18,9 @@ import msgspec
 
 from adabench.harness.errors import UsageError
 from adabench.harness.machine.environment import probe
-from adabench.harness.planning.cell import Cell
-from adabench.harness.planning.study import Study
-from adabench.harness.trial.spec import RankResult, RankState, TrialSpec
+from adabench.harness.run.spec import RankResult, RankState, TrialSpec
+from adabench.harness.study.cell import Cell
+from adabench.harness.study.study import Study
 from adabench.results.record import Host, Link, RunSettings, Status
 
 __all__ = ["Failure", "Group", "Launcher", "Outcome", "Supervision", "Trouble", "Unlaunchable"]

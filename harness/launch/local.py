@@ -16,7 +16,6 @@ import psutil
 
 from adabench.harness.errors import UsageError
 from adabench.harness.launch.fork_server import ForkServer, ForkServerError
-from adabench.harness.launch.group import failures_file, leftovers_file
 from adabench.harness.launch.launcher import (
     Failure,
     Group,
@@ -26,11 +25,12 @@ from adabench.harness.launch.launcher import (
     Trouble,
     Unlaunchable,
 )
+from adabench.harness.launch.process_group import failures_file, leftovers_file
 from adabench.harness.launch.watch import launch
 from adabench.harness.machine.link_probe import probe_link
 from adabench.harness.machine.namespaces import NamespacesUnavailable, NodeLinks, link_of
 from adabench.harness.machine.quota import Quota, QuotaUnavailable
-from adabench.harness.trial.spec import (
+from adabench.harness.run.spec import (
     NETWORK_VARIABLE,
     RankState,
     TrialSpec,
@@ -167,7 +167,11 @@ class LocalGroup(Group):
         spec_file.write_bytes(msgspec.json.encode(spec))
         try:
             self._fork = server.fork(
-                *("adabench.harness.launch.group:run_group", [str(spec_file)], _environment(spec, folder)),
+                *(
+                    "adabench.harness.launch.process_group:run_group",
+                    [str(spec_file)],
+                    _environment(spec, folder),
+                ),
                 *(out.fileno(), err.fileno()),
             )
         except ForkServerError as error:

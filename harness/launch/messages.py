@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from adabench.harness.launch.launcher import Failure
-from adabench.harness.trial.spec import TrialSpec
+from adabench.harness.run.spec import TrialSpec
 
 __all__ = [
     "Alive",

@@ -28,15 +28,15 @@ from typing import Any, ClassVar
 import msgspec
 
 from adabench.harness.errors import LauncherError, UsageError
-from adabench.harness.launch.following import joined
-from adabench.harness.launch.hosts import ManyHosts, hello_here
-from adabench.harness.launch.meeting import CONNECT_SECONDS, listen_where
+from adabench.harness.launch.agent import joined
+from adabench.harness.launch.coordinator import ManyHosts, hello_here
+from adabench.harness.launch.host_rendezvous import CONNECT_SECONDS, listen_where
 from adabench.harness.machine.interfaces import address_named, interface_of
 from adabench.harness.machine.interruption import Interruption
-from adabench.harness.planning.cell import Cell
-from adabench.harness.planning.plan import cells_of
-from adabench.harness.planning.study import Study
-from adabench.harness.planning.syntax import parse_duration
+from adabench.harness.study.cell import Cell
+from adabench.harness.study.plan import cells_of
+from adabench.harness.study.study import Study
+from adabench.harness.study.syntax import parse_duration
 from adaps.rendezvous import Place
 
 __all__ = ["LAUNCHER", "JobRequest", "Slurm", "take_part"]

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from adabench.harness.errors import LauncherError
-from adabench.harness.launch.following import Follower, joined
-from adabench.harness.launch.hosts import ManyHosts, hello_here
+from adabench.harness.launch.agent import Follower, joined
+from adabench.harness.launch.coordinator import ManyHosts, hello_here
+from adabench.harness.launch.host_rendezvous import CONNECT_SECONDS, listen_where, meet, place_here
 from adabench.harness.launch.launcher import Launcher
 from adabench.harness.launch.local import Local
-from adabench.harness.launch.meeting import CONNECT_SECONDS, listen_where, meet, place_here
 from adabench.harness.machine.interfaces import interface_of
-from adabench.harness.planning.cell import Cell
+from adabench.harness.study.cell import Cell
 
 __all__ = ["LAUNCHER", "Torchrun"]
 

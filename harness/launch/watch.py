@@ -10,7 +10,7 @@ from pathlib import Path
 
 from adabench.harness.launch.launcher import Group, Launcher, Outcome, Supervision, Trouble, Unlaunchable
 from adabench.harness.machine.scratch import scratch_folder
-from adabench.harness.trial.spec import (
+from adabench.harness.run.spec import (
     RankError,
     RankResult,
     RankState,

@@ -36,7 +36,7 @@ __all__ = [
 PREFIX = "namespaces:"
 """What the name of such a network begins with; the rest says what its links are like."""
 
-# As in csrc/relay/links.h.
+# As in csrc/extensions/netns_relay/links.h.
 _DEVICE = "link0"
 _SUBNET = "10.210.0"
 # Nobody else is in a namespace, so any port is free.

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from adabench.harness.machine.owner import Owner
+from adabench.harness.machine.process_identity import Owner
 
 __all__ = ["MARKER", "Marker", "abandoned_folders", "scratch_folder", "sweep"]
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from adabench.harness.errors import UsageError, unknown
 
 if TYPE_CHECKING:
-    from adabench.backends.policies.protocol import Builder
-    from adabench.backends.protocol import Backend
-    from adabench.usecases.protocol import UseCase
+    from adabench.backends.interface import Backend
+    from adabench.backends.policies.interface import Builder
+    from adabench.usecases.interface import UseCase
 
 __all__ = [
     "Kind",
@@ -35,12 +35,20 @@ __all__ = [
 
 Kind = Literal["backend", "usecase", "policy", "launcher"]
 
-_PACKAGE = {
+_PACKAGES = {
+    "backend": ("adabench.backends.strategies", "adabench.backends.external"),
+    "usecase": ("adabench.usecases",),
+    "policy": ("adabench.backends.policies",),
+    "launcher": ("adabench.harness.launch",),
+}
+"""Packages with the built-in plugins of each kind."""
+_ENTRY_POINTS = {
     "backend": "adabench.backends",
     "usecase": "adabench.usecases",
     "policy": "adabench.backends.policies",
     "launcher": "adabench.harness.launch",
 }
+"""Entry point groups with the plugins of other packages."""
 _ATTRIBUTE = {"backend": "BACKEND", "usecase": "USECASE", "policy": "BUILDER", "launcher": "LAUNCHER"}
 _TITLE = {
     "backend": "backend",
@@ -99,7 +107,7 @@ def load_launcher(name: str) -> type[Any]:
 
 def unavailable(name: str) -> str | None:
     """Why a backend cannot work here, as it says itself; None if it can, as far as it knows before a run."""
-    from adabench.backends.protocol import Unavailable
+    from adabench.backends.interface import Unavailable
 
     try:
         load_backend(name)()
@@ -113,7 +121,7 @@ def source_files(plugin: type) -> list[Path]:
     package = plugin.__module__.rpartition(".")[0] or plugin.__module__
     spec = importlib.util.find_spec(package)
     folders = [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec is not None else []
-    if package in _PACKAGE.values():
+    if any(package in packages for packages in _PACKAGES.values()):
         own = plugin.__module__.rpartition(".")[2]
         return sorted(
             file for folder in folders for file in [folder / f"{own}.py", *folder.glob("_[!_]*.py")]
@@ -125,16 +133,15 @@ def source_files(plugin: type) -> list[Path]:
 
 def _candidates(kind: Kind) -> dict[str, tuple[str, str | EntryPoint]]:
     found: dict[str, tuple[str, str | EntryPoint]] = {}
-    package = importlib.import_module(_PACKAGE[kind])
-    for module in pkgutil.iter_modules(package.__path__):
-        # All but use cases are files, those are folders; `protocol` and names that begin with an
-        # underscore are none of them.
-        if module.ispkg != (kind == "usecase") or module.name == "protocol" or module.name.startswith("_"):
-            continue
-        path = f"{_PACKAGE[kind]}.{module.name}"
-        if _defines(path, _ATTRIBUTE[kind]):
-            found[module.name.replace("_", "-")] = ("built in", path)
-    for entry in entry_points(group=_PACKAGE[kind]):
+    for package in _PACKAGES[kind]:
+        for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+            # Use cases are folders, all other plugins are files. Names with an underscore are helpers.
+            if module.ispkg != (kind == "usecase") or module.name.startswith("_"):
+                continue
+            path = f"{package}.{module.name}"
+            if _defines(path, _ATTRIBUTE[kind]):
+                found[module.name.replace("_", "-")] = ("built in", path)
+    for entry in entry_points(group=_ENTRY_POINTS[kind]):
         if entry.name in found:
             raise UsageError(
                 f"{kind} {entry.name!r} is defined twice: by {found[entry.name][0]} and by {entry.value}"

@@ -14,21 +14,21 @@ from adabench.analysis.compare import blocks_needed, compare
 from adabench.analysis.load import cell_labels, last_attempts
 from adabench.analysis.statistics import looks
 from adabench.harness.errors import UsageError
+from adabench.harness.estimate.predict import recorded_seconds
 from adabench.harness.launch.launcher import Launcher, Supervision
 from adabench.harness.machine.interruption import Interruption
 from adabench.harness.machine.noise import noise_complaints
 from adabench.harness.machine.scratch import sweep
-from adabench.harness.planning.cell import Cell
-from adabench.harness.planning.plan import cells_of, planned_runs, with_repeats
-from adabench.harness.planning.predicted import recorded_seconds
-from adabench.harness.planning.study import Study
 from adabench.harness.plugins.registry import load_launcher, load_usecase, modules, unavailable
-from adabench.harness.session.board import Board, check_tensorboard
+from adabench.harness.run.interleaving import Participant, in_turns
 from adabench.harness.session.one_run import Attempt, SessionContext, execute_run
 from adabench.harness.session.open_session import open_session
 from adabench.harness.session.plan_text import too_short
 from adabench.harness.session.progress import SessionProgress
-from adabench.harness.trial.turns import Participant, in_turns
+from adabench.harness.session.tensorboard import Board, check_tensorboard
+from adabench.harness.study.cell import Cell
+from adabench.harness.study.plan import cells_of, planned_runs, with_repeats
+from adabench.harness.study.study import Study
 from adabench.results.record import PlannedRun, Run, Session
 from adabench.results.store import SessionStore
 

@@ -11,11 +11,11 @@ import msgspec
 
 from adabench.harness.launch.launcher import Launcher, Outcome, Supervision
 from adabench.harness.launch.watch import launch
-from adabench.harness.planning.cell import Cell
-from adabench.harness.planning.study import Study
 from adabench.harness.plugins.registry import load_usecase
-from adabench.harness.session.board import Board
-from adabench.harness.trial.spec import TrialSpec
+from adabench.harness.run.spec import TrialSpec
+from adabench.harness.session.tensorboard import Board
+from adabench.harness.study.cell import Cell
+from adabench.harness.study.study import Study
 from adabench.results.record import (
     WAITING,
     Noise,

@@ -19,9 +19,9 @@ from adabench.harness.machine.environment import (
     machine_name,
     short_differences,
 )
-from adabench.harness.planning.cell import Cell
-from adabench.harness.planning.plan import planned_runs, study_id
-from adabench.harness.planning.study import Study
+from adabench.harness.study.cell import Cell
+from adabench.harness.study.plan import planned_runs, study_id
+from adabench.harness.study.study import Study
 from adabench.results.record import Session
 from adabench.results.store import SessionStore, readable_sessions
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from adabench.analysis.compare import blocks_needed
 from adabench.analysis.load import cell_labels
 from adabench.analysis.tables import fitted, needs
-from adabench.harness.planning.plan import cells_of, planned_runs, with_repeats
-from adabench.harness.planning.predicted import expected_seconds
-from adabench.harness.planning.settings import SETTINGS
-from adabench.harness.planning.study import Study
+from adabench.harness.estimate.predict import expected_seconds
 from adabench.harness.session.progress import duration
+from adabench.harness.study.plan import cells_of, planned_runs, with_repeats
+from adabench.harness.study.settings import SETTINGS
+from adabench.harness.study.study import Study
 from adabench.results.record import PlannedRun
 
 __all__ = ["plan_text", "too_short"]

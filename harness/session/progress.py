@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from adabench.analysis.load import SUCCESS
 from adabench.analysis.tables import shortened
-from adabench.harness.planning.predicted import Expected
-from adabench.harness.trial.spec import RankState
+from adabench.harness.estimate.predict import Expected
+from adabench.harness.run.spec import RankState
 from adabench.results.record import PlannedRun, Run
 
 __all__ = ["SessionProgress", "describe", "duration", "failure_lines"]

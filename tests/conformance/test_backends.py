@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import torch
 
-from adabench.backends.protocol import Backend, Cluster, ServerOptions, Unavailable
+from adabench.backends.interface import Backend, Cluster, ServerOptions, Unavailable
 from adabench.harness.plugins.registry import load_backend, names
 from adabench.usecases.ctr.task import CtrParams, CtrUseCase
 from adabench.usecases.gcn.task import GcnParams, GcnUseCase

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from adabench.backends._peer import replace_tables
-from adabench.backends.protocol import Cluster, OwnLoop, Unavailable
-from adabench.backends.pykeen import PyKeenOptions
-from adabench.backends.rpc import RemoteTable
-from adabench.backends.torchrec import TorchRec
+from adabench.backends.external._shared import replace_tables
+from adabench.backends.external.pykeen import PyKeenOptions
+from adabench.backends.external.rpc import RemoteTable
+from adabench.backends.external.torchrec import TorchRec
+from adabench.backends.interface import Cluster, OwnLoop, Unavailable
 from adabench.harness.plugins.registry import load_backend
 from adabench.usecases.ctr.task import CtrParams, CtrUseCase
 from adabench.usecases.gcn.task import GcnParams, GcnUseCase

@@ -14,12 +14,12 @@ import pytest
 import torch
 
 import autoada
-from adabench.backends.protocol import Cluster, Unavailable
+from adabench.backends.interface import Cluster, Unavailable
 from adabench.harness.checks.check_usecase import check_usecase
 from adabench.harness.plugins.registry import load_backend, load_usecase, names
-from adabench.usecases.batches import strided_share
-from adabench.usecases.placement import PLACEMENTS
-from adabench.usecases.protocol import Dealt, Initialized, Placed, Sampled, UseCase
+from adabench.usecases.common.batches import strided_share
+from adabench.usecases.common.placement import PLACEMENTS
+from adabench.usecases.interface import Dealt, Initialized, Placed, Sampled, UseCase
 from adaps import SAMPLING_SCHEMES
 from adaps._typing import SamplingScheme
 from tests.models.observer import Observer

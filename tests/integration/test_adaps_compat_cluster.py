@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from adabench.harness.launch.fork_server import ForkServer
+from tests.processes import outputs
 from tests.warm import WarmProcess
-
-from ..processes import outputs
 
 SCRIPT = """
 import os, sys, threading

@@ -11,7 +11,7 @@ import pytest
 
 from adabench.results.store import list_sessions
 from adaps.policy import Policy, Rule, Synchronization
-from autoada.stretches import STRETCH, TOGETHER, WARM_UP, Schedule
+from autoada.training.ab_schedule import STRETCH, TOGETHER, WARM_UP, Schedule
 
 Launch = Callable[..., list[dict[str, Any]]]
 

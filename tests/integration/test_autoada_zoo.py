@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 import autoada
-from autoada.access import Prediction
-
-from ..unit.access_zoo import ZOO, Specimen
+from autoada.prediction import Prediction
+from tests.unit.autoada.prediction.model_zoo import ZOO, Specimen
 
 STEPS = 40
 LOOKAHEAD = 4

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from adaps.policy import Home, MadeFor, Policy, RowSelection, Rule
-
-from ..checkpoint_files import content, manifest
-from ..conftest import free_port
+from tests.checkpoint_files import content, manifest
+from tests.conftest import free_port
 
 if TYPE_CHECKING:
     from tests.conftest import Launch, Python

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from adabench.harness.trial.flame import find_py_spy
+from adabench.harness.run.flame_graph import find_py_spy
 from adabench.results.store import list_sessions
 
 

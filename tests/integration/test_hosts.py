@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from ..processes import outputs
+from tests.processes import outputs
+
 from .faults import network
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -20,7 +20,7 @@ from adabench.harness.launch.local import launch_unrecorded
 from adabench.harness.machine import namespaces
 from adabench.harness.machine.link_probe import probe_link
 from adabench.harness.machine.namespaces import NamespacesUnavailable, NodeLinks, address, enter
-from adabench.harness.trial.spec import TrialSpec
+from adabench.harness.run.spec import TrialSpec
 from adabench.results.record import Run, RunSettings
 from adabench.results.store import list_sessions
 from tests.integration.conftest import Adabench
@@ -207,8 +207,8 @@ def test_a_pinned_rank_has_one_core_for_all_its_threads() -> None:
     cores = sorted(os.sched_getaffinity(0))
     rank = len(cores) - 1
     code = (
-        "import os, json, threading; from adabench.harness.trial.rank import take_place\n"
-        "from adabench.harness.trial.spec import TrialSpec\n"
+        "import os, json, threading; from adabench.harness.run.rank import take_place\n"
+        "from adabench.harness.run.spec import TrialSpec\n"
         "settings = {'nodes': 2, 'workers': 1, 'network': 'loopback', 'pinned': True}\n"
         "spec = TrialSpec(usecase='u', params={}, backend='b', options={}, **settings)\n"
         f"take_place(spec, {rank}); found = []\n"

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 import torch
 
+from adabench.backends.policies.interface import Catalogue, Node, Resources
 from adabench.backends.policies.parallax import bytes_per_step
-from adabench.backends.policies.protocol import Catalogue, Node, Resources
-from adabench.harness.planning.catalogue import count_accesses
-from adabench.harness.planning.dealing import dealt
-from adabench.harness.planning.policies import policy_from
 from adabench.harness.plugins.registry import load_usecase, names
+from adabench.harness.study.data_partition import dealt
+from adabench.harness.study.model_parameters import count_accesses
+from adabench.harness.study.policies import policy_from
 from adaps.policy import Aggregation, DataSharing, Policy, RowSelection, Rule, Synchronization
 
 Launch = Callable[..., list[dict[str, Any]]]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import adaps
-from adabench.backends.autoada_automatic import AutoAdaAutomatic
-from adabench.backends.protocol import ServerOptions, SimulatedRun
-from adabench.harness.planning.catalogue import usecase_from
+from adabench.backends.interface import ServerOptions, SimulatedRun
+from adabench.backends.strategies.autoada_automatic import AutoAdaAutomatic
+from adabench.harness.study.model_parameters import usecase_from
 from adaps.policy import Home, Policy, Rule
 
 Launch = Callable[..., list[dict[str, Any]]]

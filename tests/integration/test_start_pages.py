@@ -11,7 +11,7 @@ from .pages import ROOT, finish, start
 
 
 def test_a_gpu(tmp_path: Path, warm: ForkServer) -> None:
-    text = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "guides" / "gpu.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     (tmp_path / "gpu.py").write_text(program, encoding="utf-8")
     shown = re.search(r"^\$ (python gpu\.py)\n(.*)$", text, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The lines of docs/threat-model.md, each shown by the test that carries its name."""
+"""The lines of docs/concepts/threat-model.md, each shown by the test that carries its name."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 import adaps
 import autoada
 from adabench.harness.errors import UsageError
-from adabench.harness.planning import study
 from adabench.harness.plugins import registry
+from adabench.harness.study import study
 from adaps import rendezvous
-from adaps._secret import Handover, secret_in_environment, take_secret
+from adaps.rendezvous._secret import Handover, secret_in_environment, take_secret
 from tests.conftest import free_port
 
 from .threats.pair import ROWS, Between, pair, port_of
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "threat-model.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "concepts" / "threat-model.md"
 LATE = 60.0
 NOBODY = 65534
 SHOWN: Counter[str] = Counter()

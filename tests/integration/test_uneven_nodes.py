@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from adabench.backends.policies.protocol import Node, Resources
+from adabench.backends.policies.interface import Node, Resources
 from adabench.harness.machine.quota import Quota, QuotaUnavailable
-from adabench.harness.planning.catalogue import catalogue_of, usecase_from
-from adabench.harness.planning.dealing import with_whole_samples
-from adabench.harness.planning.policies import policy_from
+from adabench.harness.study.data_partition import with_whole_samples
+from adabench.harness.study.model_parameters import catalogue_of, usecase_from
+from adabench.harness.study.policies import policy_from
 from adaps.policy import Policy
 
 Launch = Callable[..., list[dict[str, Any]]]

@@ -32,7 +32,7 @@ import torch
 from torch import nn
 
 import autoada
-from autoada.ahead import Ahead
+from autoada.loader.prefetch_queue import Ahead
 
 from .case import Case
 from .suite import LIBRARIES

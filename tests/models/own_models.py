@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ..unit.access_zoo import ZOO, Specimen
+from tests.unit.autoada.prediction.model_zoo import ZOO, Specimen
+
 from .case import Case, Expected
 
 EXPECTED = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass
 
-from adabench.backends._peer import is_installed
+from adabench.backends.external._shared import is_installed
 
 from .case import Case
 

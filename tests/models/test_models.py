@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from adabench.harness.launch.fork_server import ForkServer
+from tests.conftest import reports_of_ranks
 
-from ..conftest import reports_of_ranks
 from .case import Case
 from .suite import LIBRARIES
 

@@ -22,9 +22,9 @@ import torch
 from torch import nn
 
 import autoada
-from autoada.access.tables import find_tables
+from autoada.prediction.tables import find_tables
+from tests.unit.autoada.prediction.model_zoo.specimen import Observer as KernelObserver
 
-from ..unit.access_zoo.specimen import Observer as KernelObserver
 from .case import Case
 from .observer import Observer, TableClocks
 from .suite import LIBRARIES

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from adabench.harness.planning.plan import cells_of, planned_runs
-from adabench.harness.planning.study import built_in_studies, load_study
+from adabench.harness.study.plan import cells_of, planned_runs
+from adabench.harness.study.study import built_in_studies, load_study
 from adabench.results.record import Git, Link, Run, Seconds
 from adabench.results.store import SessionStore
 from tests.records import make_run, make_session

@@ -13,8 +13,7 @@ from torch import nn
 
 from adabench.usecases.ctr.task import CtrParams, CtrUseCase
 from autoada import IntentPredictor
-
-from ..unit.access_zoo import ZOO, Specimen
+from tests.unit.autoada.prediction.model_zoo import ZOO, Specimen
 
 if TYPE_CHECKING:
     from tests.perf.conftest import Limit, Ratio

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from adabench.backends.policies.protocol import Resources
-from adabench.harness.planning.catalogue import usecase_from
-from adabench.harness.planning.simulated import clusters_of, simulated_once
+from adabench.backends.policies.interface import Resources
+from adabench.harness.estimate.simulate import clusters_of, simulated_once
 from adabench.harness.plugins.registry import load_backend
+from adabench.harness.study.model_parameters import usecase_from
 
 if TYPE_CHECKING:
     from tests.perf.goals import Goal, Limit

@@ -12,15 +12,14 @@ import pytest
 
 import adaps
 from adabench.harness.cli.main import main
-from autoada import adoption
-
-from .checkpoints import table, train
+from autoada.model import optimizer_lookup
+from tests.unit.checkpoints import table, train
 
 
 @pytest.fixture(autouse=True)
 def told(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is said once per process counts as said: messages do not depend on the tests before."""
-    monkeypatch.setattr(adoption, "_told", _Everything())
+    monkeypatch.setattr(optimizer_lookup, "_told", _Everything())
 
 
 @pytest.fixture

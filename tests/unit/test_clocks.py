@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 WALL_CLOCK = re.compile(r"time\.time\(|datetime\.now|utcnow|system_clock|high_resolution_clock|gettimeofday")
 DATES = {
-    "harness/planning/predicted.py": "when runs that are predicted would begin, as sessions' dates count",
+    "harness/estimate/predict.py": "when runs that are predicted would begin, as sessions' dates count",
     "harness/session/one_run.py": "when a run began, for its record",
     "harness/session/open_session.py": "when a session began, for its name",
 }
@@ -16,7 +16,7 @@ DATES = {
 
 
 def test_only_dates_are_taken_from_the_wall_clock() -> None:
-    folders = ("csrc/adaps", "csrc/bindings", "csrc/core", "harness", "backends", "usecases")
+    folders = ("backends/adaps", "csrc/bindings", "csrc/core", "harness", "backends", "usecases")
     sources = [
         path
         for folder in folders

@@ -106,7 +106,7 @@ def test_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     assert packages == {*FOLDERS, "__init__.py"}
     for sources, package in [
         *((folder, f"adabench/{folder}") for folder in FOLDERS),
-        ("csrc/adaps", "adaps"),
+        ("backends/adaps", "adaps"),
         ("backends/autoada", "autoada"),
     ]:
         needed = (
@@ -114,11 +114,16 @@ def test_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
         )
         for source in needed:
             in_repository = source.relative_to(ROOT).as_posix()
-            excluded = ("backends/autoada/", "results/reference/", "results/sessions/")
+            excluded = ("backends/adaps/", "backends/autoada/", "results/reference/", "results/sessions/")
             if sources in FOLDERS and in_repository.startswith(excluded):
                 continue
             assert f"{package}/{source.relative_to(ROOT / sources).as_posix()}" in names
-    unwanted = ("adabench/backends/autoada/", "adabench/results/reference/", "adabench/results/sessions/")
+    unwanted = (
+        "adabench/backends/adaps/",
+        "adabench/backends/autoada/",
+        "adabench/results/reference/",
+        "adabench/results/sessions/",
+    )
     assert [name for name in names if name.startswith(unwanted)] == []
 
 

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from adabench.usecases.cache import map_arrays, read_once
+from adabench.usecases.common.cache import map_arrays, read_once
 from adabench.usecases.ctr.parse_raw import raw_blocks
 from adabench.usecases.ctr.sizes import Sizes
 from adabench.usecases.ctr.table import DENSE_FIELDS, SPARSE_FIELDS, Table, require_both_classes

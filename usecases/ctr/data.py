@@ -40,7 +40,7 @@ from adabench.usecases.ctr.table import (
     row_ids,
     standardise,
 )
-from adabench.usecases.protocol import DataError
+from adabench.usecases.interface import DataError
 
 RAW_NAMES = ("train", "dev", "test")
 RAW_ENDINGS = tuple(f"{ending}{packed}" for ending in (".csv", ".tsv", ".txt") for packed in ("", ".gz"))

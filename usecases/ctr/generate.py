@@ -13,7 +13,7 @@ from scipy.special import expit
 
 from adabench.usecases.ctr.fields import CLICK_RATE, DENSE, SPARSE, DenseField, SparseField
 from adabench.usecases.ctr.table import Table, log_transform, row_ids, standardise
-from adabench.usecases.protocol import DataError
+from adabench.usecases.interface import DataError
 
 SEED = 20_140_630
 """Fixed: equal numbers of rows are equal data, so that runs with different seeds train on the same data."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from adabench.usecases.batches import Draw
+from adabench.usecases.common.batches import Draw
 
 __all__ = ["Batch", "Split"]
 

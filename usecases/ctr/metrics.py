@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from adabench.usecases.ranks import mean_ranks
+from adabench.usecases.common.rank_statistics import mean_ranks
 
 
 def auc(labels: NDArray[np.generic], scores: NDArray[np.float64]) -> float:

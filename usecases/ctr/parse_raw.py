@@ -22,7 +22,7 @@ from rich.progress import (
 
 from adabench.usecases.ctr.read_raw import COLUMNS, MISSING_ID, open_text, read_raw
 from adabench.usecases.ctr.table import DENSE_FIELDS, Table, log_transform
-from adabench.usecases.protocol import DataError
+from adabench.usecases.interface import DataError
 
 __all__ = ["raw_blocks"]
 

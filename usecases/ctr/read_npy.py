@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adabench.usecases.common.npy_errors import UNREADABLE_ARRAYS, why
 from adabench.usecases.ctr.table import DENSE_FIELDS, SPARSE_FIELDS, Table
-from adabench.usecases.damaged import UNREADABLE_ARRAYS, why
-from adabench.usecases.protocol import DataError
+from adabench.usecases.interface import DataError
 
 LABELS = "sampled_labels.npy"
 DENSE = "sampled_dense_feats.npy"

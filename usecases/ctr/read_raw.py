@@ -13,7 +13,7 @@ from typing import IO
 import numpy as np
 
 from adabench.usecases.ctr.table import DENSE_FIELDS, SPARSE_FIELDS, Table, log_transform
-from adabench.usecases.protocol import DataError
+from adabench.usecases.interface import DataError
 
 COLUMNS = 1 + DENSE_FIELDS + SPARSE_FIELDS
 HEX_DIGITS = frozenset(hexdigits)

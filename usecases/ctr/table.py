@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from adabench.usecases.protocol import DataError
+from adabench.usecases.interface import DataError
 
 DENSE_FIELDS = 13
 SPARSE_FIELDS = 26

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from adabench.usecases.batches import DealsBatches, OrderedBatches, ShuffledBatches, batch_loader
-from adabench.usecases.checked import require_choice, require_positive, require_sizes
+from adabench.usecases.common.batches import DealsBatches, OrderedBatches, ShuffledBatches, batch_loader
+from adabench.usecases.common.optimizers import OPTIMIZERS, OptimizerName, make_optimizer
+from adabench.usecases.common.placement import PLACEMENTS, Placement, SamplePlacement
+from adabench.usecases.common.validation import require_choice, require_positive, require_sizes
 from adabench.usecases.ctr.data import load
 from adabench.usecases.ctr.loader import Batch, Split
 from adabench.usecases.ctr.metrics import auc, logloss
 from adabench.usecases.ctr.model import WideAndDeep
-from adabench.usecases.optimizers import OPTIMIZERS, OptimizerName, make_optimizer
-from adabench.usecases.placement import PLACEMENTS, Placement, SamplePlacement
-from adabench.usecases.protocol import EVALUATION_BATCH, Loaders, Params
+from adabench.usecases.interface import EVALUATION_BATCH, Loaders, Params
 
 
 class CtrParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):

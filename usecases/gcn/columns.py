@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from adabench.usecases.gcn.graph import UNLABELLED
-from adabench.usecases.protocol import DataError
+from adabench.usecases.interface import DataError
 
 __all__ = ["column_blocks", "integers", "labels_of", "read_columns", "require"]
 

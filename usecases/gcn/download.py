@@ -16,7 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 
 from adabench.usecases.gcn.read_musae import MUSAE
 from adabench.usecases.gcn.read_planetoid import PLANETOID, PLANETOID_PARTS
-from adabench.usecases.protocol import DataError
+from adabench.usecases.interface import DataError
 
 __all__ = ["fetch"]
 

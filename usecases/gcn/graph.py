@@ -10,8 +10,8 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from adabench.usecases.cache import digest_of
-from adabench.usecases.protocol import DataError
+from adabench.usecases.common.cache import digest_of
+from adabench.usecases.interface import DataError
 
 __all__ = [
     "UNLABELLED",

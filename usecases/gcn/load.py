@@ -11,7 +11,7 @@ from adabench.usecases.gcn.read_musae import MUSAE, read_musae
 from adabench.usecases.gcn.read_npz import read_npz
 from adabench.usecases.gcn.read_ogb import read_ogb
 from adabench.usecases.gcn.read_planetoid import PLANETOID, read_planetoid
-from adabench.usecases.protocol import DataError
+from adabench.usecases.interface import DataError
 
 __all__ = ["load"]
 

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from adabench.usecases.cache import digest_of, map_arrays, read_once
+from adabench.usecases.common.cache import digest_of, map_arrays, read_once
 from adabench.usecases.gcn.graph import UNLABELLED, Graph, Split, require_ends, require_labels
 
 __all__ = ["EDGES_AT_ONCE", "Parts", "mapped_graph"]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adabench.usecases.gcn.graph import Graph
-from adabench.usecases.protocol import DataError
+from adabench.usecases.interface import DataError
 
 __all__ = ["METHODS", "Method", "Partition", "partition"]
 

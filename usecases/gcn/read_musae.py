@@ -9,7 +9,7 @@ import numpy as np
 
 from adabench.usecases.gcn.columns import integers, labels_of, read_columns
 from adabench.usecases.gcn.graph import UNLABELLED, Graph, build_graph
-from adabench.usecases.protocol import DataError
+from adabench.usecases.interface import DataError
 
 __all__ = ["MUSAE", "read_musae"]
 

@@ -12,11 +12,11 @@ from zipfile import ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from adabench.usecases.damaged import UNREADABLE_ARRAYS, why
+from adabench.usecases.common.npy_errors import UNREADABLE_ARRAYS, why
 from adabench.usecases.gcn.columns import require
 from adabench.usecases.gcn.graph import Graph
 from adabench.usecases.gcn.mapped import EDGES_AT_ONCE, Parts, mapped_graph
-from adabench.usecases.protocol import DataError
+from adabench.usecases.interface import DataError
 
 __all__ = ["read_npz"]
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from adabench.usecases.gcn.columns import column_blocks, integers, labels_of, read_columns, require
 from adabench.usecases.gcn.graph import Graph, Split
 from adabench.usecases.gcn.mapped import EDGES_AT_ONCE, Parts, mapped_graph
-from adabench.usecases.protocol import DataError
+from adabench.usecases.interface import DataError
 
 __all__ = ["read_ogb"]
 

@@ -9,11 +9,11 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from adabench.usecases.damaged import why
+from adabench.usecases.common.npy_errors import why
 from adabench.usecases.gcn.columns import integers, read_columns, require
 from adabench.usecases.gcn.graph import UNLABELLED, Graph, build_graph
 from adabench.usecases.gcn.read_npz import read_npz
-from adabench.usecases.protocol import DataError
+from adabench.usecases.interface import DataError
 
 __all__ = ["PLANETOID", "PLANETOID_PARTS", "read_planetoid"]
 

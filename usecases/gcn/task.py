@@ -14,15 +14,15 @@ from torch_geometric.data import Data
 from torch_geometric.loader import NodeLoader
 from torch_geometric.sampler import BaseSampler
 
-from adabench.usecases.batches import DealsBatches
-from adabench.usecases.checked import require_choice, require_positive, require_sizes
+from adabench.usecases.common.batches import DealsBatches
+from adabench.usecases.common.optimizers import make_optimizer
+from adabench.usecases.common.validation import require_choice, require_positive, require_sizes
 from adabench.usecases.gcn.graph import random_split
 from adabench.usecases.gcn.load import load
 from adabench.usecases.gcn.model import Gcn
 from adabench.usecases.gcn.partition import METHODS, Method, Partition, partition
 from adabench.usecases.gcn.sampling import UniformSampler, pyg_sampler
-from adabench.usecases.optimizers import make_optimizer
-from adabench.usecases.protocol import EVALUATION_BATCH, Loaders, Params
+from adabench.usecases.interface import EVALUATION_BATCH, Loaders, Params
 
 __all__ = ["GcnParams", "GcnUseCase"]
 

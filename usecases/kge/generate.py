@@ -7,8 +7,8 @@ import os
 import numpy as np
 from numpy.typing import NDArray
 
+from adabench.usecases.interface import DataError
 from adabench.usecases.kge.read import Block, Sizes
-from adabench.usecases.protocol import DataError
 
 __all__ = ["generate"]
 

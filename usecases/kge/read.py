@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adabench.usecases.protocol import DataError
-from adabench.usecases.text_columns import first_line, numbered, text_blocks
+from adabench.usecases.common.text_columns import first_line, numbered, text_blocks
+from adabench.usecases.interface import DataError
 
 __all__ = ["Block", "Files", "Sizes", "find", "triple_blocks"]
 

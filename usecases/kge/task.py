@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset
 
-from adabench.usecases.batches import (
+from adabench.usecases.common.batches import (
     DealsBatches,
     Draw,
     OrderedBatches,
@@ -21,14 +21,19 @@ from adabench.usecases.batches import (
     batch_loader,
     generator_of,
 )
-from adabench.usecases.checked import require_choice, require_positive, require_sizes, require_weight
+from adabench.usecases.common.negatives import Uniform
+from adabench.usecases.common.optimizers import make_optimizer
+from adabench.usecases.common.placement import PLACEMENTS, Placement, SamplePlacement
+from adabench.usecases.common.validation import (
+    require_choice,
+    require_positive,
+    require_sizes,
+    require_weight,
+)
+from adabench.usecases.interface import Draws, Loaders, Params
 from adabench.usecases.kge.data import load
 from adabench.usecases.kge.model import MODELS, Knowledge, ModelName, Scores
 from adabench.usecases.kge.ranking import Answers, ranks, summary
-from adabench.usecases.negatives import Uniform
-from adabench.usecases.optimizers import make_optimizer
-from adabench.usecases.placement import PLACEMENTS, Placement, SamplePlacement
-from adabench.usecases.protocol import Draws, Loaders, Params
 
 __all__ = ["KgeParams", "KgeUseCase"]
 

@@ -15,11 +15,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from adabench.usecases.batches import scattered
-from adabench.usecases.cache import digest_of, map_arrays, read_once
+from adabench.usecases.common.batches import scattered
+from adabench.usecases.common.cache import digest_of, map_arrays, read_once
+from adabench.usecases.interface import DataError
 from adabench.usecases.mf.generate import generate
 from adabench.usecases.mf.read import Block, rating_blocks, rating_file
-from adabench.usecases.protocol import DataError
 
 __all__ = ["FOLDS", "Ratings", "Splits", "load", "split"]
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from adabench.usecases.interface import DataError
 from adabench.usecases.mf.read import Block
-from adabench.usecases.protocol import DataError
 
 __all__ = ["generate"]
 

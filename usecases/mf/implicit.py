@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 from torch.utils.data import Dataset
 
-from adabench.usecases.batches import (
+from adabench.usecases.common.batches import (
     DealsBatches,
     Draw,
     OrderedBatches,
@@ -21,14 +21,14 @@ from adabench.usecases.batches import (
     batch_loader,
     generator_of,
 )
-from adabench.usecases.checked import require_sizes
+from adabench.usecases.common.negatives import Uniform
+from adabench.usecases.common.optimizers import make_optimizer
+from adabench.usecases.common.validation import require_sizes
+from adabench.usecases.interface import DataError, Draws, Loaders, Params
 from adabench.usecases.mf.data import load, split
 from adabench.usecases.mf.model import Estimates, MatrixFactorization
 from adabench.usecases.mf.ranking import ItemsOf, ndcg
 from adabench.usecases.mf.task import FactorParams, placement_of
-from adabench.usecases.negatives import Uniform
-from adabench.usecases.optimizers import make_optimizer
-from adabench.usecases.protocol import DataError, Draws, Loaders, Params
 
 __all__ = ["MfImplicitParams", "MfImplicitUseCase"]
 

@@ -13,14 +13,19 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import Dataset
 
-from adabench.usecases.batches import DealsBatches, Draw, OrderedBatches, ShuffledBatches, batch_loader
-from adabench.usecases.checked import require_choice, require_positive, require_sizes, require_weight
+from adabench.usecases.common.batches import DealsBatches, Draw, OrderedBatches, ShuffledBatches, batch_loader
+from adabench.usecases.common.optimizers import OPTIMIZERS, OptimizerName, make_optimizer
+from adabench.usecases.common.placement import PLACEMENTS, Placement, SamplePlacement
+from adabench.usecases.common.validation import (
+    require_choice,
+    require_positive,
+    require_sizes,
+    require_weight,
+)
+from adabench.usecases.interface import EVALUATION_BATCH, DataError, Loaders, Params
 from adabench.usecases.mf.data import FOLDS, Ratings, load, split
 from adabench.usecases.mf.model import Estimates, MatrixFactorization
 from adabench.usecases.mf.read import Block
-from adabench.usecases.optimizers import OPTIMIZERS, OptimizerName, make_optimizer
-from adabench.usecases.placement import PLACEMENTS, Placement, SamplePlacement
-from adabench.usecases.protocol import EVALUATION_BATCH, DataError, Loaders, Params
 
 __all__ = ["FactorParams", "MfParams", "MfUseCase", "placement_of"]
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adabench.usecases.protocol import DataError
+from adabench.usecases.interface import DataError
 
 __all__ = ["CANDIDATES", "Analogies", "accuracy", "read_analogies"]
 

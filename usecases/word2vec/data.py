@@ -16,9 +16,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from adabench.usecases.batches import scattered
-from adabench.usecases.cache import digest_of, map_arrays, read_once
-from adabench.usecases.protocol import DataError
+from adabench.usecases.common.batches import scattered
+from adabench.usecases.common.cache import digest_of, map_arrays, read_once
+from adabench.usecases.interface import DataError
 from adabench.usecases.word2vec.analogies import Analogies, read_analogies
 from adabench.usecases.word2vec.generate import LENGTH, generate
 from adabench.usecases.word2vec.pairs import Pairs, read_pairs

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adabench.usecases.protocol import DataError
-from adabench.usecases.ranks import mean_ranks
+from adabench.usecases.common.rank_statistics import mean_ranks
+from adabench.usecases.interface import DataError
 
 __all__ = ["FEWEST", "Pairs", "correlation", "read_pairs"]
 

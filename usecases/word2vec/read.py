@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from adabench.usecases.protocol import DataError
-from adabench.usecases.text_columns import open_bytes
+from adabench.usecases.common.text_columns import open_bytes
+from adabench.usecases.interface import DataError
 
 __all__ = ["LONGEST", "Files", "find", "sentences"]
 

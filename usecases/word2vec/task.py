@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from adabench.usecases.batches import (
+from adabench.usecases.common.batches import (
     DealsBatches,
     OrderedBatches,
     ShuffledBatches,
     batch_loader,
     strided_share,
 )
-from adabench.usecases.checked import require_positive, require_sizes, require_weight
-from adabench.usecases.negatives import Weighted
-from adabench.usecases.optimizers import make_optimizer
-from adabench.usecases.protocol import Loaders, Params
+from adabench.usecases.common.negatives import Weighted
+from adabench.usecases.common.optimizers import make_optimizer
+from adabench.usecases.common.validation import require_positive, require_sizes, require_weight
+from adabench.usecases.interface import Loaders, Params
 from adabench.usecases.word2vec.analogies import accuracy
 from adabench.usecases.word2vec.data import Sentences, load
 from adabench.usecases.word2vec.model import SkipGram

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from adabench.usecases.batches import Draw, generator_of
-from adabench.usecases.negatives import Weighted
+from adabench.usecases.common.batches import Draw, generator_of
+from adabench.usecases.common.negatives import Weighted
 from adabench.usecases.word2vec.data import Sentences
 
 __all__ = ["Batch", "Windows"]

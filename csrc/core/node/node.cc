@@ -17,7 +17,7 @@
 #include "node/interruptible_wait.h"
 #include "node/node_state.h"
 #include "node/node_stats.h"
-#include "protocol/encoded.h"
+#include "protocol/wire_encoding.h"
 
 namespace adaps {
 

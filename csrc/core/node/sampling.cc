@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "protocol/context.h"
-#include "protocol/local.h"
+#include "protocol/local_access.h"
 #include "store/strata.h"
 
 namespace adaps {

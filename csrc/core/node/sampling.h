@@ -1,5 +1,5 @@
 // Samples that a worker draws from a table: which rows, what is announced for them, and what is read at once
-// (docs/design/protocol.md, section 19).
+// (docs/concepts/protocol.md, section 19).
 //
 // A sample is prepared before it is taken. Which rows a scheme draws follows from the seed, the node, the
 // worker, the table and the number of the sample; with `local` also from what is here when it is taken.

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "common/prefetch.h"
-#include "protocol/encoded.h"
+#include "protocol/wire_encoding.h"
 #include "protocol/rules.h"
 
 namespace adaps {

@@ -12,7 +12,7 @@
 #include "common/log.h"
 #include "node/interruptible_wait.h"
 #include "protocol/context.h"
-#include "protocol/local.h"
+#include "protocol/local_access.h"
 #include "store/finite.h"
 
 namespace adaps {

@@ -1,6 +1,6 @@
 // The protocol of one channel: a state machine without I/O, threads or clock of its own.
 //
-// It is complete in docs/design/protocol.md. One thread (or the simulator) drives a channel: on_frame,
+// It is complete in docs/concepts/protocol.md. One thread (or the simulator) drives a channel: on_frame,
 // on_tick, on_peer_down, on_sent; what is to be sent lies in the outbox afterwards. Workers hand over what
 // they cannot do themselves at the channel's partition, from any thread.
 //
@@ -26,7 +26,7 @@
 #include "common/types.h"
 #include "protocol/channel_context.h"
 #include "protocol/flusher.h"
-#include "protocol/interest.h"
+#include "protocol/intent_handler.h"
 #include "protocol/membership.h"
 #include "protocol/ownership.h"
 #include "protocol/parked_requests.h"

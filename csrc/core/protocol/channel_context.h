@@ -9,9 +9,9 @@
 
 #include "common/stats.h"
 #include "common/types.h"
-#include "protocol/backlog.h"
+#include "protocol/send_backlog.h"
 #include "protocol/context.h"
-#include "protocol/dirty.h"
+#include "protocol/dirty_list.h"
 #include "protocol/message.h"
 #include "protocol/outbox.h"
 #include "protocol/partition.h"

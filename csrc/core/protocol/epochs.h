@@ -1,5 +1,5 @@
 // Counts writes of a node that are not yet applied at their owners, by epoch
-// (docs/design/protocol.md, section 7a).
+// (docs/concepts/protocol.md, section 7a).
 #pragma once
 
 #include <array>

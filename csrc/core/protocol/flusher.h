@@ -1,4 +1,4 @@
-// When changes of keys go out (docs/design/protocol.md, section 8).
+// When changes of keys go out (docs/concepts/protocol.md, section 8).
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// How long what nobody waits for waits for others to the same node (docs/design/protocol.md, section 8).
+// How long what nobody waits for waits for others to the same node (docs/concepts/protocol.md, section 8).
 #pragma once
 
 #include "common/types.h"

@@ -1,4 +1,4 @@
-// Intents that wait for their start and, once they are acted on, for their end (docs/design/protocol.md,
+// Intents that wait for their start and, once they are acted on, for their end (docs/concepts/protocol.md,
 // section 8): two queues for each worker. When an intent is acted on is decided here; what happens to the key
 // then is its owner's decision (Ownership::grant).
 #pragma once

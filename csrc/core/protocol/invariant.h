@@ -29,7 +29,7 @@ inline void invariant_violated(const char* text) {
 
 }  // namespace adaps
 
-// `text` names the rule of docs/design/protocol.md in a few words, as in "setup only when pending".
+// `text` names the rule of docs/concepts/protocol.md in a few words, as in "setup only when pending".
 #define ADAPS_INVARIANT(condition, text) \
   do {                                   \
     if (!(condition)) [[unlikely]] {     \

@@ -1,5 +1,5 @@
 // Who is in the cluster: barriers, leaving, nodes that stall, and the loss of a peer
-// (docs/design/protocol.md, section 10). Node 0 counts arrivals, on its channel 0; every channel reports and
+// (docs/concepts/protocol.md, section 10). Node 0 counts arrivals, on its channel 0; every channel reports and
 // passes on losses.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Messages between nodes, as they lie in a frame (docs/design/protocol.md, section 3). Little-endian; every
+// Messages between nodes, as they lie in a frame (docs/concepts/protocol.md, section 3). Little-endian; every
 // entry is a multiple of four bytes, so that values can be used where they lie. How many floats follow an
 // entry is fixed by its table.
 #pragma once

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "common/types.h"
-#include "protocol/dirty.h"
-#include "protocol/encoded.h"
+#include "protocol/dirty_list.h"
+#include "protocol/wire_encoding.h"
 #include "protocol/message.h"
 #include "protocol/prefetcher.h"
 #include "protocol/rules.h"

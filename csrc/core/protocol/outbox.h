@@ -26,7 +26,7 @@ namespace adaps {
 // of the state changes. Frames are cut at entries.
 //
 // In a large cluster a frame costs more than what is in it, so what a node begins by itself and nobody waits
-// for, waits for others to the same node (docs/design/protocol.md, section 8). All that waits for a node
+// for, waits for others to the same node (docs/concepts/protocol.md, section 8). All that waits for a node
 // leaves together, in its order: at the latest when the first of it has waited long enough, and with whatever
 // is to leave at once.
 class Outbox {

@@ -1,4 +1,4 @@
-// Who owns a key (docs/design/protocol.md, section 4). Where a relocation is decided: grant and reconsider.
+// Who owns a key (docs/concepts/protocol.md, section 4). Where a relocation is decided: grant and reconsider.
 #pragma once
 
 #include <deque>

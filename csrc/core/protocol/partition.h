@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "common/types.h"
-#include "protocol/dirty.h"
+#include "protocol/dirty_list.h"
 #include "protocol/intent_queues.h"
 #include "protocol/operation.h"
 #include "protocol/replica_ages.h"

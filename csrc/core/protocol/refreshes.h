@@ -1,6 +1,6 @@
 // Refreshes from an owner to the holders of a key, and which of them are held back: while the network is
 // slower than the key is written, while too much waits for the holder, and until a frame leaves for it
-// (docs/design/protocol.md, sections 4, 8 and 9).
+// (docs/concepts/protocol.md, sections 4, 8 and 9).
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 #include "common/node_set.h"
 #include "common/types.h"
 #include "protocol/channel_context.h"
-#include "protocol/dirty.h"
+#include "protocol/dirty_list.h"
 
 namespace adaps {
 

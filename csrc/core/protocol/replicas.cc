@@ -3,7 +3,7 @@
 #include <cstring>
 #include <utility>
 
-#include "protocol/encoded.h"
+#include "protocol/wire_encoding.h"
 #include "protocol/invariant.h"
 #include "protocol/message_values.h"
 

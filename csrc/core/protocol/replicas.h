@@ -1,4 +1,4 @@
-// Replicas of a key, and how their changes meet at its owner (docs/design/protocol.md, section 4).
+// Replicas of a key, and how their changes meet at its owner (docs/concepts/protocol.md, section 4).
 #pragma once
 
 #include <span>

@@ -5,9 +5,9 @@
 #include <string>
 #include <utility>
 
-#include "protocol/encoded.h"
+#include "protocol/wire_encoding.h"
 #include "protocol/invariant.h"
-#include "protocol/local.h"
+#include "protocol/local_access.h"
 #include "protocol/message_values.h"
 #include "protocol/prefetcher.h"
 #include "store/add.h"

@@ -1,5 +1,5 @@
 // Operations that a worker could not do itself, and requests on their way to a key's owner
-// (docs/design/protocol.md, section 5).
+// (docs/concepts/protocol.md, section 5).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The rules that keep the protocol right, one function for each (docs/design/protocol.md, section 15). The
+// The rules that keep the protocol right, one function for each (docs/concepts/protocol.md, section 15). The
 // code that asks them says what happens; what decides it stands here.
 //
 // In the simulation build they are virtual: tests/simulation/mutants.cc breaks one of them at a time, which
@@ -14,8 +14,8 @@
 
 #include "common/random.h"
 #include "common/types.h"
-#include "protocol/dirty.h"
-#include "protocol/encoded.h"
+#include "protocol/dirty_list.h"
+#include "protocol/wire_encoding.h"
 #include "protocol/message.h"
 #include "protocol/operation.h"
 #include "store/add.h"

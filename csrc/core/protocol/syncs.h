@@ -1,4 +1,4 @@
-// What wait_sync waits for beyond this node's own writes: MARK and ECHO (docs/design/protocol.md, section
+// What wait_sync waits for beyond this node's own writes: MARK and ECHO (docs/concepts/protocol.md, section
 // 7b).
 #pragma once
 

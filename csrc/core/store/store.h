@@ -1,6 +1,6 @@
 // The store of a node: a key word and a count of intents for every key, slots for the keys that it holds.
 //
-// A key word is lock and header in one (docs/design/protocol.md, section 6). With a slot:
+// A key word is lock and header in one (docs/concepts/protocol.md, section 6). With a slot:
 //   lock:1 | slot:1 | readable:1 | set:1 | alone:1 | push or uncounted:1 | index:26
 // without one, a location entry:
 //   lock:1 | 0 | owner:12 | relocation count:18
@@ -188,7 +188,7 @@ class KeyWords {
   // copy(index) copies what it wants of that slot, and may see a row that is being written, or another key's.
   // Gives the word if what it has copied is whole; 0 if it means nothing, as the word lacks a bit or because
   // somebody comes in between again and again. Why that is right, and the order of the three looks, is in
-  // docs/design/protocol.md, section 6.
+  // docs/concepts/protocol.md, section 6.
   // between() is called between the first two looks; tests let a writer in there.
   template <typename Copy, typename Between = Nothing>
   [[gnu::always_inline]] std::uint32_t read_if(Key key, std::uint32_t needed, Copy copy,

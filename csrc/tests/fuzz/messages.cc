@@ -6,7 +6,7 @@
 #include "node/node_state.h"
 #include "node/worker.h"
 #include "protocol/channel.h"
-#include "protocol/encoded.h"
+#include "protocol/wire_encoding.h"
 #include "protocol/message.h"
 #include "target.h"
 

@@ -2,7 +2,7 @@
 
 #include <sstream>
 
-#include "protocol/encoded.h"
+#include "protocol/wire_encoding.h"
 #include "protocol/prefetcher.h"
 #include "simulation/content.h"
 #include "simulation/text.h"

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <string>
 
-#include "protocol/local.h"
+#include "protocol/local_access.h"
 #include "simulation/checker.h"
 #include "simulation/violation.h"
 #include "store/codec.h"

@@ -5,7 +5,7 @@
 
 #include "check.h"
 #include "node/node_state.h"
-#include "protocol/local.h"
+#include "protocol/local_access.h"
 #include "simulation/mutants.h"
 
 using namespace adaps;

@@ -1,4 +1,4 @@
-// Races that random worlds find late or never, scheduled by hand (docs/design/protocol.md, section 18).
+// Races that random worlds find late or never, scheduled by hand (docs/concepts/protocol.md, section 18).
 // Each passes, and fails once the rule that it is about is gone.
 #include "check.h"
 #include "simulation/mutants.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "node/snapshot.h"
-#include "protocol/local.h"
+#include "protocol/local_access.h"
 #include "simulation/text.h"
 #include "simulation/violation.h"
 #include "simulation/world.h"

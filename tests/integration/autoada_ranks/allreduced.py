@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import adaps
 import autoada
 from adaps.policy import Rule, Synchronization
-from autoada import allreduce
+from autoada.parameters import dense_allreduce
 from tests.integration.autoada_ranks.task import RATE, Clicks, as_lists, batches, clicks, loss_of
 
 STEPS = 12
@@ -77,7 +77,7 @@ def main() -> None:
 
     given = arguments()
     nodes = int(os.environ["WORLD_SIZE"])
-    allreduce.FIRST_BUCKET, allreduce.BUCKET = given["buckets"]
+    dense_allreduce.FIRST_BUCKET, dense_allreduce.BUCKET = given["buckets"]
     if given["own_group"]:
         port = int(os.environ["MASTER_PORT"])
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=RANK, world_size=nodes)

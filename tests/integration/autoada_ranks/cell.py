@@ -6,9 +6,9 @@ import os
 from typing import Any
 
 import adaps
-from adabench.backends.protocol import Cluster
-from adabench.harness.planning.catalogue import usecase_from
+from adabench.backends.interface import Cluster
 from adabench.harness.plugins.registry import load_backend
+from adabench.harness.study.model_parameters import usecase_from
 from tests.integration.guarantees.common import arguments, report
 
 given = arguments()

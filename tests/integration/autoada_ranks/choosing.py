@@ -12,10 +12,10 @@ import msgspec
 import torch
 
 import adaps
-import autoada.model
-from adabench.backends.protocol import Cluster
+import autoada.model.wrapper
+from adabench.backends.interface import Cluster
 from adabench.harness.plugins.registry import load_backend, load_usecase
-from autoada.choice import Choice, choice_of
+from autoada.training.technique_choice import Choice, choice_of
 from tests.integration.guarantees.common import RANK, arguments, report
 
 NODES = int(os.environ["WORLD_SIZE"])
@@ -78,5 +78,5 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
 
 given = arguments()
 torch.set_num_threads(1)
-with patch.object(autoada.model, "choice_of", slowed(given["factors"])):
+with patch.object(autoada.model.wrapper, "choice_of", slowed(given["factors"])):
     report(runs=[trained(case) for case in given["cases"]])

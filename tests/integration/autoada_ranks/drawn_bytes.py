@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from adabench.backends.manual import Manual, ManualSession
-from adabench.backends.protocol import Cluster, ServerOptions
+from adabench.backends.interface import Cluster, ServerOptions
+from adabench.backends.strategies.manual import Manual, ManualSession
 from adabench.usecases.kge import KgeParams, KgeUseCase
 from tests.integration.guarantees.common import RANK, arguments, report
 

@@ -75,7 +75,7 @@ def plainly(name: str) -> float:
 def main() -> None:
     from tests.integration.guarantees.common import RANK, arguments, report
 
-    logging.getLogger("autoada.optimizers").setLevel(logging.ERROR)  # it says how AdamW treats idle rows
+    logging.getLogger("autoada.optimizer.rules").setLevel(logging.ERROR)  # it says how AdamW treats idle rows
     result = {}
     for name in arguments()["names"]:
         plain = clicks(seed=RANK)

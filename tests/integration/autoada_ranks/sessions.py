@@ -12,9 +12,9 @@ import msgspec
 import torch
 
 import adaps
-from adabench.backends.protocol import Cluster
-from adabench.harness.planning.dealing import dealt
+from adabench.backends.interface import Cluster
 from adabench.harness.plugins.registry import load_backend, load_usecase
+from adabench.harness.study.data_partition import dealt
 from tests.integration.guarantees.common import RANK, arguments, report
 
 NODES = int(os.environ["WORLD_SIZE"])

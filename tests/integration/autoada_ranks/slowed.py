@@ -10,11 +10,11 @@ import msgspec
 import torch
 
 import adaps
-from adabench.backends.autoada_automatic import BACKEND
-from adabench.backends.protocol import Cluster
+from adabench.backends.interface import Cluster
+from adabench.backends.strategies.autoada_automatic import BACKEND
 from adabench.harness.machine.quota import enter
-from adabench.harness.planning.dealing import dealt
 from adabench.harness.plugins.registry import load_usecase
+from adabench.harness.study.data_partition import dealt
 from tests.integration.guarantees.common import RANK, arguments, report
 
 GROUPS = [Path(group) for group in arguments()["groups"]]

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from adabench.backends.autoada_automatic import AutoAdaAutomatic
-from adabench.backends.protocol import Cluster, ServerOptions
+from adabench.backends.interface import Cluster, ServerOptions
+from adabench.backends.strategies.autoada_automatic import AutoAdaAutomatic
 from adabench.usecases.word2vec import Word2VecParams, Word2VecUseCase
 from tests.integration.guarantees.common import RANK, arguments, report
 

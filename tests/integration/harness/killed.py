@@ -21,11 +21,11 @@ from rich.console import Console
 from adabench.harness.launch import local
 from adabench.harness.launch.fork_server import ForkServer
 from adabench.harness.machine.environment import capture
-from adabench.harness.planning.plan import cells_of
-from adabench.harness.planning.study import load_study
 from adabench.harness.session import execute, open_session
 from adabench.harness.session.execute import Policy, run_session
 from adabench.harness.session.one_run import Attempt
+from adabench.harness.study.plan import cells_of
+from adabench.harness.study.study import load_study
 from adabench.results.record import Run, Seconds
 from adabench.results.store import SessionStore
 

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from adabench.backends.protocol import Cluster, Options, Unavailable
-from adabench.usecases.protocol import DataError, Loaders, Params
+from adabench.backends.interface import Cluster, Options, Unavailable
+from adabench.usecases.interface import DataError, Loaders, Params
 
 Batch = tuple[Tensor, Tensor]
 

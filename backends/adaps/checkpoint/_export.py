@@ -1,0 +1,433 @@
+"""What the workers do together to export tables while they train, and who reads what they exported.
+
+Everybody waits while rows are copied, so that all of them are of one moment; then a thread of each node
+writes its copies. Each one says at the meeting place when it has, rank 0 publishes the whole, and says so,
+too: workers take no part in that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from adaps import _argument_checks, _core
+from adaps.checkpoint import _contents, _editions, _manifest, _shares
+from adaps.checkpoint._editions import Publisher
+from adaps.checkpoint._manifest import EXPORTS, Exported, ExportedTable, Part
+from adaps.checkpoint._together import FAILURES, Together, explained
+from adaps.errors import CheckpointError, RendezvousError
+from adaps.tables import Table
+
+if TYPE_CHECKING:
+    from adaps.node import Node
+
+__all__ = ["Export", "Exporter", "Exports", "load"]
+
+_MOST_TRIES = 20
+"""To read an export that another one replaces meanwhile."""
+_PATIENCE = 0.05
+"""Seconds between two looks at what other nodes say."""
+_LONGEST = 60.0
+"""Seconds in which the meeting place must have answered."""
+
+_T = TypeVar("_T")
+
+_log = logging.getLogger("adaps")
+
+
+class Export:
+    """What `adaps.Node.export` gives: an export that is written while training goes on.
+
+    Parameters
+    ----------
+    directory : Path
+        Where it goes.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._failure: BaseException | None = None
+        self._ended = threading.Event()
+
+    def __repr__(self) -> str:
+        return f"<export to {self._directory}, {'ended' if self.done else 'being written'}>"
+
+    @property
+    def done(self) -> bool:
+        """Whether `wait` would return, or raise, at once."""
+        return self._ended.is_set()
+
+    def wait(self) -> None:
+        """Block until all nodes have written their rows and the directory holds the export.
+
+        Raises
+        ------
+        CheckpointError
+            On every node, if anything could not be written, for instance because the disk is full. The
+            directory holds what it held before, and the next export makes up for it.
+        PeerLost
+            If a node was lost before all was written.
+        """
+        self._ended.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # raised again by whoever waits
+            self._failure = error
+        self._ended.set()
+
+
+@dataclasses.dataclass
+class _Target:
+    """A directory, and what this node has to tell there of some tables."""
+
+    changed: dict[int, _core.ChangedRows]
+    bytes_of_parts: list[int]
+    """Of what this life of the job has published there; rank 0 counts it."""
+
+
+class Exports:
+    """What the workers of one node share to export.
+
+    Parameters
+    ----------
+    node : Node
+        Whose tables they are.
+    core : adaps._core.Node
+        Its core.
+    tables : sequence of Table
+        As it was made with them.
+    life : str
+        16 hexadecimal digits that the nodes which are connected have in common, and no others.
+    """
+
+    def __init__(self, node: Node, core: _core.Node, tables: Sequence[Table], life: str) -> None:
+        self.core = core
+        self.tables = tables
+        self.rank, self.world_size, self.workers = node.rank, node.world_size, node.workers
+        self.life = life
+        self.clocks = [0] * node.workers
+        self.count = 0
+        self.last: Export | None = None
+        self.targets: dict[tuple[Path, tuple[int, ...]], _Target] = {}
+        self.publishers: dict[Path, Publisher[Exported]] = {}
+        self._post, self._posted = node.post, node.posted
+
+    def await_last(self) -> None:
+        """Return when the thread of the last export has ended, well or not."""
+        if self.last is not None:
+            self.last._ended.wait()
+
+    def end(self) -> None:
+        """Let other jobs write to the directories that this one wrote to."""
+        for publisher in self.publishers.values():
+            publisher.end()
+
+    def publisher(self, directory: Path) -> Publisher[Exported]:
+        """This node's right to write to a directory."""
+        if directory not in self.publishers:
+            self.publishers[directory] = _shares.publisher_of(self.core, directory, self.life, EXPORTS)
+        return self.publishers[directory]
+
+    def say(self, who: str, number: int, failure: str) -> None:
+        """Tell all nodes how it went with an export: what failed, or nothing."""
+        self._answer(lambda: self._post(f"export/{who}", f"{number} {failure}"))
+
+    def heard(self, who: str, number: int) -> str:
+        """Block until somebody has said how it went with an export: what failed, or nothing."""
+        while True:
+            said = self._answer(lambda: self._posted(f"export/{who}")) or ""
+            about, _, failure = said.partition(" ")
+            if about == str(number):
+                return failure
+            time.sleep(_PATIENCE)
+
+    def _answer(self, ask: Callable[[], _T]) -> _T:
+        """What the meeting place answers, which may be busy for a while; PeerLost if a node is lost."""
+        deadline = time.monotonic() + _LONGEST
+        while True:
+            self.core.check()
+            try:
+                return ask()
+            except RuntimeError as error:  # the store's own, or ours
+                # If it has ended with rank 0, the node will soon know.
+                if time.monotonic() >= deadline:
+                    raise RendezvousError(f"the rendezvous store does not answer: {error}") from error
+            time.sleep(_PATIENCE)
+
+
+class Exporter:
+    """One worker in the collective calls of `adaps.Node.export`.
+
+    Parameters
+    ----------
+    node : Exports
+        What it shares with the others of its node.
+    worker : int
+        Which one it is.
+    """
+
+    def __init__(self, node: Exports, worker: int) -> None:
+        self._node = node
+        self._worker = worker
+        self._all = Together(node.core, node.rank, worker)
+
+    def export(self, directory: Path, names: Sequence[str] | None) -> Export:
+        """Copy what is to be told, and have it written; the arguments are those of `adaps.Node.export`."""
+        node = self._node
+        chosen = _chosen(node.tables, names)
+        if self._all.leads_node:
+            node.await_last()
+            node.count += 1
+        self._all.kv.barrier()
+        number = node.count
+        folder = directory / _manifest.folder_name(number, node.life)
+        try:
+            self._all.act("prepare the export", lambda: self._prepare(folder, chosen))
+            self._all.act("find the export's folder", lambda: _shares.find(folder))
+            everything = not self._all.all_say(not self._needs_everything(directory, chosen))
+            with self._all.nothing_moves():
+                counts = self._all.act("copy the rows", lambda: self._copy(directory, chosen, everything))
+        except CheckpointError:
+            self._give_up(folder, chosen)
+            raise
+        export = node.last
+        assert export is not None
+        if self._all.leads_node:
+            writing = _Writing(node, folder, number, chosen, counts, everything)
+            threading.Thread(target=export._run, args=(writing.run,), name="adaps export").start()
+        return export
+
+    def _prepare(self, folder: Path, chosen: tuple[int, ...]) -> None:
+        node, directory = self._node, folder.parent
+        node.clocks[self._worker] = self._all.kv.current_clock
+        if self._all.leads_node and (directory, chosen) not in node.targets:
+            changed = {index: _core.ChangedRows(node.core, index) for index in chosen}
+            node.targets[directory, chosen] = _Target(changed, [])
+        if self._all.leads_all:
+            _check_tables(directory, exported_tables(node.tables, chosen))
+            node.publisher(directory).begin(folder)
+
+    def _needs_everything(self, directory: Path, chosen: tuple[int, ...]) -> bool:
+        """Whether rank 0 wants a part with all rows: the first one, and if changes are as much by now."""
+        if not self._all.leads_all:
+            return False
+        sizes = self._node.targets[directory, chosen].bytes_of_parts
+        return not sizes or sum(sizes[1:]) >= sizes[0]
+
+    def _copy(self, directory: Path, chosen: tuple[int, ...], everything: bool) -> dict[int, int]:
+        node = self._node
+        if not self._all.leads_node:
+            return {}
+        changed = node.targets[directory, chosen].changed
+        for index, table in enumerate(node.core.tables()):
+            if index in chosen:
+                table.catch_up()  # whoever reads an export has no optimizer to do it
+        counts = {index: changed[index].take(everything) for index in chosen}
+        node.last = Export(directory)
+        return counts
+
+    def _give_up(self, folder: Path, chosen: tuple[int, ...]) -> None:
+        node = self._node
+        if self._all.leads_node:
+            node.last = None
+            if (target := node.targets.get((folder.parent, chosen))) is not None:
+                _settle(target, told=False)
+        if self._all.leads_all:
+            _shares.remove(folder)
+
+
+class _Writing:
+    """What the thread of a node does for an export."""
+
+    def __init__(
+        self,
+        node: Exports,
+        folder: Path,
+        number: int,
+        chosen: tuple[int, ...],
+        counts: dict[int, int],
+        everything: bool,
+    ) -> None:
+        self._node = node
+        self._folder = folder
+        self._number = number
+        self._chosen = chosen
+        self._counts = counts
+        self._everything = everything
+        self._target = node.targets[folder.parent, chosen]
+        self._clocks = list(node.clocks)
+
+    def run(self) -> None:
+        """Write this node's rows; return when the export is published."""
+        node, told = self._node, False
+        try:
+            failure = self._failure_of("write", self._write)
+            node.say(str(node.rank), self._number, "" if failure is None else str(failure))
+            if node.rank == 0:
+                outcome = self._conclude()
+                node.say("outcome", self._number, outcome)
+                if outcome:
+                    _log.warning("the export to %s was not completed: %s", self._folder.parent, outcome)
+            else:
+                outcome = node.heard("outcome", self._number)
+            if failure is not None:
+                raise failure
+            if outcome:
+                raise CheckpointError(outcome)
+            told = True
+        finally:
+            _settle(self._target, told)
+
+    def _conclude(self) -> str:
+        """What rank 0 does: publish, if all nodes have written; gives what failed, or nothing."""
+        said = [self._node.heard(str(rank), self._number) for rank in range(self._node.world_size)]
+        for failure in said:
+            if failure:
+                _shares.remove(self._folder)
+                return failure
+        failed = self._failure_of("complete", self._publish)
+        return "" if failed is None else str(failed)
+
+    def _failure_of(self, what: str, action: Callable[[], None]) -> CheckpointError | None:
+        """What failed: whatever it is, the other nodes are to be told, for they wait."""
+        rank, what = self._node.rank, f"{what} the export"
+        try:
+            action()
+        except CheckpointError as error:
+            return error
+        except Exception as error:
+            told = (
+                explained(rank, what, error)
+                if isinstance(error, FAILURES)
+                else CheckpointError(f"rank {rank} could not {what}: {type(error).__name__}: {error}")
+            )
+            told.__cause__ = error
+            return told
+        return None
+
+    def _write(self) -> None:
+        node = self._node
+        files = []
+        for index, count in self._counts.items():
+            changed = self._target.changed[index]
+            file = _contents.write_changed(changed, count, index, node.tables[index], self._folder, node.rank)
+            files += [] if file is None else [file]
+        _shares.write_share(self._folder, node.rank, 0, self._clocks, files)
+
+    def _publish(self) -> None:
+        node = self._node
+        part = Part(self._folder.name, *_shares.collect(self._folder, node.world_size, 1))
+        tables = exported_tables(node.tables, self._chosen)
+        if self._everything:
+            for table in tables:
+                rows = sum(file.rows for file in part.files if file.table == table.name)
+                if rows != table.rows:
+                    raise CheckpointError(
+                        f"of the {table.rows} rows of table {table.name!r}, {rows} were exported: every node "
+                        "has to export the same tables, and no worker may use its node meanwhile"
+                    )
+
+        def follow(last: Exported | None) -> Exported:
+            before = [] if last is None or self._everything else last.parts
+            return Exported(1 if last is None else last.sequence + 1, tables, [*before, part])
+
+        node.publisher(self._folder.parent).publish(follow)
+        sizes = self._target.bytes_of_parts
+        sizes[:] = [*([] if self._everything else sizes), part.bytes]
+
+
+def load(directory: Path, names: Sequence[str] | None) -> dict[str, npt.NDArray[np.float32]]:
+    """All rows of tables, as the newest export of a directory has them; see `adaps.load_export`."""
+    if names is not None:
+        _check_names(names)
+    for _ in range(_MOST_TRIES):
+        edition = _editions.newest(directory, EXPORTS)
+        if edition is None or edition.content is None:
+            raise CheckpointError(f"{directory} holds no complete export: there is no manifest of one")
+        known = {table.name: table for table in edition.content.tables}
+        wanted = list(known) if names is None else [_named(name, known) for name in names]
+        try:
+            return {name: _merged(directory, edition.content, known[name]) for name in wanted}
+        except (CheckpointError, OSError) as error:
+            if _editions.newest_number(directory) == edition.number:
+                if isinstance(error, OSError):
+                    raise CheckpointError(f"{directory} cannot be read: {error.strerror}") from error
+                raise
+            # A newer edition has replaced it, and its files may be gone: try that one.
+    raise CheckpointError(f"{directory} gets new exports faster than one can be read")
+
+
+def exported_tables(tables: Sequence[Table], chosen: Sequence[int]) -> list[ExportedTable]:
+    """Tables of a node, as the manifest of an export describes them."""
+    return [ExportedTable(tables[i].name, tables[i].rows, tables[i].length) for i in chosen]
+
+
+def _merged(directory: Path, exported: Exported, table: ExportedTable) -> npt.NDArray[np.float32]:
+    try:
+        values = np.empty((table.rows, table.length), np.float32)
+    except (MemoryError, ValueError, OverflowError) as error:
+        raise CheckpointError(
+            f"{directory}: there is no memory for table {table.name!r} of {table.rows} rows of {table.length}"
+        ) from error
+    there = np.zeros(table.rows, np.bool_)
+    for part in exported.parts:
+        for file in part.files:
+            if file.table == table.name:
+                _contents.merge(directory / part.folder, file, table, values, there)
+        if not there.all():
+            raise CheckpointError(
+                f"{directory / part.folder} does not have row {np.argmin(there)} of table {table.name!r}"
+            )
+    return values
+
+
+def _chosen(tables: Sequence[Table], names: Sequence[str] | None) -> tuple[int, ...]:
+    known = {table.name: index for index, table in enumerate(tables)}
+    if names is None:
+        return tuple(known.values())
+    _check_names(names)
+    return tuple(sorted({known[_named(name, known)] for name in names}))
+
+
+def _check_names(names: Sequence[str]) -> None:
+    if isinstance(names, str) or not names:
+        raise TypeError(f"tables is {names!r}; it must be a sequence of tables' names, or None for all")
+
+
+def _named(name: str, known: dict[str, int] | dict[str, ExportedTable]) -> str:
+    if name not in known:
+        hint = _argument_checks.nearest(name, known)
+        raise KeyError(f"no table {name!r}{hint}; there are {', '.join(known)}")
+    return name
+
+
+def _check_tables(directory: Path, tables: Sequence[ExportedTable]) -> None:
+    """Raise CheckpointError if a directory has exports of other tables."""
+    edition = _editions.newest(directory, EXPORTS)
+    if edition is None or edition.content is None or edition.content.tables == list(tables):
+        return
+    raise CheckpointError(
+        f"{directory / _editions.edition_name(edition.number)} is of an export of "
+        f"{_text(edition.content.tables)}, and this one is of {_text(tables)}: give each its own directory"
+    )
+
+
+def _text(tables: Sequence[ExportedTable]) -> str:
+    return ", ".join(f"{table.name!r} ({table.rows} rows of {table.length})" for table in tables)
+
+
+def _settle(target: _Target, told: bool) -> None:
+    for changed in target.changed.values():
+        changed.settle(told)

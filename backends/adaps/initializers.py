@@ -1,0 +1,97 @@
+"""Initial values of tables: functions of seed, row and column, the same in every run and on every node."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+
+from adaps import _argument_checks, _core
+
+__all__ = ["Constant", "Initializer", "Normal", "Uniform"]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Every float is `value`.
+
+    Parameters
+    ----------
+    value : float
+        Finite; kept as float32.
+    """
+
+    value: float = 0.0
+
+    def __post_init__(self) -> None:
+        _argument_checks.number("value", self.value)
+
+    def distribution(self) -> _core.Initializer:
+        """The initial values as the core draws them."""
+        return _core.Initializer(_core.InitKind.CONSTANT, a=self.value)
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Uniform in (`low`, `high`); as a table's `sampling`, without arguments: every row equally likely.
+
+    Parameters
+    ----------
+    low, high : float
+        Finite, `low` at most `high`.
+    seed : int
+        In [0, 2^64). A float follows from it, its row and its column alone.
+    """
+
+    low: float = 0.0
+    high: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _argument_checks.number("low", self.low)
+        _argument_checks.number("high", self.high, low=self.low)
+        check_seed(self.seed)
+
+    def distribution(self) -> _core.Initializer:
+        """The initial values as the core draws them."""
+        return _core.Initializer(_core.InitKind.UNIFORM, a=self.low, b=self.high, seed=self.seed)
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Normal with the given mean and standard deviation.
+
+    Parameters
+    ----------
+    mean : float
+        Finite.
+    std : float
+        Standard deviation, 0 or more.
+    seed : int
+        In [0, 2^64). A float follows from it, its row and its column alone.
+    """
+
+    mean: float = 0.0
+    std: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _argument_checks.number("mean", self.mean)
+        _argument_checks.number("std", self.std, low=0.0)
+        check_seed(self.seed)
+
+    def distribution(self) -> _core.Initializer:
+        """The initial values as the core draws them."""
+        return _core.Initializer(_core.InitKind.NORMAL, a=self.mean, b=self.std, seed=self.seed)
+
+
+Initializer = Constant | Uniform | Normal
+
+
+def check_seed(seed: int) -> None:
+    """Refuse what is no integer in [0, 2^64)."""
+    try:
+        value = operator.index(seed)
+    except TypeError:
+        raise TypeError(f"seed is {seed!r}; it must be an integer") from None
+    if not 0 <= value < 2**64:
+        raise ValueError(f"seed is {seed!r}; it must be in [0, 2^64)")

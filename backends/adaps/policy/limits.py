@@ -1,0 +1,132 @@
+"""What this version does not execute, and what a node alone does not: refused where a policy is given to it,
+never ignored.
+"""
+
+from __future__ import annotations
+
+from adaps.policy.document import MEAN, SHARES_BY_SPEED, SHARES_EQUAL, Policy, Rule
+from adaps.policy.fields import AUTO
+from adaps.policy.model_parameters import Catalogue
+
+__all__ = ["left_to_training", "not_executed"]
+
+
+def left_to_training(policy: Policy, catalogue: Catalogue) -> list[str]:
+    """What the training code carries out, as `autoada` does, and a node cannot: a sentence each.
+
+    Parameters
+    ----------
+    policy : Policy
+        That fits the catalogue.
+    catalogue : Catalogue
+        The parameters that it is to manage.
+    """
+    numbers = sorted({part.rule for managed in policy.managed(catalogue) for part in managed.parts})
+    found = [
+        f"rule {number}: {what} is for the code that signals intent, which a node does not; give the "
+        "policy to autoada"
+        for number in numbers
+        for what, there in (
+            ("lookahead", policy.rules[number - 1].lookahead is not None),
+            ("technique 'auto'", policy.rules[number - 1].technique == AUTO),
+        )
+        if there
+    ]
+    if policy.synchronization.every:
+        found.append(
+            f"[synchronization]: every = {policy.synchronization.every} is for the code that trains, "
+            "which a node does not; give the policy to autoada"
+        )
+    if policy.data.numbers:
+        found.append(
+            f"[data]: shares = {policy.data.text()} is for the code that trains, whose gradients count by "
+            "them; give the policy to autoada"
+        )
+    return found
+
+
+_PLAIN = Rule("*")
+_ALIKE = ("technique", "home", "lookahead", "exchange", "wire")
+"""What all of a dense parameter has alike."""
+
+
+def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
+    """What has to be left out: a sentence each; none if `autoada` and the server execute all of the policy.
+
+    Parameters
+    ----------
+    policy : Policy
+        That fits the catalogue.
+    catalogue : Catalogue
+        The parameters that it is to manage.
+    """
+    found = []
+    numbers: dict[int, str] = {}
+    for managed in policy.managed(catalogue):
+        name = managed.parameter.name
+        for part in managed.parts:
+            numbers.setdefault(part.rule, name)
+        rules = [policy.rules[part.rule - 1] for part in managed.parts]
+        which = " and ".join(str(part.rule) for part in managed.parts)
+        if managed.parameter.kind == "dense":
+            found += [
+                f"rules {which} give rows of {name} different {field}s, and every step reads all of a dense "
+                "parameter: name it whole"
+                for field in _ALIKE
+                if len({getattr(rule, field) for rule in rules}) > 1
+            ]
+        if len({rule.technique for rule in rules}) > 1 and any(rule.technique == AUTO for rule in rules):
+            found.append(
+                f"rules {which} give rows of {name} different techniques, and 'auto' is for all rows of a "
+                "table"
+            )
+        if all(rule.technique == AUTO and rule.lookahead == 0 for rule in rules):
+            found.append(
+                f"rule {managed.parts[0].rule}: lookahead of {name} is 0, by which no row is announced, and "
+                "technique 'auto' has nothing to choose; give it 'static'"
+            )
+    found += _homes_not_executed(policy, catalogue)
+    for number in sorted(numbers):
+        rule = policy.rules[number - 1]
+        if rule.technique == "allreduce":
+            found += [
+                f"rule {number}: {field} of {numbers[number]} has no effect beside technique 'allreduce', by "
+                "which every node keeps all of it and the server sends nothing; leave it out"
+                for field in ("home", "wire", "lookahead", "exchange")
+                if getattr(rule, field) != getattr(_PLAIN, field)
+            ]
+        if rule.exchange != "auto" and rule.technique in ("static", "relocation"):
+            found.append(
+                f"rule {number}: exchange of {numbers[number]} has no effect beside technique "
+                f"{rule.technique!r}, under which there are no copies; leave it 'auto'"
+            )
+    if policy.data.shares == SHARES_BY_SPEED:
+        found.append(
+            f"[data]: shares = {SHARES_BY_SPEED!r} needs the speed of each node: `adabench policy build FILE "
+            "--resources …` replaces it by numbers"
+        )
+    aggregation = policy.synchronization.aggregation
+    if aggregation.rule != MEAN and policy.data.numbers:
+        found.append(
+            f"[synchronization]: aggregation {aggregation.rule!r} counts every worker alike, but [data] "
+            f"shares = {policy.data.text()}; leave them {SHARES_EQUAL!r}"
+        )
+    return found
+
+
+def _homes_not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
+    """What rows cannot be at home with: what is no table of rows."""
+    by_name = {managed.parameter.name: managed for managed in policy.managed(catalogue)}
+    found = []
+    for name, managed in by_name.items():
+        for part in managed.parts:
+            table = policy.rules[part.rule - 1].home.table
+            if table is None:
+                continue
+            dense = [one for one in (name, table) if by_name[one].parameter.kind == "dense"]
+            if dense:
+                found.append(
+                    f"rule {part.rule}: home of {name} is with {table}, but {dense[0]} is no table of rows: "
+                    "only rows can be kept together"
+                )
+    return found

@@ -1,0 +1,212 @@
+"""The store in which nodes meet, a `torch.distributed.TCPStore`, whose calls end when their time is up."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from adaps.errors import RendezvousError
+from adaps.rendezvous import _hosts
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
+__all__ = ["TimedStore", "open_store", "wait_for"]
+
+T = TypeVar("T")
+
+# Seconds between two looks at the store.
+_PATIENCE = 0.02
+
+# Seconds that a busy store may take to answer, even if less of the timeout is left.
+_LEAST = 1.0
+
+_SILENT = (
+    "does not answer: the process that holds it, rank 0 or torchrun's agent, is stopped, cut off or kept busy"
+)
+_BACKLOG = 4096  # the kernel lowers it to its own limit
+
+
+def open_store(host: str, port: int, *, hosts: bool, deadline: float) -> Store:
+    """Connect to the store at `host`:`port`, which this process creates if it `hosts`.
+
+    Raises
+    ------
+    RendezvousError
+        If the port is in use, or nobody listens there until the deadline.
+    """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    if not hosts:
+        _await_listener(host, port, deadline)
+    while True:
+        # Opening the server waits for no other process.
+        seconds = max(deadline - time.monotonic(), 5 * _LEAST if hosts else _LEAST)
+        listener = _listener(host, port, deadline) if hosts else None
+        # multi_tenant: a process group of the user in this process may use the same server.
+        store = partial(
+            TCPStore,
+            host,
+            port,
+            is_master=hosts,
+            timeout=timedelta(seconds=seconds + 5.0),  # longer than ours, whose message says more
+            wait_for_workers=False,
+            multi_tenant=True,
+            master_listen_fd=None if listener is None else listener.detach(),
+        )
+        try:
+            return _answer(store, seconds)
+        except TimeoutError:
+            raise RendezvousError(f"the rendezvous store at {host}:{port} {_SILENT}") from None
+        except RuntimeError as error:
+            # A server under load may close a connection; try another one.
+            if hosts or time.monotonic() >= deadline:
+                used = "EADDRINUSE" in str(error)
+                reason = "the port is in use" if used else str(error).partition("\n")[0]
+                verb = "opened" if hosts else "used"
+                raise RendezvousError(
+                    f"the rendezvous store cannot be {verb} at {host}:{port}: {reason}"
+                ) from error
+        time.sleep(_PATIENCE)
+
+
+def wait_for(store: Store | TimedStore, keys: list[str], deadline: float) -> bool:
+    """Block until the store has all keys; False at the deadline."""
+    # The store's own wait ignores Ctrl-C and prints a warning at the timeout, so it is not used.
+    while not store.check(keys):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_PATIENCE)
+    return True
+
+
+class TimedStore:
+    """A connection to a store, whose calls end at a deadline even if the store's process is stopped.
+
+    Those of the store itself wait for its answer without an end, and no Ctrl-C comes through.
+    """
+
+    def __init__(self, store: Store | TimedStore, deadline: float, given_up: Callable[[], Any]) -> None:
+        self._store = store
+        self._deadline = deadline
+        self._given_up = given_up
+
+    def set(self, key: str, value: str) -> None:
+        """Write a value."""
+        self._ask(partial(self._store.set, key, value))
+
+    def get(self, key: str) -> bytes:
+        """Read a value that is there."""
+        return self._ask(partial(self._store.get, key))
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number, which is 0 if nobody has; gives the sum."""
+        return self._ask(partial(self._store.add, key, amount))
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all these keys are there."""
+        return self._ask(partial(self._store.check, keys))
+
+    @property
+    def store(self) -> Store:
+        """The store itself."""
+        return self._store.store if isinstance(self._store, TimedStore) else self._store
+
+    def _ask(self, call: Callable[[], T]) -> T:
+        try:
+            return _answer(call, max(self._deadline - time.monotonic(), _LEAST))
+        except TimeoutError:
+            self._given_up()  # a late answer would be taken for that to the next question
+            raise RendezvousError(f"the rendezvous store {_SILENT}") from None
+
+
+def _listener(host: str, port: int, deadline: float) -> socket.socket | None:
+    """Listen at `host` only, for a store left to itself listens on all interfaces.
+
+    At all of them, too, if `host` is an address that is translated on its way to this one. None leaves the
+    store to itself: a name may mean other addresses of this host elsewhere; and if the port is taken, this
+    process may have a store there, which is shared.
+    """
+    where = _hosts.literal(host)
+    if where is None:
+        return None
+    try:
+        return _listening(where, port)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return None
+        if error.errno != errno.EADDRNOTAVAIL:
+            raise RendezvousError(
+                f"the rendezvous store cannot be opened at {host}:{port}: {error.strerror}"
+            ) from error
+    try:
+        listener = _listening("::" if ":" in where else "0.0.0.0", port)
+    except OSError:
+        return None
+    try:
+        _await_listener(host, port, deadline)
+    except RendezvousError as error:
+        listener.close()
+        raise RendezvousError(
+            f"MASTER_ADDR={host} does not lead to this host, which rank 0 is on: set it to an address of "
+            f"this host on every rank ({error.__cause__})"
+        ) from error
+    return listener
+
+
+def _listening(where: str, port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if ":" in where else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((where, port))
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _answer(call: Callable[[], T], seconds: float) -> T:
+    """Give what a call returns or raises, or TimeoutError after that time, when it is left to itself."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+    done = threading.Event()
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:  # raised again in the thread that made the call
+            errors.append(error)
+        done.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    if not done.wait(seconds):
+        raise TimeoutError
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def _await_listener(host: str, port: int, deadline: float) -> None:
+    while True:
+        try:
+            with socket.create_connection((host, port), timeout=1.0):
+                return
+        except socket.gaierror as error:
+            raise RendezvousError(
+                f"the address {host!r} of the rendezvous cannot be resolved: {error.strerror}"
+            ) from error
+        except OSError as error:
+            if time.monotonic() >= deadline:
+                raise RendezvousError(
+                    f"nobody opened the rendezvous store at {host}:{port} in time (rank 0 is missing): "
+                    f"{error.strerror or error}"
+                ) from error
+        # Nothing signals when the port opens, so polling is the only way.
+        time.sleep(0.05)

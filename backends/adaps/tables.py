@@ -1,0 +1,132 @@
+"""Tables as a user describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from adaps import _argument_checks, _core
+from adaps import sampling as _sampling
+from adaps.initializers import Constant, Initializer
+from adaps.optimizers import SGD, Optimizer
+from adaps.policy import Catalogue, Parameter, Policy
+from adaps.policy.executed import BY_HASH, UNMANAGED, Management, management_of
+from adaps.policy.fields import WIRES
+
+__all__ = ["DTYPES", "Table", "managed_specs"]
+
+DTYPES = ("float32", "bfloat16")
+"""What values of a table can be in memory."""
+_OWN_KEYS = -1
+"""In place of a table's number: no other table's keys are hashed."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of numbers under consecutive keys, which calls read and write as float32.
+
+    Parameters
+    ----------
+    name : str
+        How ``node.table(name)`` finds it.
+    rows, length : int
+        Number of rows, and of floats in each. A row with its optimizer's state must fit into one message of
+        64 MiB, so it has at most 16,777,200 floats.
+    sampling : Sampling, Uniform, LogUniform or Weighted, optional
+        How `Worker.prepare_sample` draws its rows; a distribution alone is drawn from by the scheme
+        ``local``. By name only.
+    optimizer : SGD, Adagrad, RowAdagrad, Adam, AdamW, SparseAdam or RMSprop
+        What ``push_gradients`` does. Its state lives beside the value.
+    init : Constant, Uniform or Normal
+        What a row holds before anybody writes to it.
+    wire : {"float32", "bfloat16", "float16", "int8"}, optional
+        As what values and changes of rows are sent to other nodes, whatever they are in memory; float32 is
+        as they are, without rounding. Other wires round what a node reads of another one's rows. What they
+        round off a change stays where it was made and is sent with the next one, so no error adds up. By
+        default the `dtype`. If the node is given a policy, its ``wire`` counts instead.
+    dtype : {"float32", "bfloat16"}
+        What values are in memory, 4 or 2 bytes each; optimizer state is float32 in any case. bfloat16 has
+        the range of float32 and 8 bits of precision. What is written is rounded to one of the two numbers
+        beside it, at random and to the nearer one more often, so that small updates are not lost in the
+        mean. It is so for ``set`` and for initial values, too.
+    """
+
+    name: str
+    rows: int
+    length: int
+    sampling: _sampling.Sampling | _sampling.RowDistribution | None = field(default=None, kw_only=True)
+    optimizer: Optimizer = field(default_factory=SGD)
+    init: Initializer = field(default_factory=Constant)
+    wire: str | None = None
+    dtype: str = field(default="float32", kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"table name {self.name!r}: it must be a string that is not empty")
+        _argument_checks.count(f"rows of table {self.name!r}", self.rows, most=_core.MAX_KEYS)
+        _argument_checks.count(f"length of table {self.name!r}", self.length, most=_core.MAX_ROW_FLOATS)
+        if not isinstance(self.optimizer, Optimizer):
+            raise TypeError(
+                f"optimizer of table {self.name!r} is {self.optimizer!r}; "
+                "it must be an adaps.SGD, Adagrad, RowAdagrad, Adam, AdamW, SparseAdam or RMSprop"
+            )
+        if isinstance(self.sampling, _sampling.RowDistribution):
+            object.__setattr__(self, "sampling", _sampling.Sampling(self.sampling))
+        if self.sampling is not None and not isinstance(self.sampling, _sampling.Sampling):
+            raise TypeError(
+                f"sampling of table {self.name!r} is {self.sampling!r}; "
+                "it must be an adaps.Sampling, Uniform, LogUniform or Weighted"
+            )
+        if not isinstance(self.init, Initializer):
+            raise TypeError(
+                f"init of table {self.name!r} is {self.init!r}; "
+                "it must be an adaps.Constant, Uniform or Normal"
+            )
+        if self.wire is not None:
+            _argument_checks.one_of(f"wire of table {self.name!r}:", self.wire, WIRES)
+        _argument_checks.one_of(f"dtype of table {self.name!r}:", self.dtype, DTYPES)
+        self.spec()  # raises if a row with its optimizer state is too long
+
+    def spec(
+        self, management: Management = UNMANAGED, numbers: Mapping[str, int] = MappingProxyType({})
+    ) -> _core.TableSpec:
+        """The table as the core takes it.
+
+        Parameters
+        ----------
+        management : Management
+            How a policy says that its rows are managed; without it as the node says.
+        numbers : mapping of str to int
+            Of the node's tables by their names: those whose rows it follows have to be there.
+        """
+        managed = [
+            (end, _core.Technique[technique.upper()], _core.Wire[wire.upper()], exchange)
+            for end, (technique, wire, exchange) in management.managed
+        ]
+        spec = _core.TableSpec(
+            *(self.name, self.rows, self.length, self.optimizer.rule(), self.init.distribution()),
+            managed=managed or [(self.rows, None, _core.Wire[(self.wire or self.dtype).upper()], 0)],
+            homes=[
+                (end, BY_HASH, numbers[where]) if isinstance(where, str) else (end, where, _OWN_KEYS)
+                for end, where in management.homes
+            ],
+        )
+        spec.dtype = _core.Dtype[self.dtype.upper()]
+        if isinstance(self.sampling, _sampling.Sampling):
+            spec.sampling = self.sampling.spec(self.rows)
+        return spec
+
+
+def managed_specs(tables: Sequence[Table], policy: Policy, nodes: int) -> list[_core.TableSpec]:
+    """Tables as the core takes them, managed as a policy says on so many nodes.
+
+    Raises
+    ------
+    PolicyError
+        If the policy does not fit, or has something in it that the server does not execute.
+    """
+    catalogue = Catalogue([Parameter(table.name, table.rows, table.length, "table") for table in tables])
+    managed = management_of(policy, catalogue, nodes)
+    numbers = {table.name: number for number, table in enumerate(tables)}
+    return [table.spec(one, numbers) for table, one in zip(tables, managed, strict=True)]

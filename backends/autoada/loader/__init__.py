@@ -1,0 +1,1 @@
+"""The wrapped data loader: `AdaDataLoader`, its prefetch queue, lookahead and intent."""

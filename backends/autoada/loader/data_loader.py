@@ -1,0 +1,263 @@
+"""A data loader that fetches batches before they are used and announces the rows that they will read."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+import weakref
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Any, Literal, cast
+
+from torch.utils.data import DataLoader, DistributedSampler
+
+from autoada.loader.data_sharding import check_shardable, sharded, tell_same_data
+from autoada.loader.intent import HandWrittenKeys, Keys, KeySource, NoIntent, PredictedKeys
+from autoada.loader.lookahead import Counting, Lookahead
+from autoada.loader.prefetch_queue import Ahead, Item
+from autoada.model.wrapper import AdaModel, open_models, steps_of
+from autoada.prediction.argument_recording import Prepare
+from autoada.training.loader_state import Pass, Position
+from autoada.training.random_state import random_state
+from autoada.training.training_state import Steps
+
+_log = logging.getLogger("autoada")
+
+
+class AdaDataLoader:
+    """Wraps any iterable of batches; iterate it in the place of the one that it wraps.
+
+    While the model is in training mode, `lookahead` batches are fetched before their turn, the rows that
+    each will read are found and announced to the parameter server for the clock of its use, and the clock
+    advances when the loop comes for the next batch. In evaluation mode the batches pass through.
+
+    Where a step takes batches of several loaders, they are used at the same clock. Rows are predicted only
+    for what comes from one loader, so wrap them together: ``for a, b in AdaDataLoader(zip(first, second))``.
+
+    Parameters
+    ----------
+    loader : iterable
+        Any: a `torch.utils.data.DataLoader`, a PyG loader, a generator. Its attributes, such as ``dataset``
+        and ``sampler``, are this one's too, and so is its length.
+    lookahead : int or "auto"
+        How many batches to fetch ahead. ``"auto"`` follows how late rows come, by the rule of
+        `autoada.loader.lookahead.Lookahead`; on a single node, where every row is local, no rows are
+        predicted. With a number they are, on one node too.
+    keys : callable or mapping, optional
+        Hand-written intent: ``keys(batch)`` -> ``{table: ids}``, or a mapping of tables to functions
+        ``f(batch)`` -> ids. A table is a parameter's or module's qualified name, or the module. Without it
+        rows are predicted.
+    prepare : callable, optional
+        ``prepare(batch)`` -> ``(args, kwargs)`` of the model's call. Only for prediction, and only where a
+        message asks for it: the way from batch to call is normally recorded.
+    model : AdaModel or sequence of them, optional
+        The models that read. By default those that the loop turns out to call with its batches; with `keys`
+        or `prepare` the one that was wrapped last, of those that no loop of another thread calls.
+    shard : bool
+        Give each worker of each node its own part of the data. Otherwise every node trains on all that
+        `loader` gives it, and a warning says so if two begin with equal batches. Takes a
+        `torch.utils.data.DataLoader` that goes through its data set in order or shuffled; with one worker it
+        stays as it is. Of several, each takes every n-th item of a common order, and the last ones may get
+        an item that another has, too, so that all make as many steps. The order of a shuffled one follows
+        from the seed that worker 0 has, that of ``loader.generator`` or ``torch.manual_seed``, and from the
+        number of the pass. All workers make and iterate such loaders in the same order.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        lookahead: int | Literal["auto"] = "auto",
+        keys: Keys | None = None,
+        *,
+        prepare: Prepare | None = None,
+        model: AdaModel | Sequence[AdaModel] | None = None,
+        shard: bool = False,
+    ) -> None:
+        if shard:
+            check_shardable(loader)
+        if lookahead != "auto" and (not isinstance(lookahead, int) or lookahead < 0):
+            raise ValueError(
+                f"lookahead is {lookahead!r}: it must be 'auto' or a number of batches, 0 or more"
+            )
+        if keys is not None and not callable(keys) and not hasattr(keys, "items"):
+            raise TypeError(
+                f"keys is a {type(keys).__name__}: it must be a function or a mapping of tables to functions"
+            )
+        if keys is not None and prepare is not None:
+            raise ValueError("keys and prepare exclude each other: hand-written keys need no prediction")
+        self.loader = loader
+        self.lookahead = Lookahead(lookahead)
+        self._keys = keys
+        self._prepare = prepare
+        given = [] if model is None else [model] if isinstance(model, AdaModel) else list(model)
+        self._given = [weakref.ref(each) for each in given]
+        self._called: list[weakref.ref[AdaModel]] = []
+        self._sources: weakref.WeakKeyDictionary[AdaModel, KeySource] = weakref.WeakKeyDictionary()
+        self._running: weakref.ref[Generator[Any, None, None]] | None = None
+        self._summarised = False
+        self._to_shard = shard
+        self._shards = shard
+        self.position = Position()
+        """Where the training is; `AdaModel.checkpoint` keeps it."""
+
+    def __len__(self) -> int:
+        return len(self._own_loader())  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        models = self._candidates()
+        self._own_loader()
+        if self._running is not None and (running := self._running()) is not None:
+            running.close()
+        training = [model for model in models if model.training]
+        run = self._run(training) if training else self._pass_through(models)
+        self._running = weakref.ref(run)
+        return run
+
+    @property
+    def epoch(self) -> int:
+        """Passes in training mode that have ended, those before a restore included."""
+        return self.position.epoch
+
+    def explain(self, batch: Any) -> str:
+        """For each table that `batch` will read: tier of prediction, rows, and where in the source."""
+        source = self._key_source(self._find_model())
+        if isinstance(source, PredictedKeys):
+            return source.explain(batch)
+        if isinstance(source, NoIntent):
+            return f"{source.describe()}; AdaDataLoader(loader, lookahead=2) predicts rows there, too"
+        expected = source.expected(batch)
+        assert expected is not None
+        return "\n".join(f"{name}: {len(rows.keys)} rows by hand" for name, rows in expected.rows.items())
+
+    def _pass_through(self, models: list[AdaModel]) -> Generator[Any, None, None]:
+        """In evaluation mode: until the loop has put a model into training mode, if it does."""
+        start = random_state()
+        batches = iter(self.loader)
+        for used, batch in enumerate(batches, 1):
+            yield batch
+            training = [model for model in models if model.training]
+            if training and not self.position.resumes:
+                yield from self._run(training, self.position.join(batches, start, used))
+                return
+
+    def _run(self, models: list[AdaModel], batches: Pass | None = None) -> Generator[Any, None, None]:
+        if self._shards and isinstance(sampler := getattr(self.loader, "sampler", None), DistributedSampler):
+            sampler.set_epoch(self.position.epoch)
+        batches = batches or self.position.begin(self.loader)
+        parts = itertools.tee(batches, len(models)) if len(models) > 1 else [batches]
+        watches = self.lookahead.adapts and models[0].node.world_size > 1  # else every row is local
+        loops = [self._follow(model, part) for model, part in zip(models, parts, strict=True)]
+        try:
+            for model, ahead in zip(models, loops, strict=True):
+                if self._is_known(model):
+                    ahead.loops.join()
+            while True:
+                items = [item for ahead in loops if (item := ahead.take()) is not None]
+                if not items:
+                    break
+                for ahead, item in zip(loops, items, strict=True):
+                    ahead.deliver(item)
+                batches.deliver()
+                if not watches:
+                    yield items[0].batch
+                    continue
+                steps = steps_of(models[0])
+                announced = functools.partial(_is_announced, items[0], steps)
+                with self.lookahead.watching(models[0].node, announced, _announced_tables(steps)):
+                    yield items[0].batch
+        finally:
+            batches.end()
+            for ahead in loops:
+                ahead.end()
+        if not self._summarised:
+            self._summarised = True
+            _log.info(self.summary())
+
+    def summary(self) -> str:
+        """One line: tables, how their rows are found, and the share that was local."""
+        model = self._find_model()
+        source = self._key_source(model)
+        stats = model.node.stats()
+        local = stats["pulled_local"] + stats["pulled_replica"]
+        share = local / max(1.0, local + stats["pulled_remote"])
+        ahead = "" if isinstance(source, NoIntent) else f", lookahead {self.lookahead.batches}"
+        return f"{len(model.tables)} tables, {source.describe()}, {share:.1%} of rows were local{ahead}"
+
+    def _own_loader(self) -> Iterable[Any]:
+        """The loader, with this worker's part of the data if that is wanted."""
+        if self._to_shard:
+            steps = steps_of(self._find_model())
+            self._to_shard = False
+            self.loader = sharded(cast("DataLoader[Any]", self.loader), steps.member, steps.count_shared())
+        return self.loader
+
+    def _follow(self, model: AdaModel, batches: Iterator[Any]) -> Ahead:
+        """A model takes part in a loop: at once, or when the loop calls it."""
+        steps = steps_of(model)
+        reference = weakref.ref(model)
+
+        def joined(batch: Any) -> None:
+            if all(other() is not reference() for other in self._called):
+                self._called.append(reference)
+            if steps.begins_data() and not self._shards:
+                tell_same_data(steps.member, batch)
+
+        source = self._key_source(model)
+        lookahead = Lookahead(0) if isinstance(source, NoIntent) else self.lookahead
+        return Ahead(steps, source, batches, lookahead, joined)
+
+    def _find_model(self) -> AdaModel:
+        """The most important one of those that read."""
+        return next(iter(_existing(self._called)), self._candidates()[0])
+
+    def _candidates(self) -> list[AdaModel]:
+        """Those that may read, the most important one first."""
+        if self._given:
+            given = _existing(self._given)
+            if not given:
+                raise RuntimeError("the AdaModel that this loader was made for does not exist any more")
+            return given
+        models = open_models()
+        free = [model for model in models if steps_of(model).is_free] or models
+        return free[:1] if self._by_hand else free
+
+    @property
+    def _by_hand(self) -> bool:
+        return self._keys is not None or self._prepare is not None
+
+    def _is_known(self, model: AdaModel) -> bool:
+        """Whether the loop calls this model, as far as is known before it does."""
+        known = _existing([*self._given, *self._called])
+        return self._by_hand or any(each is model for each in known)
+
+    def _key_source(self, model: AdaModel) -> KeySource:
+        if model not in self._sources:
+            steps = steps_of(model)
+            self._sources[model] = (
+                HandWrittenKeys(steps, self._keys)
+                if self._keys is not None
+                else NoIntent()
+                if self.lookahead.adapts and model.node.world_size == 1
+                else PredictedKeys(steps, self._prepare)
+            )
+        return self._sources[model]
+
+
+def _is_announced(item: Item, steps: Steps) -> bool:
+    return item.announced is not None and (steps.choice is None or not steps.choice.is_open)
+
+
+def _announced_tables(steps: Steps) -> list[Counting] | None:
+    """The node's tables whose rows are announced; None if that is all of the node."""
+    if steps.choice is None or not (left := steps.choice.left()):
+        return None
+    return [table for table in steps.member.node.tables if table.name not in left]
+
+
+def _existing(references: Iterable[weakref.ref[AdaModel]]) -> list[AdaModel]:
+    return [model for model in (reference() for reference in references) if model is not None]

@@ -1,0 +1,374 @@
+"""Where a loader's keys come from: the user's functions, or prediction."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from autoada.loader.loop_recording import Call, Calls, LoopRecorder, call_all
+from autoada.prediction.accesses import Access, Prediction, source_line, user_location
+from autoada.prediction.argument_recording import Prepare
+from autoada.prediction.batch_structure import on_host
+from autoada.prediction.operations import name_of
+from autoada.prediction.predictor import STRIKES, IntentPredictor
+from autoada.prediction.row_set import Expected, rows_of_reads
+from autoada.training.training_state import Steps, ThreadLoops
+
+KeyFunction = Callable[[Any], Any]
+Keys = KeyFunction | Mapping[Any, KeyFunction]
+
+SMALL_TABLE = 4096
+"""A table of at most this many rows is announced in full where its rows cannot be predicted."""
+
+_PREPARE = (
+    "rows are pulled on demand: give AdaDataLoader a `prepare=` function that turns a batch into "
+    "(args, kwargs) of the model's call"
+)
+
+_ELSEWHERE = (
+    "what is drawn can be foreseen if the model's forward, the data set or its collate_fn draws it, what is "
+    "made from the batch with AdaDataLoader's `prepare=`"
+)
+
+_TOGETHER = (
+    "rows are pulled on demand: wrap the loaders whose batches a step takes together, as in "
+    "AdaDataLoader(zip(first, second))"
+)
+
+_SEVERAL = (
+    "the model is called more than once per batch: only the {} rows are announced ({}, at {}); hand what it "
+    "needs to one call where you can, or give AdaDataLoader `keys=`"
+)
+
+_log = logging.getLogger("autoada")
+
+
+class KeySource(Protocol):
+    """Finds the rows of batches."""
+
+    def expected(self, batch: Any) -> Expected | None:
+        """What the forward pass of `batch` will read; None while that is not known yet."""
+        ...
+
+    def deliver(self, batch: Any, loops: ThreadLoops, found: Callable[[], None]) -> None:
+        """The batch goes to one of `loops`; `found` is called if all batches have to be asked about again.
+
+        That may be while the model is called with the batch.
+        """
+        ...
+
+    def returned(self, expected: Expected | None, calls: int) -> bool:
+        """The loop is done with a batch, with which it called the model so many times.
+
+        Gives whether batches in the queue have to be asked about again.
+        """
+        ...
+
+    def abandon(self) -> None:
+        """The loop has ended, maybe in the middle of a batch."""
+        ...
+
+    def describe(self) -> str:
+        """How rows are found, in a few words."""
+        ...
+
+
+class _FromTheBatchAlone:
+    """A source for which it does not matter what the loop does with a batch."""
+
+    def deliver(self, batch: Any, loops: ThreadLoops, found: Callable[[], None]) -> None:
+        pass
+
+    def returned(self, expected: Expected | None, calls: int) -> bool:
+        return False
+
+    def abandon(self) -> None:
+        pass
+
+
+class HandWrittenKeys(_FromTheBatchAlone):
+    """Rows by the user's functions.
+
+    Parameters
+    ----------
+    steps : Steps
+        Of the model whose tables are meant.
+    keys : callable or mapping
+        ``keys(batch)`` -> ``{table: ids}``, or a mapping of tables to functions ``f(batch)`` -> ids. A
+        table is given as the parameter's qualified name, the qualified name of the module that owns it, or
+        the module.
+    """
+
+    def __init__(self, steps: Steps, keys: Keys) -> None:
+        self._steps = steps
+        self._function = keys if callable(keys) else _combined(keys)
+
+    def expected(self, batch: Any) -> Expected:
+        ids: Mapping[Any, Tensor] = self._function(batch)
+        if not isinstance(ids, Mapping):
+            raise TypeError(
+                f"keys gave a {type(ids).__name__}: it must give a mapping of table names to row ids"
+            )
+        return Expected(
+            rows_of_reads(
+                ((table_name(self._steps, table), rows) for table, rows in ids.items()), self._steps.keys_of
+            )
+        )
+
+    def describe(self) -> str:
+        return "keys by hand"
+
+
+class NoIntent(_FromTheBatchAlone):
+    """No rows: among the workers of a single node every row is where it is read."""
+
+    def expected(self, batch: Any) -> None:
+        return None
+
+    def describe(self) -> str:
+        return "no intent, which a single node does not need"
+
+
+class SecondCall:
+    """Finds out where the loop calls a model for the second time with a batch.
+
+    Attributes
+    ----------
+    place : str
+        ``file:line`` with the source; empty as long as there was no such call.
+    """
+
+    recording = None
+
+    def __init__(self) -> None:
+        self.place = ""
+        self._calls = 0
+
+    def begin(self) -> None:
+        """Another batch is handed out."""
+        self._calls = 0
+
+    def called(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The model is called."""
+
+    def left(self, output: Any, counts: bool) -> None:
+        """The call is over; that of a mere helper does not count."""
+        self._calls += counts
+        if counts and self._calls == 2:
+            where = user_location()
+            self.place = f"{where}{source_line(where)}"
+
+
+class PredictedKeys:
+    """Rows by access prediction.
+
+    Parameters
+    ----------
+    steps : Steps
+        Of the model whose forward is simulated.
+    prepare : callable, optional
+        ``prepare(batch)`` -> ``(args, kwargs)`` of the model's call, where that cannot be recorded.
+    """
+
+    def __init__(self, steps: Steps, prepare: Prepare | None = None) -> None:
+        self._steps = steps
+        self._given: Calls | None = None if prepare is None else (Call("", prepare),)
+        self._loop = LoopRecorder(self._changed)
+        self._found: Callable[[], None] = _nothing
+        self._told: set[str] = set()
+        self._on_demand: list[str] = []
+        self._second_call = SecondCall()
+        self._loops: ThreadLoops | None = None
+        self.predictor = self._make_predictor()
+
+    def expected(self, batch: Any) -> Expected | None:
+        recorded = self._calls_per_batch
+        if recorded is None:
+            return None
+        prediction = self.predictor.predict(self._on_host(batch))
+        self._report(prediction)
+        reads = [(access.table, access.ids) for access in prediction.accesses if access.ids is not None]
+        whole = frozenset(access.table for access in prediction.accesses if self._may_read_all(access))
+        rows = rows_of_reads(reads, self._keys_of)
+        return Expected(rows, prediction, len(recorded), whole, self.predictor.around(prediction))
+
+    def deliver(self, batch: Any, loops: ThreadLoops, found: Callable[[], None]) -> None:
+        if self._given is None:
+            self._found = found
+            self._loop.deliver(batch, loops)
+        elif not self._second_call.place:
+            self._second_call.begin()
+            loops.listen(self._second_call)
+            self._loops = loops
+
+    def returned(self, expected: Expected | None, calls: int) -> bool:
+        if self._given is not None:
+            if self._loops is not None:
+                self._loops.stop_listening(self._second_call)
+            if calls > 1:
+                self._warn_once(
+                    _SEVERAL.format("first call's", "prepare= gives one", self._second_call.place)
+                )
+            if calls > 0 and self._steps.first_target != self._given[0].target:
+                self._given = (Call(self._steps.first_target, self._given[0].prepare),)
+                self.predictor = self._make_predictor()
+                return True
+            return self._was_wrong(expected, calls)
+        if self._loop.returned(calls):
+            self.predictor = self._make_predictor()  # what was learned belongs to the other way
+            return True
+        self._warn_of_obstacle(calls)
+        return self._was_wrong(expected, calls)
+
+    def abandon(self) -> None:
+        self._loop.abandon()
+        self._found = _nothing
+
+    def describe(self) -> str:
+        if self._calls_per_batch is None:
+            return "rows pulled on demand"
+        demanded = f"; pulled on demand: {'; '.join(self._on_demand)}" if self._on_demand else ""
+        return f"rows predicted {self.predictor.describe()}{demanded}"
+
+    def explain(self, batch: Any) -> str:
+        """The predictor's account of `batch`."""
+        if self._calls_per_batch is None:
+            reason = self._loop.obstacle or "the way from batch to model is recorded in the first steps"
+            return f"nothing is predicted: {reason}"
+        return "\n  ".join([self.predictor.explain(self._on_host(batch)), *sorted(self._told)])
+
+    @property
+    def _calls_per_batch(self) -> Calls | None:
+        return self._given or self._loop.recorded
+
+    def _keys_of(self, table: str, ids: Tensor) -> Tensor | None:
+        try:
+            return self._steps.keys_of(table, ids)
+        except IndexError:
+            return None  # it is for the forward pass to say which row does not exist, if it does read it
+
+    def _make_predictor(self) -> IntentPredictor:
+        return IntentPredictor(self._steps.module, list(self._steps.tables), self._call)
+
+    def _call(self, model: nn.Module, batch: Any) -> Any:
+        assert self._calls_per_batch is not None
+        call_all(self._calls_per_batch, model, batch)
+
+    def _changed(self) -> None:
+        self.predictor = self._make_predictor()
+        self._found()
+
+    def _was_wrong(self, expected: Expected | None, calls: int) -> bool:
+        """Whether the batch read something else than was known for certain."""
+        if expected is None or expected.prediction is None or calls < expected.calls:
+            return False
+        exact = self.predictor.observe(expected.prediction, self._steps.reads)
+        if self._loop.numbers_vary and self.predictor.strikes == STRIKES:
+            self._loop.give_up(
+                "rows depend on a number that is not in the batch and differs from call to call"
+            )
+            self._warn_of_obstacle(calls)
+        wrong = not exact and expected.prediction.stopped is None
+        return self.predictor.learned() or wrong
+
+    def _on_host(self, batch: Any) -> Any:
+        return on_host(batch) if not self._steps.transfer.direct else batch
+
+    def _warn_of_obstacle(self, calls: int) -> None:
+        recorded = self._loop.recorded
+        if not self._loop.settled:
+            return
+        if recorded is None:
+            self._warn_once(
+                f"how a batch becomes the model's arguments, at {self._call_place}, cannot be recorded "
+                f"({self._loop.obstacle}); {_PREPARE if self._loop.takes_one_loader else _TOGETHER}"
+            )
+        elif calls > len(recorded) and self._loop.obstacle is not None:
+            known = "first call's" if len(recorded) == 1 else f"first {len(recorded)} calls'"
+            self._warn_once(_SEVERAL.format(known, self._loop.obstacle, self._call_place))
+
+    def _may_read_all(self, access: Access) -> bool:
+        """Whether all rows of the table are wanted: it is read in full, or small and any row may be meant."""
+        return access.kind == "full" or (
+            access.kind == "unpredictable" and self._steps.tables[access.table].shape[0] <= SMALL_TABLE
+        )
+
+    def _report(self, prediction: Prediction) -> None:
+        for access in prediction.accesses:
+            if access.kind == "rows":
+                continue
+            where = f"{access.where}{source_line(access.where)}"
+            if access.kind == "full":
+                self._warn_once(
+                    f"{access.table!r} is read in full, at {where}: all of its rows are announced for such "
+                    "batches; look up the rows that a batch needs where those will do"
+                )
+            elif self._may_read_all(access):
+                self._warn_once(
+                    f"rows of {access.table!r} depend on parameters{self._unknown()}, at {where}: "
+                    "all are announced"
+                )
+            else:
+                self._warn_once(
+                    f"rows of {access.table!r} depend on parameters{self._unknown()}, at {where}: pulled on "
+                    "demand; if you know which rows may be meant, give AdaDataLoader `keys=`",
+                    f"{access.table!r} depends on parameters, at {where}",
+                )
+        for name, where in prediction.dense_reads:
+            self._warn_once(
+                f"all of {name!r} travels in every step, as it is no table, but only rows of it are read, at "
+                f"{where}{source_line(where)}: give AdaModel `tables=[{name!r}]`"
+            )
+        if prediction.stopped is not None and not prediction.waits:
+            self._warn_once(
+                f"prediction could not go on, later rows are pulled on demand: {prediction.stopped}; have "
+                "the batch alone decide what forward reads, or give AdaDataLoader `keys=`",
+                prediction.stopped,
+            )
+
+    @property
+    def _call_place(self) -> str:
+        """Where the loop calls the model, with the source."""
+        return f"{self._loop.where}{source_line(self._loop.where)}"
+
+    def _unknown(self) -> str:
+        """What beside parameters rows may depend on."""
+        recorded = () if self._loop.recorded is None else self._loop.recorded
+        names = ", ".join(dict.fromkeys(name for call in recorded for name in call.prepare.unknown))
+        where = self._call_place
+        return (
+            f" or on what is not made from the batch ({names} of the call at {where}; {_ELSEWHERE})"
+            if names
+            else ""
+        )
+
+    def _warn_once(self, message: str, on_demand: str | None = None) -> None:
+        if message not in self._told:
+            self._told.add(message)
+            _log.warning(message)
+            if on_demand is not None:
+                self._on_demand.append(on_demand)
+
+
+def _nothing() -> None:
+    pass
+
+
+def table_name(steps: Steps, table: Any) -> str:
+    """The qualified parameter name of a table given by that name, by its module's name, or as a module."""
+    if isinstance(table, nn.Module):
+        found = next((name for name, module in steps.module.named_modules() if module is table), None)
+        if found is None:
+            raise ValueError(f"the module {name_of(type(table))} is not part of the model")
+        table = found
+    for name in (table, f"{table}.weight" if table else "weight"):
+        if name in steps.tables:
+            return str(name)
+    raise ValueError(f"the model has no table {table!r}; it has {', '.join(steps.tables)}")
+
+
+def _combined(functions: Mapping[Any, KeyFunction]) -> KeyFunction:
+    return lambda batch: {table: function(batch) for table, function in functions.items()}

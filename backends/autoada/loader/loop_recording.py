@@ -1,0 +1,272 @@
+"""How the training loop turns a batch into calls of the model, learned while it does so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from torch import nn
+
+from autoada.prediction.accesses import user_location
+from autoada.prediction.argument_recording import Binding, Prepare, Recording
+from autoada.prediction.compiled_program import NotRecorded
+from autoada.training.training_state import ThreadLoops
+
+RECORDED_BATCHES = 3
+"""Batches whose way to the model is recorded; two of them have to agree."""
+SELDOM = 16
+"""While a loop does not call the model, every so many batches are recorded."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call for a batch.
+
+    Attributes
+    ----------
+    target : str
+        The dotted name of the model's method or module that is called; empty for the model itself.
+    prepare : callable
+        Gives the arguments for a batch.
+    """
+
+    target: str
+    prepare: Prepare
+
+
+@dataclass(frozen=True)
+class RecordedCall(Call):
+    """One that was recorded."""
+
+    prepare: Binding
+
+    @property
+    def key(self) -> Any:
+        """Equal for calls that do the same, numbers left aside."""
+        return self.target, self.prepare.key
+
+
+Calls = tuple[Call, ...]
+"""The model's calls for one batch, in order."""
+
+
+def call_all(recorded: Calls, model: nn.Module, batch: Any) -> None:
+    """Call `model` as the loop does for `batch`."""
+    for call in recorded:
+        args, kwargs = call.prepare(batch)
+        (attrgetter(call.target)(model) if call.target else model)(*args, **kwargs)
+
+
+class LoopRecorder:
+    """Listens to a model's calls in the first batches.
+
+    The first call of the first batch is used at once; a second batch has to confirm it. If a
+    batch turns out to have several calls, all calls of the batches that follow are recorded. A method that
+    turns out to read no rows is a helper of the loop: its calls are left out, and what it gives is unknown.
+
+    Parameters
+    ----------
+    changed : callable
+        Called when a call of the model has made `recorded` another one, before the forward begins.
+
+    Attributes
+    ----------
+    recorded : tuple of Call, or None
+        The calls that are known.
+    settled : bool
+        Whether no further batch is recorded.
+    numbers_vary : bool
+        Whether arguments hold numbers that differ from batch to batch; those of one batch stand for all.
+    obstacle : str or None
+        Why calls are not known.
+    where : str
+        ``file:line`` of the last call that was recorded.
+    """
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self.recorded: tuple[RecordedCall, ...] | None = None
+        self.obstacle: str | None = None
+        self.where = "?"
+        self.settled = False
+        self.numbers_vary = False
+        self._all_calls = False
+        self._seen: list[tuple[RecordedCall, ...]] = []
+        self._recording: Recording | None = None
+        self._loops: ThreadLoops | None = None
+        self._calls: list[RecordedCall] = []
+        self._in_progress: _CallInProgress | None = None
+        self._helpers: set[str] = set()
+        self._late = False
+        self._uncalled = 0
+
+    @property
+    def recording(self) -> Recording | None:
+        """What follows the loop between calls."""
+        return self._recording
+
+    @property
+    def takes_one_loader(self) -> bool:
+        """Whether the batches that a step uses come from one loader."""
+        return self._loops is None or len(self._loops.loaders) < 2
+
+    def deliver(self, batch: Any, loops: ThreadLoops) -> None:
+        """The loop, which is one of `loops`, gets `batch`."""
+        self._loops = loops
+        if self.settled:
+            return
+        self._uncalled += 1
+        if self._uncalled > RECORDED_BATCHES and self._uncalled % SELDOM:
+            return  # the model may be one that this loop does not use
+        self._calls = []
+        self._recording = Recording(batch)
+        loops.listen(self)
+        self._recording.start()
+
+    def called(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The model is called, but has not begun."""
+        self._uncalled = 0
+        recording = self._recording
+        assert recording is not None
+        recording.stop()
+        self.where = user_location()
+        known = (self.recorded, self.settled, self.numbers_vary, self.obstacle)
+        present = self._in_progress = _CallInProgress(target, known)
+        try:
+            present.call = RecordedCall(target, recording.arguments(args, kwargs))
+        except NotRecorded as reason:
+            present.reason = str(reason)
+        if not target or (present.uses_batch and target not in self._helpers):
+            present.taken = True
+            if self._take(present):
+                self._changed()
+
+    def left(self, output: Any, counts: bool) -> None:
+        """The call has given `output`; does it count as one of the model?"""
+        present, self._in_progress = self._in_progress, None
+        assert present is not None
+        if counts:
+            self._helpers.discard(present.target)
+            if not present.taken:
+                self._late = self._take(present) or self._late
+            if not self._all_calls:
+                self._end_recording()
+        else:
+            self._helpers.add(present.target)
+            if present.taken and self._take_back(present):
+                self._changed()
+        if self._recording is not None:
+            self._recording.give_up(output)
+            self._recording.start()
+
+    def returned(self, calls: int) -> bool:
+        """The loop is done with the batch and called the model so many times; whether `recorded` changed."""
+        self._end_recording()
+        changed, self._late = self._late, False
+        if self._all_calls:
+            return (not self.settled and self._learn()) or changed
+        if calls > 1 and self.recorded is not None:
+            self._all_calls, self.settled = True, False
+            self._seen.clear()
+        return changed
+
+    def give_up(self, obstacle: str) -> None:
+        """Know no calls any more."""
+        self.recorded, self.settled, self.obstacle = None, True, obstacle
+
+    def abandon(self) -> None:
+        """The loop has ended, maybe in the middle of a batch."""
+        self._end_recording()
+
+    def _take(self, present: _CallInProgress) -> bool:
+        """The call is one of the model; whether `recorded` changed."""
+        if present.call is None:
+            self.obstacle = present.reason
+            self._end_recording()
+        else:
+            self._calls.append(present.call)
+        return not self._all_calls and self._learn()
+
+    def _take_back(self, present: _CallInProgress) -> bool:
+        """The call was none of the model after all; whether `recorded` changed."""
+        before = self.recorded
+        if present.call is not None:
+            self._calls.pop()
+        if not self._all_calls:
+            self._seen.pop()
+            self.recorded, self.settled, self.numbers_vary, self.obstacle = present.before
+        return bool(_key(self.recorded) != _key(before))
+
+    def _learn(self) -> bool:
+        """Take in the calls of one batch; whether `recorded` changed."""
+        calls = tuple(self._calls)
+        before = self.recorded
+        agreeing = [seen for seen in self._seen if _key(seen) == _key(calls)]
+        self._seen.append(calls)
+        if agreeing and calls:
+            self.recorded, self.settled = agreeing[0], True
+            self.numbers_vary = _numbers(agreeing[0]) != _numbers(calls)
+        elif (
+            calls
+            and (len(self._seen) == 1 or self._all_calls)
+            and all(c.prepare.follows_batch for c in calls)
+        ):
+            self.recorded = calls
+        elif not self._all_calls:
+            self.recorded = None
+        if len(self._seen) == RECORDED_BATCHES and not self.settled:
+            self.settled = True
+            merged = _merged(*self._seen[-2:]) if self.takes_one_loader else None
+            if merged is not None:
+                self.recorded, self.numbers_vary = merged, _numbers(merged) != _numbers(self._seen[-2])
+            else:
+                self.obstacle = self.obstacle or "every batch becomes the model's arguments in another way"
+                self.recorded = self.recorded[:1] if self._all_calls and self.recorded is not None else None
+        if self.settled:
+            for call in (call for seen in self._seen for call in seen):
+                call.prepare.seal()
+            self._seen = [()]
+        return bool(_key(self.recorded) != _key(before))
+
+    def _end_recording(self) -> None:
+        if self._recording is not None:
+            self._recording.stop()
+            self._recording = None
+            if self._loops is not None:
+                self._loops.stop_listening(self)
+
+
+@dataclass
+class _CallInProgress:
+    """The call that is going on, and what was known before it."""
+
+    target: str
+    before: tuple[Any, ...]
+    call: RecordedCall | None = None
+    reason: str | None = None
+    taken: bool = False
+
+    @property
+    def uses_batch(self) -> bool:
+        return self.call is not None and self.call.prepare.uses_batch
+
+
+def _merged(first: Sequence[RecordedCall], second: Sequence[RecordedCall]) -> tuple[RecordedCall, ...] | None:
+    """What two batches have in common; None if that is nothing."""
+    if not second or [call.target for call in first] != [call.target for call in second]:
+        return None
+    bindings = [b.prepare.merged(a.prepare) for a, b in zip(first, second, strict=True)]
+    calls = [
+        RecordedCall(call.target, binding) for call, binding in zip(second, bindings, strict=True) if binding
+    ]
+    return tuple(calls) if len(calls) == len(second) else None
+
+
+def _numbers(recorded: Sequence[RecordedCall]) -> list[tuple[float, ...]]:
+    return [call.prepare.numbers for call in recorded]
+
+
+def _key(recorded: Sequence[RecordedCall] | None) -> Any:
+    return None if recorded is None else [call.key for call in recorded]

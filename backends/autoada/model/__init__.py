@@ -1,0 +1,1 @@
+"""The wrapped model: `AdaModel`, its parameters, calls, node, state dictionary and checkpoints."""

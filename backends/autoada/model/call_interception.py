@@ -1,0 +1,294 @@
+"""What counts as a call of the model: its forward, its methods, and its modules called from outside of it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as registration
+
+from autoada.model.wrapped_parameters import Parts
+from autoada.prediction.argument_recording import Recording
+from autoada.training.training_state import NO_REPLAY, CallListener, Steps
+
+
+class Calls:
+    """Surrounds each call of the model; what a call calls in its turn is no call of its own.
+
+    A call of the model itself always counts. One of a method or of a module counts if it reads rows: others,
+    such as a method that gives a loss for two tensors, are helpers of the loop.
+
+    Parameters
+    ----------
+    steps : Steps
+        Which counts them, and knows who listens.
+    parts : Parts
+        What they read.
+    """
+
+    def __init__(self, steps: Steps, parts: Parts) -> None:
+        self._steps = steps
+        self._parts = parts
+        self._tables = list(parts.tables.values())
+        self._reads = steps.reads
+        self._present: Present | None = None
+        steps.end_calls = self.next_batch
+        # Rows come from outside of any graph. Done here, for it imports the compiler, which takes seconds.
+        self.run = torch.compiler.disable(self._run)
+
+    def _run(
+        self,
+        target: str,
+        function: Callable[..., Any],
+        training: bool,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Call what the model knows as `target`, a dotted name; the model itself has none."""
+        present = self.begin(target, training, args, kwargs)
+        if present is None:
+            return function(*args, **kwargs)
+        try:
+            output = function(*args, **kwargs)
+        except BaseException:
+            self.fail(present)
+            raise
+        self.end(present, output)
+        return output
+
+    def begin(
+        self, target: str, training: bool, args: tuple[Any, ...], kwargs: dict[str, Any], hooked: bool = False
+    ) -> Present | None:
+        """A call begins; None if it is part of another one, whose end counts.
+
+        Calls that a hook has seen may have been interrupted without an end: a call through the wrapper, or of
+        the same module, cannot be part of them.
+        """
+        outer = self._present
+        if outer is not None:
+            if not outer.hooked or (hooked and outer.target != target):
+                return None
+            self.fail(outer)
+        step = self._steps
+        listener = step.begin_call(training)
+        others = self._pause_others(listener)
+        if not training:
+            for table in self._tables:
+                table.training = False
+                table.forget_rows()
+            self._parts.refresh()
+            self._present = Present(target, hooked, others=others)
+            return self._present
+        if listener is not None:
+            listener.called(target, args, kwargs)
+        step.calls += 1
+        expected = step.calls <= step.expected_calls
+        for table in self._tables:
+            table.training = table.noting = True
+            if step.calls == 1 or not expected:  # the rows of all expected calls were pulled by the first
+                table.forget_rows()
+        if self._parts.stale:
+            self._parts.update()
+        replay = step.replay if expected else NO_REPLAY
+        replay.__enter__()
+        self._present = present = Present(target, hooked, replay, len(self._reads), expected, others)
+        return present
+
+    def end(self, present: Present, output: Any) -> None:
+        """The call has given `output`."""
+        left = self._leave(present)
+        for other in present.others:
+            other.give_up(output)
+            other.start()
+        present.others = []
+        if not left:
+            return
+        step = self._steps
+        counts = not present.target or len(self._reads) > present.read_before
+        if not present.expected:
+            del self._reads[present.read_before :]
+        if not counts:
+            step.calls -= 1
+        elif step.calls == 1:
+            step.first_target = present.target
+        if (listener := step.listener) is not None:
+            listener.left(output, counts)
+
+    def fail(self, present: Present) -> None:
+        """The call has ended otherwise: what it would have read is not known."""
+        for other in present.others:
+            other.start()
+        present.others = []
+        if self._leave(present):
+            self._steps.calls -= 1
+
+    def stepping(self) -> None:
+        """A step is made: if that is inside of a call, such as that of a method that trains, it ends it."""
+        if self._present is not None:
+            self.end(self._present, None)
+
+    def next_batch(self) -> None:
+        """A batch is handed out: what asked for it, such as a method that trains, is no call of the model."""
+        if self._present is not None and self._present.thread == threading.get_ident():
+            self.fail(self._present)
+
+    @staticmethod
+    def _pause_others(listener: CallListener | None) -> list[Recording]:
+        """What listens to the loop for other models must not take this call for a part of the loop."""
+        if torch._C._len_torch_function_stack() == 0:
+            return []
+        own = None if listener is None else listener.recording
+        modes = torch.overrides._get_current_function_mode_stack()
+        others = [mode for mode in modes if isinstance(mode, Recording) and mode is not own]
+        for other in others:
+            other.stop()
+        return others
+
+    def _leave(self, present: Present) -> bool:
+        """The call is over; whether it was one in training mode that is not over already."""
+        if self._present is not present:
+            return False
+        self._present = None
+        if present.replay is None:
+            return False
+        present.replay.__exit__(None, None, None)
+        for table in self._tables:
+            table.noting = False
+        return True
+
+
+@dataclass(eq=False)
+class Present:
+    """A call that is going on.
+
+    Attributes
+    ----------
+    target : str
+        What is called.
+    hooked : bool
+        Whether a hook saw it, and not the wrapper.
+    replay : context manager or None
+        Lets it draw the random numbers that the prediction drew; None in evaluation mode.
+    read_before : int
+        Reads of earlier calls.
+    expected : bool
+        Whether the batch was expected to need it.
+    others : list of Recording
+        What follows the loop for other models, and goes on when it is over.
+    thread : int
+        The thread that calls.
+    """
+
+    target: str
+    hooked: bool
+    replay: AbstractContextManager[Any] | None = None
+    read_before: int = 0
+    expected: bool = False
+    others: list[Recording] = field(default_factory=list)
+    thread: int = field(default_factory=threading.get_ident)
+
+
+def method(
+    calls: Calls, name: str, function: Callable[..., Any], training: Callable[[], bool]
+) -> Callable[..., Any]:
+    """`function`, a method of the model, each call of which is one of the model."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return calls.run(name, function, training(), args, kwargs)
+
+    return call
+
+
+def plain_call(module: nn.Module) -> Callable[..., Any]:
+    """What a call of `module` that is known already calls: its forward, if it has no hooks but `DirectCalls`.
+
+    Those would only find that a call is going on.
+    """
+    if (
+        len(module._forward_pre_hooks) == len(module._forward_hooks) == 1
+        and isinstance(getattr(next(iter(module._forward_hooks.values())), "__self__", None), DirectCalls)
+        and isinstance(getattr(next(iter(module._forward_pre_hooks.values())), "__self__", None), DirectCalls)
+        and not (module._backward_hooks or module._backward_pre_hooks)
+        and not registration._has_any_global_hook()
+        and module._compiled_call_impl is None
+        and type(module).__call__ is nn.Module.__call__
+        and torch._C._get_tracing_state() is None
+    ):
+        forward: Callable[..., Any] = module.forward
+        return forward
+    return module
+
+
+def is_method(value: Any, module: nn.Module) -> bool:
+    """Whether `value` is a method of `module`, and neither one of its class nor of another object."""
+    return inspect.ismethod(value) and value.__self__ is module
+
+
+class DirectCalls:
+    """Hooks of a module that the loop calls by itself, not through the wrapper.
+
+    Copies of the module have the hooks, too; they do nothing there.
+
+    Parameters
+    ----------
+    calls : Calls
+        Which are told.
+    target : str
+        The module's dotted name.
+    module : nn.Module
+        The module.
+    """
+
+    def __init__(self, calls: Calls, target: str, module: nn.Module) -> None:
+        self._calls = weakref.ref(calls)
+        self._target = target
+        self._module = weakref.ref(module)
+        self._present: Present | None = None
+        module.register_forward_pre_hook(self._before, with_kwargs=True, prepend=True)
+        module.register_forward_hook(self._after, always_call=True)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DirectCalls:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "the model trains on the parameter server: "
+            "save model.state_dict() or autoada.unwrap(model) instead"
+        )
+
+    def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        calls = self._calls()
+        if calls is not None and module is self._module():
+            self._present = calls.begin(self._target, module.training, args, kwargs, hooked=True)
+
+    def _after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        calls, present = self._calls(), self._present
+        if calls is None or present is None or module is not self._module():
+            return
+        self._present = None
+        if output is None and sys.exc_info()[0] is not None:
+            calls.fail(present)
+        else:
+            calls.end(present, output)
+
+
+def without_hooks(module: nn.Module) -> nn.Module:
+    """`module`, a copy of a wrapped one, without the hooks that its modules had as `DirectCalls`."""
+    for each in module.modules():
+        for hooks in (each._forward_pre_hooks, each._forward_hooks):
+            for number, hook in list(hooks.items()):
+                if isinstance(getattr(hook, "__self__", None), DirectCalls):
+                    del hooks[number]
+                    each._forward_pre_hooks_with_kwargs.pop(number, None)
+                    each._forward_hooks_always_called.pop(number, None)
+    return module

@@ -1,0 +1,116 @@
+"""What a checkpoint of a wrapped model holds beside the server's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from autoada.optimizer.rules import RuleGroup
+from autoada.optimizer.schedules import Schedules
+from autoada.parameters.dense_server_sum import SteppedParameters
+from autoada.parameters.remote_table import RemoteTable
+from autoada.training.loader_state import Positioned
+from autoada.training.random_state import random_state, set_random_state
+
+if TYPE_CHECKING:
+    from adaps.checkpoint import Restored
+    from autoada.parameters.device_copy import Transfer
+
+_PLAIN = {
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+}
+
+
+class WorkerState:
+    """What one worker has of its own: buffers, optimizers' options, random generators, its place in the data.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The wrapped model.
+    groups : sequence of RuleGroup
+        Whose options count.
+    tables : iterable of RemoteTable
+        Whose steps count.
+    stepped : iterable of SteppedParameters
+        Which all workers have alike.
+    transfer : Transfer
+        To the model's device.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        groups: Sequence[RuleGroup],
+        tables: Iterable[RemoteTable],
+        stepped: Iterable[SteppedParameters],
+        transfer: Transfer,
+    ) -> None:
+        self._module = module
+        self._groups = groups
+        self._tables = list(tables)
+        self._stepped = list(stepped)
+        self._device = transfer.device
+
+    def take(self, loader: Positioned | None, extra: Mapping[str, Any] | None) -> dict[str, Any]:
+        """All of it, with what the user adds, as `adaps.Node.checkpoint` takes it."""
+        parts: dict[str, Mapping[str, Any]] = {
+            "buffer": {name: _array(buffer) for name, buffer in self._module.named_buffers()},
+            "steps": {table.name: table.steps for table in self._tables},
+            "random": random_state(self._device),
+            "extra": extra or {},
+        }
+        if loader is not None:
+            parts["position"], parts["start"] = loader.position.state()
+        parts["options"] = {str(i): Schedules.options_of(group) for i, group in enumerate(self._groups)}
+        parts["shared"] = {name: kept for each in self._stepped for name, kept in each.state().items()}
+        return {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
+
+    def put(self, restored: Restored, loader: Positioned | None, shares: int) -> dict[str, Any]:
+        """Take over what a checkpoint has; `shares` is the number of workers now. Gives the user's part."""
+        parts: dict[str, dict[str, Any]] = {}
+        for name, value in restored.extra.items():
+            part, _, rest = name.partition("/")
+            parts.setdefault(part, {})[rest] = value
+        for name, buffer in self._module.named_buffers():
+            if name in parts.get("buffer", {}):
+                with torch.no_grad():
+                    buffer.copy_(_tensor(parts["buffer"][name], buffer))
+        for table in self._tables:
+            table.steps = parts.get("steps", {}).get(table.name, 0)
+        for i, group in enumerate(self._groups):
+            Schedules.set_options(group, parts.get("options", {}).get(str(i), {}))
+        for stepped in self._stepped:
+            stepped.set_state(parts["shared"])
+        if loader is not None and "position" in parts:
+            start = parts.get("start") if restored.same_workers else None
+            loader.position.resume(parts["position"], start, restored.shares / shares)
+        if restored.same_workers and "random" in parts:
+            set_random_state(parts["random"], self._device)
+        return parts.get("extra", {})
+
+
+def _array(tensor: Tensor) -> npt.NDArray[Any]:
+    host = tensor.detach().to("cpu").contiguous()
+    array: npt.NDArray[Any] = (
+        host if host.dtype in _PLAIN else host.reshape(-1).view(torch.uint8)
+    ).numpy()  # NumPy knows no bfloat16
+    return array
+
+
+def _tensor(array: npt.NDArray[Any], like: Tensor) -> Tensor:
+    tensor = torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))
+    return tensor if like.dtype in _PLAIN else tensor.view(like.dtype).reshape(like.shape)

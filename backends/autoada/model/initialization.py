@@ -1,0 +1,291 @@
+"""Several initial weights are tried for some steps, by all nodes at once, and the best are everybody's."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import adaps
+from autoada.training.endless import endless
+
+__all__ = ["Selection", "select_initialization"]
+
+SMOOTHING = 0.8
+"""How much of the smoothed loss stays in each step."""
+SAME = 1e-3
+"""Smoothed losses that differ by no more than this part are alike, and gradients decide."""
+PLATEAU = 1e-3
+"""A candidate is on a plateau if its smoothed loss fell by no more than this part in a rung."""
+FLOATS = 256
+"""Of a row by which weights travel."""
+
+
+class Selection(NamedTuple):
+    """What `select_initialization` found; the same on all nodes, bit for bit.
+
+    Attributes
+    ----------
+    model : nn.Module
+        The winner, with its weights after the steps that it was tried for.
+    seed : int
+        What `make_model` was called with for it.
+    rungs : list of dict of int to float
+        For each rung the smoothed losses at its end, by the candidates' seeds; NaN if it was not finite.
+    steps : int
+        How many steps all nodes made together.
+    """
+
+    model: nn.Module
+    seed: int
+    rungs: list[dict[int, float]]
+    steps: int
+
+
+def select_initialization(
+    make_model: Callable[[int], nn.Module],
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer],
+    loss: Callable[[nn.Module, Any], Tensor],
+    batches: Iterable[Any],
+    *,
+    candidates: int = 8,
+    rungs: int = 3,
+    steps: int = 8,
+    seed: int = 0,
+    listen: str | None = None,
+) -> Selection:
+    """Collective: try several initial weights, and give all nodes the best ones.
+
+    Candidates are dealt to the nodes in turn. In each rung a node trains its own, each with the same batches,
+    and only the better half of all goes on, with twice as many steps: successive halving (Jamieson and
+    Talwalkar, *Non-stochastic Best Arm Identification and Hyperparameter Optimization*, AISTATS 2016). Better
+    is the lower smoothed loss; where two are alike, the larger norm of the last gradient, as there is more to
+    go. Candidates whose loss is not finite are dropped, and such on a plateau, unless all are.
+
+    Call it before `create_node` or `AdaModel`, once in each process, and give them the model of the result
+    with a new optimizer.
+
+    Parameters
+    ----------
+    make_model : callable
+        ``make_model(seed)`` gives a new model, on the CPU or a GPU, all of the same shapes; PyTorch's global
+        generator is seeded with it, too.
+    optimizer : callable
+        Gives the plain optimizer of a model.
+    loss : callable
+        ``loss(model, batch)`` gives a scalar.
+    batches : iterable
+        This node's; begun anew when it ends.
+    candidates : int
+        How many, 1 or more; their seeds are `seed`, `seed` + 1 and so on.
+    rungs : int
+        How often they are compared at most, 1 or more; who leads after the last one, or is left alone, wins.
+    steps : int
+        Of each candidate in the first rung, 2 or more.
+    seed : int
+        0 or more. Equal seeds and batches give equal winners, bit for bit.
+    listen : str, optional
+        As of `adaps.Node`.
+
+    Returns
+    -------
+    Selection
+
+    Raises
+    ------
+    ValueError
+        If a number is too small, there is no batch, or no candidate has a finite loss.
+    adaps.PeerLost
+        If another node is lost.
+
+    Notes
+    -----
+    Losses of different nodes are those of different batches. Where that is as large as what initial weights
+    make, give all nodes the same batches.
+    """
+    for name, value, least in (
+        ("candidates", candidates, 1),
+        ("rungs", rungs, 1),
+        ("steps", steps, 2),
+        ("seed", seed, 0),
+    ):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{name} is {value!r}: it must be a whole number, {least} or more")
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        winner = _made(make_model, seed)
+        layout = _Weights(winner)
+        table = adaps.Table("weights", layout.rows, FLOATS)
+        with adaps.Node([table], techniques="static", listen=listen) as node:
+            return _select(
+                node, layout, make_model, optimizer, loss, batches, (candidates, rungs, steps, seed)
+            )
+
+
+def _select(
+    node: adaps.Node,
+    layout: _Weights,
+    make_model: Callable[[int], nn.Module],
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer],
+    loss: Callable[[nn.Module, Any], Tensor],
+    batches: Iterable[Any],
+    numbers: tuple[int, int, int, int],
+) -> Selection:
+    candidates, rungs, steps, seed = numbers
+    worker = node.worker(0)
+    seeds = range(seed, seed + candidates)
+    owner = {each: number % node.world_size for number, each in enumerate(seeds)}
+    mine = {}
+    for each in seeds:
+        if owner[each] == node.rank:
+            model = layout.checked(_made(make_model, each))
+            mine[each] = _Candidate(model, optimizer(model), torch.get_rng_state())
+    stream = endless(batches)
+    alive = list(seeds)
+    found: list[dict[int, float]] = []
+    made = 0
+    for rung in range(rungs):
+        count = steps << rung
+        own = [each for each in alive if owner[each] == node.rank]
+        some = [next(stream) for _ in range(count)] if own else []
+        scores = {each: mine[each].train(some, loss) for each in own}
+        made += count * len(alive)
+        node.post(
+            f"rung {rung} of {node.rank}", json.dumps({str(each): score for each, score in scores.items()})
+        )
+        worker.barrier()
+        everybody: dict[int, _Score] = {}
+        for rank in range(node.world_size):
+            text = node.posted(f"rung {rung} of {rank}")
+            assert text is not None  # it was left before the barrier
+            everybody |= {int(each): _Score(*score) for each, score in json.loads(text).items()}
+        found.append({each: everybody[each].loss for each in alive})
+        alive = _survivors({each: everybody[each] for each in alive})
+        mine = {each: candidate for each, candidate in mine.items() if each in alive}
+        if len(alive) == 1:
+            break
+    won = alive[0]
+    if won in mine:
+        model = mine[won].model
+        layout.write(worker, model)
+    else:
+        model = _made(make_model, won)
+    worker.barrier()
+    layout.read(worker, model)
+    worker.barrier()
+    return Selection(model, won, found, made)
+
+
+class _Score(NamedTuple):
+    """Of a candidate at the end of a rung."""
+
+    loss: float
+    norm: float
+    plateau: bool
+
+
+def _survivors(scores: dict[int, _Score]) -> list[int]:
+    """The better half, rounded up, best first."""
+    finite = {each: score for each, score in scores.items() if math.isfinite(score.loss)}
+    if not finite:
+        raise ValueError(
+            f"none of the {len(scores)} candidates left has a finite loss: try a lower learning rate"
+        )
+    moving = {each: score for each, score in finite.items() if not score.plateau} or finite
+    best = sorted(moving, key=lambda each: (moving[each].loss, each))
+    ranked: list[int] = []
+    while best:  # all that are like the best one left, by their gradients
+        limit = moving[best[0]].loss + SAME * abs(moving[best[0]].loss)
+        alike = [each for each in best if moving[each].loss <= limit]
+        ranked += sorted(alike, key=lambda each: (-moving[each].norm, each))
+        best = best[len(alike) :]
+    return ranked[: -(-len(scores) // 2)]
+
+
+@dataclass
+class _Candidate:
+    """A model in training; its random numbers are its own."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    generator: Tensor
+    smoothed: float = field(default=math.nan)
+
+    def train(self, batches: list[Any], loss: Callable[[nn.Module, Any], Tensor]) -> _Score:
+        torch.set_rng_state(self.generator)
+        self.model.train()
+        first = norm = math.nan
+        for batch in batches:
+            self.optimizer.zero_grad()
+            result = loss(self.model, batch)
+            result.backward()
+            norm = _norm(self.model)
+            self.optimizer.step()
+            value = float(result.detach())
+            self.smoothed = (
+                value if math.isnan(self.smoothed) else SMOOTHING * self.smoothed + (1 - SMOOTHING) * value
+            )
+            first = self.smoothed if math.isnan(first) else first
+            if not math.isfinite(value):
+                return _Score(math.nan, math.nan, plateau=False)
+        self.optimizer.zero_grad()
+        self.generator = torch.get_rng_state()
+        return _Score(self.smoothed, norm, plateau=first - self.smoothed <= PLATEAU * abs(first))
+
+
+class _Weights:
+    """Where the parameters and buffers of a model lie in a table, as the bytes that they are."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._shapes = {name: (value.shape, value.dtype) for name, value in model.state_dict().items()}
+        self._bytes = sum(value.numel() * value.element_size() for value in model.state_dict().values())
+        self.rows = max(1, -(-self._bytes // (4 * FLOATS)))
+
+    def write(self, worker: adaps.Worker, model: nn.Module) -> None:
+        parts = [_bytes_of(value) for value in model.state_dict().values()]
+        flat = np.zeros(self.rows * 4 * FLOATS, dtype=np.uint8)
+        flat[: self._bytes] = np.concatenate(parts) if parts else 0
+        worker.set(np.arange(self.rows), flat.view(np.float32).reshape(self.rows, FLOATS))
+
+    def read(self, worker: adaps.Worker, model: nn.Module) -> None:
+        rows = np.empty((self.rows, FLOATS), dtype=np.float32)
+        worker.pull(np.arange(self.rows), rows)
+        flat, start = torch.from_numpy(rows.reshape(-1).view(np.uint8)), 0
+        with torch.no_grad():
+            for value in model.state_dict().values():
+                end = start + value.numel() * value.element_size()
+                value.copy_(flat[start:end].clone().view(value.dtype).reshape(value.shape))
+                start = end
+
+    def checked(self, model: nn.Module) -> nn.Module:
+        """The model, if it has the same parameters and buffers."""
+        if {name: (value.shape, value.dtype) for name, value in model.state_dict().items()} != self._shapes:
+            raise ValueError("make_model gives models of different shapes: they must be alike but for values")
+        return model
+
+
+def _bytes_of(value: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    flat: np.ndarray[Any, np.dtype[np.uint8]] = (
+        value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    )
+    return flat
+
+
+def _made(make_model: Callable[[int], nn.Module], seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return make_model(seed)
+
+
+def _norm(model: nn.Module) -> float:
+    """Of all gradients together."""
+    squares = 0.0
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            gradient = parameter.grad.coalesce().values() if parameter.grad.is_sparse else parameter.grad
+            squares += float(gradient.detach().double().square().sum())
+    return math.sqrt(squares)

@@ -1,0 +1,334 @@
+"""The node of a model, managed as a policy for its parameters says of the tables in which they lie."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from torch import nn
+
+import adaps
+import adaps.node
+import adaps.rendezvous
+from adaps.optimizers import Optimizer
+from adaps.policy import Aggregation, Catalogue, Home, Managed, PolicyError, RowSelection, Rule
+from adaps.policy.executed import merged, refuse_unexecuted
+from adaps.policy.fields import AUTO, toml_numbers
+from autoada.model.optimizer_lookup import optimizers_of
+from autoada.optimizer.rules import Optimizers
+from autoada.parameters.layout import DenseLayout, Layout, layout_of
+from autoada.training.lookahead_by_row import RowLookahead
+
+__all__ = ["Plan", "Training", "check_policy", "create_node", "open_node", "plan_for", "plan_of"]
+
+
+@dataclass(frozen=True)
+class Training:
+    """What of a policy the training code carries out, and not the server.
+
+    Attributes
+    ----------
+    every : int
+        After so many steps all updates of all workers are visible to all; 0 leaves it to the server.
+    lookaheads : mapping of str to RowLookahead
+        Batches that are announced ahead, by the qualified names of parameters for which the policy says it.
+    allreduced : frozenset of str
+        Qualified names of dense parameters whose gradients are all-reduced.
+    chosen : frozenset of str
+        Qualified names of tables whose rows are announced only if that takes less time.
+    shares : tuple of float
+        Each node's part of the samples of a step; empty if they are equal.
+    aggregation : adaps.policy.Aggregation
+        What a step of all workers together makes of their gradients.
+    """
+
+    every: int = 0
+    lookaheads: Mapping[str, RowLookahead] = field(default_factory=dict)
+    allreduced: frozenset[str] = frozenset()
+    chosen: frozenset[str] = frozenset()
+    shares: tuple[float, ...] = ()
+    aggregation: Aggregation = field(default_factory=Aggregation)
+
+    @property
+    def is_robust(self) -> bool:
+        """Whether gradients are combined otherwise than by their mean."""
+        return self.aggregation != Aggregation()
+
+    def weight(self, rank: int) -> float:
+        """What a gradient of a node's workers counts, so that every sample counts alike; 1 in the mean."""
+        return len(self.shares) * self.shares[rank] if self.shares else 1.0
+
+    def agreement(self) -> dict[str, str]:
+        """What every node has to have alike, by what it is called."""
+        return {
+            **({"every": str(self.every)} if self.every else {}),
+            **({"aggregation": self.aggregation.text()} if self.is_robust else {}),
+            **{f"lookahead of {name}": ahead.text() for name, ahead in self.lookaheads.items()},
+            **{f"technique of {name}": "allreduce" for name in sorted(self.allreduced)},
+            **{f"technique of {name}": AUTO for name in sorted(self.chosen)},
+            **({"shares of the data": toml_numbers(self.shares)} if self.shares else {}),
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a model is trained on a cluster.
+
+    Attributes
+    ----------
+    layout : Layout
+        Where its parameters lie.
+    managed : adaps.Policy or None
+        How the server manages its tables, if that was said.
+    training : Training
+        What is left to who trains.
+    nodes : int
+        Of the cluster.
+    """
+
+    layout: Layout
+    managed: adaps.Policy | None
+    training: Training
+    nodes: int
+
+
+_of_node: weakref.WeakKeyDictionary[adaps.Node, Training] = weakref.WeakKeyDictionary()
+
+
+def create_node(
+    model: nn.Module,
+    optimizer: Optimizers | Optimizer | None = None,
+    *,
+    tables: Iterable[str] | None = None,
+    policy: adaps.Policy | None = None,
+    row_dtype: str = "float32",
+    **options: Any,
+) -> adaps.Node:
+    """The node for `AdaModel`s of `model`, shared by this process's worker threads.
+
+    Parameters
+    ----------
+    model, optimizer, tables
+        As for `AdaModel`. Only shapes and rules are taken; the model is not changed.
+    policy : adaps.Policy, optional
+        How each parameter of the model, or some rows of its tables, are managed.
+    row_dtype : {"float32", "bfloat16"}
+        What values of the model's tables are in the server's memory, as for `adaps.Table`; the model reads
+        them as its parameters' dtype in any case.
+    **options
+        Further arguments of `adaps.Node`, such as ``workers``.
+    """
+    plan = plan_of(model, optimizers_of(model, optimizer), tables, policy)
+    return open_node(plan, row_dtype, **options)
+
+
+def check_policy(
+    model: nn.Module,
+    optimizer: Optimizers | Optimizer | None,
+    policy: adaps.Policy,
+    nodes: int,
+    **options: Any,
+) -> None:
+    """Raise PolicyError for what `create_node` would refuse, with these options on so many nodes."""
+    _check(plan_of(model, optimizers_of(model, optimizer), None, policy, nodes), options)
+
+
+def plan_of(
+    model: nn.Module,
+    optimizer: Optimizers | Optimizer | None,
+    tables: Iterable[str] | None,
+    policy: adaps.Policy | None,
+    nodes: int | None = None,
+) -> Plan:
+    """How a model is trained as a policy says, on so many nodes or those of torchrun's environment.
+
+    Raises
+    ------
+    PolicyError
+        If the policy does not fit, has something in it that is not executed, or manages parameters
+        differently whose gradients are added up together.
+    """
+    layout = layout_of(model, optimizer, tables)
+    if nodes is None:
+        place = adaps.rendezvous.place_in_environment()
+        nodes = 1 if place is None else place.world_size
+    if policy is None:
+        return Plan(layout, None, Training(), nodes)
+    if not isinstance(policy, adaps.Policy):
+        raise TypeError(f"policy is {policy!r}; it must be an adaps.Policy")
+    catalogue = _catalogue(model, layout)
+    policy.check(catalogue, nodes)
+    refuse_unexecuted(policy, catalogue)
+    managed = {one.parameter.name: one for one in policy.managed(catalogue)}
+    first_rules = {name: policy.rules[one.parts[0].rule - 1] for name, one in managed.items()}
+    training = Training(
+        policy.synchronization.every,
+        _lookaheads(policy, managed.values()),
+        frozenset(name for name, rule in first_rules.items() if rule.technique == "allreduce"),
+        frozenset(name for name, rule in first_rules.items() if rule.technique == AUTO),
+        policy.data.numbers,
+        policy.synchronization.aggregation,
+    )
+    layout = layout_of(model, optimizer, tables, training.allreduced)
+    if training.is_robust and layout.shared:
+        raise PolicyError(
+            f"{policy.source}: aggregation {training.aggregation.rule!r} is not executed for "
+            f"{layout.shared[0].names[0]}, whose own optimizer steps with gradients that the server adds up; "
+            "give it technique 'allreduce'"
+        )
+    return Plan(layout, _server_policy(layout, policy, managed, nodes), training, nodes)
+
+
+def open_node(plan: Plan, row_dtype: str, **options: Any) -> adaps.Node:
+    """The node for a model that is trained so, with further arguments of `adaps.Node`."""
+    _check(plan, options)
+    tables = plan.layout.server_tables(row_dtype)
+    node = adaps.Node(tables, policy=plan.managed, agreement=plan.training.agreement(), **options)
+    _of_node[node] = plan.training
+    return node
+
+
+def plan_for(
+    node: adaps.Node, model: nn.Module, optimizer: Optimizers | Optimizer | None, tables: Iterable[str] | None
+) -> Plan:
+    """How a model is trained on a node that is there."""
+    training = _of_node.get(node, Training())
+    layout = layout_of(model, optimizer, tables, training.allreduced)
+    return Plan(layout, node.policy, training, node.world_size)
+
+
+def _server_policy(
+    layout: Layout, policy: adaps.Policy, managed: dict[str, Managed], nodes: int
+) -> adaps.Policy:
+    """How the server manages its tables if `policy` says how the model's parameters are managed."""
+    rules: list[Rule] = []
+    for name in layout.tables:
+        for part in managed[name].parts:
+            rule = policy.rules[part.rule - 1]
+            rows = RowSelection(ranges=part.ranges)
+            technique = "adaptive" if rule.technique == AUTO else rule.technique
+            rules.append(Rule(name, rows, technique, rule.home, exchange=rule.exchange, wire=rule.wire))
+    for dense in layout.dense:
+        rules += _rules_of_blocks(dense, policy, managed, nodes)
+    for shared in layout.shared:
+        rules += _rules_of_shared(shared, policy, managed)
+    return adaps.Policy(policy.name, [*rules, Rule("*")], source=policy.source)
+
+
+def _lookaheads(policy: adaps.Policy, managed: Iterable[Managed]) -> dict[str, RowLookahead]:
+    """How many batches ahead rows are announced, of the parameters for which the policy says it."""
+    found = {}
+    for one in managed:
+        ranges = [
+            (start, end, policy.rules[part.rule - 1].lookahead)
+            for part in one.parts
+            for start, end in part.ranges
+        ]
+        ends, batches = zip(*merged(ranges), strict=True)
+        if any(ahead is not None for ahead in batches):
+            found[one.parameter.name] = RowLookahead(ends, batches)
+    return found
+
+
+def _catalogue(model: nn.Module, layout: Layout) -> Catalogue:
+    shapes = [(name, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
+    return Catalogue.of_shapes(shapes, layout.tables)
+
+
+def _check(plan: Plan, options: Mapping[str, Any]) -> None:
+    """Raise PolicyError where gradients cannot meet as the policy says with these workers and links."""
+    aggregation = plan.training.aggregation
+    try:
+        aggregation.check(plan.nodes * options.get("workers", 1))
+    except PolicyError as error:
+        raise PolicyError(f"[synchronization]: {error}") from error
+    if plan.training.allreduced:
+        _check_allreduce(plan, options)
+    elif plan.training.is_robust:
+        _check_links(f"aggregation {aggregation.rule!r}", "give aggregation 'mean'", plan, options)
+
+
+def _check_allreduce(plan: Plan, options: Mapping[str, Any]) -> None:
+    what = f"technique 'allreduce' of {min(plan.training.allreduced)}"
+    if not plan.layout.server_tables():
+        raise PolicyError(
+            f"{what}, and of all other parameters, leaves nothing to the parameter server: use "
+            "torch.nn.parallel.DistributedDataParallel"
+        )
+    if options.get("workers", 1) != 1:
+        raise PolicyError(f"{what} takes one worker per node, not {options['workers']}: start more nodes")
+    _check_links(what, "give another technique", plan, options)
+
+
+def _check_links(what: str, instead: str, plan: Plan, options: Mapping[str, Any]) -> None:
+    """Refuse what the server does to its links and cannot do to gloo's."""
+    if plan.nodes == 1:
+        return
+    network = options.get("network") or os.environ.get("ADAPS_NETWORK", "loopback")
+    if network not in {"loopback", "sockets"}:
+        raise PolicyError(
+            f"{what} has sockets of its own, which the network {network!r} does not slow down: {instead}, or "
+            "imitate the network between network namespaces"
+        )
+    if adaps.node.wants_frame_mac(options.get("frame_mac")):
+        raise PolicyError(f"{what} has sockets of its own, whose frames have no MAC; {instead}")
+
+
+def _rules_of_blocks(
+    dense: DenseLayout, policy: adaps.Policy, managed: dict[str, Managed], nodes: int
+) -> Iterator[Rule]:
+    for name, first, blocks in zip(dense.names, dense.first_blocks, dense.blocks, strict=True):
+        rule = _rule_of(managed[name], policy)
+        if rule.home.scheme in ("blocks", "shares"):
+            bounds = rule.home.block_bounds(blocks, nodes)
+            ranges = [
+                (first + low, first + high, Home("node", node=node))
+                for node, (low, high) in enumerate(pairwise(bounds))
+                if low < high
+            ]
+        else:
+            ranges = [(first, first + blocks, rule.home)]
+        for low, high, home in ranges:
+            rows = RowSelection(ranges=((low, high),))
+            yield Rule(dense.table, rows, rule.technique, home, exchange=rule.exchange, wire=rule.wire)
+
+
+def _rules_of_shared(
+    shared: DenseLayout, policy: adaps.Policy, managed: dict[str, Managed]
+) -> Iterator[Rule]:
+    """Gradients that are summed up for an optimizer of the user's: they stay nowhere for long."""
+    first = _rule_of(managed[shared.names[0]], policy)
+    for name in shared.names:
+        rule = _rule_of(managed[name], policy)
+        if rule.technique != first.technique:
+            raise PolicyError(
+                f"{policy.source}: {shared.names[0]} is managed by {first.technique} and {name} by "
+                f"{rule.technique}, but gradients of parameters of one optimizer of their own are added up "
+                "together; give them the same technique"
+            )
+        if rule.home.scheme != "hash":
+            raise PolicyError(
+                f"{policy.source}: home of {name} is {rule.home.text()}, but its own optimizer steps with "
+                'gradients that the server only adds up; leave its home "hash"'
+            )
+        if rule.exchange != "auto":
+            raise PolicyError(
+                f"{policy.source}: exchange of {name} is {rule.exchange}, but its own optimizer steps with "
+                "gradients that the server only adds up, in each step; leave its exchange 'auto'"
+            )
+        if rule.wire != "float32":
+            raise PolicyError(
+                f"{policy.source}: wire of {name} is {rule.wire!r}, but its own optimizer steps with "
+                "gradients that the server only adds up, and nothing of them may be left over; leave its "
+                "wire 'float32'"
+            )
+    yield Rule(shared.table, None, first.technique)
+
+
+def _rule_of(managed: Managed, policy: adaps.Policy) -> Rule:
+    """The rule of a dense parameter, all of whose rows are managed alike."""
+    return policy.rules[managed.parts[0].rule - 1]

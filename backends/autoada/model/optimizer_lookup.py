@@ -1,0 +1,136 @@
+"""Optimizers that hold a model's parameters without having been handed over."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from adaps.optimizers import Optimizer as Rule
+from autoada.optimizer.rules import DEFAULT, FOR_TABLES, Optimizers
+from autoada.parameters.table_parameter import TableParameter
+
+_log = logging.getLogger("autoada.optimizer.rules")
+_handed_over: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+_in_server = WeakTensorKeyDictionary()
+_identities: set[int] = set()
+"""Of all parameters that were ever in the server: what is not among them is found at once."""
+_told: set[str] = set()
+
+
+def find_optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
+    """The optimizers that exist and hold some of the model's parameters.
+
+    Raises
+    ------
+    ValueError
+        If several hold the same parameter.
+    """
+    own = {id(parameter): name for name, parameter in model.named_parameters()}
+    if not (found := _holders(own)):
+        return []
+    gc.collect()  # an optimizer that nobody can reach any more does not count
+    found = _holders(own)
+    owners: dict[int, torch.optim.Optimizer] = {}
+    for optimizer in found:
+        for parameter in _parameters(optimizer):
+            other = owners.setdefault(id(parameter), optimizer)
+            if other is not optimizer and id(parameter) in own:
+                one, two = sorted([type(other).__name__, type(optimizer).__name__])
+                raise ValueError(
+                    f"{one} and {two} both hold the parameter {own[id(parameter)]!r}: say which of them "
+                    "trains the model, AdaModel(model, optimizer)"
+                )
+    return found
+
+
+def optimizers_of(model: nn.Module, given: Optimizers | Rule | None) -> Optimizers | Rule | None:
+    """What trains `model`: what is given, or else the optimizers that hold its parameters, or nothing."""
+    if given is not None:
+        return given
+    return find_optimizers(model) or None
+
+
+def tell_differences(
+    model: nn.Module, optimizer: Optimizers | Rule | None, keep_idle_moments: Iterable[str]
+) -> None:
+    """Say, once each, what differs from what one may expect of the model without the parameter server.
+
+    `keep_idle_moments` names the optimizers whose moments change with gradients alone.
+    """
+    if optimizer is None:
+        _warn_once(
+            "AdaModel found no optimizer of the model's parameters: every backward pass ends with a step of "
+            f"Adagrad with learning rate {DEFAULT.lr:g}. Make an optimizer first and hand it over, "
+            f"AdaModel(model, optimizer), or say AdaModel(model, adaps.Adagrad(lr={DEFAULT.lr:g}))."
+        )
+    for name in sorted(set(keep_idle_moments)):
+        _warn_once(
+            f"rows of tables train with {name} as with torch.optim.SparseAdam: their moments change and move "
+            f"them in the steps in which they have a gradient, where torch.optim.{name} moves every row in "
+            "every step; with SGD, Adagrad and RMSprop rows are those of plain PyTorch on one node."
+        )
+    for dtype in sorted({str(parameter.dtype) for parameter in model.parameters()} - {"torch.float32"}):
+        _warn_once(
+            f"parameters of the model are {dtype}: the parameter server keeps them and their optimizer's "
+            f"state as float32; what the model reads is {dtype}."
+        )
+
+
+def _warn_once(sentence: str) -> None:
+    if sentence not in _told:
+        _told.add(sentence)
+        _log.warning(sentence)
+
+
+def register(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
+    """The parameters of `model` are in the server now, and these optimizers know it."""
+    _handed_over.update(optimizers)
+    for parameter in model.parameters():
+        if not isinstance(parameter, TableParameter):
+            _in_server[parameter] = True
+            _identities.add(id(parameter))
+
+
+def release(model: nn.Module) -> None:
+    """The parameters of `model` that have memory are the user's again."""
+    for parameter in model.parameters():
+        if not isinstance(parameter, TableParameter):
+            _in_server.pop(parameter, None)
+
+
+def _holders(own: dict[int, str]) -> list[torch.optim.Optimizer]:
+    return [
+        each
+        for each in gc.get_objects()
+        if issubclass(type(each), torch.optim.Optimizer)
+        and any(id(parameter) in own for parameter in _parameters(each))
+    ]
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    groups = getattr(optimizer, "param_groups", [])  # one that is being made has none yet
+    return [parameter for group in groups for parameter in group["params"]]
+
+
+def _refuse_strangers(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    if optimizer in _handed_over:
+        return
+    for parameter in _parameters(optimizer):
+        known = id(parameter) in _identities and parameter in _in_server
+        if known or type(parameter) is TableParameter:
+            raise RuntimeError(
+                f"this {type(optimizer).__name__} was not handed over, but its parameters are in the "
+                "parameter server: make it before the model is wrapped and hand it over, "
+                f"AdaModel(model, optimizer); tables train with {FOR_TABLES}"
+            )
+
+
+register_optimizer_step_pre_hook(_refuse_strangers)

@@ -1,0 +1,525 @@
+"""Any PyTorch model with its parameters in the parameter server."""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+import adaps
+from adaps.optimizers import Optimizer as Rule
+from autoada.model.call_interception import Calls, DirectCalls, is_method, method, plain_call
+from autoada.model.checkpoint import WorkerState
+from autoada.model.node_setup import open_node, plan_for, plan_of
+from autoada.model.optimizer_lookup import optimizers_of, register, release, tell_differences
+from autoada.model.staleness import STALENESS, Freshness, Together
+from autoada.model.state_dict import load_all_but_tables, state_of
+from autoada.model.wrapped_parameters import Parts
+from autoada.optimizer.rules import Optimizers, listed
+from autoada.parameters.device_copy import Transfer
+from autoada.parameters.forbid_new_parameters import ONE_PROCESS, PARALLEL, refuse_new_parameters
+from autoada.parameters.remote_table import Read, RemoteTable
+from autoada.parameters.table_parameter import TableParameter, check_replaceable, replace_parameters
+from autoada.prediction.tables import hidden_tables
+from autoada.training.loader_state import Positioned
+from autoada.training.technique_choice import Chosen, choice_of
+from autoada.training.training_state import Member, Steps, push_at_step
+
+if TYPE_CHECKING:
+    from adaps.checkpoint import Export
+
+_log = logging.getLogger("autoada")
+_made: list[weakref.ref[AdaModel]] = []
+"""All models of this process that still exist, in the order in which they were wrapped."""
+
+
+class AdaModel(nn.Module):
+    """Wraps a model so that it trains on the parameter server; its forward and its loop stay as they are.
+
+    A call of the model is a call of the wrapper, of any of the model's methods through it, as in
+    ``model.calculate_loss(batch)``, of the model itself, or of a module that was reached through the wrapper,
+    as in ``model.encoder(x)``.
+
+    Embedding weights become tables of the server, of which a forward pass pulls the rows that it reads; all
+    other parameters become views of one flat buffer. Buffers, such as BatchNorm's statistics, stay on each
+    worker, as in DistributedDataParallel with ``broadcast_buffers=False``. In evaluation mode rows are
+    pulled on demand and nothing is pushed: rows that ``max_norm`` shortens are so for the model only, until
+    it reads them in training mode.
+
+    Parameters
+    ----------
+    model : nn.Module
+        On the CPU or a CUDA device, where rows and dense parameters arrive; tables may stay on the CPU. Rank
+        0's weights are kept. The model itself is changed: it is now the wrapped one. Parameters of float64,
+        float16 and bfloat16 are float32 in the server and cast where the model reads them.
+    optimizer : torch.optim.Optimizer, sequence of them, or rule such as `adaps.Adagrad`, optional
+        Together they have all of the model's parameters. A ``step()`` pushes the gradients of its optimizer's
+        parameters. The server applies SGD, Adagrad, Adam, AdamW, SparseAdam and RMSprop itself, each worker's
+        gradient as a step of its own, and takes over what schedulers change. Any other optimizer, and these
+        with options that the server does not have, such as AMSGrad, can have parameters that are no tables:
+        at its ``step()`` every worker waits for those of all others, the gradients of all workers are summed
+        up, and the optimizer itself steps with the sums, on each worker from the same parameters and state.
+        A rule is applied at the end of every backward pass. By default the optimizers that hold the model's
+        parameters are found and used; if there are none, it is `adaps.Adagrad` with learning rate 0.01, which
+        is said once. An optimizer that is made afterwards refuses to step.
+    node : adaps.Node, optional
+        The node, if several worker threads share one (`create_node`); by default the model makes its own.
+    worker : int
+        Number of this worker thread.
+    tables : iterable of str, optional
+        Qualified names of parameters that are tables although no embedding module owns them.
+    staleness : int
+        In steps, 1 or more. What any worker pushed and the server had so many steps of this worker ago is in
+        what this worker reads, and what this worker pushed then is at the server. A small limit costs waiting
+        and a large one freshness: momentum in particular oscillates where gradients come late.
+    policy : adaps.Policy, optional
+        How each parameter is managed, as for `create_node`, if the model makes its own node.
+    row_dtype : {"float32", "bfloat16"}
+        What values of the model's tables are in the server's memory, as for `create_node`, if the model makes
+        its own node.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is neither float32, float64, float16 nor bfloat16, parameters are on several devices,
+        an optimizer of a table has no rule in the server, two optimizers hold the same parameter, or the
+        model is or holds an `AdaModel`.
+
+    Notes
+    -----
+    What torch's dense optimizers do to rows in steps in which they have no gradient (by momentum, by weight
+    decay, by averages that forget), a single worker does when they are next read; only the moments of Adam
+    without weight decay, and of AdamW, change with gradients alone, as with `torch.optim.SparseAdam`, which
+    is said once. Among several workers a row changes only with a gradient.
+
+    Making one is collective: every worker of every node has to do it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizers | Rule | None = None,
+        *,
+        node: adaps.Node | None = None,
+        worker: int = 0,
+        tables: Iterable[str] | None = None,
+        staleness: int = STALENESS,
+        policy: adaps.Policy | None = None,
+        row_dtype: str = "float32",
+    ) -> None:
+        super().__init__()
+        optimizer = optimizers_of(model, optimizer)
+        if policy is not None and node is not None:
+            raise ValueError("policy is given beside a node, which has one already: give it to create_node")
+        if row_dtype != "float32" and node is not None:
+            raise ValueError(
+                f"row_dtype {row_dtype!r} is given beside a node, which has its tables already: give it to "
+                "create_node"
+            )
+        if node is None:
+            plan = plan_of(model, optimizer, tables, policy)
+        else:
+            plan = plan_for(node, model, optimizer, tables)
+        layout, training = plan.layout, plan.training
+        for name, module in model.named_modules():
+            if isinstance(module, PARALLEL):
+                raise ValueError(
+                    f"the model is or holds a {type(module).__name__}: give AdaModel the model in it, as the "
+                    "parameter server shares its parameters between processes"
+                )
+            if isinstance(module, AdaModel):
+                raise ValueError(
+                    f"the model is wrapped already: {f'its module {name!r}' if name else 'it'} is an AdaModel"
+                )
+        check_replaceable(layout.tables)
+        self._owns_node = node is None
+        self.node = open_node(plan, row_dtype) if node is None else node
+        self.worker = self.node.worker(worker)
+        member = Member(self.node, self.worker, worker)
+        self._member = member
+        self._freshness = Freshness(self.worker, staleness, alone=self.node.world_size == 1)
+        self._together = Together(self.worker, training.every, member.shares)
+        self._layout = layout
+        self._transfer = Transfer(layout.device)
+        self._immediate = not listed(optimizer)
+        if member.leads:
+            groups = [layout.group_of(name) for name in layout.tables]
+            keep = {type(each.optimizer).__name__ for each in groups if each.keeps_idle_moments}
+            tell_differences(model, optimizer, keep)
+            for name, remedy in hidden_tables(model, layout.tables).items():
+                _log.warning("all of %r travels in every step, as it is no table; %s", name, remedy)
+        reads: list[Read] = []
+        on_gradient = self._gradient_arrived if self._immediate else None
+        self._parts = Parts(model, layout, member, self._transfer, reads, on_gradient, training)
+        self._parts.initialise()
+        replace_parameters(layout.tables, self._parts.tables)
+        refuse_new_parameters(model, self)
+        # On one node every row is where it is read.
+        self.lookaheads = {} if self.node.world_size == 1 else dict(training.lookaheads)
+        """Batches that are announced ahead, by the names of parameters for which the policy says it."""
+        lengths = {name: table.shape[1:].numel() for name, table in self._parts.tables.items()}
+        self._choice = choice_of(
+            self.node,
+            worker,
+            member.share,
+            member.shares,
+            int(self.worker.current_clock),
+            {name: length for name, length in lengths.items() if name in training.chosen},
+        )
+        self._steps = Steps(
+            model, member, self._parts.tables, reads, self._transfer, self.lookaheads, self._choice
+        )
+        self._calls = Calls(self._steps, self._parts)
+        self._followed = {"": DirectCalls(self._calls, "", model)}
+        self.module = model
+        if self._immediate:
+            self._push_after_backward(model)
+        own = {name for shared in layout.shared for name in shared.names}
+        own |= {name for allreduced in layout.allreduced for name in allreduced.names}
+        in_server = {id(parameter) for name, parameter in model.named_parameters() if name not in own}
+        for each in listed(optimizer):
+            push_at_step(each, in_server, self.push)
+        register(model, listed(optimizer))
+        _made[:] = [*(reference for reference in _made if reference() is not None), weakref.ref(self)]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The wrapped model's forward."""
+        module = self._modules["module"]
+        assert module is not None
+        return self._calls.run("", plain_call(module), self.training, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "module":
+                raise
+        value = getattr(self.module, name)
+        if is_method(value, self.module):
+            return method(self._calls, name, value, lambda: self.training)
+        if isinstance(value, nn.Module):
+            self._follow(name, value)
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        module = self.__dict__.get("_modules", {}).get("module")
+        if module is None or name in self.__dict__ or hasattr(type(self), name):
+            super().__setattr__(name, value)
+        else:
+            setattr(module, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self.module, name)
+
+    def add_module(self, name: str, module: nn.Module | None) -> None:
+        """To the wrapped model."""
+        self.module.add_module(name, module)
+
+    def register_module(self, name: str, module: nn.Module | None) -> None:
+        """To the wrapped model."""
+        self.module.register_module(name, module)
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        """To the wrapped model."""
+        self.module.register_parameter(name, param)
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """To the wrapped model."""
+        self.module.register_buffer(name, tensor, persistent)
+
+    def push(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Hand gradients over: all, which the next call sees the effect of, or those of `optimizer`."""
+        with torch._C.DisableTorchFunction():  # no part of what the loop does with its batch
+            self._push(optimizer)
+
+    def _push(self, optimizer: torch.optim.Optimizer | None) -> None:
+        self._parts.push_queued = False
+        self._calls.stepping()
+        self._together.before_push()
+        self._parts.push(optimizer)
+        self._together.after_push()
+        self._freshness.step()
+
+    @property
+    def closed(self) -> bool:
+        """Whether this model, or the node under it, is closed."""
+        return self._steps.closed or self.node.closed
+
+    def keys_of(self, table: str, ids: Tensor) -> Tensor:
+        """The server's keys of rows of a table: int64, of the shape of `ids`.
+
+        Parameters
+        ----------
+        table : str
+            The parameter's qualified name.
+        ids : Tensor
+            Row ids, int64, on the CPU; duplicates stay.
+        """
+        return self._steps.keys_of(table, ids)
+
+    @property
+    def chosen(self) -> list[Chosen]:
+        """What became of each table of which the policy says ``technique = "auto"``; none on one node."""
+        return [] if self._choice is None else self._choice.chosen()
+
+    def keys_by_lookahead(self, table: str, ids: Tensor) -> list[tuple[int | None, Tensor]]:
+        """The server's keys of rows of a table, apart by how many batches ahead they are to be announced.
+
+        Rows that are not to be announced, for which the policy says 0, are left out.
+
+        Parameters
+        ----------
+        table : str
+            The parameter's qualified name.
+        ids : Tensor
+            Row ids, int64, one-dimensional, on the CPU.
+
+        Returns
+        -------
+        list of (int or None, Tensor)
+            How many batches, or None where the policy leaves it to the loop, and the keys.
+        """
+        keys = self.keys_of(table, ids)
+        return [(ahead, self._steps.keys_ahead(table, keys, ahead)) for ahead in self._steps.aheads(table)]
+
+    def is_due(self, table: str, clock: int, ahead: int | None = None) -> bool:
+        """Whether who signals intent by hand is to announce rows of a table by now, by the policy.
+
+        Such a loop says when it begins, by `begin_loop`, and when a step is over, by `advance_clock`. Where a
+        lookahead or the technique ``auto`` is given for the table, it asks again after each step.
+
+        Parameters
+        ----------
+        table : str
+            The parameter's qualified name.
+        clock : int
+            Of the rows' use.
+        ahead : int, optional
+            How many batches before their use, at the most, as `keys_by_lookahead` says. Without it, as soon
+            as the policy's technique lets rows move.
+        """
+        return self._steps.is_due(table, clock, ahead)
+
+    def begin_loop(self) -> None:
+        """Say that a loop begins that signals intent by hand."""
+        self._steps.begin_loop()
+
+    def advance_clock(self) -> None:
+        """Begin the worker's next clock, in a loop that signals intent by hand."""
+        self._steps.advance_clock()
+
+    @property
+    def tables(self) -> dict[str, RemoteTable]:
+        """The tables by the parameters' qualified names."""
+        return self._parts.tables
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+        """The wrapped model's own state; it loads into the plain model.
+
+        Tables are gathered from all nodes, into host memory.
+        """
+        self._parts.refresh()
+        return state_of(self.module, *args, **kwargs)
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load the state of a plain or a wrapped model. Collective; the state of rank 0 counts."""
+        del assign  # the parameters' memory is the server's
+        loaded, tables = load_all_but_tables(self.module, state_dict, strict)
+        self._parts.load(tables)
+        return loaded
+
+    def checkpoint(
+        self,
+        directory: str | os.PathLike[str],
+        loader: Positioned | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Collective: write to files all that `restore` needs to go on with the training.
+
+        That is: all parameters and the optimizers' states, of all nodes; of each worker its buffers, learning
+        rates and random generators, where it is in its data, and what it adds. Call it between two steps. A
+        failure at any moment leaves the previous checkpoint of the directory as it is.
+
+        Parameters
+        ----------
+        directory : path
+            On a file system that all nodes share; see `adaps.Node.checkpoint`.
+        loader : AdaDataLoader, optional
+            Whose position is kept: batches that the loop got, the present one included, are not used again.
+        extra : mapping of str to NumPy array or JSON value, optional
+            What `restore` gives back to this worker, for instance a scheduler's state.
+
+        Raises
+        ------
+        adaps.CheckpointError
+            On every worker, if anything could not be written.
+        """
+        self._parts.settle()
+        kept = self._own_state().take(loader, extra)
+        self.node.checkpoint(directory, worker=self._member.number, extra=kept)
+
+    def export(self, directory: str | os.PathLike[str], *, tables: Sequence[str] | None = None) -> Export:
+        """Collective: have the values of tables written to files, all of one moment, while training goes on.
+
+        Call it between two steps. What `adaps.Node.export` says holds here.
+
+        Parameters
+        ----------
+        directory : path
+            On a file system that all nodes share.
+        tables : sequence of str, optional
+            The parameters' qualified names; the same in every export to the directory. Default: all of
+            `tables`. What is no table, such as the weights of linear layers, `state_dict` has.
+
+        Returns
+        -------
+        adaps.checkpoint.Export
+            To wait until it is written.
+
+        Raises
+        ------
+        adaps.CheckpointError
+            On every worker, if nothing could be copied.
+        KeyError
+            Naming a table that there is not.
+        """
+        names = list(self.tables) if tables is None else tables
+        return self.node.export(directory, tables=names, worker=self._member.number)
+
+    def restore(self, directory: str | os.PathLike[str], loader: Positioned | None = None) -> dict[str, Any]:
+        """Collective: go on from a checkpoint of this model; gives the `extra` of this worker.
+
+        The number of nodes and workers may be another one. Then buffers and `extra` are those of the first
+        worker, each loader skips the same share of its pass, and random generators stay as they are.
+
+        A loader skips batches by fetching them; the generators are set so that it makes the same ones. What
+        a data set draws from the global generators for each item, in the process of the training, is not
+        made anew.
+
+        Parameters
+        ----------
+        directory : path
+            As it was given to `checkpoint`.
+        loader : AdaDataLoader, optional
+            Goes on behind the last batch that the checkpointed loop got.
+
+        Raises
+        ------
+        adaps.CheckpointError
+            On every worker, if there is no complete checkpoint or it does not fit; nothing is changed then.
+        """
+        restored = self.node.restore(directory, worker=self._member.number)
+        extra = self._own_state().put(restored, loader, self.shares)
+        self._parts.resume(restored.same_workers)
+        return extra
+
+    @property
+    def bytes_allreduced(self) -> float:
+        """Bytes of gradients that this node has sent to others where the policy says ``allreduce``.
+
+        By a ring: 2 (n - 1) / n bytes for each byte of gradients, among n nodes.
+        """
+        return self._parts.bytes_allreduced()
+
+    @property
+    def share(self) -> int:
+        """The number of this worker among all that train together."""
+        return self._member.share
+
+    @property
+    def shares(self) -> int:
+        """How many workers train together."""
+        return self._member.shares
+
+    def _own_state(self) -> WorkerState:
+        return WorkerState(
+            self.module, self._layout.groups, self.tables.values(), self._parts.stepped, self._transfer
+        )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AdaModel:
+        """What ``to()``, ``cuda()``, ``double()`` and their like do."""
+        here = torch.empty(0, device=self._transfer.device)
+        there = fn(here)
+        if (there.device, there.dtype) != (here.device, here.dtype):
+            raise RuntimeError(
+                f"a wrapped model stays {here.dtype} on {here.device}: move it before AdaModel wraps it"
+            )
+        return self
+
+    def close(self) -> None:
+        """Collective: end this worker's part, and the node if the model made it.
+
+        Nobody waits for this worker's steps any more, if the node is closed, too.
+        """
+        self._steps.closed = True
+        if self._choice is not None:
+            self._choice.close()
+        release(self.module)
+        self.worker.finalize()
+        self._parts.leave()
+        if self._owns_node:
+            self.node.close()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        raise TypeError("a wrapped model is in the parameter server: copy autoada.unwrap(model) instead")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "a wrapped model is in the parameter server: "
+            "save model.state_dict() or autoada.unwrap(model) instead"
+        )
+
+    @property
+    def _ddp_params_and_buffers_to_ignore(self) -> Any:
+        raise TypeError(ONE_PROCESS)  # it is what DistributedDataParallel asks for first
+
+    def _follow(self, name: str, module: nn.Module) -> None:
+        """Have the loop's own calls of one of the model's modules, or of those in a list, be calls."""
+        if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+            for key, each in module.named_children():
+                self._follow(f"{name}.{key}", each)
+        elif name not in self._followed:
+            self._followed[name] = DirectCalls(self._calls, name, module)
+
+    def _push_after_backward(self, model: nn.Module) -> None:
+        def arrived(parameter: Tensor) -> None:
+            if self.training:
+                self._gradient_arrived()
+            else:
+                parameter.grad = None
+
+        for parameter in model.parameters():
+            if not isinstance(parameter, TableParameter) and parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(arrived)
+
+    def _gradient_arrived(self) -> None:
+        if self._immediate and not self._parts.push_queued:
+            self._parts.push_queued = True
+            # runs when the whole backward pass is over: a row's gradients have to be complete
+            torch.autograd.Variable._execution_engine.queue_callback(self.push)
+
+
+def steps_of(model: AdaModel) -> Steps:
+    """What loaders have to know of a wrapped model."""
+    return model._steps
+
+
+def open_models() -> list[AdaModel]:
+    """The `AdaModel`s of this process that are not closed, the last one first; if all are, the last one.
+
+    Raises
+    ------
+    RuntimeError
+        If there is none.
+    """
+    models = [model for model in (reference() for reference in reversed(_made)) if model is not None]
+    if not models:
+        raise RuntimeError("there is no AdaModel to announce rows for: make AdaModel(model) before iterating")
+    return [model for model in models if not model.closed] or models[:1]

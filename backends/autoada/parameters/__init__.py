@@ -1,0 +1,1 @@
+"""Parameters of a wrapped model: tables on the server, and dense parameters."""

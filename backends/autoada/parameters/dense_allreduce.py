@@ -1,0 +1,316 @@
+"""Dense parameters that stay on each node, and whose gradients all nodes average among themselves."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+import adaps
+from autoada.parameters.dense_buffer import gradient_of
+from autoada.parameters.dense_server_sum import SteppedParameters
+from autoada.parameters.device_copy import Transfer
+from autoada.parameters.layout import AllReducedLayout
+from autoada.sync.process_group import Group
+
+_log = logging.getLogger("autoada")
+FIRST_BUCKET = 1 << 20
+BUCKET = 25 << 20
+"""Bytes of gradients that are sent together, as in DistributedDataParallel: few at first, to begin early."""
+FLAGS = 2
+"""Numbers behind the last bucket: how many nodes step, and how many have changed what they had sent."""
+
+
+class AllReducedParameters(SteppedParameters):
+    """Parameters that the user's optimizer changes with the mean of all nodes' gradients.
+
+    Gradients are sent in buckets, in the order in which a backward pass gives them, and the first ones while
+    it goes on. If a node has changed what it sent before its step, by another backward pass or by clipping,
+    it says so with the last bucket, which waits for the step; then all buckets are sent once more, and that
+    node sends none before its steps from then on. A parameter without a gradient on any node is left out of
+    the step. A node that has closed its model takes part with nothing until all have.
+
+    Parameters
+    ----------
+    layout : AllReducedLayout
+        Which ones they are.
+    parameters : mapping of str to nn.Parameter
+        The model's parameters.
+    node : adaps.Node
+        Whose cluster it is, with one worker per node.
+    transfer : Transfer
+        To the parameters' device.
+    weight : float
+        What this node's gradients count in the mean.
+    """
+
+    def __init__(
+        self,
+        layout: AllReducedLayout,
+        parameters: Mapping[str, nn.Parameter],
+        node: adaps.Node,
+        transfer: Transfer,
+        weight: float = 1.0,
+    ) -> None:
+        own = {name: parameters[name] for name in layout.names}
+        super().__init__(layout.name, own, transfer, layout.optimizer)
+        self.bytes_sent = 0.0
+        """By a ring: of every byte of gradients 2 (n - 1) / n, for n nodes."""
+        self._node = node
+        self._group: Group | None = None
+        self._trained = [parameter for parameter in self._parameters if parameter.requires_grad]
+        self._buckets = _buckets_of(self._trained, weight)
+        self._launched = 0
+        self._overlaps = True
+        if node.world_size > 1:
+            self._group = _group_of(node)
+            atexit.register(_leave_idle, weakref.ref(self))
+            for number, bucket in enumerate(self._buckets):
+                for i, parameter in enumerate(bucket.parameters):
+                    parameter.register_post_accumulate_grad_hook(_Arrived(self, number, i))
+
+    def begin(self) -> None:
+        """Collective: all nodes get the parameters of the first."""
+        if self._group is None:
+            return
+        self._launch_rest(steps=False, changed=False, empty=True)  # what a backward pass may have begun
+        self._wait()
+        for parameter in filter(torch.numel, self._parameters):
+            value = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            self._group.wait(self._group.begin.broadcast(value, 0))
+            with torch.no_grad():
+                parameter.copy_(value.view(parameter.dtype).view(parameter.shape))
+
+    def collect(self, scale: float) -> None:
+        """Send the gradients of this node that are not sent yet; they are averaged, whatever `scale` is."""
+        del scale
+        if self._group is not None:
+            self._check_frozen()
+            changed = any(bucket.has_changed() for bucket in self._buckets[: self._launched])
+            self._overlaps = self._overlaps and not changed
+            self._launch_rest(steps=True, changed=changed)
+
+    def push(self) -> None:
+        """Put the means of all nodes' gradients in the place of this one's. Waits for all nodes."""
+        if self._group is None:
+            return
+        if self._wait().changed:
+            self._launch_rest(steps=True, changed=False)
+            self._wait()
+        for bucket in self._buckets:
+            bucket.put_means(self._node.world_size)
+
+    def leave(self) -> None:
+        """From now on take part in the steps of the others with nothing, until all have left."""
+        self._overlaps = False
+        if self._group is not None:
+            # Not in the caller's way: it is to close the node, for which the others' barriers wait. And no
+            # daemon, as the others need it even if the process has nothing else to do.
+            threading.Thread(target=self._sit_out, name=self.name).start()
+
+    def arrived(self, number: int, i: int) -> None:
+        """A backward pass has given the gradient of a parameter of a bucket."""
+        self._buckets[number].ready.add(i)
+        while self._overlaps and self._launched < len(self._buckets) - 1:
+            bucket = self._buckets[self._launched]
+            if not bucket.is_ready:
+                break
+            bucket.fill()
+            self._launch(bucket)
+
+    def leave_idle(self) -> None:
+        """The process ends and has not left: the others notice, unless they are about to get something."""
+        if self._group is not None and self._launched == 0:
+            self._release()
+
+    def _sit_out(self) -> None:
+        changed = self._launched > 0  # by a backward pass whose step never came
+        try:
+            while True:
+                self._launch_rest(steps=False, changed=changed, empty=True)
+                said = self._wait()
+                if not said.steps:
+                    break
+                if said.changed:
+                    self._launch_rest(steps=True, changed=False, empty=True)
+                    self._wait()
+                changed = False
+            self._release()
+        except adaps.AdapsError as error:  # which whoever closes the node is told, too
+            _log.info("nobody sums up gradients any more: %s", error)
+
+    def _launch_rest(self, *, steps: bool, changed: bool, empty: bool = False) -> None:
+        for bucket in self._buckets[self._launched :]:
+            bucket.fill(empty)
+            if bucket is self._buckets[-1]:
+                bucket.flags[0], bucket.flags[1] = float(steps), float(changed)
+            self._launch(bucket)
+
+    def _launch(self, bucket: _Bucket) -> None:
+        assert self._group is not None
+        bucket.sums.copy_(bucket.given)
+        bucket.work = self._group.begin.allreduce([bucket.sums])
+        nodes = self._node.world_size
+        self.bytes_sent += 2 * (nodes - 1) / nodes * bucket.sums.nbytes
+        self._launched += 1
+
+    def _wait(self) -> _Said:
+        assert self._group is not None
+        for bucket in self._buckets:
+            self._group.wait(bucket.work)
+            bucket.work = None
+            bucket.ready.clear()
+        self._launched = 0
+        steps, changed = self._buckets[-1].sums[-FLAGS:].tolist()
+        return _Said(steps > 0, changed > 0)
+
+    def _check_frozen(self) -> None:
+        known = {id(parameter) for parameter in self._trained}
+        for name, parameter in zip(self._names, self._parameters, strict=True):
+            if parameter.grad is not None and id(parameter) not in known:
+                raise RuntimeError(
+                    f"the parameter {name!r} has a gradient, and had requires_grad=False when AdaModel "
+                    "wrapped the model: set it before"
+                )
+
+    def _release(self) -> None:
+        group, self._group = self._group, None
+        assert group is not None
+        group.release()
+
+
+class _Said(NamedTuple):
+    """What the last bucket tells: whether any node steps, and whether any has changed what it sent."""
+
+    steps: bool
+    changed: bool
+
+
+class _Bucket:
+    """Gradients that are sent together, with a number behind them for each that says whether there is one."""
+
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], dtype: torch.dtype, flags: int, weight: float
+    ) -> None:
+        self.parameters = list(parameters)
+        self._weight = weight
+        sizes = [parameter.numel() for parameter in parameters]
+        self.given = torch.zeros(sum(sizes) + len(sizes) + flags, dtype=dtype)
+        self.sums = torch.zeros_like(self.given)
+        self._given = self._parts(self.given, sizes)
+        self._sums = self._parts(self.sums, sizes)
+        self._counts = slice(sum(sizes), sum(sizes) + len(sizes))
+        self.flags = self.given[len(self.given) - flags :]
+        self.ready: set[int] = set()
+        self.work: Any = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all gradients have come that may come."""
+        return all(
+            i in self.ready or not parameter.requires_grad for i, parameter in enumerate(self.parameters)
+        )
+
+    def fill(self, empty: bool = False) -> None:
+        """Take the present gradients, or none."""
+        present = []
+        for part, parameter in zip(self._given, self.parameters, strict=True):
+            if empty or parameter.grad is None:
+                part.zero_()
+            else:
+                part.copy_(self._weighted(parameter, part))
+            present.append(0.0 if empty or parameter.grad is None else 1.0)
+        self.given[self._counts] = torch.tensor(present, dtype=self.given.dtype)
+
+    def has_changed(self) -> bool:
+        """Whether the present gradients are others than those that were taken."""
+        counts = self.given[self._counts].tolist()
+        for part, count, parameter in zip(self._given, counts, self.parameters, strict=True):
+            if parameter.grad is None:
+                if count:
+                    return True
+            elif not (count and torch.equal(part, self._weighted(parameter, part))):
+                return True
+        return False
+
+    def put_means(self, nodes: int) -> None:
+        """Make the gradients the means of all nodes'; none where no node has one."""
+        counts = self.sums[self._counts].tolist()
+        self.sums.div_(nodes)
+        for part, count, parameter in zip(self._sums, counts, self.parameters, strict=True):
+            parameter.grad = part.to(parameter.device, parameter.dtype, copy=True) if count else None
+
+    def _weighted(self, parameter: nn.Parameter, part: Tensor) -> Tensor:
+        gradient = gradient_of(parameter).detach().to(part.device, part.dtype)
+        return gradient if self._weight == 1 else gradient * self._weight
+
+    def _parts(self, buffer: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+        parts = buffer[: sum(sizes)].split(list(sizes))
+        return [part.view(parameter.shape) for part, parameter in zip(parts, self.parameters, strict=True)]
+
+
+class _Arrived:
+    """A hook that does not keep its parameters alive."""
+
+    def __init__(self, owner: AllReducedParameters, bucket: int, number: int) -> None:
+        self._owner = weakref.ref(owner)
+        self._place = bucket, number
+
+    def __call__(self, _: Tensor) -> None:
+        owner = self._owner()
+        if owner is not None:
+            owner.arrived(*self._place)
+
+
+def _buckets_of(parameters: Sequence[nn.Parameter], weight: float) -> list[_Bucket]:
+    """Parameters in buckets, the last ones first, as a backward pass comes to them."""
+    chunks: list[list[nn.Parameter]] = []
+    for dtype in (torch.float64, torch.float32):
+        chunk: list[nn.Parameter] = []
+        size, limit = 0, FIRST_BUCKET
+        for parameter in reversed(parameters):
+            if _sent_as(parameter) is not dtype:
+                continue
+            nbytes = parameter.numel() * dtype.itemsize
+            if chunk and size + nbytes > limit:
+                chunks.append(chunk)
+                chunk, size, limit = [], 0, BUCKET
+            chunk.append(parameter)
+            size += nbytes
+        if chunk:
+            chunks.append(chunk)
+    return [
+        _Bucket(
+            chunk,
+            _sent_as(chunk[0]) if chunk else torch.float32,
+            FLAGS if number == len(chunks) - 1 else 0,
+            weight,
+        )
+        for number, chunk in enumerate(chunks)
+    ] or [_Bucket([], torch.float32, FLAGS, weight)]
+
+
+def _sent_as(parameter: nn.Parameter) -> torch.dtype:
+    return torch.float64 if parameter.dtype is torch.float64 else torch.float32
+
+
+_made: weakref.WeakKeyDictionary[adaps.Node, int] = weakref.WeakKeyDictionary()
+"""Groups of each node, which all nodes make in the same order."""
+
+
+def _group_of(node: adaps.Node) -> Group:
+    """A group of all nodes."""
+    made = _made[node] = _made.get(node, 0) + 1
+    return Group(node, f"allreduce/{made}", node.rank, node.world_size, "all-reduced")
+
+
+def _leave_idle(reference: weakref.ref[AllReducedParameters]) -> None:
+    owner = reference()
+    if owner is not None:
+        owner.leave_idle()

@@ -1,0 +1,286 @@
+"""Dense parameters: one flat buffer, of which the module's parameters are views."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Container, Mapping
+
+import torch
+from torch import Tensor, nn
+
+import adaps
+from autoada.parameters.device_copy import Transfer
+from autoada.parameters.layout import DenseLayout
+from autoada.sync.gradient_exchange import Combined, Gradients
+
+# It reads both once and writes nothing; `torch.equal` and NumPy take twice as long for what is in no cache.
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+
+
+class DenseParameters:
+    """The dense parameters of one rule and dtype: a pull and a push move them all.
+
+    Parameters
+    ----------
+    layout : DenseLayout
+        Where each parameter lies.
+    parameters : mapping of str to nn.Parameter
+        The model's parameters; they become views of the buffer and stay the same objects.
+    worker : adaps.Worker
+        Whose calls are used.
+    table : adaps.NodeTable
+        The server's table of blocks.
+    transfer : Transfer
+        To the parameters' device.
+    shared : bool
+        Whether other workers change them, too.
+    at_steps : bool
+        Whether they change in steps of an optimizer only, which show their effect at once. Where nobody else
+        changes them, the server's rows then follow the parameters, and not the other way round.
+    combined : bool
+        Whether gradients may be asked for, to be combined with those of others, before they are pushed.
+    """
+
+    def __init__(
+        self,
+        layout: DenseLayout,
+        parameters: Mapping[str, nn.Parameter],
+        worker: adaps.Worker,
+        table: adaps.NodeTable,
+        transfer: Transfer,
+        shared: bool,
+        at_steps: bool,
+        combined: bool,
+    ) -> None:
+        self._worker = worker
+        self._table = table
+        self._transfer = transfer
+        self._pushed: tuple[Tensor, Tensor] | None = None
+        self._parameters = [parameters[name] for name in layout.names]
+        self._spans = list(zip(layout.first_blocks, layout.blocks, strict=True))
+        self._values = torch.zeros(layout.rows, layout.length, device=transfer.device, dtype=layout.dtype)
+        self.keys: Tensor = table.keys(torch.arange(layout.rows))
+        self.names = layout.names
+        self._shared = shared
+        self._views = [self._view(self._values, i) for i in range(len(self._parameters))]
+        for view, parameter in zip(self._views, self._parameters, strict=True):
+            view.copy_(parameter.detach())
+            parameter.data = view
+        self._addresses = [view.data_ptr() for view in self._views]
+        in_place = at_steps and transfer.direct and layout.dtype is torch.float32
+        self._leads = in_place and not shared
+        self._in_one_pass = in_place and shared and not combined
+        self._steps: list[tuple[int, Tensor]] = []
+        self._scale = 1.0
+        kept = torch.empty(0, layout.length, dtype=torch.float32) if self._leads else self._values
+        self._pulled = kept.clone()
+        self._gradients = torch.zeros_like(kept, dtype=torch.float32)
+        self._gradient_views = (
+            [] if self._leads else [self._view(self._gradients, i) for i in range(len(self._parameters))]
+        )
+        self._seen = torch.zeros(len(self.keys), dtype=torch.int64)
+        self._behind = False
+
+    def keys_of(self, names: Container[str]) -> Tensor:
+        """The server's keys of some of the parameters, given by their names."""
+        spans = [span for name, span in zip(self.names, self._spans, strict=True) if name in names]
+        chosen = [torch.arange(first, first + count) for first, count in spans]
+        return self.keys[torch.cat(chosen)] if chosen else self.keys[:0]
+
+    def initialise(self) -> None:
+        """Make the present values those of the server."""
+        host = self._transfer.start_to_host(self._values)
+        self._transfer.finish()
+        self._worker.set(self.keys, host)
+
+    def pull(self) -> None:
+        """Refresh the parameters, in place."""
+        self._worker.changed(self.keys, self._seen)
+        if self._transfer.direct and self._values.dtype is torch.float32:
+            self._worker.pull(self.keys, self._values)
+        else:
+            host = self._transfer.host_array(*self._values.shape)
+            self._worker.pull(self.keys, host)
+            self._values.copy_(self._transfer.to_device(host))
+        if not self._leads:
+            self._pulled.copy_(self._values)
+        self._behind = False
+
+    def refresh(self) -> None:
+        """Bring parameters up to date, and hand over what was written into them by hand."""
+        self.keep_changes()
+        if not self._leads:
+            self.pull()
+
+    def update(self) -> None:
+        """Bring parameters up to date, in the midst of training.
+
+        That is nothing if nobody has changed them since they were pulled. What was written into them by hand
+        then stays as it is, and is handed over with the next step.
+        """
+        self._keep_memory()
+        if not self._leads and self._worker.changed(self.keys, self._seen):
+            self.refresh()
+
+    def settle(self) -> None:
+        """Have the server know the present values."""
+        self.keep_changes()
+        if self._leads:
+            self._worker.set(self.keys, self._values)
+
+    def keep_changes(self) -> None:
+        """Hand over what was written into the parameters since the last pull, other than by an optimizer.
+
+        With several workers, and where a step was made since then, the change is added to what the server
+        has, as gradients are. Where the server's rows follow the parameters, they do so anyway.
+
+        Raises
+        ------
+        RuntimeError
+            If a parameter was given other memory, of another shape, dtype or device.
+        """
+        self._keep_memory()
+        if self._leads or _same_bits(self._values, self._pulled):
+            return
+        differs = (self._values != self._pulled) & ~(self._values.isnan() & self._pulled.isnan())
+        chosen = differs.any(1).nonzero()[:, 0]
+        if len(chosen) == 0:
+            return
+        add = self._shared or self._behind
+        values = self._values[chosen] - self._pulled[chosen] if add else self._values[chosen]
+        host = self._transfer.start_to_host(values)
+        self._transfer.finish()
+        (self._worker.push if add else self._worker.set)(self.keys[chosen.cpu()], host)
+        self._pulled[chosen] = self._values[chosen]
+
+    def collect(self, scale: float) -> None:
+        """Drop the gradients from the parameters, to be pushed; parameters without one are left out."""
+        self._steps = []
+        self._keep_memory()
+        if self._leads or (self._in_one_pass and self._are_here() and self._have_gradients()):
+            self._collect_steps(scale)
+            return
+        self.keep_changes()
+        present = [i for i, parameter in enumerate(self._parameters) if parameter.grad is not None]
+        if not present:
+            return
+        for i in present:
+            _scale_into(self._gradient_views[i], gradient_of(self._parameters[i]), scale)
+        if len(present) == len(self._parameters):
+            keys, gradients = self.keys, self._gradients
+        else:
+            chosen = torch.cat(
+                [torch.arange(first, first + count) for first, count in map(self._spans.__getitem__, present)]
+            )
+            keys, gradients = self.keys[chosen], self._gradients[chosen.to(self._gradients.device)]
+        for i in present:
+            self._parameters[i].grad = None
+        self._pushed = (keys, self._transfer.start_to_host(gradients))
+
+    def push(self) -> None:
+        """Hand over what was collected and has arrived in host memory."""
+        if self._steps:
+            steps, self._steps = self._steps, []
+            if self._leads:
+                self._worker.step_rows(self._table, self._values, steps)
+            else:
+                copies = (self._values, self._pulled, self._seen)
+                self._worker.step_copies(self._table, *copies, steps, self._scale)
+            torch.autograd.graph.increment_version(self._parameters)
+        if self._pushed is not None:
+            self._worker.push_gradients(*self._pushed)
+            self._pushed = None
+            self._behind = True
+
+    def given(self) -> Gradients:
+        """What was collected and has arrived in host memory."""
+        if self._pushed is None:
+            return Gradients(self.keys[:0], self._gradients.new_empty(0, self._values.shape[1]))
+        return Gradients(*self._pushed)
+
+    def put(self, combined: Combined) -> None:
+        """Hand over this worker's part of what the gradients of all were combined to."""
+        self._pushed = None
+        if combined.anywhere:
+            for step in combined.steps:
+                self._worker.push_gradients(*step)
+            self._behind = True
+
+    def follow_step(self) -> None:
+        """Show what a step of the optimizer has made of the parameters, which autograd is told of."""
+        if self._behind:
+            self.pull()
+            torch.autograd.graph.increment_version(self._parameters)
+
+    def _are_here(self) -> bool:
+        """Whether all rows were on this node when they were looked at last."""
+        return bool(self._seen.all())
+
+    def _have_gradients(self) -> bool:
+        """Whether all parameters have one, in the rows' dtype."""
+        gradients = (parameter.grad for parameter in self._parameters)
+        return all(one is not None and one.dtype is self._values.dtype for one in gradients)
+
+    def _collect_steps(self, scale: float) -> None:
+        self._scale = scale
+        for parameter, (first, _) in zip(self._parameters, self._spans, strict=True):
+            if parameter.grad is not None:
+                self._steps.append((first, gradient_of(parameter).detach().contiguous()))
+                parameter.grad = None
+
+    def _keep_memory(self) -> None:
+        """Have the parameters be views of the buffer."""
+        addresses = [parameter.data_ptr() for parameter in self._parameters]
+        if addresses == self._addresses:
+            return
+        for i, address in enumerate(addresses):
+            if address != self._addresses[i]:
+                self._take_over(i)
+
+    def _take_over(self, i: int) -> None:
+        """Make a parameter a view of the buffer again, with the values that it was given."""
+        parameter, view = self._parameters[i], self._views[i]
+        new = parameter.data
+        if (new.shape, new.dtype, new.device) != (view.shape, view.dtype, view.device):
+            raise RuntimeError(
+                f"the parameter {self.names[i]!r} was given {new.dtype} of shape {tuple(new.shape)} on "
+                f"{new.device}; in a wrapped model it stays {view.dtype} of shape {tuple(view.shape)} on "
+                f"{view.device}: change it before AdaModel wraps the model"
+            )
+        if new.untyped_storage().data_ptr() == self._values.untyped_storage().data_ptr():
+            raise RuntimeError(
+                f"the parameter {self.names[i]!r} was given the memory of another one: tie parameters "
+                "before AdaModel wraps the model, or copy values with copy_()"
+            )
+        view.copy_(new)
+        parameter.data = view
+
+    def _view(self, buffer: Tensor, i: int) -> Tensor:
+        first, count = self._spans[i]
+        shape = self._parameters[i].shape
+        return buffer[first : first + count].view(-1)[: shape.numel()].view(shape)
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    """Whether two contiguous tensors of one shape, dtype and device are the same, bit for bit."""
+    if not a.is_cpu:
+        return torch.equal(a, b)
+    return bool(_memcmp(a.data_ptr(), b.data_ptr(), a.nbytes) == 0)
+
+
+def _scale_into(view: Tensor, gradient: Tensor, scale: float) -> None:
+    """Write a gradient times `scale`, computed in the dtype of `view`, where a server call takes it from."""
+    if scale == 1:
+        view.copy_(gradient.detach())
+    elif gradient.dtype is view.dtype:
+        torch.mul(gradient.detach(), scale, out=view)
+    else:
+        view.copy_(gradient.detach()).mul_(scale)
+
+
+def gradient_of(parameter: nn.Parameter) -> Tensor:
+    """A parameter's gradient, with all its elements."""
+    gradient = parameter.grad
+    assert gradient is not None
+    return gradient.to_dense() if gradient.is_sparse else gradient

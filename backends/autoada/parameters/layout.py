@@ -1,0 +1,249 @@
+"""How a model's parameters lie in the tables of the parameter server."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import Any
+
+import torch
+from torch import nn
+
+import adaps
+from adaps.optimizers import Optimizer as Rule
+from autoada.optimizer.rules import Optimizers, RuleGroup, rule_groups
+from autoada.parameters.negative_sampler import sampling_of
+from autoada.parameters.table_parameter import TableParameter
+from autoada.prediction.tables import find_tables
+
+BLOCK_LENGTHS = (1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
+DEVICES = ("cpu", "cuda")
+"""Where a model can be."""
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+"""What its parameters can be; the server keeps all of them as float32."""
+TURNS = 3
+"""Places where shared gradients are summed up: one in use, one that may still be read, one made empty."""
+PADDING = 0.25
+"""The longest block is used whose padding costs at most this share of the dense parameters."""
+
+
+@dataclass(frozen=True)
+class DenseLayout:
+    """Where the dense parameters of one rule and dtype lie: each starts at a block.
+
+    Attributes
+    ----------
+    table : str
+        The server's table of blocks.
+    length : int
+        Floats in a block.
+    names : tuple of str
+        Qualified parameter names.
+    first_blocks, blocks : tuple of int
+        First block and number of blocks of each.
+    dtype : torch.dtype
+        Of the parameters.
+    """
+
+    table: str
+    length: int
+    names: tuple[str, ...]
+    first_blocks: tuple[int, ...]
+    blocks: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def rows(self) -> int:
+        """Number of blocks."""
+        return self.first_blocks[-1] + self.blocks[-1]
+
+    @property
+    def shared_rows(self) -> int:
+        """Number of blocks with a float for each parameter, which says how many workers have a gradient."""
+        return self.rows + ceil(len(self.names) / self.length)
+
+
+@dataclass(frozen=True)
+class AllReducedLayout:
+    """Dense parameters of one optimizer that stay on each node, and whose gradients are all-reduced.
+
+    Attributes
+    ----------
+    name : str
+        What checkpoints and counters call them.
+    names : tuple of str
+        Qualified parameter names.
+    optimizer : torch.optim.Optimizer
+        That changes them.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    optimizer: torch.optim.Optimizer
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All of a model's parameters: in the server's tables, or all-reduced.
+
+    Attributes
+    ----------
+    tables : dict of str to nn.Parameter
+        Parameters that are tables of their own, by qualified name.
+    dense : tuple of DenseLayout
+        All others that the server's rules change.
+    shared : tuple of DenseLayout
+        Those that the user's own optimizer changes.
+    allreduced : tuple of AllReducedLayout
+        Those that have no place in the server.
+    groups : list of RuleGroup
+        The rules; `rules` gives the number of the group of each server table.
+    device : torch.device
+        Where the dense parameters are and rows are wanted.
+    """
+
+    tables: dict[str, nn.Parameter]
+    dense: tuple[DenseLayout, ...]
+    shared: tuple[DenseLayout, ...]
+    allreduced: tuple[AllReducedLayout, ...]
+    groups: list[RuleGroup]
+    rules: dict[str, int]
+    device: torch.device
+
+    def group_of(self, table: str) -> RuleGroup:
+        """The rule of a server table."""
+        return self.groups[self.rules[table]]
+
+    def optimizer_of(self, table: str) -> torch.optim.Optimizer:
+        """The user's own optimizer, which changes the parameters of a table of shared ones."""
+        optimizer = self.group_of(table).optimizer
+        assert optimizer is not None
+        return optimizer
+
+    def server_tables(self, row_dtype: str = "float32") -> list[adaps.Table]:
+        """What the server has to be made with.
+
+        Parameters
+        ----------
+        row_dtype : {"float32", "bfloat16"}
+            What values of the model's tables are in the server's memory; all other values are float32.
+        """
+        result = []
+        for name, parameter in self.tables.items():
+            shape = parameter.shape
+            # a weight without memory starts at what nn.Embedding draws, row by row when it is first touched
+            init: Any = (
+                adaps.Normal(0.0, 1.0, seed=torch.initial_seed())
+                if parameter.is_meta
+                else adaps.Constant(0.0)
+            )
+            rule = self.group_of(name).rule_of(name)
+            sampling = sampling_of(parameter)
+            length = prod(shape[1:])
+            result.append(adaps.Table(name, shape[0], length, rule, init, sampling=sampling, dtype=row_dtype))
+        for dense in self.dense:
+            rule = self.group_of(dense.table).rule_of(dense.table)
+            result.append(adaps.Table(dense.table, rows=dense.rows, length=dense.length, optimizer=rule))
+        return result + [
+            adaps.Table(shared.table, rows=TURNS * shared.shared_rows, length=shared.length)
+            for shared in self.shared
+        ]
+
+
+def layout_of(
+    model: nn.Module,
+    optimizer: Optimizers | Rule | None = None,
+    tables: Iterable[str] | None = None,
+    allreduced: Container[str] = (),
+) -> Layout:
+    """Lay out the parameters of `model`; equal models have equal layouts.
+
+    Raises
+    ------
+    ValueError
+        If the model is wrapped already, a parameter is of a dtype that the server cannot keep, parameters are
+        not on one device, the optimizer leaves one out or has no rule in the server for a table, or what is
+        `allreduced` has no optimizer that could step.
+    """
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, TableParameter):
+            raise ValueError(f"the model is wrapped already: {name!r} is in a parameter server")
+    groups = rule_groups(optimizer)
+    sparse = find_tables(model, tables)
+    device = _device_of(model, sparse)
+    rules: dict[str, int] = {}
+    members: dict[tuple[int, torch.dtype], dict[str, nn.Parameter]] = {}
+    stepped: dict[torch.optim.Optimizer, list[str]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.dtype not in DTYPES:
+            raise ValueError(
+                f"the parameter {name!r} is {parameter.dtype}: the parameter server keeps torch.float32, and "
+                "float64, float16 and bfloat16 as such"
+            )
+        group = next((i for i, g in enumerate(groups) if g.holds(parameter)), None)
+        if group is None and parameter.requires_grad:
+            raise ValueError(
+                f"the optimizer does not have the parameter {name!r}: build it on all of the model's"
+            )
+        number = group or 0
+        if name in sparse:
+            groups[number].rule_of(name)
+            rules[name] = number
+        elif name in allreduced:
+            owner = groups[number].optimizer
+            if owner is None:
+                raise ValueError(
+                    f"{name!r} is to be all-reduced, which needs an optimizer of torch.optim that steps on "
+                    f"each node: give AdaModel one in place of {type(groups[number].rule).__name__}"
+                )
+            stepped.setdefault(owner, []).append(name)
+        else:
+            members.setdefault((number, parameter.dtype), {})[name] = parameter
+    dense: list[DenseLayout] = []
+    shared: list[DenseLayout] = []
+    for (number, dtype), parameters in sorted(
+        members.items(), key=lambda item: (item[0][0], str(item[0][1]))
+    ):
+        own = groups[number].rule is None
+        suffix = "" if dtype is torch.float32 else f".{str(dtype).removeprefix('torch.')}"
+        table = f"{'shared' if own else 'dense'}.{number}{suffix}"
+        (shared if own else dense).append(_dense_layout(table, parameters, dtype))
+        rules[table] = number
+    own_steps = tuple(
+        AllReducedLayout(f"allreduce.{number}", tuple(of_one), owner)
+        for number, (owner, of_one) in enumerate(stepped.items())
+    )
+    return Layout(sparse, tuple(dense), tuple(shared), own_steps, groups, rules, device)
+
+
+def _device_of(model: nn.Module, tables: Container[str]) -> torch.device:
+    """The one device of the dense parameters; a table may also be on the CPU or without memory."""
+    named = list(model.named_parameters())
+    dense = [(name, p.device) for name, p in named if name not in tables]
+    of_tables = [(name, p.device) for name, p in named if name in tables and not p.is_meta]
+    elsewhere = [(name, device) for name, device in of_tables if device.type != "cpu"]
+    first = next(iter([*dense, *elsewhere]), ("", torch.device("cpu")))
+    for name, device in [*dense, *elsewhere]:
+        if device.type not in DEVICES:
+            raise ValueError(
+                f"the parameter {name!r} is on {device}: AdaModel takes models on the CPU or a CUDA device"
+            )
+        if device != first[1]:
+            raise ValueError(
+                f"the parameter {first[0]!r} is on {first[1]} and {name!r} on {device}: AdaModel takes "
+                "models on one device"
+            )
+    return first[1]
+
+
+def _dense_layout(table: str, parameters: dict[str, nn.Parameter], dtype: torch.dtype) -> DenseLayout:
+    sizes = [max(1, parameter.numel()) for parameter in parameters.values()]
+    length = next(length for length in BLOCK_LENGTHS if _padded(sizes, length) <= (1 + PADDING) * sum(sizes))
+    blocks = [ceil(size / length) for size in sizes]
+    starts = [sum(blocks[:i]) for i in range(len(blocks))]
+    return DenseLayout(table, length, tuple(parameters), tuple(starts), tuple(blocks), dtype)
+
+
+def _padded(sizes: Sequence[int], length: int) -> int:
+    return sum(ceil(size / length) * length for size in sizes)

@@ -1,0 +1,128 @@
+"""Rows of an embedding table that are drawn for a batch, such as negatives."""
+
+from __future__ import annotations
+
+from collections import deque
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import get_worker_info
+
+import adaps
+from adaps.sampling import RowDistribution
+from autoada.parameters.table_parameter import TableParameter
+
+__all__ = ["NegativeSampler", "sampling_of"]
+
+AHEAD = 2
+"""Steps between the announcement of a sample, if its scheme makes one, and its use."""
+
+_samplings: WeakKeyDictionary[nn.Module, adaps.Sampling] = WeakKeyDictionary()
+"""How rows are drawn, by the module that has them."""
+
+
+class NegativeSampler:
+    """Draws rows of an embedding table, for a data set or a collate function; call it for them.
+
+    Without a server, and in the processes of a `torch.utils.data.DataLoader`, it draws with torch's global
+    generator. Once `AdaModel` has put the table into the parameter server, this node's server draws: with the
+    scheme ``local`` rows that are here. What the batches of an `AdaDataLoader` bring with them is announced
+    like their other rows, whoever drew it. What a loop draws for itself cannot be foreseen: `AdaDataLoader`
+    then announces all rows of the table, and says so.
+
+    Parameters
+    ----------
+    table : nn.Module
+        An embedding module: its ``weight`` has the rows. Make the sampler before `AdaModel` or
+        `create_node`, alike on every node.
+    n : int
+        Rows of each call.
+    sampling : adaps.Sampling, Uniform, LogUniform or Weighted, optional
+        From which distribution, and by which scheme; a distribution alone by ``local``. Its seed is the
+        server's; torch's is that of ``torch.manual_seed``.
+
+    Raises
+    ------
+    ValueError
+        If so many rows cannot be drawn, the table is in a server already, or another sampler of it draws
+        otherwise.
+
+    Examples
+    --------
+    >>> negatives = aa.NegativeSampler(model.entities, 256)
+    >>> loader = DataLoader(triples, 512, collate_fn=lambda items: (torch.stack(items), negatives()))
+    >>> model = aa.AdaModel(model, optimizer)
+    >>> for batch, drawn in aa.AdaDataLoader(loader):
+    ...     loss = criterion(model(batch, drawn))
+    """
+
+    def __init__(
+        self, table: nn.Module, n: int, sampling: adaps.Sampling | RowDistribution | None = None
+    ) -> None:
+        weight = getattr(table, "weight", None)
+        if not isinstance(table, nn.Module) or not isinstance(weight, Tensor) or weight.dim() == 0:
+            raise TypeError(f"table is a {type(table).__name__}; it must be a module with rows in its weight")
+        if isinstance(weight, TableParameter):
+            raise ValueError("the table is in a parameter server already: make its sampler before AdaModel")
+        if not isinstance(n, int) or n < 1:
+            raise ValueError(f"n is {n!r}; it must be a positive integer")
+        given = adaps.Uniform() if sampling is None else sampling
+        self.n = n
+        self.sampling = given if isinstance(given, adaps.Sampling) else adaps.Sampling(given)
+        self._table = table
+        self._rows = len(weight)
+        self._sums: Tensor | None = None  # of the weights up to each row
+        self._prepared: deque[int] = deque()
+        self.sampling.spec(self._rows)  # refuses weights of another number
+        possible = int(self._weights().count_nonzero())
+        most = min(possible, self.sampling.pool_size) if self.sampling.scheme == "pool" else possible
+        if not self.sampling.replacement and n > most:
+            raise ValueError(f"n is {n}; at most {most} rows can be drawn without replacement")
+        known = sampling_of(weight) or _samplings.setdefault(table, self.sampling)
+        if known != self.sampling:
+            raise ValueError(f"sampling is {self.sampling}; another sampler of the table has {known}")
+
+    def __call__(self) -> Tensor:
+        """Draw.
+
+        Returns
+        -------
+        Tensor
+            Row ids, int64, of shape ``(n,)``, on the CPU.
+        """
+        weight = self._table.weight
+        if not isinstance(weight, TableParameter) or get_worker_info() is not None:
+            return self._draw()
+        announces = self.sampling.scheme in ("preloc", "pool")
+        with torch._C.DisableTorchFunction():  # no part of what the loop does with its batch
+            while len(self._prepared) <= AHEAD * announces:
+                self._prepared.append(weight.table.prepare_sample(self.n, len(self._prepared)))
+            return weight.table.drawn_rows(self._prepared.popleft(), self.n)
+
+    def _draw(self) -> Tensor:
+        distribution = self.sampling.distribution
+        if not self.sampling.replacement:
+            # as if one by one: the earliest of exponential times (Efraimidis and Spirakis 2006)
+            times = torch.empty(self._rows, dtype=torch.float64).exponential_() / self._weights()
+            return times.topk(self.n, largest=False).indices
+        if isinstance(distribution, adaps.Uniform):
+            return torch.randint(self._rows, (self.n,))
+        if self._sums is None:
+            self._sums = self._weights().cumsum(0)
+        at = torch.rand(self.n, dtype=torch.float64)
+        return torch.searchsorted(self._sums, at * self._sums[-1], right=True)
+
+    def _weights(self) -> Tensor:
+        distribution = self.sampling.distribution
+        if isinstance(distribution, adaps.Weighted):
+            return torch.tensor(distribution.weights)
+        if isinstance(distribution, adaps.LogUniform):
+            return torch.arange(1, self._rows + 1, dtype=torch.float64).reciprocal_().log1p_()
+        return torch.ones(self._rows, dtype=torch.float64)
+
+
+def sampling_of(parameter: Tensor) -> adaps.Sampling | None:
+    """How rows of the parameter are drawn, if a sampler was made for it."""
+    drawn = (sampling for module, sampling in _samplings.items() if module.weight is parameter)
+    return next(drawn, None)

@@ -1,0 +1,343 @@
+"""How the user's loop turns a batch into the model's arguments: recorded while it does so.
+
+Between the hand-out of a batch and the call of the model, the user's own code moves, casts, slices and
+concatenates. A recording of that is a program from the batch's leaves to the arguments, and can be run for
+batches that are still in the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._device import DeviceContext
+
+from autoada.prediction.batch_structure import Path, leaves, read
+from autoada.prediction.compiled_program import NotRecorded, Program
+from autoada.prediction.operations import Kind, TorchFunction, dtype_of_move, kind_of
+from autoada.prediction.shape_rules import ghost
+from autoada.prediction.trace import Tape
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Prepare = Callable[[Any], Arguments]
+
+
+class Recording(TorchFunctionMode):
+    """Follows what happens to a batch after it was handed out; changes nothing.
+
+    Parameters
+    ----------
+    batch : object
+        The batch.
+    """
+
+    def __init__(self, batch: Any) -> None:
+        super().__init__()
+        self._tape = Tape(batch)
+        self._active = False
+        self._called = False
+        self._lost: list[Tensor] = []
+
+    def __torch_function__(
+        self,
+        func: TorchFunction,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        output = func(*args, **kwargs)
+        if not self._active:
+            return output
+        kind = kind_of(func)
+        if kind is Kind.VALUE:
+            self._value_read(func, args)
+        elif kind in (Kind.INPLACE, Kind.SET_ITEM):
+            for target in args[0] if isinstance(args[0], (list, tuple)) else args[:1]:
+                self._written(func, args, kwargs, target)
+        elif kind is Kind.RANDOM:
+            self._lost.append(output)  # draws of the loop itself cannot be foreseen
+        elif kind is Kind.MOVE:
+            self._moved(func, args, kwargs, output)
+        elif kind not in (Kind.METADATA, Kind.DEVICE, Kind.IGNORED, Kind.TEXT):
+            if kwargs.get("device") is not None:
+                kwargs = {**kwargs, "device": _HOST}
+            self._tape.operation(func, args, kwargs, output)
+        return output
+
+    def start(self) -> None:
+        """Begin to listen, or go on. Modes that the user's code has entered stay above."""
+        self._active = True
+        modes = _popped()
+        if modes and isinstance(modes[-1], DeviceContext):  # its exit looks for it at the bottom
+            torch.overrides._push_mode(modes.pop())
+        for mode in [self, *reversed(modes)]:
+            torch.overrides._push_mode(mode)
+
+    def stop(self) -> None:
+        """Stop to listen. Modes that the user's code entered in between stay."""
+        self._active = False
+        for mode in reversed(_popped()):
+            if mode is not self:
+                torch.overrides._push_mode(mode)
+
+    def give_up(self, output: Any) -> None:
+        """The model gave `output`: arguments of a further call that depend on it cannot be foreseen."""
+        self._called = True
+        self._lost += [leaf for _, leaf in leaves(output) if isinstance(leaf, Tensor)]
+
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Binding:
+        """The way from the batch to these arguments.
+
+        Raises
+        ------
+        NotRecorded
+            If Python reads values on the way.
+        """
+        batch = self._tape.batch
+        given, structure = pytree.tree_flatten_with_path((args, kwargs), is_leaf=lambda value: value is batch)
+        paths = {id(leaf): path for path, leaf in self._tape.leaves if not isinstance(leaf, _PLAIN)}
+        paths |= {id(item): (("item", key),) for key, item in _items(batch) if not isinstance(item, _PLAIN)}
+        lost = {id(tensor) for tensor in self._lost}
+        sources: list[_Source] = []
+        tensors: list[Tensor] = []
+        for place, value in given:
+            name = _argument_name(place)
+            if value is batch:
+                sources.append(_Source("batch", None, name))
+            elif isinstance(value, Tensor):
+                number = self._tape.number(value)
+                before = () if number is None else self._tape.needed([number])
+                if id(value) in lost or any(id(self._tape.values[node]) in lost for node in before):
+                    sources.append(_Source("unknown", Unknown.like(value, self._tape.leaves), name))
+                elif number is None:
+                    sources.append(_Source("outside", value, name))
+                else:
+                    sources.append(_Source("tensor", len(tensors), name))
+                    tensors.append(value)
+            elif id(value) in paths:
+                sources.append(_Source("leaf", paths[id(value)], name))
+            else:
+                sources.append(_Source("constant" if isinstance(value, _PLAIN) else "outside", value, name))
+        self._tape.accesses += 1  # everything until now matters
+        program = Program(self._tape, tensors)
+        if program.obstacle is not None:
+            raise NotRecorded(program.obstacle)
+        return Binding(program, tuple(sources), structure, self._tape, tensors)
+
+    def _value_read(self, func: TorchFunction, args: tuple[Any, ...]) -> None:
+        # what requires a gradient is the model's doing, not the batch's
+        of_batch = args and isinstance(args[0], Tensor) and not args[0].requires_grad
+        if of_batch and self._tape.number(args[0]) is not None:
+            self._tape.value_read(func)
+
+    def _written(
+        self, func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any
+    ) -> None:
+        if not isinstance(target, Tensor):
+            return
+        if self._called and not self._tape.computed(target):  # a gradient, a running mean
+            self._lost.append(target)
+        elif target is args[0]:
+            self._tape.written(func, args, kwargs, target)
+        else:
+            self._tape.foreign_write(func)
+
+    def _moved(
+        self, func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
+    ) -> None:
+        """Row ids are found in host memory: only what a move does to the dtype is followed."""
+        if output is args[0]:
+            return
+        dtype = dtype_of_move(func, args, kwargs)
+        if dtype is None:
+            self._tape.operation(Tensor.clone, args[:1], {}, output)
+        else:
+            self._tape.operation(Tensor.to, (args[0], dtype), {"copy": True}, output)
+
+
+class Unknown(NamedTuple):
+    """A tensor of which only this is known: it may depend on parameters, or on draws of the loop.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Its shape when it was seen.
+    dtype : torch.dtype
+        Its dtype.
+    follows : tuple of Path or None
+        For each dimension a tensor of the batch whose first dimension had the same size.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    follows: tuple[Path | None, ...]
+
+    @classmethod
+    def like(cls, tensor: Tensor, found: Iterable[tuple[Path, Any]]) -> Unknown:
+        """What is known of `tensor`, beside a batch with these leaves."""
+        sizes = {
+            leaf.shape[0]: path
+            for path, leaf in found
+            if isinstance(leaf, Tensor) and leaf.dim() and len(leaf) > 1
+        }
+        return cls(tuple(tensor.shape), tensor.dtype, tuple(sizes.get(size) for size in tensor.shape))
+
+    def ghost(self, batch: Any) -> Tensor:
+        """A tensor without data to be used with `batch`."""
+        sizes = zip(self.shape, self.follows, strict=True)
+        shape = [size if path is None else len(read(batch, path)) for size, path in sizes]
+        with torch._C.DisableTorchFunction():
+            return ghost(shape, self.dtype)
+
+
+class _Source(NamedTuple):
+    """Where a value among the arguments comes from; `name` is that of the argument."""
+
+    kind: str
+    value: Any
+    name: str
+
+    @property
+    def is_number(self) -> bool:
+        return self.kind == "constant" and type(self.value) in (int, float)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for sources that do the same: a constant's type counts too, as 1 equals True."""
+        if self.kind == "outside":
+            return self.kind, id(self.value), getattr(self.value, "_version", None)
+        if self.kind == "unknown":
+            return self.kind, self.value.dtype, len(self.value.shape)
+        return self.kind, type(self.value), None if self.is_number else self.value
+
+
+class Binding:
+    """Turns a batch into the model's arguments as the user's loop does.
+
+    Attributes
+    ----------
+    key : tuple
+        Equal for bindings that do the same, numbers left aside.
+    numbers : tuple of int and float
+        Those among the arguments that do not come from the batch, such as that of a step.
+    follows_batch : bool
+        Whether every tensor among the arguments is made from the batch, or known to be unknown.
+    uses_batch : bool
+        Whether anything among the arguments comes from the batch.
+    unknown : tuple of str
+        The arguments that cannot be foreseen, or hold something that cannot.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        sources: tuple[_Source, ...],
+        structure: Any,
+        tape: Tape | None = None,
+        tensors: Sequence[Tensor] = (),
+    ) -> None:
+        self._program = program
+        self._sources = sources
+        self._structure = structure
+        self._tape = tape
+        self._tensors = tensors
+        self.numbers = tuple(source.value for source in sources if source.is_number)
+        self.key = (program.key, [source.key for source in sources], structure)
+        kinds = {source.kind for source in sources}
+        self.follows_batch = program.outputs_follow_batch and "outside" not in kinds
+        self.uses_batch = not kinds.isdisjoint(("batch", "tensor", "leaf"))
+        self.unknown = tuple(dict.fromkeys(source.name for source in sources if source.kind == "unknown"))
+
+    def merged(self, other: Binding) -> Binding | None:
+        """This one, with every tensor that `other` makes in another way unknown; None if that is no help."""
+        if self._structure != other._structure or self._tape is None:
+            return None
+        sources: list[_Source] = []
+        tensors: list[Tensor] = []
+        for mine, others in zip(self._sources, other._sources, strict=True):
+            source = mine
+            if not self._does_as(mine, other, others):
+                value, before = self._tensor(mine), other._tensor(others)
+                if (
+                    value is None
+                    or before is None
+                    or (value.dtype, value.dim()) != (before.dtype, before.dim())
+                ):
+                    return None
+                source = mine._replace(kind="unknown", value=Unknown.like(value, self._tape.leaves))
+            elif mine.kind == "tensor":
+                source = mine._replace(value=len(tensors))
+                tensors.append(self._tensors[mine.value])
+            sources.append(source)
+        result = Binding(Program(self._tape, tensors), tuple(sources), self._structure)
+        return result if result.uses_batch else None
+
+    def seal(self) -> None:
+        """Forget what only `merged` needs."""
+        self._tape, self._tensors = None, ()
+
+    def _does_as(self, mine: _Source, other: Binding, others: _Source) -> bool:
+        if not mine.kind == others.kind == "tensor":
+            return mine.key == others.key
+        assert self._tape is not None
+        assert other._tape is not None
+        programs = [
+            Program(self._tape, [self._tensors[mine.value]]),
+            Program(other._tape, [other._tensors[others.value]]),
+        ]
+        return programs[0].key == programs[1].key
+
+    def _tensor(self, source: _Source) -> Any:
+        """The tensor that was seen there, or what is known of it; None if it is none."""
+        if source.kind == "tensor":
+            return self._tensors[source.value]
+        return source.value if isinstance(source.value, Tensor) else None
+
+    def __call__(self, batch: Any) -> Arguments:
+        """Positional and keyword arguments of the model for `batch`."""
+        computed = self._program.run(batch)
+        values = [self._value(source, batch, computed) for source in self._sources]
+        arguments: Arguments = pytree.tree_unflatten(values, self._structure)
+        return arguments
+
+    @staticmethod
+    def _value(source: _Source, batch: Any, computed: list[Tensor]) -> Any:
+        if source.kind == "batch":
+            return batch
+        if source.kind == "tensor":
+            return computed[source.value]
+        if source.kind == "leaf":
+            path: Path = source.value
+            return read(batch, path)
+        if source.kind == "unknown":
+            unknown: Unknown = source.value
+            return unknown.ghost(batch)
+        return source.value
+
+
+def _argument_name(place: Sequence[Any]) -> str:
+    """What to call the argument at a place of ``(args, kwargs)``."""
+    if place[0].idx == 0:
+        return f"argument {place[1].idx + 1}"
+    return f"argument {place[1].key!r}"
+
+
+def _popped() -> list[TorchFunctionMode]:
+    """All active modes, the innermost first; they are not active any more."""
+    count = torch._C._len_torch_function_stack()
+    return [torch.overrides._pop_mode() for _ in range(count)]
+
+
+def _items(batch: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(batch, dict):
+        return batch.items()
+    return enumerate(batch) if isinstance(batch, (list, tuple)) else ()
+
+
+_HOST = torch.device("cpu")
+_PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device)

@@ -1,0 +1,248 @@
+"""Access programs: straight-line Python from a batch to the rows it reads, sliced from a tape.
+
+The source that is generated here holds no data: whatever comes from the user, be it a key, a number or a
+function, is bound to a variable of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autoada.prediction.accesses import Draw
+from autoada.prediction.batch_structure import expression
+from autoada.prediction.operations import name_of
+from autoada.prediction.torch_draws import draw
+from autoada.prediction.trace import Constant, Leaf, Ref, Tape
+
+_LITERALS = (int, float, bool, str, type(None))  # compared by value
+
+
+class NotRecorded(Exception):
+    """A value cannot be traced back to the batch."""
+
+
+class Program:
+    """Computes some tensors of a tape from another batch.
+
+    Parameters
+    ----------
+    tape : Tape
+        A recorded simulation.
+    outputs : sequence of Tensor
+        What to compute.
+    clone_leaves : bool
+        Whether the program may not write into the batch's own tensors.
+
+    Attributes
+    ----------
+    key : tuple
+        Equal for programs that do the same.
+    source : str
+        The program as Python; `names` are its variables.
+    names : Names
+        What the source refers to.
+    constants : list of Tensor
+        Tensors that it uses beside those of the batch.
+    outputs_follow_batch : bool
+        Whether every output depends on the batch.
+    draw_numbers : set of int
+        The random draws that the outputs depend on.
+    obstacle : str or None
+        Why the program holds for the recorded batch alone.
+
+    Raises
+    ------
+    NotRecorded
+        If an output is not on the tape.
+    """
+
+    def __init__(self, tape: Tape, outputs: Sequence[Tensor], *, clone_leaves: bool = False) -> None:
+        numbers = [_number(tape, tensor) for tensor in outputs]
+        self._needed = sorted(tape.needed(numbers))
+        self.names = Names()
+        self.constants: list[Tensor] = []
+        self.draw_numbers: set[int] = set()
+        self.outputs_follow_batch = all(
+            any(isinstance(tape.nodes[source], Leaf) for source in tape.needed([number]))
+            for number in numbers
+        )
+        self.obstacle = tape.obstacle() or self._own_obstacle(tape)
+        short = {number: i for i, number in enumerate(self._needed)}
+        lines, keys = [], []
+        for number in self._needed:
+            line, key = self._line(tape, number, short, clone_leaves)
+            lines.append(f"    v{short[number]} = {line}\n")
+            keys.append(key)
+        result = ", ".join(f"v{short[number]}" for number in numbers)
+        self.source = "def run(batch, draw):\n" + "".join(lines) + f"    return [{result}]\n"
+        self.key = (tuple(keys), tuple(short[number] for number in numbers))
+        exec(self.source, self.names.values)
+        self._run: Callable[[Any, Any], list[Tensor]] = self.names.values["run"]
+
+    def __call__(self, batch: Any, generator: torch.Generator) -> tuple[list[Tensor], dict[int, Draw]]:
+        """The outputs for `batch`, and the draws that were made for them."""
+        draws: dict[int, Draw] = {}
+
+        def make(number: int, function: Any, *args: Any, **kwargs: Any) -> Tensor:
+            value: Tensor = draw(function, args, kwargs, generator)
+            draws[number] = Draw(name_of(function), value)
+            return value
+
+        with torch.inference_mode():
+            return self._run(batch, make), draws
+
+    def run(self, batch: Any) -> list[Tensor]:
+        """The outputs of a program without draws."""
+        return self._run(batch, None)
+
+    def _own_obstacle(self, tape: Tape) -> str | None:
+        values = [tape.values[number] for number in self._needed]
+        holders: dict[int, set[int]] = {}
+        for value in values:
+            if isinstance(value, Tensor):
+                holders.setdefault(value.untyped_storage().data_ptr(), set()).add(id(value))
+        if any(
+            holders.get(storage, {id(target)}) != {id(target)} for storage, target in tape.written_storages
+        ):
+            return "ids are written in place through another view"
+        for number in self._needed:
+            node = tape.nodes[number]
+            if isinstance(node, Constant) and node.tensor.is_inference():
+                return "ids come from an operation that cannot be recorded"
+        return None
+
+    def _line(self, tape: Tape, number: int, short: dict[int, int], clone: bool) -> tuple[str, Any]:
+        """Source and key of one node."""
+        node = tape.nodes[number]
+        if isinstance(node, Leaf):
+            return expression(node.path, self.names.of) + (
+                self._copy(tape.values[number]) if clone else ""
+            ), node.path
+        if isinstance(node, Constant):
+            self.constants.append(node.tensor)
+            return self.names.of(node.tensor), ("constant", id(node.tensor))
+        function = self.names.of(node.function)
+        given = [self._text(value, short) for value in node.args]
+        if node.kwargs:
+            named = (
+                f"{self.names.of(name)}: {self._text(value, short)}" for name, value in node.kwargs.items()
+            )
+            given.append(f"**{{{', '.join(named)}}}")
+        if node.draw is not None:
+            self.draw_numbers.add(node.draw)
+            call = f"draw({', '.join([self.names.of(node.draw), function, *given])})"
+        else:
+            call = f"{function}({', '.join(given)})"
+        return call, (node.function, node.draw, _canonical((node.args, tuple(node.kwargs.items())), short))
+
+    @staticmethod
+    def _copy(leaf: Any) -> str:
+        return ".clone()" if isinstance(leaf, Tensor) else ".copy()"
+
+    def _text(self, value: Any, short: dict[int, int]) -> str:
+        if isinstance(value, Ref):
+            return f"v{short[value.node]}"
+        if isinstance(value, slice):
+            parts = (value.start, value.stop, value.step)
+            return f"slice({', '.join(self._text(part, short) for part in parts)})"
+        if type(value) in (list, tuple):
+            items = "".join(f"{self._text(item, short)}, " for item in value)
+            return f"[{items}]" if type(value) is list else f"({items})"
+        return self.names.of(value)
+
+
+class Names:
+    """Variables of generated source, numbered, so that no value has to be written as text.
+
+    Attributes
+    ----------
+    values : dict of str to object
+        What each variable holds.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {"slice": slice, "getattr": getattr}
+
+    def of(self, value: Any) -> str:
+        """A variable that holds `value`."""
+        name = f"o{len(self.values)}"
+        self.values[name] = value
+        return name
+
+
+class Guard:
+    """Which batches a program holds for: what varied among the recorded ones is free, the rest is pinned.
+
+    Parameters
+    ----------
+    signatures : sequence of tuple
+        Signatures (`autoada.prediction.batch_structure.signature`) of batches that gave the same program.
+    """
+
+    def __init__(self, signatures: Sequence[tuple[Any, ...]]) -> None:
+        names = Names()
+        conditions = [c for entries in zip(*signatures, strict=True) for c in _conditions(entries, names.of)]
+        self.source = " and ".join(conditions) or "True"
+        self._holds: Callable[[Any], bool] = eval(f"lambda batch: {self.source}", names.values)
+
+    def __call__(self, batch: Any) -> bool:
+        """Whether the program holds for `batch`."""
+        try:
+            return self._holds(batch)
+        except (AttributeError, LookupError, TypeError):  # a batch of another make
+            return False
+
+    @staticmethod
+    def applies(signatures: Sequence[tuple[Any, ...]]) -> bool:
+        """Whether the batches have the same leaves of the same rank, as a guard needs."""
+        first = signatures[0]
+        return all(
+            len(other) == len(first)
+            and all(
+                a[0] == b[0]
+                and len(a) == len(b)
+                and (len(a) == 2 or (len(a[1]) == len(b[1]) and a[2] is b[2]))
+                for a, b in zip(first, other, strict=True)
+            )
+            for other in signatures
+        )
+
+
+def _conditions(entries: tuple[tuple[Any, ...], ...], name: Callable[[Any], str]) -> Iterable[str]:
+    first = entries[0]
+    text = expression(first[0], name)
+    if len(first) == 2:
+        values = {entry[1] for entry in entries}
+        if len(values) == 1 and type(first[1]) in _LITERALS and first[1] == first[1]:
+            yield f"{text} == {name(first[1])}"
+        elif isinstance(first[1], type):
+            yield f"type({text}) is {name(first[1])}"
+        return
+    shapes = [entry[1] for entry in entries]
+    pinned = [i for i, size in enumerate(shapes[0]) if all(shape[i] == size for shape in shapes)]
+    if len(pinned) == len(shapes[0]):
+        yield f"{text}.shape == {name(tuple(shapes[0]))}"
+        return
+    yield f"len({text}.shape) == {len(shapes[0])}"
+    yield from (f"{text}.shape[{i}] == {name(shapes[0][i])}" for i in pinned)
+
+
+def _number(tape: Tape, tensor: Tensor) -> int:
+    number = tape.number(tensor)
+    if number is None:
+        raise NotRecorded("ids come from an operation that cannot be recorded")
+    return number
+
+
+def _canonical(value: Any, short: dict[int, int]) -> Any:
+    if isinstance(value, Ref):
+        return ("value", short[value.node])
+    if type(value) in (list, tuple):
+        return tuple(_canonical(item, short) for item in value)
+    if isinstance(value, slice):
+        return ("slice", *(_canonical(part, short) for part in (value.start, value.stop, value.step)))
+    return (type(value), value) if isinstance(value, Hashable) else id(value)

@@ -1,0 +1,134 @@
+"""The forms in which PyTorch code reads rows of a table, taken apart into table, ids and output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from autoada.prediction.operations import TorchFunction
+
+EMBEDDING_NAMES = (
+    "input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse",
+)  # fmt: skip
+"""Parameters of `F.embedding`."""
+KERNEL_EMBEDDING_NAMES = ("weight", "indices", "padding_idx", "scale_grad_by_freq", "sparse")
+"""Parameters of `torch.embedding`."""
+BAG_NAMES = (
+    "input", "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse",
+    "per_sample_weights", "include_last_offset", "padding_idx",
+)  # fmt: skip
+"""Parameters of `F.embedding_bag`."""
+_KERNEL_BAG_NAMES = (
+    "weight", "input", "offsets", "scale_grad_by_freq", "mode", "sparse", "per_sample_weights",
+    "include_last_offset", "padding_idx",
+)  # fmt: skip
+
+Apply = Callable[..., Any]
+"""Runs one tensor operation: ``apply(function, *args)``; a recorder puts it on its tape."""
+
+
+class BagArguments(NamedTuple):
+    """What `embedding_bag` was given."""
+
+    ids: Tensor
+    table: Tensor
+    offsets: Tensor | None
+    padding: int | None
+    last_offset: bool
+
+    @property
+    def bags(self) -> int:
+        """How many bags come out."""
+        if self.offsets is None:
+            return self.ids.shape[0]
+        return self.offsets.shape[0] - int(self.last_offset)
+
+
+def embedding_arguments(
+    func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """``(ids, table)`` of a call of `F.embedding` or `torch.embedding`."""
+    names = EMBEDDING_NAMES if func is F.embedding else KERNEL_EMBEDDING_NAMES
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    return (given["input"], given["weight"]) if func is F.embedding else (given["indices"], given["weight"])
+
+
+def bag_arguments(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BagArguments:
+    """What a call of `F.embedding_bag` or `torch.embedding_bag` was given."""
+    names = BAG_NAMES if func is F.embedding_bag else _KERNEL_BAG_NAMES
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    given.setdefault("input", given.get("indices"))
+    return BagArguments(
+        given["input"],
+        given["weight"],
+        given.get("offsets"),
+        given.get("padding_idx"),
+        bool(given.get("include_last_offset")),
+    )
+
+
+def index_select_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Any, Any]:
+    """``(input, dim, index)`` of a call of `index_select`."""
+    given = {**dict(zip(("input", "dim", "index"), args, strict=False)), **kwargs}
+    return given["input"], given["dim"], given["index"]
+
+
+def bag_rows(bag: BagArguments, apply: Apply) -> Tensor:
+    """The rows a bag reads: padding is skipped."""
+    if bag.padding is None:
+        return bag.ids
+    return apply(_without, bag.ids, bag.padding % bag.table.shape[0])  # type: ignore[no-any-return]
+
+
+def item_rows(rows: int, index: Any, apply: Apply) -> Tensor | None:
+    """The rows that ``table[index]`` reads, None if it is the whole table.
+
+    `index` holds no ghost. Negative ids count from the end, as torch has it; those of rows that do not exist
+    stay as they are.
+    """
+    first = index[0] if type(index) is tuple and index else index
+    if isinstance(first, Tensor):
+        first = unwrapped(first)
+        if first.dtype in (torch.bool, torch.uint8):
+            return apply(_true_rows, first)  # type: ignore[no-any-return]
+        return apply(from_start, first, rows)  # type: ignore[no-any-return]
+    if isinstance(first, bool) or first is None or first is Ellipsis:
+        return None
+    if isinstance(first, int):
+        return apply(torch.tensor, [_from_start(first, rows)])  # type: ignore[no-any-return]
+    if isinstance(first, slice):
+        selected = range(*first.indices(rows))
+        if len(selected) == rows:
+            return None
+        return apply(torch.arange, selected.start, selected.stop, selected.step)  # type: ignore[no-any-return]
+    if isinstance(first, list) and first and all(type(item) is int for item in first):
+        return apply(torch.tensor, [_from_start(item, rows) for item in first])  # type: ignore[no-any-return]
+    return None
+
+
+def from_start(ids: Tensor, rows: int) -> Tensor:
+    """The same rows, none of those that exist counted from the end."""
+    return torch.where((ids < 0) & (ids >= -rows), ids + rows, ids)
+
+
+def unwrapped(tensor: Tensor) -> Tensor:
+    """The tensor itself where the code runs under `torch.vmap`: all rows at once."""
+    while torch._C._functorch.is_batchedtensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def _from_start(row: int, rows: int) -> int:
+    return row + rows if -rows <= row < 0 else row
+
+
+def _without(ids: Tensor, padding: int) -> Tensor:
+    return ids[ids != padding]
+
+
+def _true_rows(mask: Tensor) -> Tensor:
+    return mask.nonzero()[:, 0]

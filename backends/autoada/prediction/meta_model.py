@@ -1,0 +1,165 @@
+"""A model's shadow: the same classes and attributes around parameters that have a shape but no data."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import random
+import weakref
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parameter import UninitializedParameter
+
+from autoada.prediction.tables import LARGE
+
+_CONTAINER_DEPTH = 3
+_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+_COMPILED = "_orig_mod"
+
+
+class Shadow:
+    """Runs the forward of `model` without touching it.
+
+    Modules are copied shallowly, containers up to three levels deep, parameters become meta tensors
+    memoised by identity (ties survive), buffers are shared if they are in host memory, else copied there. A
+    table of any size costs nothing.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The live model; never changed.
+    tables : mapping of int to str
+        ``id(parameter)`` -> qualified name of the parameters whose reads are wanted.
+    """
+
+    def __init__(self, model: nn.Module, tables: Mapping[int, str]) -> None:
+        self._wanted = tables
+        self._copies: dict[int, nn.Module] = {}
+        self._originals: list[nn.Parameter] = []
+        self.parameters: dict[int, nn.Parameter] = {}
+        """``id(real parameter)`` -> its meta parameter."""
+        self.tables: dict[int, str] = {}
+        """``id(meta parameter)`` -> qualified name, for the wanted ones."""
+        self.compiled = False
+        """Whether a part of the live model is compiled."""
+        self.module = self._module(model)
+        self.large = {
+            id(self.parameters[id(parameter)]): name
+            for name, parameter in model.named_parameters()
+            if id(parameter) in self.parameters
+            and id(parameter) not in tables
+            and parameter.dim() > 1
+            and parameter.shape[0] >= LARGE
+        }
+        """``id(meta parameter)`` -> qualified name, for the others that have many rows."""
+
+    def adopt(self, storage: int) -> bool:
+        """Give the shadow its own copy of each buffer or attribute at this address; whether there was one."""
+        found = False
+        for module in self._copies.values():
+            for attributes in (module._buffers, module.__dict__):
+                for name, value in list(attributes.items()):
+                    if _lies_at(value, storage):
+                        with torch.inference_mode():
+                            attributes[name] = value.clone()
+                        found = True
+        return found
+
+    def plain_attributes(self) -> dict[tuple[int, str], Any]:
+        """Numbers and strings that modules hold: a forward that counts its calls changes them."""
+        return {
+            (i, name): value
+            for i, module in enumerate(self._copies.values())
+            for name, value in module.__dict__.items()
+            if type(value) in (int, float, str)
+        }
+
+    def _module(self, module: nn.Module) -> nn.Module:
+        if type(module).__name__ == "OptimizedModule":
+            self.compiled = True
+            module = getattr(module, _COMPILED, module)
+        self.compiled |= getattr(module, "_compiled_call_impl", None) is not None
+        if id(module) in self._copies:
+            return self._copies[id(module)]
+        shadow = object.__new__(type(module))
+        self._copies[id(module)] = shadow
+        attributes = shadow.__dict__
+        for name, value in module.__dict__.items():
+            if name == "_parameters":
+                attributes[name] = {key: self._parameter(p) for key, p in value.items()}
+            elif name == "_buffers":
+                attributes[name] = {key: _in_host_memory(buffer) for key, buffer in value.items()}
+            elif name == "_modules":
+                attributes[name] = {key: None if m is None else self._module(m) for key, m in value.items()}
+            elif name == "_compiled_call_impl":
+                attributes[name] = None
+            else:
+                attributes[name] = self._attribute(value, 0)
+        if "_flat_weight_refs" in attributes:  # nn.RNNBase checks its weights through weak references
+            attributes["_flat_weight_refs"] = [weakref.ref(w) for w in attributes["_flat_weights"]]
+        if isinstance(module, _NormBase) and shadow._buffers.get("num_batches_tracked") is not None:
+            shadow._buffers["num_batches_tracked"] = None
+        return shadow
+
+    def _parameter(self, parameter: nn.Parameter | None) -> nn.Parameter | None:
+        if parameter is None:
+            return None
+        if isinstance(parameter, UninitializedParameter):
+            raise ValueError(
+                "the model has a lazy parameter without a shape: run one forward pass before wrapping it"
+            )
+        key = id(parameter)
+        if key not in self.parameters:
+            ghost = nn.Parameter(
+                torch.empty_strided(
+                    tuple(parameter.shape), parameter.stride(), dtype=parameter.dtype, device="meta"
+                ),
+                requires_grad=False,
+            )
+            self.parameters[key] = ghost
+            self._originals.append(parameter)  # an identity is only unique while its object lives
+            if key in self._wanted:
+                self.tables[id(ghost)] = self._wanted[key]
+        return self.parameters[key]
+
+    def _attribute(self, value: Any, depth: int) -> Any:
+        if isinstance(value, nn.Module):
+            return self._module(value)
+        if isinstance(value, nn.Parameter):
+            return self._parameter(value)
+        if isinstance(value, Tensor):
+            return _in_host_memory(value)
+        if isinstance(value, torch.Generator):
+            return value.clone_state()
+        if isinstance(value, _GENERATORS):
+            return copy.deepcopy(value)
+        if depth == _CONTAINER_DEPTH:
+            return value
+        if type(value) is list:
+            return [self._attribute(item, depth + 1) for item in value]
+        if type(value) is tuple:
+            return tuple(self._attribute(item, depth + 1) for item in value)
+        if type(value) in (dict, OrderedDict, defaultdict):
+            same = value.copy()
+            same.update((key, self._attribute(item, depth + 1)) for key, item in value.items())
+            return same
+        if type(value) in (set, deque):
+            return value.copy()
+        if inspect.ismethod(value) and isinstance(value.__self__, nn.Module):
+            return value.__func__.__get__(self._module(value.__self__))
+        return value
+
+
+def _in_host_memory(value: Any) -> Any:
+    """Where ids are computed; a table's meta parameter stays what it is."""
+    return value if not isinstance(value, Tensor) or value.is_cpu or value.is_meta else value.cpu()
+
+
+def _lies_at(value: Any, storage: int) -> bool:
+    return isinstance(value, Tensor) and not value.is_meta and value.untyped_storage().data_ptr() == storage

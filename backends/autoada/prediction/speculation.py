@@ -1,0 +1,224 @@
+"""Values that depend on parameters and reach Python: the last real ones stand for the next."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from autoada.prediction.accesses import user_location
+from autoada.prediction.operations import Kind, TorchFunction, kind_of, name_of
+from autoada.prediction.shape_rules import ghost
+
+WRONG = 3
+"""Wrong guesses, less those that are forgiven, after which nothing is guessed any more."""
+FORGIVEN_AFTER = 32
+"""Right predictions that make up for a wrong one."""
+SETTLED = 8
+"""Forward passes without news after which the real forward is not watched any more."""
+PATIENCE = 8
+"""Forward passes that may go by without the value that a simulation waits for."""
+LARGEST = 4096
+"""Values of a list or array that is remembered."""
+BOOLEAN_INDEX = "boolean index"
+_MASKS = (torch.bool, torch.uint8)
+_transformed = torch._C._functorch.is_functorch_wrapped_tensor
+
+Place = tuple[str, str]
+"""An operation's name, and ``file:line`` of the user's source."""
+
+_log = logging.getLogger("autoada")
+
+
+class Places:
+    """Counts how often each place was passed in one forward."""
+
+    def __init__(self) -> None:
+        self._passed: Counter[Place] = Counter()
+
+    def next(self, name: str) -> tuple[Place, int]:
+        """The place of the operation that runs now, and how many times it was passed before."""
+        place = (name, user_location())
+        number = self._passed[place]
+        self._passed[place] += 1
+        return place, number
+
+
+class Guesses:
+    """What the real forward gave last, at each place where simulations ask for it.
+
+    Every prediction is checked against what the real forward reads, so a wrong guess is noticed; it costs
+    that batch its intent.
+
+    Attributes
+    ----------
+    possible : bool
+        Whether anything is guessed, which is no longer so after `WRONG` wrong guesses.
+    used : bool
+        Whether a simulation has gone on with a guess since the last wrong one.
+    """
+
+    def __init__(self, possible: bool = True) -> None:
+        self.possible = possible
+        self.used = False
+        self._values: dict[Place, list[Any]] = {}
+        self._asked: dict[Place, int] = {}
+        self._watching = False
+        self._news = False
+        self._quiet = 0
+        self._passes = 0
+        self._wrong = 0
+        self._right = 0
+
+    @property
+    def watching(self) -> bool:
+        """Whether the real forward has to tell its values."""
+        return self._watching
+
+    def guess(self, place: Place, number: int) -> Any:
+        """What the real forward gave there the last time; None if that is not known."""
+        if not self.possible:
+            return None
+        values = self._values.get(place)
+        if not values:
+            self._watching = True
+            self._asked.setdefault(place, self._passes)
+            return None
+        self.used = True
+        return values[min(number, len(values) - 1)]
+
+    def waits_for(self, place: Place) -> bool:
+        """Whether the value there may still become known."""
+        return self.possible and self._passes - self._asked.get(place, self._passes) < PATIENCE
+
+    def note(self, place: Place, number: int, value: Any) -> None:
+        """The real forward gave `value` there."""
+        values = self._values.setdefault(place, [])
+        if place in self._asked and (number >= len(values) or not _same(values[number], value)):
+            self._quiet = 0
+            self._news |= not values
+        values[number:] = [value]
+
+    def right(self, *, needed: bool) -> None:
+        """A prediction was right, or stopped; `needed` says whether values are asked for at present."""
+        self._passes += 1
+        self._right += 1
+        if self._right % FORGIVEN_AFTER == 0:
+            self._wrong = max(0, self._wrong - 1)
+        self._quiet = self._quiet + 1 if needed else SETTLED
+        if self._quiet >= SETTLED and self.used:
+            self._watching = False
+
+    def news(self) -> bool:
+        """Whether there are values, since this was asked last, that simulations wait for."""
+        news, self._news = self._news, False
+        return news
+
+    def wrong(self) -> None:
+        """A prediction with guesses was wrong."""
+        self._passes += 1
+        self._wrong += 1
+        self._right = 0
+        self._values.clear()
+        self._asked = dict.fromkeys(self._asked, self._passes)
+        self.used, self._watching, self._quiet = False, True, 0
+        places = ", ".join(f"`{name}` at {where}" for name, where in self._asked)
+        if self._wrong >= WRONG:
+            self.possible = self._watching = False
+            _log.warning(
+                "what forward reads hangs on values that depend on parameters (%s) and were guessed wrongly "
+                "%d times: they are guessed no more, rows after them are pulled on demand; decide by what is "
+                "in the batch where that will do",
+                places,
+                self._wrong,
+            )
+        elif self._wrong == 1:
+            _log.warning(
+                "a prediction was wrong because of a value that depends on parameters (%s); missing rows are "
+                "pulled on demand; decide by what is in the batch where that will do",
+                places,
+            )
+
+
+class Watch(TorchFunctionMode):
+    """Surrounds the real forward passes of one batch, and notes their values if that is wanted."""
+
+    def __init__(self, guesses: Guesses) -> None:
+        super().__init__()
+        self._guesses = guesses
+        self._places = Places()
+        self._entered = False
+
+    def __enter__(self) -> Watch:
+        self._entered = self._guesses.watching
+        if self._entered:
+            super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._entered:
+            self._entered = False
+            super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def __torch_function__(
+        self,
+        func: TorchFunction,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        output = func(*args, **(kwargs or {}))
+        kind = kind_of(func)
+        if kind is Kind.VALUE:
+            self._note(name_of(func), _copied(output))
+        elif kind is Kind.DATA_SHAPED:
+            self._note(name_of(func), Shapes(output))
+        elif kind is Kind.GET_ITEM:
+            for part in args[1] if type(args[1]) is tuple else args[1:]:
+                if isinstance(part, Tensor) and part.dtype in _MASKS and not _transformed(part):
+                    self._note(BOOLEAN_INDEX, int(part.count_nonzero()))
+        return output
+
+    def _note(self, name: str, value: Any) -> None:
+        place, number = self._places.next(name)
+        if value is not None:
+            self._guesses.note(place, number, value)
+
+
+class Shapes:
+    """Shapes and dtypes of what an operation gave."""
+
+    def __init__(self, output: Any) -> None:
+        leaves, self._structure = pytree.tree_flatten(output)
+        self._described = [(tuple(x.shape), x.dtype) if isinstance(x, Tensor) else x for x in leaves]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Shapes) and self._described == other._described
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def ghosts(self) -> Any:
+        """The same with unknown values."""
+        leaves = [ghost(*x) if type(x) is tuple else x for x in self._described]
+        return pytree.tree_unflatten(leaves, self._structure)
+
+
+def _copied(value: Any) -> Any:
+    """What can be handed out again; None for what is too large to keep."""
+    if isinstance(value, np.ndarray):
+        return value.copy() if value.size <= LARGEST else None
+    if isinstance(value, list):
+        return value if len(value) <= LARGEST else None
+    return value
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return bool(np.array_equal(a, b))
+    return bool(a == b)

@@ -1,0 +1,291 @@
+"""A tape of the real operations of a simulation: how every row id follows from the batch."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from autoada.prediction.batch_structure import Path, leaves
+from autoada.prediction.operations import Kind, TorchFunction, kind_of, name_of
+
+
+@dataclass(frozen=True)
+class Ref:
+    """The value of an earlier node."""
+
+    node: int
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A tensor or array of the batch."""
+
+    path: Path
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A tensor that is neither of the batch nor computed: a buffer, an attribute."""
+
+    tensor: Tensor
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A call; tensors among its arguments are `Ref`s. `draw` is the number of a random draw."""
+
+    function: TorchFunction
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    draw: int | None = None
+
+
+Node = Leaf | Constant | Operation
+
+
+class Tape:
+    """Records one simulation (`autoada.prediction.unknown_values.Recorder`).
+
+    Attributes
+    ----------
+    nodes : list of Node
+        In order of execution.
+    accesses : int
+        How many accesses were seen.
+    """
+
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+        self.nodes: list[Node] = []
+        self.values: list[Any] = []
+        self._alive: list[Tensor] = []  # identities stay unique while their objects live
+        self.leaves = leaves(batch)
+        self.accesses = 0
+        self.written_storages: list[tuple[int, Tensor]] = []
+        self._numbers: dict[int, int] = {}
+        self._obstacles: list[tuple[int, str]] = []
+        self._shape_reads: list[tuple[int, int]] = []
+        self._data_shaped: dict[int, bool] = {}
+        self._arrays: dict[int, np.ndarray[Any, Any]] = {}
+        for path, leaf in self.leaves:
+            if isinstance(leaf, (Tensor, np.ndarray)):
+                self._add(leaf, Leaf(path))
+            if isinstance(leaf, np.ndarray) and leaf.size:
+                self._arrays[leaf.ctypes.data] = leaf
+
+    # What a simulation reports
+
+    def operation(
+        self, function: TorchFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
+    ) -> None:
+        """A call without side effects gave `output`."""
+        if isinstance(output, Tensor):
+            if id(output) not in self._numbers or not any(output is a for a in args):
+                self._add(output, self._call(function, args, kwargs))
+        elif isinstance(output, (list, tuple)) and not isinstance(output, torch.Size):
+            whole = self._add(output, self._call(function, args, kwargs))
+            for i, item in enumerate(output):
+                if isinstance(item, Tensor):
+                    self._add(item, Operation(operator.getitem, (Ref(whole), i)))
+
+    def written(
+        self, function: TorchFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Tensor
+    ) -> None:
+        """`target`, which the simulation owns, was changed in place."""
+        known = self._numbers.get(id(target))
+        if known is None or isinstance(self.nodes[known], Constant):
+            self._obstacle("forward changes its own state in place")
+        call = self._call(_set_item if kind_of(function) is Kind.SET_ITEM else function, args, kwargs)
+        self._add(target, call)
+        self.written_storages.append((target.untyped_storage().data_ptr(), target))
+
+    def foreign_write(self, function: TorchFunction) -> None:
+        """A write to memory that is not the simulation's was dropped."""
+        self._obstacle(f"`{name_of(function)}` writes to memory of neither the batch nor the model")
+
+    def value_read(self, function: TorchFunction) -> None:
+        """Python was given a value."""
+        self._obstacle(f"Python reads values (`{name_of(function)}`)")
+
+    def shape_read(self, tensor: Tensor) -> None:
+        """Python was given a shape."""
+        number = self._numbers.get(id(tensor))
+        if number is not None and isinstance(self.nodes[number], Operation):
+            self._shape_reads.append((self.accesses, number))
+
+    def drawn(
+        self,
+        function: TorchFunction,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        number: int,
+        output: Tensor,
+    ) -> None:
+        """A random draw."""
+        if name_of(function).endswith("_"):
+            self._obstacle(f"`{name_of(function)}` draws in place")
+        call = self._call(function, args, kwargs)
+        self._add(output, Operation(function, call.args, call.kwargs, draw=number))
+
+    def accessed(self) -> None:
+        """A table was accessed."""
+        self.accesses += 1
+
+    # What a program is made from
+
+    def number(self, tensor: Tensor) -> int | None:
+        """The node that gave `tensor`, None if that was not seen."""
+        number = self._numbers.get(id(tensor))
+        if number is not None:
+            return number
+        array = self._array_of(tensor)
+        if array is not None:
+            call = Operation(torch.from_numpy, (Ref(self._numbers[id(array)]),))
+            self._alive.append(tensor)
+            return self._add(tensor, call)
+        # under vmap a lookup sees another object of the same memory
+        for i in reversed(range(len(self.values))):
+            value = self.values[i]
+            if isinstance(value, Tensor) and _same_memory(value, tensor):
+                self._numbers[id(tensor)] = i
+                self._alive.append(tensor)
+                return i
+        return None
+
+    def needed(self, numbers: Iterable[int]) -> set[int]:
+        """The nodes that the given ones depend on, themselves included."""
+        needed: set[int] = set()
+        waiting = list(numbers)
+        while waiting:
+            number = waiting.pop()
+            if number in needed:
+                continue
+            needed.add(number)
+            node = self.nodes[number]
+            if isinstance(node, Operation):
+                waiting += references((node.args, tuple(node.kwargs.values())))
+        return needed
+
+    def computed(self, tensor: Tensor) -> bool:
+        """Whether `tensor` is of the batch, or an operation gave it."""
+        number = self.number(tensor)
+        return number is not None and not isinstance(self.nodes[number], Constant)
+
+    @property
+    def reads_values(self) -> bool:
+        """Whether Python was given a value, at any time."""
+        return any(reason.startswith("Python") for _, reason in self._obstacles)
+
+    def obstacle(self) -> str | None:
+        """Why the way from batch to ids may be another one for another batch.
+
+        What happens after the last access is of no interest.
+        """
+        for when, reason in self._obstacles:
+            if when < self.accesses:
+                return reason
+        for when, number in self._shape_reads:
+            if when < self.accesses and self._has_data_shape(number):
+                return "Python reads a shape that depends on values"
+        return None
+
+    def _add(self, value: Any, node: Node) -> int:
+        self._numbers[id(value)] = len(self.nodes)
+        self.nodes.append(node)
+        self.values.append(value)
+        return len(self.nodes) - 1
+
+    def _call(self, function: TorchFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Operation:
+        return Operation(
+            function, self._referred(args), {key: self._referred(v) for key, v in kwargs.items()}
+        )
+
+    def _referred(self, value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            number = self._numbers.get(id(value))
+            return value if number is None else Ref(number)
+        if isinstance(value, Tensor):
+            number = self.number(value)
+            return Ref(self._add(value, Constant(value)) if number is None else number)
+        if type(value) in (list, tuple):
+            return type(value)(self._referred(item) for item in value)
+        if isinstance(value, slice):
+            return slice(*(self._referred(part) for part in (value.start, value.stop, value.step)))
+        return value
+
+    def _array_of(self, tensor: Tensor) -> np.ndarray[Any, Any] | None:
+        """The batch's array whose memory a tensor is; torch does not tell of `torch.from_numpy`."""
+        if not self._arrays or not tensor.is_cpu or _transformed(tensor):
+            return None
+        array = self._arrays.get(tensor.data_ptr())
+        same = array is not None and array.shape == tensor.shape and array.itemsize == tensor.itemsize
+        return array if same else None
+
+    def _obstacle(self, reason: str) -> None:
+        self._obstacles.append((self.accesses, reason))
+
+    def _has_data_shape(self, number: int) -> bool:
+        known = self._data_shaped.get(number)
+        if known is None:
+            known = self._data_shaped[number] = self._find_data_shape(self.nodes[number])
+        return known
+
+    def _find_data_shape(self, node: Node) -> bool:
+        if not isinstance(node, Operation):
+            return False
+        name = name_of(node.function)
+        if (
+            kind_of(node.function) is Kind.DATA_SHAPED
+            or name in _DATA_SHAPED_NAMES
+            or (name == "where" and len(node.args) == 1)
+        ):
+            return True
+        sources = references((node.args, tuple(node.kwargs.values())))
+        if kind_of(node.function) is Kind.GET_ITEM and any(self._is_mask(source) for source in sources[1:]):
+            return True
+        return any(self._has_data_shape(source) for source in sources)
+
+    def _is_mask(self, number: int) -> bool:
+        value = self.values[number]
+        return isinstance(value, Tensor) and value.dtype is torch.bool
+
+
+_DATA_SHAPED_NAMES = {
+    "_return_output", "_return_inverse", "_return_counts", "unique_dim", "_without", "_true_rows",
+}  # fmt: skip
+
+
+_transformed = torch._C._functorch.is_functorch_wrapped_tensor
+
+
+def _same_memory(a: Tensor, b: Tensor) -> bool:
+    return bool(
+        not a.is_meta
+        and not _transformed(a)
+        and a.data_ptr() == b.data_ptr()
+        and a.dtype is b.dtype
+        and a.shape == b.shape
+        and a.stride() == b.stride()
+    )
+
+
+def references(value: Any) -> list[int]:
+    """The numbers of all nodes that are referred to in `value`."""
+    if isinstance(value, Ref):
+        return [value.node]
+    if isinstance(value, slice):
+        value = (value.start, value.stop, value.step)
+    if type(value) in (list, tuple):
+        return [number for item in value for number in references(item)]
+    return []
+
+
+def _set_item(target: Tensor, index: Any, value: Any) -> Tensor:
+    target[index] = value
+    return target

@@ -1,0 +1,146 @@
+"""Ghosts: tensors whose values depend on parameters, and the reads of tables that make them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from autoada.prediction import lookups
+from autoada.prediction.accesses import Access, EnoughSeen, user_location
+from autoada.prediction.meta_model import Shadow
+from autoada.prediction.operations import TorchFunction, name_of
+
+
+class Recorder(Protocol):
+    """Follows the real operations of a simulation."""
+
+    def operation(
+        self, function: TorchFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
+    ) -> None: ...
+    def value_read(self, function: TorchFunction) -> None: ...
+    def shape_read(self, tensor: Tensor) -> None: ...
+    def written(
+        self, function: TorchFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Tensor
+    ) -> None: ...
+    def foreign_write(self, function: TorchFunction) -> None: ...
+    def drawn(
+        self,
+        function: TorchFunction,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        number: int,
+        output: Tensor,
+    ) -> None: ...
+    def accessed(self) -> None: ...
+
+
+class Ghosts:
+    """What is a ghost in one simulation, and which tables were read.
+
+    A tensor is a ghost if it is a meta tensor, if ghost data were written into its storage, or if it is a
+    parameter of the live model, reached by a closure.
+    """
+
+    def __init__(
+        self, shadow: Shadow, recorder: Recorder | None, *, stop_after: int = 0, explain: bool = False
+    ) -> None:
+        self.accesses: list[Access] = []
+        self.overwritten: set[int] = set()  # addresses of storages that hold ghost data now
+        self.dense_reads: dict[str, str] = {}
+        """Large parameters that are no tables, but read by rows, and where."""
+        self._large = shadow.large
+        self._tables = shadow.tables
+        self._real_parameters = shadow.parameters
+        self._recorder = recorder
+        self._stop_after = stop_after
+        self._full: set[str] = set()
+        self._alive: list[Any] = []  # identities and addresses stay unique while their objects live
+        self._origins: dict[int, str] | None = {} if explain else None
+
+    def is_ghost(self, tensor: Tensor) -> bool:
+        """Whether the tensor's values are unknown: meta, overwritten with ghost data, or a parameter."""
+        return (
+            id(tensor) in self._real_parameters
+            or tensor.is_meta
+            or (bool(self.overwritten) and tensor.untyped_storage().data_ptr() in self.overwritten)
+        )
+
+    def touches(self, values: Iterable[Any]) -> bool:
+        """Whether a ghost is among the values; tables among them are noted as read in full."""
+        found = False
+        for value in values:
+            if isinstance(value, Tensor):
+                if self.is_ghost(value):
+                    found = True
+                    table = self.table_name(value)
+                    if table is not None:
+                        self.read_in_full(table)
+            elif type(value) in (list, tuple) and self.touches(value):
+                found = True
+        return found
+
+    def table_name(self, tensor: Tensor) -> str | None:
+        """The name of the table that `tensor` is, if it is one."""
+        parameter = self._real_parameters.get(id(tensor), tensor)
+        return self._tables.get(id(parameter))
+
+    def as_meta(self, value: Any) -> Any:
+        """The value with every tensor replaced by a meta tensor of its shape."""
+        if isinstance(value, Tensor):
+            value = self._real_parameters.get(id(value), value)
+            if value.is_meta:
+                return value
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+        if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
+            items = [self.as_meta(item) for item in value]
+            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        return torch.device("meta") if isinstance(value, torch.device) else value
+
+    def remember_origin(self, func: TorchFunction, output: Any) -> None:
+        """In a simulation that explains: which operation an integer ghost came from."""
+        if self._origins is None:
+            return
+        for leaf in pytree.tree_leaves(output):
+            if isinstance(leaf, Tensor) and not leaf.is_floating_point() and id(leaf) not in self._origins:
+                self._origins[id(leaf)] = f"`{name_of(func)}` at {user_location()}"
+                self._alive.append(leaf)
+
+    def _record(self, access: Access) -> None:
+        self.accesses.append(access)
+        if self._recorder is not None:
+            self._recorder.accessed()
+        if self._stop_after and len(self.accesses) >= self._stop_after:
+            raise EnoughSeen
+
+    def read_in_full(self, table: str) -> None:
+        """Record a read of a whole table, once."""
+        if table not in self._full:
+            self._full.add(table)
+            self._record(Access(table, None, "full", user_location()))
+
+    def read_rows(self, table: str, ids: Tensor) -> None:
+        """Record a lookup."""
+        ids = lookups.unwrapped(ids)
+        where = user_location()
+        if self.is_ghost(ids):
+            origin = (self._origins or {}).get(id(ids))
+            self._record(
+                Access(table, None, "unpredictable", f"{where} (ids from {origin})" if origin else where)
+            )
+        else:
+            self._record(Access(table, ids, "rows", where))
+
+    def rows_of_dense(self, source: Tensor) -> None:
+        """Rows of `source`, which is no table, are read."""
+        name = self._large.get(id(self._real_parameters.get(id(source), source))) if self._large else None
+        if name is not None and name not in self.dense_reads:
+            self.dense_reads[name] = user_location()
+
+    def overwrite(self, tensor: Tensor) -> None:
+        """Ghost data were written into `tensor`."""
+        self.overwritten.add(tensor.untyped_storage().data_ptr())
+        self._alive.append(tensor)

@@ -1,0 +1,1 @@
+"""Exchange of gradients between workers: process groups, gradient exchange, robust aggregation."""

@@ -1,0 +1,299 @@
+"""Where the gradients of all workers meet before they are combined."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import weakref
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+import adaps
+from adaps.policy import Aggregation
+from autoada.sync.process_group import Group
+from autoada.sync.robust_aggregation import (
+    BY_COORDINATE,
+    Gathered,
+    by_majority,
+    krum_weights,
+    ordinary,
+    squared_conduct,
+    squared_distances,
+    squared_suspicions,
+    still_faulty,
+    suspicion_weights,
+    weighted,
+)
+
+_log = logging.getLogger("autoada")
+STEPS, NOT_FINITE, LEAVES = range(3)
+"""What a worker says before a step."""
+
+
+class Gradients(NamedTuple):
+    """Gradients of some rows.
+
+    Attributes
+    ----------
+    keys : Tensor
+        int64, each once.
+    values : Tensor
+        A row for each, float32 or float64, in host memory.
+    """
+
+    keys: Tensor
+    values: Tensor
+
+
+class Combined(NamedTuple):
+    """What becomes of the gradients of all workers.
+
+    Attributes
+    ----------
+    gradients : Gradients
+        Combined, of those rows of all workers that are this worker's share; empty if only steps are wanted.
+    steps : sequence of Gradients
+        What this worker is to hand to the server, each as a step of its own. All workers' steps add up to the
+        combined gradients, in about as many steps as under the mean, where each worker's gradient is one: so
+        what an optimizer with state makes of them stays comparable.
+    anywhere : bool
+        Whether any worker has a gradient of any row.
+    """
+
+    gradients: Gradients
+    steps: Sequence[Gradients]
+    anywhere: bool
+
+
+class Meeting:
+    """Combines gradients by a rule: each worker does it for one in n rows, of which it gets all gradients.
+
+    So no worker sends more than its own gradients, once, however many there are. For rules that look at whole
+    gradients, each sums up distances over its rows, and all add up these sums. A worker takes no part in a
+    step if a number of its gradients is not finite.
+
+    Parameters
+    ----------
+    node : adaps.Node
+        Whose workers they are, with those of all other nodes.
+    worker : int
+        This worker's number on its node.
+    rule : Aggregation
+        By which gradients are combined.
+    most : int
+        `combine` is never given more gradients than that.
+    """
+
+    def __init__(self, node: adaps.Node, worker: int, rule: Aggregation, most: int) -> None:
+        self._rule = rule
+        self._most = most
+        self._workers = node.world_size * node.workers
+        self._share = node.rank * node.workers + worker
+        own = range(node.rank * node.workers, (node.rank + 1) * node.workers)
+        self._elsewhere = [share for share in range(self._workers) if share not in own]
+        self.bytes_sent = 0
+        """To workers of other nodes."""
+        with _lock:
+            made = _made.setdefault(node, defaultdict(int))
+            made[worker] += 1
+            name = f"aggregation/{made[worker]}"
+        self._group: Group | None = Group(node, name, self._share, self._workers, "combined")
+        self._under_way = False
+        atexit.register(_leave_idle, weakref.ref(self))
+
+    def combine(self, given: Sequence[Gradients], whole: Sequence[bool]) -> list[Combined]:
+        """Collective: what the rule makes of what all workers give.
+
+        Parameters
+        ----------
+        given : sequence of Gradients
+            Of this worker; as many, of rows as long, as the others give.
+        whole : sequence of bool
+            For each whether it is to be combined at once, and not handed to the server in steps.
+
+        Raises
+        ------
+        ArithmeticError
+            If no worker has a gradient that is finite.
+        adaps.AdapsError
+            If a worker has closed its model.
+        """
+        finite = all(bool(each.values.isfinite().all()) for each in given)
+        if not finite:
+            given = [_none_of(each) for each in given]
+        sorted_, counts = [], []
+        for each in given:
+            turns = each.keys % self._workers
+            order = turns.sort(stable=True).indices
+            sorted_.append(Gradients(each.keys[order], each.values[order]))
+            counts.append(turns.bincount(minlength=self._workers))
+        self._under_way = True
+        said = self._gather(self._header(STEPS if finite else NOT_FINITE, counts))
+        for share, (one, sections) in enumerate(said[:, :2].tolist()):
+            if one == LEAVES:
+                raise adaps.AdapsError(
+                    f"worker {share} has closed its model before the others: under aggregation "
+                    f"{self._rule.rule!r} all workers make as many steps"
+                )
+            if sections != len(given):
+                raise adaps.AdapsError(
+                    f"worker {share} steps with another optimizer than worker {self._share}: under "
+                    f"aggregation {self._rule.rule!r} all workers make the same steps in the same order"
+                )
+        counting = [share for share, one in enumerate(said[:, 0].tolist()) if one == STEPS]
+        if not counting:
+            raise ArithmeticError("no worker has a finite gradient: training diverged")
+        numbers = said[:, 2 : 2 + len(given) * self._workers].view(self._workers, len(given), self._workers)
+        received = self._exchange(sorted_, numbers)
+        gathered = [_gathered([section[share] for share in counting]) for section in received]
+        anywhere = (numbers.sum((0, 2)) > 0).tolist()
+        rows = [of_all for _, of_all in gathered]
+        combined: list[Combined] = []
+        if self._rule.rule in BY_COORDINATE:
+            results = self._by_coordinate(rows, len(counting))
+            for (keys, of_all), result, some in zip(gathered, results, anywhere, strict=True):
+                combined.append(Combined(Gradients(keys, result), _in_steps(keys, result, of_all), some))
+        else:
+            weights = self._weights(rows, len(counting))
+            own = float(weights[counting.index(self._share)]) if finite else 0.0
+            for (keys, of_all), mine, wanted, some in zip(gathered, given, whole, anywhere, strict=True):
+                sums = Gradients(keys, weighted(of_all, weights)) if wanted else _none_of(mine)
+                steps = [Gradients(mine.keys, own * mine.values)] if own else []
+                combined.append(Combined(sums, steps, some))
+        self._under_way = False
+        return combined
+
+    def spread(self, mine: Gradients) -> Gradients:
+        """Collective: give all workers what each has combined."""
+        self._under_way = True
+        counts = self._gather(torch.tensor([len(mine.keys)], dtype=torch.int64))[:, 0].tolist()
+        sizes = [len(mine.keys)] * self._workers
+        keys = self._send(mine.keys.repeat(self._workers), sizes, counts)
+        values = self._send(mine.values.repeat(self._workers, 1), sizes, counts)
+        self._under_way = False
+        return Gradients(keys, values)
+
+    def broadcast(self, value: Tensor) -> None:
+        """Collective: give all workers the value of the first, in place; of bytes, in host memory."""
+        assert self._group is not None
+        self._group.wait(self._group.begin.broadcast(value, 0))
+
+    def leave(self) -> None:
+        """Make no more steps, as all others."""
+        self._under_way = True  # for good, so that the end of the process leaves the group to the thread
+        # Not in the caller's way: it is to close the node, for which the others' barriers wait.
+        threading.Thread(target=self._say_goodbye, name="aggregation").start()
+
+    def leave_idle(self) -> None:
+        """The process ends and has not left: the others notice."""
+        if self._group is not None and not self._under_way:
+            self._release()
+
+    def _say_goodbye(self) -> None:
+        try:
+            self._gather(self._header(LEAVES, []))
+            self._release()
+        except (adaps.AdapsError, RuntimeError) as error:  # which whoever closes the node is told, too
+            _log.info("nobody combines gradients any more: %s", error)
+
+    def _header(self, what: int, counts: Sequence[Tensor]) -> Tensor:
+        """What this worker does, with how many sections, and how many rows of each it has for each worker."""
+        header = torch.zeros(2 + self._most * self._workers, dtype=torch.int64)
+        header[0], header[1] = what, len(counts)
+        if counts:
+            header[2 : 2 + len(counts) * self._workers] = torch.cat(list(counts))
+        return header
+
+    def _release(self) -> None:
+        group, self._group = self._group, None
+        assert group is not None
+        group.release()
+
+    def _by_coordinate(self, gathered: Sequence[Gathered], workers: int) -> list[Tensor]:
+        trim = None
+        if self._rule.rule == "trimmed_mean":
+            trim = still_faulty(self._rule, self._workers - workers)
+        believed = ordinary(self._sum(squared_conduct(gathered, workers)))
+        return [by_majority(each, trim, believed) for each in gathered]
+
+    def _weights(self, gathered: Sequence[Gathered], workers: int) -> Tensor:
+        rule = self._rule
+        faulty = still_faulty(rule, self._workers - workers)
+        if rule.rule == "krum":
+            return krum_weights(self._sum(squared_distances(gathered, workers)), faulty, rule.keep or 1)
+        return suspicion_weights(self._sum(squared_suspicions(gathered, workers)), faulty)
+
+    def _exchange(self, given: Sequence[Gradients], numbers: Tensor) -> list[list[Gradients]]:
+        """For each section what each worker has of this one's rows."""
+        received = []
+        for section, each in enumerate(given):
+            sizes = numbers[self._share, section].tolist()
+            counts = numbers[:, section, self._share].tolist()
+            keys = self._send(each.keys, sizes, counts).split(counts)
+            values = self._send(each.values, sizes, counts).split(counts)
+            received.append([Gradients(*one) for one in zip(keys, values, strict=True)])
+        return received
+
+    def _send(self, rows: Tensor, sizes: Sequence[int], counts: Sequence[int]) -> Tensor:
+        """All to all: so many rows to each worker, and so many from each."""
+        assert self._group is not None
+        result = rows.new_empty(sum(counts), *rows.shape[1:])
+        work = self._group.begin.alltoall_base(result, rows.contiguous(), list(counts), list(sizes))
+        self._group.wait(work)
+        self.bytes_sent += sum(sizes[share] for share in self._elsewhere) * rows[:1].numel() * rows.itemsize
+        return result
+
+    def _sum(self, part: Tensor) -> Tensor:
+        """The sum over all workers, in their order, so that it is the same everywhere."""
+        return self._gather(part.reshape(-1)).sum(0).view(part.shape)
+
+    def _gather(self, part: Tensor) -> Tensor:
+        assert self._group is not None
+        parts = [torch.empty_like(part) for _ in range(self._workers)]
+        self._group.wait(self._group.begin.allgather([parts], [part]))
+        self.bytes_sent += len(self._elsewhere) * part.nbytes
+        return torch.stack(parts)
+
+
+def _none_of(gradients: Gradients) -> Gradients:
+    return Gradients(gradients.keys[:0], gradients.values[:0])
+
+
+def _in_steps(keys: Tensor, combined: Tensor, gathered: Gathered) -> list[Gradients]:
+    """A step for each worker that has a gradient of a row, as if each had given an equal part of this."""
+    have = gathered.present.sum(0)
+    parts = combined / have[:, None].to(combined.dtype)
+    return [
+        Gradients(keys[rows], parts[rows])
+        for rows in (have > number for number in range(int(have.max()) if len(have) else 0))
+    ]
+
+
+def _gathered(given: Sequence[Gradients]) -> tuple[Tensor, Gathered]:
+    """The rows that any worker has, and what each has of them."""
+    keys, where = torch.cat([each.keys for each in given]).unique(return_inverse=True)
+    length = given[0].values.shape[1]
+    values = given[0].values.new_zeros(len(given), len(keys), length)
+    present = torch.zeros(len(given), len(keys), dtype=torch.bool)
+    for worker, (each, places) in enumerate(
+        zip(given, where.split([len(g.keys) for g in given]), strict=True)
+    ):
+        values[worker, places] = each.values
+        present[worker, places] = True
+    return keys, Gathered(values, present)
+
+
+_made: weakref.WeakKeyDictionary[adaps.Node, defaultdict[int, int]] = weakref.WeakKeyDictionary()
+"""Meetings of each worker of each node, which all workers make in the same order."""
+_lock = threading.Lock()
+
+
+def _leave_idle(reference: weakref.ref[Meeting]) -> None:
+    meeting = reference()
+    if meeting is not None:
+        meeting.leave_idle()

@@ -1,0 +1,1 @@
+"""State of a training: its steps, random generators, position in the data, technique choice."""

@@ -1,0 +1,1 @@
+"""Systems to compare with: plain PyTorch, a lower bound, and other libraries' parameter management."""

@@ -1,0 +1,104 @@
+"""What the peer systems share: where they can run, the process group, and the tables taken out of a model."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from adabench.backends.interface import Cluster, Unavailable
+from adabench.usecases.interface import UseCase
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package can be imported.
+
+    A module does not count: an editable install has this folder on the path, with files that are named so.
+    """
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.submodule_search_locations is not None
+
+
+def require_package(package: str, command: str = "make peers") -> None:
+    """Raise `Unavailable` unless a package is installed; the command would install it."""
+    if not is_installed(package):
+        raise Unavailable(f"{package} is not installed: say '{command}'")
+
+
+def require_usecase(name: str, usecase: UseCase, wanted: str) -> None:
+    """Raise `Unavailable` for any use case but the one that the backend can train."""
+    if usecase.name != wanted:
+        raise Unavailable(f"{name} trains {wanted} alone, not {usecase.name}: say -u {wanted}")
+
+
+def require_plain_cluster(name: str, cluster: Cluster) -> None:
+    """Raise `Unavailable` for what only the parameter server has: worker threads, and links it shapes."""
+    if cluster.workers > 1:
+        raise Unavailable(
+            f"{name} has one worker per process, not {cluster.workers}: say --workers 1 and more --nodes"
+        )
+    if cluster.world_size > 1 and cluster.network not in {"loopback", "sockets"}:
+        raise Unavailable(
+            f"{name} has sockets of its own, which the network {cluster.network!r} does not slow down: "
+            f"say --network loopback, or namespaces:{cluster.network}"
+        )
+
+
+class ProcessGroup:
+    """The gloo group of all node processes; the owner closes it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        if cluster.world_size > 1:
+            dist.init_process_group("gloo")
+        else:
+            store = dist.HashStore()  # type: ignore[attr-defined]
+            dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+
+    def close(self) -> None:
+        dist.destroy_process_group()
+
+
+def data_parallel(model: nn.Module) -> nn.Module:
+    """The model with gradients that are averaged over all processes.
+
+    Buffers stay each process's own: only one process evaluates, and must not wait for the others. A model of
+    which nothing is left beside its tables is given back as it is.
+    """
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        return model
+    with warnings.catch_warnings():
+        # Releases that warn of a new name for the option still take the one that older releases know.
+        warnings.filterwarnings("ignore", "`broadcast_buffers`", FutureWarning)
+        return DistributedDataParallel(model, broadcast_buffers=False)
+
+
+def dense_optimizer(usecase: UseCase, model: nn.Module) -> torch.optim.Optimizer:
+    """The use case's optimizer of what is left of a model without its tables.
+
+    Optimizers refuse to be made of nothing; where nothing is left, it has a number that no gradient reaches.
+    """
+    left = list(model.parameters()) or [nn.Parameter(torch.zeros(1))]
+    return usecase.optimizer(nn.ParameterList(left))
+
+
+def replace_tables(model: nn.Module, make: Callable[[str, nn.Embedding], nn.Module]) -> None:
+    """Put ``make(qualified name of the weight, table)`` in the place of every table with a sparse gradient.
+
+    Raises
+    ------
+    Unavailable
+        For a table that does more than look rows up.
+    """
+    for path, module in list(model.named_modules()):
+        if not isinstance(module, nn.Embedding) or not module.sparse:
+            continue
+        for option in ("padding_idx", "max_norm", "scale_grad_by_freq"):
+            if getattr(module, option) not in (None, False):
+                raise Unavailable(f"table {path} uses {option}: only tables without it can be shared out")
+        parent, _, name = path.rpartition(".")
+        setattr(model.get_submodule(parent), name, make(f"{path}.weight", module))

@@ -1,0 +1,89 @@
+"""No strategy, but what none can go below: the arithmetic of a step and the movement of its rows.
+
+One process trains on batches that are ready in memory. It gathers the rows of a batch with one
+`index_select`, runs the dense layers forward and backward, updates them with the use case's optimizer, and
+adds the rows' gradients, scaled by the learning rate, with one `index_add_`: no optimizer state of rows, no
+duplicates to find, nothing shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from adabench.backends.external._shared import dense_optimizer, replace_tables
+from adabench.backends.interface import Cluster
+from adabench.backends.interface import Options as BackendOptions
+from adabench.usecases.interface import UseCase
+
+
+class Floor:
+    name: ClassVar[str] = "floor"
+    Options: ClassVar[type[BackendOptions]] = BackendOptions
+    distributed: ClassVar[bool] = False
+
+    def open(self, usecase: UseCase, cluster: Cluster, options: BackendOptions) -> FloorSession:
+        return FloorSession(usecase, cluster)
+
+
+class BareTable(nn.Module):
+    """A table that is gathered from and added to, and no parameter of the model."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self._weight = weight
+        self._read: list[tuple[Tensor, Tensor]] = []
+
+    def forward(self, ids: Tensor) -> Tensor:
+        flat = ids.reshape(-1)
+        rows = self._weight.index_select(0, flat)
+        if torch.is_grad_enabled():
+            self._read.append((flat, rows.requires_grad_()))
+        return rows.view(*ids.shape, -1)
+
+    def update(self, lr: float) -> None:
+        for ids, rows in self._read:
+            assert rows.grad is not None
+            self._weight.index_add_(0, ids, rows.grad, alpha=-lr)
+        self._read.clear()
+
+
+class FloorSession:
+    def __init__(self, usecase: UseCase, cluster: Cluster) -> None:
+        self.model = usecase.model()
+        self._tables: list[BareTable] = []
+
+        def make(name: str, table: nn.Embedding) -> BareTable:
+            self._tables.append(BareTable(table.weight.detach()))
+            return self._tables[-1]
+
+        replace_tables(self.model, make)
+        self._optimizer = dense_optimizer(usecase, self.model)
+        self._lr = float(self._optimizer.defaults["lr"])
+        self._ready = list(usecase.loaders(cluster.index, cluster.world_size * cluster.workers).train)
+
+    def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """Those of the loader's first epoch, in every epoch."""
+        return iter(self._ready)
+
+    def step(self, loss: Tensor) -> None:
+        self._optimizer.zero_grad()
+        loss.backward()
+        self._optimizer.step()
+        for table in self._tables:
+            table.update(self._lr)
+
+    def synchronize(self) -> None:
+        """Nothing to do: there is one worker."""
+
+    def counters(self) -> dict[str, float]:
+        return {}
+
+    def close(self) -> None:
+        """Nothing to do: nothing is shared."""
+
+
+BACKEND = Floor

@@ -1,0 +1,108 @@
+"""gensim's skip-gram with negative sampling, in one thread, on the same sentences: for `word2vec` alone.
+
+Vector size, window, negatives, subsampling and epochs are those of the use case; the learning rate is
+gensim's own, which falls linearly over all epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from adabench.backends.external._shared import require_package, require_usecase
+from adabench.backends.interface import Cluster
+from adabench.backends.interface import Options as BackendOptions
+from adabench.usecases.interface import UseCase
+
+
+class GensimOptions(BackendOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options of `gensim`.
+
+    Attributes
+    ----------
+    first_rate, last_rate : float
+        Learning rates of the first step and of the last one.
+    """
+
+    first_rate: float = 0.025
+    last_rate: float = 0.0001
+
+
+class Gensim:
+    name: ClassVar[str] = "gensim"
+    Options: ClassVar[type[BackendOptions]] = GensimOptions
+    distributed: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        require_package("gensim", "make models")
+
+    def open(self, usecase: UseCase, cluster: Cluster, options: GensimOptions) -> GensimSession:
+        require_usecase(self.name, usecase, "word2vec")
+        return GensimSession(usecase, cluster, options)
+
+
+class GensimSession:
+    def __init__(self, usecase: Any, cluster: Cluster, options: GensimOptions) -> None:
+        from gensim.models.word2vec import Word2Vec
+
+        self.model: nn.Module = usecase.model()
+        self._options, self._epochs, self._epoch = options, usecase.params.epochs, 0
+        counts, train = usecase.text.counts, usecase.text.train
+        self._sentences = [
+            [str(word) for word in train.words[start:end]]
+            for start, end in zip(train.starts, train.starts[1:], strict=False)
+        ]
+        params = usecase.params
+        self._theirs = Word2Vec(
+            vector_size=params.dim,
+            window=params.window,
+            negative=params.negatives,
+            sample=params.sample,
+            sg=1,
+            min_count=0,
+            workers=1,
+            seed=cluster.seed,
+        )
+        self._theirs.build_vocab_from_freq(
+            {str(word): int(count) for word, count in enumerate(counts)}, corpus_count=train.size
+        )
+        # It does not count pairs; as many are near each other by the use case's own draws.
+        self._pairs: int = sum(usecase.samples(batch) for batch in usecase.loaders(0, 1).train)
+
+    def train_epoch(self, loader: Iterable[Any]) -> int:
+        first, last = self._options.first_rate, self._options.last_rate
+        begin, end = (
+            first + (last - first) * epoch / self._epochs for epoch in (self._epoch, self._epoch + 1)
+        )
+        self._theirs.train(
+            self._sentences,
+            total_examples=len(self._sentences),
+            epochs=1,
+            start_alpha=begin,
+            end_alpha=end,
+        )
+        self._epoch += 1
+        return self._pairs
+
+    def synchronize(self) -> None:
+        """Bring what has been learned to where the use case evaluates it."""
+        vectors = self._theirs.wv
+        places = torch.tensor([vectors.key_to_index[str(word)] for word in range(len(vectors))])
+        self.model.load_state_dict(
+            {
+                "inputs.weight": torch.from_numpy(vectors.vectors)[places],
+                "outputs.weight": torch.from_numpy(self._theirs.syn1neg)[places],
+            }
+        )
+
+    def counters(self) -> dict[str, float]:
+        return {}
+
+    def close(self) -> None:
+        """Nothing to do: nothing is shared."""
+
+
+BACKEND = Gensim

@@ -1,0 +1,123 @@
+"""PyKEEN's own training loop with negative sampling, in one process: for ComplEx and DistMult of `kge` alone.
+
+Width, scale of the initial weights, batch, learning rate, Adagrad and epochs are those of the use case. The
+loss is InfoNCE, a cross-entropy like that of the use case, and nothing is regularized: by PyKEEN's defaults
+for these models, which have larger initial weights, hardly anything is learned in a few epochs.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import tempfile
+import warnings
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from adabench.backends.external._shared import require_package, require_usecase
+from adabench.backends.interface import Cluster, Unavailable
+from adabench.backends.interface import Options as BackendOptions
+from adabench.usecases.interface import UseCase
+
+
+class PyKeenOptions(BackendOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options of `pykeen`.
+
+    Attributes
+    ----------
+    corruptions : int
+        Corrupted triples for each triple, which shares them with no other one.
+    """
+
+    corruptions: int = 16
+
+
+class PyKeen:
+    name: ClassVar[str] = "pykeen"
+    Options: ClassVar[type[BackendOptions]] = PyKeenOptions
+    distributed: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        require_package("pykeen", "make models")
+
+    def open(self, usecase: UseCase, cluster: Cluster, options: PyKeenOptions) -> PyKeenSession:
+        require_usecase(self.name, usecase, "kge")
+        return PyKeenSession(usecase, cluster, options)
+
+
+class PyKeenSession:
+    def __init__(self, usecase: Any, cluster: Cluster, options: PyKeenOptions) -> None:
+        params = usecase.params
+        self._home = tempfile.TemporaryDirectory()  # where it makes folders as soon as it is imported
+        os.environ.setdefault("PYSTOW_HOME", self._home.name)
+        from pykeen import models
+        from pykeen.training import SLCWATrainingLoop
+        from pykeen.triples import CoreTriplesFactory
+
+        kinds = {"complex": (models.ComplEx, params.dim // 2), "distmult": (models.DistMult, params.dim)}
+        if params.model not in kinds:
+            raise Unavailable(f"pykeen trains {' and '.join(kinds)} here: say model=complex")
+        kind, width = kinds[params.model]
+        self.model: nn.Module = usecase.model()
+        triples = torch.cat([batch.triples for batch in usecase.loaders(0, 1).train])
+        self._batch, self._epochs, self._samples = params.batch, 0, len(triples)
+        self._factory = CoreTriplesFactory(
+            triples,
+            num_entities=len(self.model.get_parameter("entities.weight")),
+            num_relations=len(self.model.get_parameter("relations.weight")),
+        )
+        initial = functools.partial(nn.init.normal_, std=params.scale)
+        self._theirs = kind(
+            triples_factory=self._factory,
+            embedding_dim=width,
+            random_seed=cluster.seed,
+            loss="infonce",
+            regularizer_kwargs={"weight": 0.0, "p": 2.0},
+            entity_initializer=initial,
+            relation_initializer=initial,
+        )
+        self._loop = SLCWATrainingLoop(
+            model=self._theirs,
+            triples_factory=self._factory,
+            optimizer=torch.optim.Adagrad(self._theirs.get_grad_params(), lr=params.lr),
+            negative_sampler="basic",
+            negative_sampler_kwargs={"num_negs_per_pos": options.corruptions},
+        )
+
+    def train_epoch(self, loader: Iterable[Any]) -> int:
+        self._epochs += 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its own calls
+            self._loop.train(
+                self._factory,
+                num_epochs=self._epochs,
+                batch_size=self._batch,
+                use_tqdm=False,
+                pin_memory=False,
+            )
+        return self._samples
+
+    def synchronize(self) -> None:
+        """Bring what has been learned to where the use case evaluates it."""
+        kinds = ("entity", "relation")
+        with torch.no_grad():
+            rows = [getattr(self._theirs, f"{kind}_representations")[0]() for kind in kinds]
+        names = ("entities.weight", "relations.weight")
+        self.model.load_state_dict({name: _real(each) for name, each in zip(names, rows, strict=True)})
+
+    def counters(self) -> dict[str, float]:
+        return {}
+
+    def close(self) -> None:
+        self._home.cleanup()
+
+
+def _real(rows: Tensor) -> Tensor:
+    """Real parts before imaginary ones, if there are any."""
+    return torch.cat([rows.real, rows.imag], dim=1) if rows.is_complex() else rows
+
+
+BACKEND = PyKeen

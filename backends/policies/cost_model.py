@@ -1,0 +1,447 @@
+"""What the parameter server's work costs in CPU time, measured with nodes of its own on this machine.
+
+Run as a program it is one of those nodes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+import adaps
+from adabench.backends.policies.resources import Costs
+from adaps.policy import Home, Policy, Rule
+from adaps.simulation import MESSAGE_BYTES
+
+__all__ = ["ask_nodes", "measured_costs"]
+
+LENGTHS = (8, 128)
+"""Floats of a row of the two tables."""
+KEYS = 1024
+_CASES = ((1, LENGTHS[0]), (KEYS, LENGTHS[0]), (KEYS, LENGTHS[1]))
+CALLS, ROUNDS = {1: 100, KEYS: 20}, 7
+"""Calls of a round, by their keys: as many as its barriers are little beside."""
+_RESUME = "resume"
+"""What a node is told to measure, in place of a load."""
+_HEADERS = MESSAGE_BYTES["request"] + MESSAGE_BYTES["answer"]
+"""Bytes of a question and its answer, without values."""
+ROWS, WARM_UP, STEPS, AHEAD = 200_000, 50, 150, 10
+"""Of a table whose rows are announced, more than caches hold, and of what is done with them."""
+_FRAMES = 1000
+"""That are sent and received to measure what one costs by itself."""
+_SAMPLES, _INPUTS, _HIDDEN = 256, 416, (128, 64)
+"""Samples of a batch, inputs and hidden layers of a small model that nodes train."""
+_MODEL_STEPS = 200
+"""Steps of such a model that are measured at a time."""
+_TOUCHED, _TIMES = 8 << 20, 4
+"""Bytes that a step reads and writes, and how often: more than a core's own caches hold, as a model does."""
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps of two nodes that announce `KEYS` rows each, read them and push gradients.
+
+    Attributes
+    ----------
+    technique : str
+    length : int
+        Floats of a row.
+    apart : bool
+        Whether each node has rows of its own, which move there once, so that intents mostly begin and end.
+    """
+
+    technique: Literal["adaptive", "replication", "static"]
+    length: int
+    apart: bool = False
+
+
+LOADS = (
+    Load(technique="adaptive", length=16, apart=True),
+    *(
+        Load(technique=technique, length=length)
+        for technique in ("adaptive", "replication", "static")
+        for length in (16, 128)
+    ),
+)
+_CALLS_THAT_WAIT = 2
+"""Of a step under ``static``: it reads and writes rows of the other node."""
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node did in a step.
+
+    Attributes
+    ----------
+    worked : float
+        CPU time of its worker, in microseconds.
+    copies, elsewhere : float
+        Rows that the worker read or wrote, of copies and of those that the other node has.
+    micros : float
+        CPU time of its channels.
+    turns, intents, messages, upkeep, frames, bytes : float
+        What is counted in it, at this end: see `Costs`.
+    """
+
+    worked: float
+    copies: float
+    elsewhere: float
+    micros: float
+    turns: float
+    intents: float
+    messages: float
+    upkeep: float
+    frames: float
+    bytes: float
+
+
+def measured_costs(speed: float, network: str = "loopback") -> Costs:
+    """CPU time of calls on a node alone, of pulls between two nodes, of their threads while they announce
+    rows, and of a model that waits between its steps; takes half a minute.
+
+    Parameters
+    ----------
+    speed : float
+        Of this machine, in the unit of `Resources`'s nodes.
+    network : str
+        That is imitated between nodes, which takes CPU time, too.
+
+    Raises
+    ------
+    RuntimeError
+        If a node could not do its work.
+    """
+    ((pulls, pushes),) = ask_nodes(__name__, 1, network)
+    (first, _), (other, _) = ask_nodes(__name__, 2, network)
+    loads = [ask_nodes(__name__, 2, network, msgspec.json.encode(load).decode()) for load in LOADS]
+    resumed = ask_nodes(__name__, 2, network, _RESUME)
+    remote = [one + two for one, two in zip(first, other, strict=True)]
+    done = msgspec.convert(loads, list[list[Done]])
+    return costs_of(pulls, pushes, remote, _frame_micros(), done, max(float(np.mean(resumed)), 0.0), speed)
+
+
+def costs_of(
+    pulls: list[float],
+    pushes: list[float],
+    remote: list[float],
+    frame: float,
+    loads: Sequence[Sequence[Done]],
+    resume: float,
+    speed: float,
+) -> Costs:
+    """Costs from microseconds of CPU time per call, for each of the cases: 1 key and 8 floats per row, 1,024
+    keys and 8 floats, 1,024 keys and 128 floats; and from what nodes did under each of `LOADS`.
+
+    Calls that a node serves itself are of rows that are in a core's caches. Channels work while models are
+    trained, which take the caches for themselves, so what they do is measured beside something that does so,
+    and so is what copies and rows elsewhere cost workers more than others.
+
+    Parameters
+    ----------
+    pulls, pushes : list of float
+        Of calls that a node alone serves itself.
+    remote : list of float
+        Of a pull of another node's rows, of both nodes together: as much as a pull that a node serves itself,
+        and three turns of channels, for each of which a thread wakes, as does the worker's in the end; two
+        messages per key and two frames, each of them at both ends.
+    frame : float
+        Of a frame at one end.
+    loads : sequence of sequence of Done
+        For each load what each node did.
+    resume : float
+        By how much a wait slows down what is computed after it.
+    speed : float
+        Of the machine.
+    """
+    visits = [(1.0, float(keys), 4.0 * keys * length) for keys, length in _CASES]
+    means = [(pull + push) / 2 for pull, push in zip(pulls, pushes, strict=True)]
+    call, key, value = _solved(visits, means)
+    sent = [(4.0 * keys, 4.0, 2.0 * keys * (_HEADERS + 4 * length)) for keys, length in _CASES]
+    left = [micros - pull - 3 * call - 4 * frame for micros, pull in zip(remote, pulls, strict=True)]
+    message, wake, byte = _solved(sent, left)
+    lengths = sorted({load.length for load in LOADS})
+    acted, unexplained, accessed, worked = [], [], [], []
+    for load, nodes in zip(LOADS, loads, strict=True):
+        for done in nodes:
+            any_row = [float(load.length == length) for length in lengths]
+            accessed.append((done.copies, done.elsewhere, *any_row))
+            waited = _CALLS_THAT_WAIT * wake if load.technique == "static" else 0.0
+            worked.append(done.worked - waited)
+            if load.technique == "static":
+                continue  # questions and answers only
+            known = (call + wake) * done.turns + frame * done.frames + message * done.messages
+            acted.append((done.intents, done.upkeep, done.bytes))
+            unexplained.append(done.micros - known)
+    intent, upkeep, cold_byte = _solved(acted, unexplained)
+    copy, elsewhere, *_ = _solved(accessed, worked)
+    return Costs(
+        call=call,
+        wake=wake,
+        resume=resume,
+        key=key,
+        value=value,
+        copy=copy,
+        elsewhere=elsewhere,
+        intent=intent,
+        message=message,
+        upkeep=upkeep,
+        frame=frame,
+        byte=max(byte, cold_byte),
+        speed=speed,
+    )
+
+
+def _solved(factors: Sequence[tuple[float, ...]], micros: Sequence[float]) -> list[float]:
+    """What each costs, by the least squares of relative errors; nothing costs less than nothing."""
+    scale = 1.0 / np.maximum(np.abs(np.array(micros)), 1e-9)
+    found = np.linalg.lstsq(np.array(factors) * scale[:, None], np.array(micros) * scale)[0]
+    return [max(float(cost), 0.0) for cost in found]
+
+
+def ask_nodes(module: str, count: int, *arguments: str) -> list[Any]:
+    """Run a module as so many nodes of one cluster on this machine; what each prints, as JSON.
+
+    Parameters
+    ----------
+    module : str
+        Its name.
+    count : int
+        At least 1.
+    *arguments : str
+        That each is given.
+
+    Raises
+    ------
+    RuntimeError
+        If a node could not do its work.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith(("TORCHELASTIC", "ADAPS"))
+    }
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
+    nodes = [
+        subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            env={**clean, **place, "LOCAL_WORLD_SIZE": str(count), "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(count)
+    ]
+    found = []
+    for node in nodes:
+        out, err = node.communicate()
+        if node.returncode != 0:
+            raise RuntimeError(f"a node that measures ended with {node.returncode}: {err.strip()}")
+        found.append(json.loads(out))
+    return found
+
+
+def _measure(network: str) -> tuple[list[float], list[float]]:
+    """Microseconds of this process's CPU time per pull and per push of gradients, for each of the cases."""
+    tables = [adaps.Table(f"rows of {length}", KEYS, length, adaps.Adagrad(lr=0.1)) for length in LENGTHS]
+    last = int(os.environ["WORLD_SIZE"]) - 1
+    policy = Policy("there", [Rule("*", technique="static", home=Home("node", node=last))])
+    beside = _Caches() if last else None
+    pulls: list[float] = []
+    pushes: list[float] = []
+    with adaps.Node(tables, policy=policy, network=network) as node:
+        worker = node.worker(0)
+        for keys, length in _CASES:
+            calls = CALLS[keys]
+            chosen = node.table(f"rows of {length}").keys(np.arange(keys))
+            values = np.full((keys, length), 1e-3, dtype=np.float32)
+            worker.push_gradients(chosen, values)  # what is done for the first time takes longer
+            for found, call in ((pulls, worker.pull), (pushes, worker.push_gradients)):
+                found.append(_micros(worker, call, chosen, values, calls, beside, node.rank))
+    return pulls, pushes
+
+
+class _Caches:
+    """What takes a core's caches for itself, as a model does that is trained."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._touched = np.ones(_TOUCHED // 4, dtype=np.float32)
+
+    def fill(self) -> None:
+        """Do so, and count the CPU time of that."""
+        began = time.thread_time()
+        for _ in range(_TIMES):
+            self._touched *= 1.0
+        self.seconds += time.thread_time() - began
+
+
+def _micros(
+    worker: adaps.Worker,
+    call: Callable[..., Any],
+    keys: Any,
+    values: Any,
+    calls: int,
+    beside: _Caches | None,
+    rank: int,
+) -> float:
+    """Of this process, per call that node 0 makes and the others serve, but for what is done beside it. The
+    least of some rounds: whatever else the machine does only adds to it.
+    """
+    least = float("inf")
+    for _ in range(ROUNDS):
+        worker.barrier()
+        cpu = _seconds_but_for(beside)
+        for _ in range(calls):
+            if beside is not None:
+                beside.fill()
+            if rank == 0:
+                call(keys, values)
+        worker.barrier()
+        least = min(least, 1e6 * (_seconds_but_for(beside) - cpu) / calls)
+    return least
+
+
+def _seconds_but_for(beside: _Caches | None) -> float:
+    return time.process_time() - (0.0 if beside is None else beside.seconds)
+
+
+def _frame_micros() -> float:
+    """Of a little that a process sends through a socket, or receives: the mean of both, CPU time."""
+    ours, other = socket.socketpair()
+    with ours, other:
+        least = float("inf")
+        for _ in range(ROUNDS):
+            cpu = time.thread_time()
+            for _ in range(_FRAMES):
+                ours.send(b"frame")
+                other.recv(5)
+            least = min(least, 1e6 * (time.thread_time() - cpu) / (2 * _FRAMES))
+    return least
+
+
+def _work(network: str, load: Load) -> Done:
+    """Do it, as one of two nodes."""
+    table = adaps.Table("rows", ROWS, load.length, adaps.Adagrad(lr=0.1))
+    policy = Policy("load", [Rule("*", technique=load.technique)])
+    with adaps.Node([table], policy=policy, network=network) as node:
+        worker, handle = node.worker(0), node.table("rows")
+        random = np.random.default_rng(node.rank)
+        own, begin = (ROWS // 2, node.rank * (ROWS // 2)) if load.apart else (ROWS, 0)
+        batches = [
+            handle.keys(begin + np.sort(random.choice(own, KEYS, replace=False)))
+            for _ in range(WARM_UP + STEPS + AHEAD)
+        ]
+        values = np.full((KEYS, load.length), 1e-3, dtype=np.float32)
+        rows, caches = np.empty_like(values), _Caches()
+        for number in range(AHEAD):
+            worker.intent(batches[number], number, number + 1)
+        worker.barrier()
+
+        def step(number: int) -> None:
+            worker.intent(batches[number + AHEAD], number + AHEAD, number + AHEAD + 1)
+            worker.pull(batches[number], rows)
+            caches.fill()
+            worker.push_gradients(batches[number], values)
+            worker.advance_clock()
+
+        for number in range(WARM_UP):
+            step(number)
+        before, cpu = _counted(node), _channels_seconds()
+        began = time.thread_time() - caches.seconds
+        for number in range(WARM_UP, WARM_UP + STEPS):
+            step(number)
+        worked = time.thread_time() - caches.seconds - began
+        after, spent = _counted(node), _channels_seconds() - cpu
+        worker.barrier()
+    each = {name: (after[name] - before[name]) / STEPS for name in after}
+    return Done(micros=1e6 * spent / STEPS, worked=1e6 * worked / STEPS, **each)
+
+
+def _resume_micros(network: str) -> float:
+    """By how much a wait between two steps of a model makes these slower: CPU time of the worker."""
+    import torch
+
+    torch.set_num_threads(1)
+    layers = [
+        torch.nn.Linear(_INPUTS, _HIDDEN[0]),
+        torch.nn.ReLU(),
+        torch.nn.Linear(*_HIDDEN),
+        torch.nn.ReLU(),
+    ]
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(_HIDDEN[1], 1))
+    rows = torch.nn.EmbeddingBag(50_000, 16)
+    inputs, read = torch.randn(_SAMPLES, _INPUTS), torch.randint(0, 50_000, (_SAMPLES, 26))
+    tables = [adaps.Table(f"rows of {rank}", 1, LENGTHS[0]) for rank in (0, 1)]
+    first = Rule(tables[0].name, technique="static", home=Home("node", node=0))
+    rules = [first, Rule("*", technique="static", home=Home("node", node=1))]
+    with adaps.Node(tables, policy=Policy("each", rules), network=network) as node:
+        worker = node.worker(0)
+        elsewhere = node.table(tables[1 - node.rank].name).keys(np.arange(1))
+        out = np.empty((1, LENGTHS[0]), dtype=np.float32)
+
+        def step() -> None:
+            (model(inputs).sum() + rows(read).sum()).backward()
+            model.zero_grad()
+            rows.zero_grad()
+
+        def ask() -> None:
+            worker.pull(elsewhere, out)
+
+        def both() -> None:
+            step()
+            ask()
+
+        def micros(what: Callable[[], None]) -> float:
+            worker.barrier()
+            began = time.thread_time()
+            for _ in range(_MODEL_STEPS):
+                what()
+            return 1e6 * (time.thread_time() - began) / _MODEL_STEPS
+
+        both()
+        found = [micros(both) - micros(step) - micros(ask) for _ in range(ROUNDS)]
+        worker.barrier()
+    return float(np.median(found))
+
+
+def _channels_seconds() -> float:
+    """CPU time of all threads of this process but the one that calls."""
+    return time.process_time() - time.thread_time()
+
+
+def _counted(node: adaps.Node) -> Mapping[str, float]:
+    """What the node did so far. Messages are counted where they are sent: as many come, since both
+    nodes do the same.
+    """
+    said = node.stats()
+    messages = {"messages": 0.0, "upkeep": 0.0}
+    for name, number in node.table("rows").stats().items():
+        kind = name.removeprefix("messages_sent_")
+        if kind != name:
+            messages["messages" if kind in ("request", "answer") else "upkeep"] += 2.0 * number
+    return messages | {
+        "copies": said["pulled_replica"] + said["pushed_replica"],
+        "elsewhere": said["pulled_remote"] + said["pushed_remote"],
+        "turns": said["frames_received"] + said["rounds"],
+        "intents": said["intents_acted"],
+        "frames": said["frames_received"] + said["frames_sent"],
+        "bytes": said["bytes_received"] + said["bytes_sent"],
+    }
+
+
+if __name__ == "__main__":
+    if sys.argv[2:] == [_RESUME]:
+        print(json.dumps(_resume_micros(sys.argv[1])))
+    elif len(sys.argv) > 2:
+        done = _work(sys.argv[1], msgspec.json.decode(sys.argv[2], type=Load))
+        print(msgspec.json.encode(done).decode())
+    else:
+        print(json.dumps(_measure(sys.argv[1])))

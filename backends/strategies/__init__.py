@@ -1,0 +1,1 @@
+"""Strategies of signalling intent to the parameter server, one file each."""

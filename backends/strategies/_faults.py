@@ -1,0 +1,79 @@
+"""Workers that compute wrong gradients, to see what a training makes of them."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import torch
+from torch import Tensor
+
+import autoada
+from adabench.backends.interface import Cluster, ServerOptions, Unavailable
+from autoada.parameters.table_parameter import TableParameter
+
+
+class Fault:
+    """Makes one worker's gradients wrong in each step, between ``backward()`` and the optimizer's step.
+
+    Parameters
+    ----------
+    options : ServerOptions
+        With a fault.
+    cluster : Cluster
+        Where this worker stands.
+    model : autoada.AdaModel
+        Its model.
+    """
+
+    def __init__(self, options: ServerOptions, cluster: Cluster, model: autoada.AdaModel) -> None:
+        self._kind, self._severity = options.fault, options.severity
+        self._tables = [each for each in model.module.parameters() if isinstance(each, TableParameter)]
+        self._dense = [each for each in model.module.parameters() if not isinstance(each, TableParameter)]
+        self._generator = torch.Generator().manual_seed(cluster.seed << 16 | cluster.index)
+        self._before: deque[tuple[list[tuple[Tensor, Tensor] | None], list[Tensor | None]]] = deque()
+
+    def spoil(self) -> None:
+        """Make the present gradients wrong."""
+        if self._kind == "stale":
+            self._delay()
+            return
+        gradients = [each.grad for each in (*self._tables, *self._dense)]
+        for gradient in gradients:
+            if gradient is None:
+                continue
+            if self._kind == "nan":
+                gradient.fill_(torch.nan)
+            elif self._kind == "noise":
+                size = float(gradient.square().mean().sqrt()) if gradient.numel() else 0.0
+                drawn = torch.randn(gradient.shape, generator=self._generator)
+                gradient.add_((self._severity * size * drawn).to(gradient))
+            else:
+                gradient.mul_(-self._severity if self._kind == "flip" else self._severity)
+
+    def _delay(self) -> None:
+        """Put the gradients of so many steps ago in the place of the present ones; none at first."""
+        dense = [None if each.grad is None else each.grad.clone() for each in self._dense]
+        rows = [each.table.exchange_gradient(None) for each in self._tables]
+        self._before.append((rows, dense))
+        if len(self._before) > self._severity:
+            old_rows, old_dense = self._before.popleft()
+        else:
+            old_rows, old_dense = [None] * len(rows), [None] * len(dense)
+        for table, old in zip(self._tables, old_rows, strict=True):
+            table.table.exchange_gradient(old)
+        for parameter, gradient in zip(self._dense, old_dense, strict=True):
+            parameter.grad = gradient
+
+
+def fault_of(options: ServerOptions, cluster: Cluster, model: autoada.AdaModel) -> Fault | None:
+    """What makes this worker wrong, if it is one of those that are to be."""
+    if options.fault == "none":
+        return None
+    workers = cluster.world_size * cluster.workers
+    for number in options.faulty_workers:
+        if number >= workers:
+            raise Unavailable(
+                f"faulty={options.faulty} names worker {number}, and there are {workers}, from 0 to "
+                f"{workers - 1}"
+            )
+    return Fault(options, cluster, model) if cluster.index in options.faulty_workers else None

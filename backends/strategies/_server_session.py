@@ -1,0 +1,226 @@
+"""What all sessions on the parameter server share: the node of the process, the model in it, and a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+import adaps
+import autoada
+from adabench.backends.interface import (
+    Chosen,
+    Cluster,
+    Served,
+    ServerOptions,
+    SimulatedRun,
+    Timed,
+    Unavailable,
+)
+from adabench.backends.strategies._faults import fault_of
+from adabench.backends.strategies._simulate import simulate
+from adabench.backends.strategies._step_timing import server_calls
+from adabench.backends.strategies._table_layout import served
+from adabench.usecases.interface import Initialized, Placed, Sampled, UseCase
+from autoada.model.node_setup import check_policy
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class OnServer:
+    """What all backends on the parameter server have in common, but their names and sessions."""
+
+    Options: ClassVar[type[ServerOptions]] = ServerOptions
+    distributed: ClassVar[bool] = True
+
+    def check_policy(
+        self, usecase: UseCase, policy: adaps.Policy, nodes: int, workers: int, network: str
+    ) -> None:
+        model = usecase.model()
+        optimizer = usecase.optimizer(model)
+        check_policy(model, optimizer, policy, nodes, workers=workers, network=network)
+
+    def simulate(self, usecase: UseCase, options: ServerOptions, run: SimulatedRun) -> adaps.Simulation:
+        return simulate(usecase, options, run)
+
+    def served(self, usecase: UseCase) -> tuple[Served, ...]:
+        return served(usecase)
+
+
+class DrawnByServer:
+    """Batches, with rows that the server draws in the place of those that the use case's loader drew."""
+
+    def __init__(self, batches: Iterable[Any], usecase: Sampled, negatives: autoada.NegativeSampler) -> None:
+        self._batches, self._usecase, self._negatives = batches, usecase, negatives
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._batches:
+            yield self._usecase.with_drawn(batch, self._negatives())
+
+
+class ServerSession:
+    """One worker's training on the parameter server, without any intent of its own."""
+
+    def __init__(self, usecase: UseCase, cluster: Cluster, options: ServerOptions) -> None:
+        model = usecase.model() if options.inits == 1 else _selected(usecase, cluster, options.inits)
+        optimizer = usecase.optimizer(model)
+        # before the table is in the server
+        self._negatives = None if options.sampling == "loader" else _sampler(usecase, model, cluster, options)
+
+        def make() -> adaps.Node:
+            return autoada.create_node(
+                model,
+                optimizer,
+                workers=cluster.workers,
+                channels=options.channels,
+                policy=cluster.policy,
+                row_dtype=options.row_dtype,
+                timing=options.timing,
+                listen=cluster.host,
+            )
+
+        self.usecase = usecase
+        self.options = options
+        self.model = autoada.AdaModel(model, optimizer, node=cluster.share(make), worker=cluster.worker)
+        self.server = self.model.worker
+        self._fault = fault_of(options, cluster, self.model)
+        own = self.model.lookaheads.values()
+        self.lookahead = max([options.lookahead, *(one.most for one in own)])
+        """Batches to fetch ahead of their use."""
+        self._later: list[tuple[str, int, Tensor, int]] = []
+        self._optimizer = optimizer
+        if isinstance(usecase, Placed):
+            self._place(usecase.home_rows(cluster.index, cluster.world_size * cluster.workers))
+
+    def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
+        return iter(self.drawn(loader))
+
+    def drawn(self, batches: Iterable[Any]) -> Iterable[Any]:
+        """The batches, with what the server draws as each is asked for, if it is to draw."""
+        if self._negatives is None:
+            return batches
+        assert isinstance(self.usecase, Sampled)
+        return DrawnByServer(batches, self.usecase, self._negatives)
+
+    def keys(self, batch: Any) -> dict[str, Tensor]:
+        """The rows that a batch of the loader is known to read: without those that the server will draw."""
+        if self._negatives is not None:
+            assert isinstance(self.usecase, Sampled)
+            batch = self.usecase.with_drawn(batch, torch.empty(0, dtype=torch.int64))
+        return self.usecase.keys(batch)
+
+    def step(self, loss: Tensor) -> None:
+        self._optimizer.zero_grad()
+        loss.backward()
+        if self._fault is not None:
+            self._fault.spoil()
+        self._optimizer.step()
+
+    def announce(self, batch: Any, clock: int) -> None:
+        """Signal that `batch` will be used at `clock`, by the use case's hand-written keys.
+
+        Rows for which the policy has a lookahead of its own not before so many steps, others not before as
+        many as the option says; those of tables whose technique it leaves open only while they are to move.
+        """
+        for table, ids in self.keys(batch).items():
+            for own, keys in self.model.keys_by_lookahead(table, ids):
+                self._later.append((table, self.options.lookahead if own is None else own, keys, clock))
+        self._announce_due()
+
+    def advance(self) -> None:
+        """The worker's next clock begins."""
+        self.model.advance_clock()
+        self._announce_due()
+
+    def _announce_due(self) -> None:
+        now, waiting = self.server.current_clock, []
+        for table, ahead, keys, clock in self._later:
+            if clock < now:  # used without having been announced
+                continue
+            if self.model.is_due(table, clock, ahead):
+                self.server.intent(keys, clock)
+            else:
+                waiting.append((table, ahead, keys, clock))
+        self._later = waiting
+
+    def from_first_rows(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """The batches, the first only once its rows are here: nobody could announce it earlier."""
+        self.model.begin_loop()
+        for number, batch in enumerate(batches):
+            if number == 0:
+                for table, ids in self.keys(batch).items():
+                    self.server.wait_intent(self.model.node.table(table).keys(ids))
+            yield batch
+
+    def _place(self, rows: Mapping[str, Tensor]) -> None:
+        """Bring rows to this node; they stay until another one wants them."""
+        if not rows:
+            return
+        for table, ids in rows.items():
+            keys = self.model.node.table(table).keys(ids)
+            self.server.intent(keys, self.server.current_clock)
+            self.server.wait_intent(keys)
+        self.server.advance_clock()
+
+    def synchronize(self) -> None:
+        self.server.wait_sync()
+        self.server.barrier()
+        self.server.wait_sync()
+
+    def counters(self) -> dict[str, float]:
+        counted, allreduced = self.model.node.stats(), self.model.bytes_allreduced
+        counted["bytes_sent"] += allreduced
+        return {**counted, "bytes_sent_allreduce": allreduced}
+
+    def table_counters(self) -> dict[str, dict[str, float]]:
+        return {table.name: table.stats() for table in self.model.node.tables}
+
+    def chosen(self) -> list[Chosen]:
+        return self.model.chosen
+
+    def trace(self, rows: Mapping[str, Tensor]) -> None:
+        node = self.model.node
+        node.trace(torch.cat([node.table(table).keys(ids) for table, ids in rows.items()]))
+
+    def traced(self) -> pd.DataFrame:
+        return adaps.trace_frame(self.model.node)
+
+    def measured(self, timed: Timed) -> AbstractContextManager[None]:
+        return server_calls(timed, ServerSession)
+
+    def close(self) -> None:
+        self.model.close()
+
+
+def _selected(usecase: UseCase, cluster: Cluster, inits: int) -> nn.Module:
+    """The best of several initial weights, after the steps that they were tried for."""
+    if not isinstance(usecase, Initialized):
+        raise Unavailable(f"{usecase.name} has no other initial weights: say inits=1")
+    if cluster.workers > 1:
+        raise Unavailable(f"inits={inits} takes one worker per node, and there are {cluster.workers}")
+    found = autoada.select_initialization(
+        usecase.initialized,
+        usecase.optimizer,
+        usecase.loss,
+        usecase.loaders(cluster.index, cluster.world_size).train,
+        candidates=inits,
+        seed=cluster.seed << 16,  # none that another run tries
+        listen=cluster.host,
+    )
+    return found.model
+
+
+def _sampler(
+    usecase: UseCase, model: nn.Module, cluster: Cluster, options: ServerOptions
+) -> autoada.NegativeSampler:
+    assert options.sampling != "loader"
+    if not isinstance(usecase, Sampled):
+        raise Unavailable(f"{usecase.name} draws no rows for its batches: say sampling=loader")
+    draws = usecase.draws(cluster.index)
+    sampling = adaps.Sampling(scheme=options.sampling, seed=cluster.seed)
+    table = model.get_submodule(draws.table.rpartition(".")[0])
+    return autoada.NegativeSampler(table, draws.number, sampling)

@@ -1,0 +1,107 @@
+"""What the backends on the parameter server cost on a cluster that is only simulated."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from itertools import islice
+
+import adaps
+from adabench.backends.interface import ServerOptions, SimulatedRun
+from adabench.usecases.interface import Placed, UseCase
+from autoada.model.node_setup import plan_of
+from autoada.training.endless import endless
+
+__all__ = ["simulate", "streams_of"]
+
+_log = logging.getLogger("adabench")
+
+
+def simulate(usecase: UseCase, options: ServerOptions, run: SimulatedRun) -> adaps.Simulation:
+    """Replay what the use case's own batches access; see `adaps.simulate`.
+
+    Of tables of which the policy leaves open whether rows move, it is what takes less time: all of them move,
+    or none, and then each the other way if that is quicker. The steps in which a training finds that out are
+    not simulated.
+
+    Raises
+    ------
+    PolicyError
+        If the policy does not fit, or has something in it that is not simulated.
+    ValueError
+        If batches draw rows at random on the server.
+    """
+    model = usecase.model()
+    plan = plan_of(model, usecase.optimizer(model), None, run.policy, len(run.cluster.machines))
+    for what, there in (
+        ("synchronization every so many steps", plan.training.every > 0),
+        ("technique 'allreduce'", bool(plan.training.allreduced)),
+        ("shares of the data", bool(plan.training.shares)),
+        (
+            "lookahead of some rows of a table",
+            any(len(one.batches) > 1 for one in plan.training.lookaheads.values()),
+        ),
+    ):
+        if there:
+            raise adaps.PolicyError(f"{run.policy.source}: {what} is not simulated; leave it out")
+    if plan.layout.shared:
+        raise ValueError("parameters that an optimizer of their own changes are not simulated")
+    if options.sampling != "loader":
+        raise ValueError(f"sampling={options.sampling} is not simulated; leave it out")
+    tables = plan.layout.server_tables(options.row_dtype)
+    dense = [layout.table for layout in plan.layout.dense]
+    lookahead = {
+        **dict.fromkeys(plan.layout.tables, options.lookahead),
+        **{name: one.most for name, one in plan.training.lookaheads.items() if name in plan.layout.tables},
+    }
+    streams = streams_of(usecase, len(run.cluster.machines) * run.workers, run.steps)
+
+    def simulated(staying: frozenset[str]) -> adaps.Simulation:
+        return adaps.simulate(
+            streams,
+            "adaptive" if plan.managed is None else plan.managed,
+            run.cluster,
+            tables=tables,
+            dense=dense,
+            compute=run.compute,
+            lookahead={**lookahead, **dict.fromkeys(staying, 0)},
+            epoch=run.epoch,
+            workers=run.workers,
+            channels=options.channels,
+            timing=options.timing,
+            traced_steps=run.traced_steps,
+            incidents=run.incidents,
+            peer_timeout=run.peer_timeout,
+            seed=run.seed,
+        )
+
+    return _quickest(plan.training.chosen, simulated)
+
+
+def _quickest(
+    tables: frozenset[str], simulated: Callable[[frozenset[str]], adaps.Simulation]
+) -> adaps.Simulation:
+    """What is simulated with those of the tables staying with which it is quickest."""
+    staying: frozenset[str] = frozenset()
+    best = simulated(staying)
+    if not tables:
+        return best
+    others = [tables, *([frozenset([table]) for table in sorted(tables)] if len(tables) > 1 else [])]
+    for changed in others:
+        found = simulated(staying ^ changed)
+        if found.seconds_per_step < best.seconds_per_step:
+            staying, best = staying ^ changed, found
+    _log.info("rows stay where they are of %s", ", ".join(sorted(staying)) or "no table")
+    return best
+
+
+def streams_of(usecase: UseCase, workers: int, steps: int | None) -> list[adaps.Stream]:
+    """What each of so many workers accesses in its first steps, epoch after epoch; or in one epoch."""
+    streams = []
+    for worker in range(workers):
+        placed = usecase.home_rows(worker, workers) if isinstance(usecase, Placed) else {}
+        train = usecase.loaders(worker, workers).train
+        batches = iter(train) if steps is None else islice(endless(train), steps)
+        accessed = [{name: rows.numpy() for name, rows in usecase.keys(batch).items()} for batch in batches]
+        streams.append(adaps.Stream(accessed, {name: rows.numpy() for name, rows in placed.items()}))
+    return streams

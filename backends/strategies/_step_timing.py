@@ -1,0 +1,83 @@
+"""Which calls of AutoAda and the parameter server make up which part of a step."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import adaps
+from adabench.backends.interface import Timed
+from autoada.loader.intent import HandWrittenKeys, PredictedKeys
+
+__all__ = ["server_calls"]
+
+ACCESSES = {"pull": "pull", "push": "push", "push_gradients": "push", "set": "push"}
+"""Calls of a worker that may wait for rows of other nodes."""
+
+OTHERS = {
+    "pull_rows": "pull",
+    "changed": "pull",
+    "push_sums": "push",
+    "step_rows": "push",
+    "step_copies": "push",
+    "wait_intent": "waiting for rows",
+    "wait_sync": "waiting for the others",
+    "barrier": "waiting for the others",
+    "intent": "signalling",
+    "advance_clock": "signalling",
+}
+
+
+@contextmanager
+def server_calls(timed: Timed, session: Any) -> Iterator[None]:
+    """Send calls of this process's workers through `timed`, and what finds and announces rows.
+
+    Parameters
+    ----------
+    timed : Timed
+    session : type
+        Whose `announce` finds rows by hand.
+    """
+    worker = adaps.Worker
+    with ExitStack() as replaced:
+        for name, part in ACCESSES.items():
+            replaced.enter_context(_replaced(worker, name, _with_wait(timed, part, getattr(worker, name))))
+        for name, part in OTHERS.items():
+            replaced.enter_context(_replaced(worker, name, timed(part, getattr(worker, name))))
+        for kind, name in ((PredictedKeys, "expected"), (HandWrittenKeys, "expected"), (session, "announce")):
+            replaced.enter_context(_replaced(kind, name, timed("prediction", getattr(kind, name))))
+        deduplicate = timed("de-duplication", adaps.deduplicate)
+        replaced.enter_context(_replaced(adaps, "deduplicate", deduplicate))
+        yield
+
+
+def _with_wait(timed: Timed, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """A call that waits, taken apart: what is local is served when it begins; the rest is waited for."""
+    begin = timed(part, call)
+    wait = timed("waiting for rows", adaps.Worker.wait)
+
+    @functools.wraps(call)
+    def whole(worker: Any, keys: Any, values: Any, asynchronous: bool = False) -> Any:
+        ticket = begin(worker, keys, values, True)
+        if asynchronous:
+            return ticket
+        if ticket != _DONE:
+            wait(worker, ticket)
+        return None
+
+    return whole
+
+
+_DONE = -1
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)

@@ -1,0 +1,39 @@
+"""Where a use case's parameters lie in the parameter server."""
+
+from __future__ import annotations
+
+from adabench.backends.interface import Served
+from adabench.usecases.interface import UseCase
+from autoada.model.node_setup import plan_of
+
+__all__ = ["served"]
+
+
+def served(usecase: UseCase) -> tuple[Served, ...]:
+    """The server's tables for a use case's model, in their order.
+
+    Raises
+    ------
+    ValueError
+        If parameters have an optimizer of their own, which the server does not step for.
+    """
+    model = usecase.model()
+    layout = plan_of(model, usecase.optimizer(model), None, None, nodes=1).layout
+    if layout.shared:
+        raise ValueError("parameters that an optimizer of their own changes are not searched for")
+    names = {dense.table: dense.names for dense in layout.dense}
+    found: list[Served] = []
+    for table in layout.server_tables():
+        first = found[-1].first_key + found[-1].keys if found else 0
+        found.append(
+            Served(
+                table.name,
+                names.get(table.name, (table.name,)),
+                table.name in names,
+                first,
+                table.rows,
+                table.length,
+                table.spec().width,
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,42 @@
+"""Intent by hand: the loop signals the keys of a batch some steps ahead and advances the clock itself."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from adabench.backends.interface import Cluster, ServerOptions
+from adabench.backends.strategies._server_session import OnServer, ServerSession
+from adabench.usecases.interface import UseCase
+
+
+class Manual(OnServer):
+    name: ClassVar[str] = "manual"
+
+    def open(self, usecase: UseCase, cluster: Cluster, options: ServerOptions) -> ManualSession:
+        return ManualSession(usecase, cluster, options)
+
+
+class ManualSession(ServerSession):
+    def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
+        return iter(self.drawn(self.from_first_rows(self._announced(loader))))
+
+    def _announced(self, loader: Iterable[Any]) -> Iterator[Any]:
+        ahead: deque[Any] = deque()
+        for batch in loader:
+            self.announce(batch, self.server.current_clock + len(ahead))
+            ahead.append(batch)
+            if len(ahead) > self.lookahead:
+                yield ahead.popleft()
+        while ahead:
+            yield ahead.popleft()
+
+    def step(self, loss: Tensor) -> None:
+        super().step(loss)
+        self.advance()
+
+
+BACKEND = Manual

@@ -1,0 +1,56 @@
+"""A prefetch iterator, as the predecessor's applications use: a queue, and a callback that signals intent."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from adabench.backends.interface import Cluster, ServerOptions
+from adabench.backends.strategies._server_session import OnServer, ServerSession
+from adabench.usecases.interface import UseCase
+
+
+class Prefetch(OnServer):
+    name: ClassVar[str] = "prefetch"
+
+    def open(self, usecase: UseCase, cluster: Cluster, options: ServerOptions) -> PrefetchSession:
+        return PrefetchSession(usecase, cluster, options)
+
+
+class PrefetchIterator:
+    """Keeps `length` batches ready; ``on_fetch(batch, steps)`` is called with the steps until its use."""
+
+    def __init__(self, batches: Iterable[Any], length: int, on_fetch: Callable[[Any, int], None]) -> None:
+        self._batches = iter(batches)
+        self._length = length
+        self._on_fetch = on_fetch
+        self._queue: deque[Any] = deque()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        while len(self._queue) <= self._length and (batch := next(self._batches, None)) is not None:
+            self._on_fetch(batch, len(self._queue))
+            self._queue.append(batch)
+        if not self._queue:
+            raise StopIteration
+        return self._queue.popleft()
+
+
+class PrefetchSession(ServerSession):
+    def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
+        def signal(batch: Any, steps: int) -> None:
+            self.announce(batch, self.server.current_clock + steps)
+
+        return iter(self.drawn(self.from_first_rows(PrefetchIterator(loader, self.lookahead, signal))))
+
+    def step(self, loss: Tensor) -> None:
+        super().step(loss)
+        self.advance()
+
+
+BACKEND = Prefetch

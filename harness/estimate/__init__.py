@@ -1,0 +1,1 @@
+"""Estimates of training time: simulation, prediction from records, search for policies."""

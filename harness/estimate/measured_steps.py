@@ -1,0 +1,175 @@
+"""What a training step takes of a core beside the server's calls, measured with nodes on this machine.
+
+Run as a program it is one of these nodes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from adabench.backends.interface import Cluster, ServerOptions, Session, endless
+from adabench.backends.policies.interface import Costs, Node, Resources, ask_nodes
+from adabench.harness.estimate.simulate import require_server, simulated_once
+from adabench.harness.plugins.registry import load_backend
+from adabench.harness.study.model_parameters import catalogue_of, usecase_from
+from adabench.harness.study.policies import made_policy
+from adabench.harness.study.syntax import parse_selections
+
+__all__ = ["compute_of", "step_seconds"]
+
+WARM_UP, MEASURED = 20, 100
+"""Steps; in the first ones AutoAda learns how batches become keys."""
+
+
+def compute_of(
+    usecase: str,
+    backend: str,
+    given: float | None,
+    file: Path | None,
+    cluster: Resources | None,
+    data: Path | None,
+    seed: int,
+) -> tuple[float, str]:
+    """Seconds that a step computes for, and where that is from: the command line, a file, or measured now.
+
+    Parameters
+    ----------
+    usecase, backend : str
+        As on the command line.
+    given : float, optional
+        Milliseconds, by the command line.
+    file : Path, optional
+        Of `cluster`.
+    cluster : Resources, optional
+        May have milliseconds for this use case.
+    data : Path, optional
+    seed : int
+    """
+    if given is not None:
+        return 1e-3 * given, "as given"
+    if cluster is not None and usecase in cluster.steps:
+        return 1e-3 * cluster.steps[usecase], f"as {file} says"
+    name = parse_selections(backend)[0].name
+    costs = None if cluster is None else cluster.costs
+    measured = step_seconds(usecase, backend=name, data=data, seed=seed, costs=costs)
+    return measured, f"measured here; --step {1e3 * measured:.3g} repeats it"
+
+
+def step_seconds(
+    usecase: str,
+    *,
+    backend: str = "autoada-automatic",
+    data: Path | None = None,
+    seed: int = 0,
+    costs: Costs | None = None,
+    nodes: int = 2,
+) -> float:
+    """CPU seconds of a step of the thread that trains, but for its calls of the parameter server.
+
+    That is the model's forward and backward pass, the loader, and what the backend does in Python: AutoAda
+    predicts rows, and makes gradients of rows of those of reads. Nodes train for some steps; what the
+    simulation takes for their calls is subtracted, so that it is not counted twice.
+
+    Parameters
+    ----------
+    usecase : str
+        As on the command line.
+    backend : str
+        Its name, without options.
+    data : Path, optional
+        Of the use case.
+    seed : int
+        Of its weights and of the order of its data.
+    costs : Costs, optional
+        Of the server, as they were measured on this machine.
+    nodes : int
+        That train: on one AutoAda has less to do.
+
+    Raises
+    ------
+    UsageError
+        If there is no such use case or backend, or its data cannot be used.
+    RuntimeError
+        If a node could not train.
+    """
+    options = _options(backend)
+    trained = usecase_from(usecase, data, seed)
+    steps = WARM_UP + MEASURED + options.lookahead
+    given = [usecase, backend, None if data is None else str(data), seed]
+    said = ask_nodes(__name__, nodes, json.dumps(given))
+    speed = 1.0 if costs is None else costs.speed
+    pair = Resources(node=(Node(cores=2, speed=speed),) * nodes, costs=costs)
+    found = simulated_once(trained, backend, options, pair, workers=1, steps=steps, compute=0.0, seed=seed)
+    calls = sum(node.working for node in found.nodes) / found.steps
+    return max(float(mean(said)) - calls, 0.0)
+
+
+def _options(backend: str) -> ServerOptions:
+    require_server(backend)
+    options = load_backend(backend).Options()
+    assert isinstance(options, ServerOptions)
+    return options
+
+
+def _measure(usecase: str, backend: str, data: str | None, seed: int) -> float:
+    """CPU seconds of this thread per step."""
+    import torch
+
+    torch.set_num_threads(1)
+    rank, nodes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    trained = usecase_from(usecase, None if data is None else Path(data), seed)
+    options = _options(backend)
+    made: list[Any] = []
+
+    def share(make: Callable[[], Any]) -> Any:
+        made.append(make())
+        return made[0]
+
+    cluster = Cluster(
+        rank=rank,
+        world_size=nodes,
+        worker=0,
+        workers=1,
+        seed=seed,
+        network="loopback",
+        share=share,
+        policy=made_policy(options.policy, catalogue_of(trained), Resources.alike(nodes)),
+    )
+    session: Session = load_backend(backend)().open(trained, cluster, options)
+    session.synchronize()
+    # The last batches are announced only, which would make steps cheaper.
+    batches = _First(trained.loaders(rank, nodes).train, WARM_UP + MEASURED + options.lookahead)
+    began = ended = time.thread_time()
+    for taken, batch in enumerate(session.batches(batches)):
+        if taken == WARM_UP:
+            began = time.thread_time()
+        if taken == WARM_UP + MEASURED:
+            ended = time.thread_time()
+        session.step(trained.loss(session.model, batch))
+    session.synchronize()
+    session.close()
+    for node in made:
+        node.close()
+    return (ended - began) / MEASURED
+
+
+class _First:
+    """The first batches of a loader, epoch after epoch."""
+
+    def __init__(self, loader: Any, number: int) -> None:
+        self._loader, self._number = loader, number
+
+    def __iter__(self) -> Iterator[Any]:
+        return islice(endless(self._loader), self._number)
+
+
+if __name__ == "__main__":
+    print(json.dumps(_measure(*json.loads(sys.argv[1]))))

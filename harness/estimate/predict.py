@@ -1,0 +1,624 @@
+"""How long runs will take: the playground's figure, and what recorded runs teach beside it."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import lru_cache
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from adabench.analysis.load import SUCCESS, measured
+from adabench.analysis.regression import Judgement, Model, Regression, judged, judgement_of, models_for
+from adabench.backends.interface import ServerOptions, Simulation
+from adabench.backends.policies.interface import Policy, PolicyError
+from adabench.harness.errors import UsageError
+from adabench.harness.estimate.simulate import clusters_of, simulated_once
+from adabench.harness.machine.environment import capture, probe
+from adabench.harness.plugins.registry import load_backend, load_usecase
+from adabench.harness.study.cell import digest, shared_sources_hash
+from adabench.results.record import POLICY_LEFT_OUT, PlannedRun, Run, Session
+from adabench.results.store import readable_sessions, write_atomically
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from adabench.usecases.interface import UseCase
+
+__all__ = [
+    "FEWEST_RUNS",
+    "Expected",
+    "Physics",
+    "Predictor",
+    "Records",
+    "expected_seconds",
+    "physics_of",
+    "recorded_seconds",
+    "reference",
+]
+
+FEWEST_RUNS, FEWEST_CELLS = 20, 5
+"""That a prediction is learned of."""
+_STEPS = 40
+_FLOPS, _PER_STEP = 2e10, 2e-3
+"""Of a core per second, and seconds of a step beside them, on a machine of which nothing is known."""
+_WAYS = 4
+"""That something has to go, in a step, before a node knows all of it: rows there and back, a ring of two."""
+_AROUND = 5.0
+"""Seconds of a run in which it does not train; as for the above, what is really so is learned."""
+_MOST_SCATTER = 0.1
+"""How far runs of a cell may be off their median, at the median of a session that can be learned of."""
+_A_FILE = "a file"
+"""What a policy is called that has no builder: files of one name are not one policy."""
+_CACHE = "physics.json"
+
+
+class Physics(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a run before anything is measured.
+
+    Attributes
+    ----------
+    steps : int
+        Of a worker per epoch.
+    keys : int
+        Rows that a step accesses.
+    compute : float
+        Seconds of a core that a step computes for on a nominal machine, by its floating point operations.
+    seconds : float
+        Of a step in the playground on such machines; `compute` for what is not simulated, and of backends
+        that are no servers what travels takes beside it.
+    kilobytes : float
+        That a node sends per step.
+    """
+
+    steps: int
+    keys: int
+    compute: float
+    seconds: float
+    kilobytes: float
+
+
+@dataclass(frozen=True)
+class Expected:
+    """How long a run will take.
+
+    Attributes
+    ----------
+    seconds, low, high : float
+        From launch to exit, and the interval around it.
+    runs : int
+        That this is learned of.
+    extrapolated : list of str
+        In what it is unlike all of these.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    runs: int
+    extrapolated: list[str]
+
+
+@dataclass(frozen=True)
+class Records:
+    """What can be learned of recorded sessions.
+
+    Attributes
+    ----------
+    features : DataFrame
+        A row for each run; equal for runs of a cell in one session.
+    total, train : array of float
+        Seconds of runs, and of their training.
+    simulated : array of float
+        Seconds of training that physics says.
+    cells : list of str
+        Which cell each is a run of.
+    left_out : Counter of str
+        Why others are not among them, and how many.
+    """
+
+    features: pd.DataFrame
+    total: Any
+    train: Any
+    simulated: Any
+    cells: list[str]
+    left_out: Counter[str]
+
+    @classmethod
+    def read(cls, roots: Iterable[Path], cache: Path) -> Records:
+        """All measured runs below some folders that ended well.
+
+        Parameters
+        ----------
+        roots : iterable of Path
+        cache : Path
+            Folder that keeps what the playground said; nothing is kept if it is not there.
+        """
+        import pandas as pd
+
+        known = _Known(cache)
+        rows, total, train, simulated, cells = [], [], [], [], []
+        left_out: Counter[str] = Counter()
+        for root in roots:
+            for store, session, several in readable_sessions(root):
+                runs = measured(several)
+                scatter = _scatter((run.cell, run.seconds.train) for run in runs if run.seconds.train)
+                if scatter > _MOST_SCATTER:
+                    left_out[
+                        f"session {store.folder.name}: runs of a cell are {scatter:.0%} off their median, by "
+                        "what else was done on the machine"
+                    ] += len(runs)
+                    continue
+                probes = [run.noise.probe_seconds for run in runs if run.noise is not None]
+                for run in runs:
+                    try:
+                        physics = known.of(run, _data_of(session, run), _cores_of(session.environment))
+                    except UsageError as error:
+                        left_out[str(error)] += 1
+                        continue
+                    if run.seconds.train is None or run.seconds.train <= 0 or run.noise is None:
+                        left_out["without seconds of training, or the probe before it"] += 1
+                        continue
+                    rows.append(_row(run, physics, session.environment, median(probes), session.created_at))
+                    total.append(run.seconds.total)
+                    train.append(run.seconds.train)
+                    simulated.append(_simulated(run, physics))
+                    cells.append(run.cell)
+        known.write()
+        return cls(
+            _filled(pd.DataFrame(rows)),
+            np.array(total),
+            np.array(train),
+            np.array(simulated),
+            cells,
+            left_out,
+        )
+
+    @property
+    def are_enough(self) -> bool:
+        """Whether a prediction can be learned of them."""
+        return len(self.cells) >= FEWEST_RUNS and len(set(self.cells)) >= FEWEST_CELLS
+
+    def judged(self, model: Model | None, seed: int = 0) -> list[tuple[str, str, Judgement]]:
+        """Predict each cell by the others: what was predicted, by which model, and how good that is; of all,
+        and of those whose prediction does not say that it extrapolates, if others do.
+        """
+        lines: list[tuple[str, str, Judgement]] = []
+        groups = np.unique(self.cells, return_inverse=True)[1]
+        folds = np.random.default_rng(seed).permutation(groups.max() + 1)[groups] % 10
+        for what, seconds, base in (
+            ("train", self.train, self.simulated),
+            ("total", self.parts, _expected_parts(self.simulated)),
+        ):
+            for kind in models_for(self.features) if model is None else (model,):
+                found, said = judged(self.features, seconds, folds, kind, groups, base, seed)
+                lines.append((f"cells: {what}", kind, found))
+                known = np.array([not text for text in said.extrapolated])
+                if known.any() and not known.all():
+                    measured_seconds = seconds.reshape(len(known), -1).sum(axis=1)
+                    ends = np.stack([said.seconds, said.low, said.high])
+                    of_known = judgement_of(measured_seconds[known], ends[:, known])
+                    lines.append((f"{what}, not extrapolated", kind, of_known))
+        return lines
+
+    def scatter(self) -> float:
+        """The median of how far runs are from the median of their cell: what no prediction can know."""
+        return _scatter(zip(self.cells, self.train, strict=True))
+
+    @property
+    def parts(self) -> Any:
+        """Seconds of each run's training, and of all that is around it."""
+        return np.column_stack([self.train, self.total - self.train])
+
+
+class Predictor:
+    """Predicts runs by recorded ones.
+
+    Parameters
+    ----------
+    records : Records
+    cache : Path
+        As of `Records.read`.
+    model : str, optional
+        As of `Regression.fit`.
+    """
+
+    def __init__(self, records: Records, cache: Path, model: Model | None = None) -> None:
+        self._known = _Known(cache)
+        self._records = records
+        self._learned = Regression.fit(
+            *(records.features, records.parts, model, np.array(records.cells)),
+            _expected_parts(records.simulated),
+        )
+
+    @property
+    def model(self) -> str:
+        """What turned out best."""
+        return self._learned.model
+
+    def expected(self, planned: Sequence[PlannedRun], data: Mapping[str, str]) -> list[Expected]:
+        """What each run will take on this machine now.
+
+        Parameters
+        ----------
+        planned : sequence of PlannedRun
+        data : mapping of str to str
+            Use case -> folder or file of its data.
+        """
+        import pandas as pd
+
+        environment = capture()
+        seconds = probe()[1]
+        physics = [self._known.of(run, data.get(run.usecase), _cores_of(environment)) for run in planned]
+        self._known.write()
+        now = datetime.now(timezone.utc).isoformat()
+        rows = [_row(run, one, environment, seconds, now) for run, one in zip(planned, physics, strict=True)]
+        features = _filled(pd.DataFrame(rows).reindex(columns=self._records.features.columns))
+        base = np.array([_simulated(run, one) for run, one in zip(planned, physics, strict=True)])
+        said = self._learned.predict(features, _expected_parts(base))
+        learned = set(features.columns)
+        return [
+            Expected(
+                seconds=float(said.seconds[row]),
+                low=float(said.low[row]),
+                high=float(said.high[row]),
+                runs=len(self._records.cells),
+                extrapolated=[*said.extrapolated[row], *_new_options(run, learned)],
+            )
+            for row, run in enumerate(planned)
+        ]
+
+
+def _new_options(run: PlannedRun, learned: set[str]) -> list[str]:
+    """What of a run is not as it is by default, and an option that no recorded run has."""
+    kinds = (load_usecase(run.usecase).Params, load_backend(run.backend).Options)
+    usual = {name: value for kind in kinds for name, value in msgspec.structs.asdict(kind()).items()}
+    return [
+        f"{name} {value}, of which nothing is recorded"
+        for name, value in run.params.items()
+        if isinstance(value, str | bool) and name not in learned and value != usual.get(name)
+    ]
+
+
+def expected_seconds(
+    planned: Sequence[PlannedRun], root: Path, data: Mapping[str, str]
+) -> tuple[dict[tuple[Any, ...], Expected], int]:
+    """What runs will take by those recorded in a folder: by their own cell's, else predicted.
+
+    Parameters
+    ----------
+    planned : sequence of PlannedRun
+    root : Path
+        Where sessions are kept.
+    data : mapping of str to str
+        Use case -> folder or file of its data.
+
+    Returns
+    -------
+    dict, int
+        `PlannedRun.key` -> what is expected, of those runs of which something is; and of how many runs the
+        predicted ones are learned, 0 if none is predicted.
+    """
+    earlier = _earlier(root)
+    found = _of_own_cells(planned, earlier)
+    unknown: dict[tuple[str, str], list[PlannedRun]] = {}
+    for run in planned:
+        if run.key not in found:
+            unknown.setdefault((run.cell, run.phase), []).append(run)
+    records = None
+    several = len(measured(earlier)) >= FEWEST_RUNS
+    if unknown and several and importlib.util.find_spec("sklearn") is not None:
+        records = Records.read([root], root)
+    if records is None or not records.are_enough:
+        for own in unknown.values():
+            alike = [one.seconds.total for one in earlier if _alike(one, own[0])]
+            if alike:
+                found |= {run.key: _of_runs(alike) for run in own}
+        return found, 0
+    # Runs of a cell differ in nothing that is known before.
+    firsts = [own[0] for own in unknown.values()]
+    said = Predictor(records, root).expected(firsts, data)
+    for own, one in zip(unknown.values(), said, strict=True):
+        found |= {run.key: one for run in own}
+    return found, len(records.cells)
+
+
+def recorded_seconds(planned: Sequence[PlannedRun], root: Path) -> dict[tuple[Any, ...], Expected]:
+    """What runs will take by those of their own cells, without asking a use case.
+
+    Parameters
+    ----------
+    planned : sequence of PlannedRun
+    root : Path
+        Where sessions are kept.
+
+    Returns
+    -------
+    dict
+        `PlannedRun.key` -> what is expected, of those runs whose cell has been run.
+    """
+    return _of_own_cells(planned, _earlier(root))
+
+
+def _earlier(root: Path) -> list[Run]:
+    return [run for _, _, runs in readable_sessions(root) for run in runs if run.status in SUCCESS]
+
+
+def _of_own_cells(planned: Sequence[PlannedRun], earlier: Sequence[Run]) -> dict[tuple[Any, ...], Expected]:
+    seconds: dict[tuple[str, str], list[float]] = {}
+    for one in earlier:
+        seconds.setdefault((one.cell, one.phase), []).append(one.seconds.total)
+    own = {run.key: seconds.get((run.cell, run.phase)) for run in planned}
+    return {key: _of_runs(several) for key, several in own.items() if several}
+
+
+def _of_runs(seconds: Sequence[float]) -> Expected:
+    return Expected(median(seconds), min(seconds), max(seconds), len(seconds), [])
+
+
+def _alike(run: Run, planned: PlannedRun) -> bool:
+    """Whether two runs are of the same pair, and as long."""
+    return (run.usecase, run.backend, run.phase, run.params.get("epochs")) == (
+        *(planned.usecase, planned.backend, planned.phase),
+        planned.params.get("epochs"),
+    )
+
+
+def reference() -> list[Path]:
+    """The folder of sessions that comes with a clone; an installed package has none."""
+    from adabench import results
+
+    folders = [Path(folder) / "reference" for folder in results.__path__]
+    return [folder for folder in folders if folder.is_dir()]
+
+
+def physics_of(run: PlannedRun, data: str | None, cores: int) -> Physics:
+    """Ask the use case and the playground.
+
+    Parameters
+    ----------
+    run : PlannedRun
+        Or a recorded one, whose parameters are still those of its use case.
+    data : str or None
+        Folder or file of the use case's data.
+    cores : int
+        That its nodes share.
+
+    Raises
+    ------
+    UsageError
+        If the plugins are not here, have other parameters now, or the data cannot be used.
+    """
+    kind, backend = load_usecase(run.usecase), load_backend(run.backend)
+    own = {name: value for name, value in run.params.items() if name in kind.Params.__struct_fields__}
+    usecase = _usecase(run.usecase, msgspec.json.encode({**own, "epochs": 1}, order="deterministic"), data)
+    workers = run.nodes * run.workers
+    train = usecase.loaders(0, workers).train
+    batch = next(iter(train))
+    steps = len(train) if isinstance(train, Sized) else sum(1 for _ in train)
+    compute = _PER_STEP + _operations(usecase, batch) / _FLOPS
+    seconds, kilobytes = compute * max(workers / cores, 1.0), 0.0
+    if issubclass(backend.Options, ServerOptions):
+        found = _playground(usecase, run, cores, compute)
+        if found is not None:
+            seconds, kilobytes = found.seconds_per_step, found.bytes_per_step / 1e3
+    elif backend.distributed and run.nodes > 1:
+        sent = _exchanged(usecase, batch, run.nodes)
+        (resources,) = clusters_of(None, [run.nodes], run.network)
+        links = resources.links
+        seconds += sent / (1.25e8 * links.gbit_per_second) + _WAYS * 1e-3 * links.latency_ms
+        kilobytes = sent / 1e3
+    keys = sum(len(np.unique(rows.numpy())) for rows in usecase.keys(batch).values())
+    return Physics(steps=steps, keys=keys, compute=compute, seconds=seconds, kilobytes=kilobytes)
+
+
+def _exchanged(usecase: UseCase, batch: Any, nodes: int) -> float:
+    """Bytes that a node sends per step if distinct rows travel once each way, with their numbers, and what is
+    no row is averaged in a ring.
+    """
+    shapes = {name: value.shape for name, value in usecase.model().named_parameters()}
+    read = {name: len(np.unique(rows.numpy())) for name, rows in usecase.keys(batch).items()}
+    rows = sum(count * (8 + 8 * shapes[name][1:].numel()) for name, count in read.items())
+    dense = sum(4 * shape.numel() for name, shape in shapes.items() if name not in read)
+    return float((nodes - 1) / nodes * (rows + 2 * dense))
+
+
+def _playground(usecase: UseCase, run: PlannedRun, cores: int, compute: float) -> Simulation | None:
+    """What it says; None if it does not know the policy: how long that takes is left to the regression."""
+    kind = load_backend(run.backend).Options
+    given = {name: value for name, value in run.params.items() if name in kind.__struct_fields__}
+    (resources,) = clusters_of(None, [run.nodes], run.network)
+    node = msgspec.structs.replace(resources.node[0], cores=max(cores // run.nodes, 1))
+    try:
+        return simulated_once(
+            usecase,
+            run.backend,
+            msgspec.convert(given, kind),
+            msgspec.structs.replace(resources, node=(node,) * run.nodes),
+            workers=run.workers,
+            steps=_STEPS,
+            compute=compute * max(run.nodes / cores, 1.0),  # nodes that have a part of a core each
+            policy=_recorded_policy(run),
+        )
+    except (UsageError, PolicyError):
+        return None
+
+
+def _recorded_policy(run: PlannedRun) -> Policy | None:
+    """Of a recorded run whose policy is a file's: the file may have been changed since. What builders make
+    is made anew.
+    """
+    if not _is_of_a_file(run) or not isinstance(run, Run) or run.policy is None:
+        return None
+    return Policy.parse(run.policy, source=str(run.params["policy"]))
+
+
+def _is_of_a_file(run: PlannedRun) -> bool:
+    return str(run.params.get("policy", "")).endswith(".toml")
+
+
+def _document(run: PlannedRun) -> str | None:
+    """What the policy of a file says; None for a builder's, and of what is no policy.
+
+    Raises
+    ------
+    UsageError
+        If it is not known any more.
+    """
+    if not _is_of_a_file(run):
+        return None
+    if isinstance(run, Run):
+        if run.policy is None or run.policy.startswith(POLICY_LEFT_OUT):
+            raise UsageError("their policy is a file's, and not in the record")
+        return run.policy
+    try:
+        return Path(str(run.params["policy"])).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"policy {run.params['policy']} cannot be read: {error}") from error
+
+
+@lru_cache(maxsize=4)
+def _usecase(name: str, params: bytes, data: str | None) -> UseCase:
+    from adabench.usecases.interface import DataError
+
+    kind = load_usecase(name)
+    try:
+        return kind(msgspec.json.decode(params, type=kind.Params), None if data is None else Path(data), 1)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"use case {name!r} has other parameters now: {error}") from error
+    except DataError as error:
+        raise UsageError(f"use case {name!r}: {error}") from error
+
+
+def _operations(usecase: UseCase, batch: Any) -> int:
+    """Floating point operations of a step's matrix products, forward and backward."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    counter = FlopCounterMode(display=False)
+    with counter:
+        usecase.loss(usecase.model(), batch).backward()
+    return int(counter.get_total_flops())
+
+
+class _Known:
+    """What the playground said before, kept in a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / _CACHE
+        self._found: dict[str, Physics] = {}
+        self._refused: dict[str, str] = {}
+        self._changed = False
+        if self._file.is_file():
+            try:
+                self._found = msgspec.json.decode(self._file.read_bytes(), type=dict[str, Physics])
+            except msgspec.DecodeError as error:
+                raise UsageError(f"{self._file} is not as it was written: delete it ({error})") from error
+
+    def of(self, run: PlannedRun, data: str | None, cores: int) -> Physics:
+        """As `physics_of`."""
+        params = {name: value for name, value in run.params.items() if name not in ("epochs", "lr")}
+        settings = (run.nodes, run.workers, run.network)
+        what = [_sources(), run.usecase, run.backend, params, settings, data, cores, _document(run)]
+        key = digest(msgspec.json.encode(what, order="deterministic"))[:16]
+        if key in self._refused:
+            raise UsageError(self._refused[key])
+        if key not in self._found:
+            try:
+                self._found[key] = physics_of(run, data, cores)
+            except UsageError as error:
+                self._refused[key] = str(error)
+                raise
+            self._changed = True
+        return self._found[key]
+
+    def write(self) -> None:
+        """Keep it, if there is a folder for it and anything is new."""
+        if self._changed and self._file.parent.is_dir():
+            write_atomically(self._file, msgspec.json.encode(self._found))
+            self._changed = False
+
+
+@lru_cache(maxsize=1)
+def _sources() -> str:
+    """What the playground says changes with these."""
+    return shared_sources_hash(Path(__file__))
+
+
+def _simulated(run: PlannedRun, physics: Physics) -> float:
+    return float(run.params.get("epochs", 1) * physics.steps * physics.seconds)
+
+
+def _row(
+    run: PlannedRun, physics: Physics, environment: Mapping[str, Any], probe_seconds: float, when: str
+) -> dict[str, Any]:
+    """Features of a run: all that is known before it begins."""
+    import pandas as pd
+
+    (resources,) = clusters_of(None, [run.nodes], run.network)
+    words = {name: str(value) for name, value in run.params.items() if isinstance(value, str | bool)}
+    if _is_of_a_file(run):
+        words["policy"] = _A_FILE
+    switches = {name: str(value) for name, value in run.settings().items() if isinstance(value, bool)}
+    return {
+        "usecase": run.usecase,
+        "backend": run.backend,
+        "machine": str(environment.get("cpu")),
+        "cores": float(_cores_of(environment)),
+        "probe": probe_seconds,
+        "nodes": float(run.nodes),
+        "workers": float(run.workers),
+        "latency_ms": resources.links.latency_ms if run.nodes > 1 else 0.0,
+        "gbit_per_second": resources.links.gbit_per_second if run.nodes > 1 else 0.0,
+        "link": run.network.partition(":")[0] if run.nodes > 1 else "none",
+        "part": run.node_percent / 100.0,
+        "last": run.last_node_percent / 100.0 if run.nodes > 1 else 1.0,
+        "epochs": float(run.params.get("epochs", 1)),
+        "batch": float(run.params.get("batch", 0)),
+        "dim": float(run.params.get("dim", 0)),
+        "lookahead": float(run.params.get("lookahead", 0)),
+        "inits": float(run.params.get("inits", 1)),
+        "steps": float(physics.steps),
+        "keys": float(physics.keys),
+        "compute": 1e6 * physics.compute,
+        "simulated": 1e6 * physics.seconds,
+        "kilobytes": physics.kilobytes,
+        "when": pd.Timestamp(when).tz_convert(None),  # versions differ in how fast they are
+        **switches,
+        **words,
+    }
+
+
+def _scatter(runs: Iterable[tuple[str, float]]) -> float:
+    """The median of how far seconds are from the median of their cell; NaN if no cell has several runs."""
+    of_cell: dict[str, list[float]] = {}
+    for cell, seconds in runs:
+        of_cell.setdefault(cell, []).append(seconds)
+    found = [abs(one / median(own) - 1) for own in of_cell.values() if len(own) > 1 for one in own]
+    return median(found) if found else float("nan")
+
+
+def _expected_parts(training: Any) -> Any:
+    """Seconds of each run's training, and of all that is around it, that physics says."""
+    return np.column_stack([training, np.full(len(training), _AROUND)])
+
+
+def _filled(frame: pd.DataFrame) -> pd.DataFrame:
+    """With a dash for options that a run does not have; numbers are of all."""
+    return frame.fillna("-")
+
+
+def _cores_of(environment: Mapping[str, Any]) -> int:
+    cores = environment.get("cores")
+    return int(cores["usable"]) if isinstance(cores, dict) and "usable" in cores else 1
+
+
+def _data_of(session: Session, run: Run) -> str | None:
+    data = session.study.get("data")
+    return str(data[run.usecase]) if isinstance(data, dict) and run.usecase in data else None

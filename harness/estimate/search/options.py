@@ -1,0 +1,211 @@
+"""The ways in which a table of the server can be managed, and the policy that some of them make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from adabench.backends.interface import Served
+from adabench.backends.policies.interface import Home, MadeFor, Policy, RowSelection, Rule
+from adabench.harness.estimate.search.accesses import Accesses
+from adabench.harness.estimate.search.problem import Choices
+
+__all__ = [
+    "BY_HASH",
+    "HOTTEST",
+    "WHERE_READ",
+    "Space",
+    "Way",
+    "hottest_first",
+    "policy_of",
+    "read_most",
+    "ways_of",
+]
+
+BY_HASH, WHERE_READ = -1, -2
+"""In the place of a node's number: a hash chooses, or each row is at home where it is read most."""
+HOTTEST = (0.001, 0.01, 0.1)
+"""Parts of a table's rows that may be managed differently."""
+_NAMED = 100_000
+"""Rows that a policy names at most, for where they are read most."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a table is managed.
+
+    Attributes
+    ----------
+    technique : str
+        As of a rule.
+    hot : str, optional
+        Of the hottest rows, where it is another one.
+    hottest : float
+        What part of the rows these are.
+    home : int
+        A node, `BY_HASH` or `WHERE_READ`.
+    lookahead : int, optional
+        Batches announced ahead; None where that says nothing.
+    wire : str
+        As of a rule.
+    """
+
+    technique: str
+    hot: str | None = None
+    hottest: float = 0.0
+    home: int = BY_HASH
+    lookahead: int | None = None
+    wire: str = "float32"
+
+    def text(self) -> str:
+        """In a few words."""
+        parts = [self.technique]
+        if self.hot is not None:
+            parts.insert(0, f"{self.hot} of {100 * self.hottest:g} %,")
+        if self.home == WHERE_READ:
+            parts.append("where read")
+        elif self.home != BY_HASH:
+            parts.append(f"on {self.home}")
+        if self.lookahead is not None:
+            parts.append(f"ahead {self.lookahead}")
+        if self.wire != "float32":
+            parts.append(self.wire)
+        return " ".join(parts)
+
+
+@dataclass(frozen=True)
+class Space:
+    """What is searched.
+
+    Attributes
+    ----------
+    techniques : tuple of str
+        Of tables of rows.
+    dense : tuple of str
+        Of dense parameters.
+    split : bool
+        Whether the hottest rows may have another technique.
+    lookaheads : tuple of int
+    wires : tuple of str
+    """
+
+    techniques: tuple[str, ...] = ("static", "relocation", "replication", "adaptive", "full_replication")
+    dense: tuple[str, ...] = ("static", "replication")
+    split: bool = True
+    lookaheads: tuple[int, ...] = (5, 20)
+    wires: tuple[str, ...] = ("float32",)
+
+
+def ways_of(served: Served, space: Space, nodes: int, dealt: bool) -> Iterator[Way]:
+    """Every way to manage a table, in a fixed order.
+
+    Parameters
+    ----------
+    served : Served
+    space : Space
+    nodes : int
+    dealt : bool
+        Whether nodes read different rows most, so that homes may follow.
+    """
+    everywhere = [BY_HASH, *range(nodes)] if nodes > 1 else [BY_HASH]
+    for wire in space.wires:
+        if served.dense:
+            for technique in space.dense:
+                if technique == "allreduce":
+                    if wire == space.wires[0]:
+                        yield Way(technique)
+                    continue
+                for home in everywhere:
+                    yield Way(technique, home=home, wire=wire)
+            continue
+        scattered = [BY_HASH, *([WHERE_READ] if dealt else [])]
+        for technique in space.techniques:
+            stays = technique in ("static", "full_replication")
+            for ahead in (None,) if stays else space.lookaheads:
+                fixed = technique in ("static", "replication", "full_replication")
+                for home in [*scattered, *everywhere[1:]] if fixed else scattered:
+                    yield Way(technique, home=home, lookahead=ahead, wire=wire)
+        if not space.split:
+            continue
+        for hot in ("replication", "full_replication"):
+            for technique in ("static", "relocation", "adaptive"):
+                if hot not in space.techniques or technique not in space.techniques:
+                    continue
+                announced = technique != "static" or hot == "replication"
+                for hottest in HOTTEST:
+                    if round(hottest * served.keys) < 1:
+                        continue
+                    for ahead in space.lookaheads if announced else (None,):
+                        for home in scattered:
+                            yield Way(technique, hot, hottest, home, ahead, wire)
+
+
+def hottest_first(served: Served, accesses: Accesses) -> Choices:
+    """A table's rows, those that are read most first."""
+    if served.dense:
+        return np.arange(served.keys)
+    return np.argsort(-accesses.counts[served.table].sum(axis=0), kind="stable")
+
+
+def read_most(served: Served, accesses: Accesses, by_hash: Choices) -> Choices:
+    """For each row the node that reads it most; the others, and those too many to be named, by hash."""
+    named, nodes = _named(served, accesses)
+    homes = by_hash.copy()
+    homes[named] = nodes
+    return homes
+
+
+def _named(served: Served, accesses: Accesses) -> tuple[Choices, Choices]:
+    """The rows that a policy names, those that are read most first, and the node that reads each most."""
+    counts = accesses.counts[served.table]
+    named = hottest_first(served, accesses)[:_NAMED]
+    named = named[counts[:, named].sum(axis=0) > 0]
+    return named, counts[:, named].argmax(axis=0)
+
+
+def policy_of(
+    name: str, tables: Sequence[Served], ways: Sequence[Way], accesses: Accesses, made_for: MadeFor
+) -> Policy:
+    """The policy that manages each table so.
+
+    Parameters
+    ----------
+    name : str
+        Of the policy.
+    tables : sequence of Served
+    ways : sequence of Way
+        One for each.
+    accesses : Accesses
+        By which rows are hot, and read most.
+    made_for : MadeFor
+    """
+    rules: list[Rule] = []
+    for served, way in zip(tables, ways, strict=True):
+        for parameter in served.parameters:
+            rules += _rules(parameter, served, way, accesses)
+    return Policy(name, [*rules, Rule("*")], made_for)
+
+
+def _rules(parameter: str, served: Served, way: Way, accesses: Accesses) -> Iterator[Rule]:
+    def rule(technique: str, home: Home, rows: Choices | None = None) -> Rule:
+        chosen = None if rows is None else RowSelection.of_rows(np.sort(rows))
+        if technique == "allreduce":
+            return Rule(parameter, technique=technique)
+        return Rule(parameter, chosen, technique, home, way.lookahead, wire=way.wire)
+
+    anywhere = Home() if way.home < 0 else Home("node", node=way.home)
+    ordered = hottest_first(served, accesses)
+    hot = ordered[: round(way.hottest * served.keys)] if way.hot is not None else ordered[:0]
+    if way.home == WHERE_READ:
+        named, nodes = _named(served, accesses)
+        is_hot = np.isin(named, hot)
+        for node in range(accesses.nodes):
+            for technique, part in ((way.hot, is_hot), (way.technique, ~is_hot)):
+                own = named[(nodes == node) & part]
+                if technique is not None and len(own):
+                    yield rule(technique, Home("node", node=node), own)
+    if way.hot is not None and len(hot):
+        yield rule(way.hot, anywhere, hot)
+    yield rule(way.technique, anywhere)

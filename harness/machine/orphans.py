@@ -1,0 +1,81 @@
+"""What crashed runs left behind on this machine: processes, scratch folders, files in shared memory."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from adabench.harness.machine.process_identity import HARNESS_VARIABLE, Owner
+from adabench.harness.machine.scratch import abandoned_folders, sweep
+
+__all__ = ["Leftovers", "clean", "find"]
+
+SHARED_MEMORY = Path("/dev/shm")
+# torch puts the id of the process into the names of memory that it shares with loader processes.
+_SHARED_NAME = re.compile(r"torch_(\d+)_\w+")
+
+
+class Leftovers(NamedTuple):
+    """What is left of this user's processes that no longer run.
+
+    Attributes
+    ----------
+    processes : list of psutil.Process
+        Of runs whose process group is gone.
+    folders : list of Path
+        Scratch folders of such runs.
+    shared_files : list of Path
+        Of torch, in shared memory, made by a process that is gone. Nothing tells whether it was one of ours,
+        or whether a process of another container still needs them: they are never removed.
+    """
+
+    processes: list[psutil.Process]
+    folders: list[Path]
+    shared_files: list[Path]
+
+
+def find() -> Leftovers:
+    """Look for what has no owner any more."""
+    return Leftovers(_processes(), abandoned_folders(), _shared_files())
+
+
+def clean(leftovers: Leftovers) -> None:
+    """Kill the processes and remove the folders."""
+    for process in leftovers.processes:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue  # ended by itself
+    psutil.wait_procs(leftovers.processes, timeout=5)
+    sweep()
+
+
+def _processes() -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.uids().real != os.getuid() or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            group = Owner.parse(process.environ().get(HARNESS_VARIABLE, ""))
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue  # ended meanwhile, or not to be looked at
+        if group is not None and group.is_gone:
+            found.append(process)
+    return found
+
+
+def _shared_files() -> list[Path]:
+    found = []
+    for file in SHARED_MEMORY.glob("torch_*"):
+        name = _SHARED_NAME.fullmatch(file.name)
+        try:
+            mine = file.lstat().st_uid == os.getuid()
+        except FileNotFoundError:
+            continue
+        if mine and name is not None and not psutil.pid_exists(int(name[1])):
+            found.append(file)
+    return found

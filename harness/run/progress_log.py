@@ -1,0 +1,104 @@
+"""What a run says of itself while it trains, of which the harness's process makes event files.
+
+A node looks at its loss and its counters in the first step, at most once per second from then on, and after
+each epoch, which is outside of the time that counts. Between these moments a step costs it one look at the
+clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+from torch import Tensor
+
+from adabench.harness.run.spec import samples_file
+
+__all__ = ["WATCHED", "Sample", "Sampler"]
+
+WATCHED = ("pulled_local", "pulled_replica", "pulled_remote", "bytes_sent", "blocked_micros")
+"""The counters that are told, as far as a backend has them."""
+
+_SECONDS = 1.0
+_KEPT = 64
+
+
+class Sample(msgspec.Struct, kw_only=True, frozen=True):
+    """What a node was like at a moment.
+
+    Attributes
+    ----------
+    number : int
+        From 0.
+    step : int
+        Steps of its first worker by then, in all epochs; of a system with a loop of its own, whose steps are
+        not seen, epochs.
+    epoch : int
+        From 1.
+    counters : dict of str to float
+        Those of `WATCHED`, counted in training so far.
+    loss : float or None
+        Of that step, by its first worker.
+    quality : dict of str to float
+        After an epoch, on the node that evaluates: the test split's metrics, the validation split's with the
+        prefix ``valid_``.
+    """
+
+    number: int
+    step: int
+    epoch: int
+    counters: dict[str, float] = {}
+    loss: float | None = None
+    quality: dict[str, float] = {}
+
+
+class Sampler:
+    """Takes a node's samples; its first worker calls it.
+
+    Parameters
+    ----------
+    folder : Path
+        The run's.
+    rank : int
+    """
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._file = samples_file(folder, rank)
+        # What a reader that looks once per second has missed is still there a minute later.
+        self._last: deque[Sample] = deque(maxlen=_KEPT)
+        self._number = 0
+        self._step = 0
+        self._due = 0.0
+
+    def due(self) -> bool:
+        """A step is over: whether it is time for a sample."""
+        self._step += 1
+        return time.monotonic() >= self._due
+
+    def take(
+        self,
+        epoch: int,
+        counters: Mapping[str, float],
+        loss: Tensor | None = None,
+        quality: Mapping[str, float] | None = None,
+    ) -> None:
+        """Write a sample down where the harness's process finds it."""
+        self._last.append(
+            Sample(
+                number=self._number,
+                step=self._step or epoch,
+                epoch=epoch,
+                counters={name: counters[name] for name in WATCHED if name in counters},
+                loss=None if loss is None else float(loss.detach()),
+                quality=dict(quality or {}),
+            )
+        )
+        self._number += 1
+        # A reader sees a whole file or none; unlike a record it need not outlast a crash.
+        temporary = self._file.with_name(f".{self._file.name}")
+        temporary.write_bytes(msgspec.json.encode(list(self._last)))
+        temporary.replace(self._file)
+        self._due = time.monotonic() + _SECONDS

@@ -1,0 +1,55 @@
+"""The process of one rank: a fork of its group's root that takes its place and runs the trial."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from adabench.harness.machine import quota
+from adabench.harness.machine.namespaces import enter
+from adabench.harness.machine.namespaces import environment as environment_in_namespace
+from adabench.harness.machine.process import die_with_parent, end_quickly, set_name
+from adabench.harness.run.spec import TrialSpec
+
+__all__ = ["run_rank", "take_place"]
+
+
+def run_rank(spec_file: Path, group: int, environment: Mapping[str, str]) -> int:
+    """Train as one rank of a run; returns the exit code.
+
+    Parameters
+    ----------
+    spec_file : Path
+        A `TrialSpec`.
+    group : int
+        The parent's process id: this process ends with it.
+    environment : mapping
+        Which rank this is and where the ranks meet, as torchrun says it.
+    """
+    from adabench.harness.run.training_loop import run_trial
+
+    die_with_parent(group)
+    os.environ.update(environment)
+    rank = int(environment["RANK"])
+    set_name(f"adabench rank {rank}")
+    # Every new process has a state of its own; Python's generator sees to it itself.
+    np.random.seed()  # noqa: NPY002
+    take_place(msgspec.json.decode(spec_file.read_bytes(), type=TrialSpec), rank)
+    return end_quickly(run_trial(spec_file))
+
+
+def take_place(spec: TrialSpec, rank: int) -> None:
+    """Go to this rank's core, namespace and control group, while there is only this thread: those to come
+    inherit them.
+    """
+    if spec.pinned:
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[int(os.environ.get("LOCAL_RANK", rank))]})
+    if spec.namespaces:
+        enter(spec.namespaces[rank])
+        os.environ.update(environment_in_namespace())
+    if rank in spec.quotas:
+        quota.enter(spec.quotas[rank])

@@ -1,0 +1,182 @@
+"""Which of some policies trains fastest here: short trial runs, by successive halving."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from adabench.analysis.agreement import different_quality, different_work
+from adabench.analysis.load import SUCCESS, last_attempts
+from adabench.analysis.statistics import paired_interval
+from adabench.harness.estimate.search.candidates import Candidate
+from adabench.harness.session.execute import Policy, run_session
+from adabench.harness.study.study import load_study
+from adabench.results.record import Run
+
+__all__ = ["Interrupted", "Measured", "Trials", "halved", "measure"]
+
+_CONFIDENCE = 0.95
+
+
+class Interrupted(RuntimeError):
+    """The trials were interrupted; the same command continues them."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a rung found of a candidate.
+
+    Attributes
+    ----------
+    name : str
+        The candidate's.
+    blocks : int
+        Pairs of runs of the candidate and the baseline that ended well.
+    ratio, low, high : float
+        Of its training time to the baseline's, and the interval; NaN where there are too few blocks.
+    obstacle : str or None
+        Why it is out, whatever its time: it failed, or trained otherwise.
+    """
+
+    name: str
+    blocks: int
+    ratio: float
+    low: float = math.nan
+    high: float = math.nan
+    obstacle: str | None = None
+
+    def said(self) -> str:
+        """In a line."""
+        if self.obstacle is not None:
+            return f"{self.name}: out, as {self.obstacle}"
+        interval = "" if math.isnan(self.low) else f" [{self.low:.3f}, {self.high:.3f}]"
+        counted = "1 block" if self.blocks == 1 else f"{self.blocks} blocks"
+        return f"{self.name}: {self.ratio:.3f}{interval} of the baseline's time in {counted}"
+
+
+@dataclass(frozen=True)
+class Trials:
+    """How candidates are tried.
+
+    Attributes
+    ----------
+    usecase, backend : str
+        As on the command line.
+    overrides : mapping
+        Further keys of a study: nodes, workers, network, data and seed.
+    folder : Path
+        Where the candidates' policies are written.
+    root : Path
+        Where sessions are kept.
+    console : Console
+        Where progress is shown.
+    """
+
+    usecase: str
+    backend: str
+    overrides: Mapping[str, object]
+    folder: Path
+    root: Path
+    console: Console
+
+    def run(self, candidates: Sequence[Candidate], blocks: int, rung: int) -> dict[str, list[Run]]:
+        """The runs of each candidate, by its name: all of a block with the same data, in a random order."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        files = {}
+        for one in candidates:
+            file = self.folder / f"{one.policy.name.replace(' ', '-').replace(',', '')}.toml"
+            one.policy.write(file)
+            files[str(file)] = one.name
+        study = load_study(
+            None,
+            f"search-{rung}",
+            {
+                **self.overrides,
+                "usecases": self.usecase,
+                "backends": f"{self.backend}[policy={','.join(files)}]",
+                "repeats": blocks,
+                "interleaved": True,  # so that noise meets all of a block alike
+            },
+        )
+        store, interrupted = run_session(study, self.root, Policy(judged=False), self.console)
+        if interrupted:
+            raise Interrupted("interrupted: the same command continues")
+        found: dict[str, list[Run]] = {one.name: [] for one in candidates}
+        for run in last_attempts(store.runs()):
+            if run.phase == "measured":
+                found[files[run.params["policy"]]].append(run)
+        return found
+
+
+def halved(
+    candidates: Sequence[Candidate],
+    baseline: Candidate,
+    blocks: int,
+    run: Callable[[Sequence[Candidate], int, int], dict[str, list[Run]]],
+    told: Callable[[str], None],
+) -> tuple[Candidate, list[Measured]]:
+    """The candidate that trains fastest, or the baseline if none is faster.
+
+    In each rung all that are left and the baseline train in paired blocks; the faster half goes on, with
+    twice as many blocks. In the last one a single candidate meets the baseline, and its interval is of that
+    rung's runs alone, which had no part in choosing it.
+
+    Parameters
+    ----------
+    candidates : sequence of Candidate
+        Without the baseline.
+    baseline : Candidate
+    blocks : int
+        Of the last rung; with 6 and more there is an interval.
+    run : callable
+        Gives the runs of some candidates, for so many blocks, in a rung.
+    told : callable
+        What each rung found.
+
+    Returns
+    -------
+    Candidate, list of Measured
+        And what each rung found, the last one last.
+    """
+    everything: list[Measured] = []
+    left, rung = list(candidates), 1
+    while left:
+        later = len(left).bit_length() - 1  # rungs after this one
+        runs = run([baseline, *left], max(1, blocks >> later), rung)
+        found = {one.name: measure(one.name, runs[one.name], runs[baseline.name]) for one in left}
+        everything += found.values()
+        for one in found.values():
+            told(f"rung {rung}: {one.said()}")
+        last = len(left) == 1
+        left = sorted(
+            (one for one in left if found[one.name].obstacle is None), key=lambda one: found[one.name].ratio
+        )[: max(1, len(left) // 2)]
+        if last:
+            return (left[0] if left and found[left[0].name].ratio < 1 else baseline), everything
+        rung += 1
+    return baseline, everything
+
+
+def measure(name: str, own: Sequence[Run], baseline: Sequence[Run]) -> Measured:
+    """A candidate's runs against the baseline's, block by block."""
+    theirs = {run.block: run for run in baseline}
+    pairs = [(run, theirs[run.block]) for run in own if run.block in theirs]
+    good = [pair for pair in pairs if all(run.status in SUCCESS for run in pair)]
+    if len(good) < len(pairs) or not good:
+        reasons = [run.reason or run.status for pair in pairs for run in pair if run.status != "ok"]
+        return Measured(name, len(good), math.nan, obstacle=(reasons or ["it was not run"])[0])
+    obstacle = different_work(good) or different_quality(good)
+    if obstacle is not None:
+        return Measured(name, len(good), math.nan, obstacle=obstacle)
+    ratios = [
+        math.log(one.seconds.train / other.seconds.train)
+        for one, other in good
+        if one.seconds.train and other.seconds.train
+    ]
+    interval = paired_interval(ratios, _CONFIDENCE)
+    ratio, low, high = (math.exp(value) for value in (interval.median, interval.low, interval.high))
+    return Measured(name, len(ratios), ratio, low, high)

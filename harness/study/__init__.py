@@ -1,0 +1,1 @@
+"""Studies: which cells are run, how often and in which order."""

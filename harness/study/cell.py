@@ -1,0 +1,150 @@
+"""What a cell is, and what makes two of them the same: parameters, settings, data and sources."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sysconfig
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from adabench.harness.errors import UsageError
+from adabench.harness.plugins.registry import load_backend, load_usecase, source_files
+from adabench.results.record import RunSettings
+
+if TYPE_CHECKING:
+    from adabench.usecases.interface import UseCase
+
+__all__ = ["Cell", "data_key", "digest", "shared_sources_hash", "usecase_of", "with_identity"]
+
+
+class Cell(RunSettings, kw_only=True, frozen=True):
+    """Use case × backend × parameters × settings, everything resolved.
+
+    `params` are the use case's, `options` the backend's; a run's record holds both in one table. `policy` is
+    the document of a backend on the parameter server, whatever its option names it by.
+    """
+
+    usecase: str
+    backend: str
+    params: dict[str, Any]
+    options: dict[str, Any]
+    data_path: str | None = None
+    data: str | None = None
+    source: str | None = None
+    policy: str | None = None
+
+    @property
+    def id(self) -> str:
+        """Hash of everything that defines the cell; equal identifiers are repetitions of the same thing."""
+        identity = {
+            "usecase": self.usecase,
+            "backend": self.backend,
+            "params": self.params,
+            "options": self.options,
+            "settings": self.settings(),
+            "data": self.data,
+            "source": self.source,
+            "policy": self.policy,
+        }
+        return digest(msgspec.json.encode(identity, order="deterministic"))[:16]
+
+    @property
+    def recorded_params(self) -> dict[str, Any]:
+        return {**self.params, **self.options}
+
+    @property
+    def label(self) -> str:
+        return f"{self.usecase} · {self.backend}"
+
+
+def with_identity(cells: Sequence[Cell], seed: int) -> list[Cell]:
+    """The cells with the fingerprint of their data and the hash of their sources.
+
+    Every use case is built here once a parameter set and asked for its loaders, so that data that cannot be
+    used are found before anything is launched.
+
+    Raises
+    ------
+    UsageError
+        Naming the use case and what is wrong with its data.
+    """
+    fingerprints: dict[bytes, str] = {}
+    for key in dict.fromkeys(map(data_key, cells)):
+        alike = [cell for cell in cells if data_key(cell) == key]
+        fingerprints[key] = _fingerprint(alike[0], {cell.nodes * cell.workers for cell in alike}, seed)
+    shared = _shared_sources()
+    sources = {
+        (usecase, backend): _sources_hash(
+            [*source_files(load_usecase(usecase)), *source_files(load_backend(backend)), *shared]
+        )
+        for usecase, backend in {(cell.usecase, cell.backend) for cell in cells}
+    }
+    return [
+        msgspec.structs.replace(
+            cell, data=fingerprints[data_key(cell)], source=sources[cell.usecase, cell.backend]
+        )
+        for cell in cells
+    ]
+
+
+def data_key(cell: Cell) -> bytes:
+    """What cells have in common that train the same use case on the same data."""
+    return msgspec.json.encode([cell.usecase, cell.params, cell.data_path], order="deterministic")
+
+
+def digest(content: bytes) -> str:
+    """SHA-256 as hexadecimal text."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def usecase_of(cell: Cell, seed: int) -> UseCase:
+    """The use case that a cell trains."""
+    kind = load_usecase(cell.usecase)
+    path = Path(cell.data_path) if cell.data_path is not None else None
+    return kind(msgspec.convert(cell.params, kind.Params), path, seed)
+
+
+def shared_sources_hash(*more: Path) -> str:
+    """Of what every run goes through, and of further files."""
+    return _sources_hash([*_shared_sources(), *more])
+
+
+def _fingerprint(cell: Cell, worlds: Iterable[int], seed: int) -> str:
+    from adabench.usecases.interface import DataError
+
+    try:
+        usecase = usecase_of(cell, seed)
+        for world in sorted(worlds):
+            usecase.loaders(0, world)
+    except DataError as error:
+        raise UsageError(f"use case {cell.usecase!r}: {error}") from error
+    except MemoryError as error:
+        raise UsageError(
+            f"use case {cell.usecase!r}: there is too little memory for its data ({error}): use fewer"
+        ) from error
+    return usecase.fingerprint
+
+
+def _shared_sources() -> list[Path]:
+    """What every run goes through: the trial, the wrapper library, the parameter server and its binary."""
+    files = [*(Path(__file__).parents[1] / "run").glob("*.py")]
+    for package in ("autoada", "adaps"):
+        spec = importlib.util.find_spec(package)
+        folders = list(spec.submodule_search_locations or []) if spec is not None else []
+        # An editable installation keeps Python in the clone and the binary in site-packages.
+        for folder in {*folders, str(Path(sysconfig.get_path("platlib")) / package)}:
+            files += [file for file in Path(folder).rglob("*") if file.suffix in (".py", ".so")]
+    return files
+
+
+def _sources_hash(files: Sequence[Path]) -> str:
+    """Hash of the contents of source files, in the order of their names."""
+    found = hashlib.sha256()
+    for file in sorted(set(files), key=lambda one: (one.name, str(one))):
+        found.update(file.name.encode())
+        found.update(file.read_bytes())
+    return found.hexdigest()[:16]

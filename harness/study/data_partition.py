@@ -1,0 +1,84 @@
+"""Deals the samples of a training step among workers, by the shares of a policy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from adabench.backends.policies.interface import DataSharing, Policy, PolicyError
+
+if TYPE_CHECKING:
+    from adabench.usecases.interface import UseCase
+
+__all__ = ["dealt", "with_whole_samples"]
+
+
+def with_whole_samples(policy: Policy, batch: int) -> Policy:
+    """The policy with the shares that whole samples make of those of a step.
+
+    Parameters
+    ----------
+    policy : Policy
+        With shares by numbers.
+    batch : int
+        Samples that a worker would have in a step if shares were equal.
+
+    Raises
+    ------
+    PolicyError
+        If a worker would have none.
+    """
+    sizes = _sizes(policy, batch)
+    return replace(policy, data=DataSharing(tuple(size / sum(sizes) for size in sizes)))
+
+
+def dealt(usecase: UseCase, policy: Policy, workers: int) -> UseCase:
+    """The use case with the batches that a policy's shares give the workers of each node.
+
+    Parameters
+    ----------
+    usecase : UseCase
+    policy : Policy
+        For so many nodes as it has shares.
+    workers : int
+        Of each node.
+
+    Raises
+    ------
+    PolicyError
+        If shares differ and the use case deals equal ones only, or a worker would have no sample.
+    """
+    from adabench.usecases.interface import Dealt
+
+    if len(set(policy.data.numbers)) <= 1:
+        return usecase
+    if not isinstance(usecase, Dealt):
+        raise PolicyError(
+            f"{policy.source}: [data]: shares = {policy.data.text()} differ, and use case {usecase.name!r} "
+            "deals equal ones only: leave it 'equal'"
+        )
+    sizes = _sizes(policy, usecase.params.batch)
+    return usecase.with_batches([size for size in sizes for _ in range(workers)])
+
+
+def _sizes(policy: Policy, batch: int) -> Sequence[int]:
+    """Samples of a step of a worker of each node: together as many as equal batches have.
+
+    Whole numbers are found by the largest remainders. Shares that these make give the same ones again.
+    """
+    shares = policy.data.numbers
+    step = len(shares) * batch
+    exact = [share * step for share in shares]
+    sizes = [math.floor(one + 1e-6) for one in exact]
+    by_remainder = sorted(range(len(sizes)), key=lambda node: sizes[node] - exact[node])
+    for node in by_remainder[: step - sum(sizes)]:
+        sizes[node] += 1
+    if 0 in sizes:
+        node = sizes.index(0)
+        raise PolicyError(
+            f"{policy.source}: [data]: share {shares[node]:g} of node {node} is less than one of the {step} "
+            f"samples of a step, {batch} per node: use larger batches, or shares that differ less"
+        )
+    return sizes

@@ -1,0 +1,293 @@
+"""A policy by its file, or by the name of a builder; and what policies mean for a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from adabench.backends.policies.interface import (
+    BY_HASH,
+    AccessesMissing,
+    Catalogue,
+    Managed,
+    Parameter,
+    Policy,
+    PolicyError,
+    Resources,
+    ResourcesError,
+    homes_of,
+)
+from adabench.harness.errors import UsageError, unknown
+from adabench.harness.plugins.registry import load_builder, names
+from adabench.harness.study.model_parameters import catalogue_of, count_accesses
+from adabench.harness.study.syntax import convert_params, parse_selections
+
+if TYPE_CHECKING:
+    from adabench.usecases.interface import UseCase
+
+__all__ = [
+    "bytes_per_node",
+    "fitted",
+    "local_share",
+    "made_policy",
+    "made_where_counted",
+    "policy_from",
+    "policy_of_usecase",
+    "refused",
+    "resources_from",
+]
+
+AHEAD = 20
+"""Batches that intent is announced ahead, for what is expected of relocation."""
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    """Make a mistake in a policy or in resources one on the command line."""
+    try:
+        yield
+    except (PolicyError, ResourcesError) as error:
+        raise UsageError(str(error)) from error
+
+
+def policy_from(text: str, catalogue: Catalogue, resources: Resources) -> Policy:
+    """The policy of a file, or what a builder makes for a model and a cluster.
+
+    Parameters
+    ----------
+    text : str
+        A file, or a builder as ``nups`` or ``nups[times=50]``.
+    catalogue : Catalogue
+    resources : Resources
+
+    Raises
+    ------
+    UsageError
+        If it is neither, or the builder or the file is wrong.
+    """
+    with refused():
+        return _found(text, catalogue, resources)
+
+
+def made_policy(text: str, catalogue: Catalogue, resources: Resources) -> Policy:
+    """As `policy_from`, and `fitted`: it can be kept without its files.
+
+    Raises
+    ------
+    AccessesMissing
+        If access counts are needed that the catalogue does not have.
+    PolicyError
+        If a file or what a builder is given is wrong, or does not fit.
+    UsageError
+        If it is neither a file nor a builder.
+    """
+    return fitted(_found(text, catalogue, resources), catalogue, resources.nodes)
+
+
+def made_where_counted(
+    text: str, resources: Resources, catalogue: Catalogue, counted: Callable[[], Catalogue]
+) -> tuple[Policy, Catalogue]:
+    """As `made_policy`, with accesses counted if that is what it takes.
+
+    Parameters
+    ----------
+    text : str
+        A file, or a builder as ``nups`` or ``nups[times=50]``.
+    resources : Resources
+    catalogue : Catalogue
+        Without access counts.
+    counted : callable
+        Gives the catalogue with them, which takes as long as reading the data.
+
+    Returns
+    -------
+    Policy, Catalogue
+        And the one by which it was made.
+    """
+    try:
+        return made_policy(text, catalogue, resources), catalogue
+    except AccessesMissing:
+        catalogue = counted()
+        return made_policy(text, catalogue, resources), catalogue
+
+
+def policy_of_usecase(text: str, usecase: UseCase, resources: Resources, workers: int) -> Policy:
+    """As `made_policy`, for a use case's model and what its batches access.
+
+    Parameters
+    ----------
+    text : str
+        A file, or a builder as ``nups`` or ``nups[times=50]``.
+    usecase : UseCase
+    resources : Resources
+    workers : int
+        Of each node.
+
+    Raises
+    ------
+    UsageError
+        If it is neither a file nor a builder, or does not fit.
+    """
+    nodes = resources.nodes
+    with refused():
+        policy, _ = made_where_counted(
+            text,
+            resources,
+            catalogue_of(usecase),
+            lambda: count_accesses(usecase, nodes * workers, epochs=1, nodes=nodes),
+        )
+    return policy
+
+
+def fitted(policy: Policy, catalogue: Catalogue, nodes: int, *, force: bool = False) -> Policy:
+    """The policy with ranges in place of all other rows, if it fits a model and a number of nodes.
+
+    Parameters
+    ----------
+    policy : Policy
+    catalogue : Catalogue
+    nodes : int
+    force : bool
+        Also take one that was made for another model or cluster.
+
+    Raises
+    ------
+    PolicyError
+        If it does not fit, or access counts are needed.
+    """
+    policy.check(catalogue, nodes, force=force)
+    resolved = policy.resolved(catalogue)
+    if any(rule.rows is not None and rule.rows.hottest is not None for rule in policy.rules):
+        resolved.check(catalogue, nodes, force=force)  # what depends on rows that were not known before
+    return resolved
+
+
+def _found(text: str, catalogue: Catalogue, resources: Resources) -> Policy:
+    if Path(text).is_file() or text.endswith(".toml"):
+        return Policy.read(text)
+    selections = parse_selections(text)
+    if len(selections) != 1 or any(len(values) != 1 for values in selections[0].values.values()):
+        raise UsageError(
+            f"{text!r} is not one policy: give a file, or a builder such as nups or nups[times=50]"
+        )
+    (selected,) = selections
+    if selected.name not in names("policy"):
+        raise unknown("policy, neither a file nor a builder,", selected.name, names("policy"))
+    builder = load_builder(selected.name)
+    given = {name: values[0] for name, values in selected.values.items()}
+    options = convert_params(builder.Options, given, f"builder {selected.name!r}")
+    return replace(builder().build(catalogue, resources, options), source=text)
+
+
+def resources_from(file: Path | None, nodes: int | None) -> Resources:
+    """The resources of a file, or of so many equal nodes.
+
+    Raises
+    ------
+    UsageError
+        If the file is wrong or is of another number of nodes, or neither is given.
+    """
+    if nodes is not None and nodes < 1:
+        raise UsageError(f"--nodes {nodes}: give 1 or more")
+    if file is None:
+        if nodes is None:
+            raise UsageError(
+                "for how many nodes? Give --nodes 2, or --resources with a file of `adabench resources`"
+            )
+        return Resources.alike(nodes)
+    with refused():
+        resources = Resources.read(file)
+    if nodes is not None and nodes != resources.nodes:
+        raise UsageError(f"--nodes {nodes}: {file} describes {resources.nodes}; leave one of the two out")
+    return resources
+
+
+def bytes_per_node(policy: Policy, catalogue: Catalogue, nodes: int) -> dict[str, list[float]]:
+    """Bytes of values that each node is expected to keep at first, of each parameter."""
+    by_name = {one.parameter.name: one for one in policy.managed(catalogue)}
+    kept = {}
+    for name, one in by_name.items():
+        parameter = one.parameter
+        total = [0.0] * nodes
+        for part in one.parts:
+            rule = policy.rules[part.rule - 1]
+            if rule.technique in ("full_replication", "allreduce"):
+                counts = [float(part.count)] * nodes
+            elif rule.home.scheme in ("blocks", "shares"):
+                counts = _of_ranges(rule.home.block_bounds(parameter.rows, nodes), part.ranges)
+            elif rule.home.scheme == "with":
+                own = Managed(parameter, (part,))
+                counts = _of_homes(homes_of(policy, own, by_name, nodes), nodes)
+            else:
+                counts = rule.home.node_counts(part.count, nodes)
+            total = [have + 4.0 * parameter.length * more for have, more in zip(total, counts, strict=True)]
+        kept[name] = total
+    return kept
+
+
+def local_share(
+    policy: Policy, rule: int, parameter: Parameter, catalogue: Catalogue, nodes: int
+) -> float | None:
+    """The share of a rule's accesses to a parameter that a node is expected to serve itself.
+
+    With equal workers everywhere, one in `nodes` accesses finds a row that stays where it is at home, unless
+    some rows were chosen for a node, as `placed` does: how often that node reads them nobody counts. Copies
+    are local, where intent comes in time. A row that moves is at one of those who want it at the same time:
+    if each of the others wants it with probability q, at the one that asks with probability
+    (1 - (1 - q)^n) / (n q), for which access counts are needed.
+
+    Returns
+    -------
+    float or None
+        From 0 to 1; None if it cannot be said, or not without access counts, or if each training is to find
+        out whether rows move.
+    """
+    technique = policy.rules[rule - 1].technique
+    if nodes == 1 or technique in ("full_replication", "allreduce", "replication", "adaptive"):
+        return 1.0
+    if technique == "auto":
+        return None
+    if technique == "static":
+        return None if _chosen_for_a_node(policy, rule) else 1.0 / nodes
+    if parameter.kind == "dense":
+        return 1.0 / nodes  # every step of every worker wants it
+    counts = catalogue.accesses.get(parameter.name)
+    if counts is None or catalogue.batches == 0 or not counts.any():
+        return None
+    wanted = 1.0 - (1.0 - counts / catalogue.batches) ** AHEAD
+    alone = wanted.clip(1e-12, 1.0)
+    local = (1.0 - (1.0 - alone) ** nodes) / (nodes * alone)
+    return float((local * counts).sum() / counts.sum())
+
+
+def _chosen_for_a_node(policy: Policy, rule: int) -> bool:
+    """Whether a rule puts some rows of a table, not all, on a node, or rows where such rows are."""
+    found = policy.rules[rule - 1]
+    if found.home.table is None:
+        return found.rows is not None and found.home.node is not None
+    return any(
+        one.parameters == found.home.table and one.rows is not None and one.home.node is not None
+        for one in policy.rules
+    )
+
+
+def _of_ranges(bounds: list[int], ranges: tuple[tuple[int, int], ...]) -> list[float]:
+    """How many rows of the ranges each node's block holds."""
+    return [
+        float(sum(max(0, min(end, high) - max(start, low)) for start, end in ranges))
+        for low, high in pairwise(bounds)
+    ]
+
+
+def _of_homes(homes: list[tuple[int, int, int | str]], nodes: int) -> list[float]:
+    """How many rows of these ranges each node keeps; those that a hash scatters in equal parts."""
+    counts = [0.0] * nodes
+    for start, end, where in homes:
+        scattered = where == BY_HASH or isinstance(where, str)
+        for node in range(nodes) if scattered else [int(where)]:
+            counts[node] += (end - start) / (nodes if scattered else 1)
+    return counts

@@ -1,0 +1,107 @@
+"""Builds the policies of cells whose backend takes one, before any of their processes starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from adabench.backends.policies.interface import Catalogue, Policy, Resources, not_executed
+from adabench.harness.errors import UsageError
+from adabench.harness.machine.namespaces import link_of
+from adabench.harness.plugins.registry import load_backend
+from adabench.harness.study.cell import Cell, data_key, usecase_of
+from adabench.harness.study.data_partition import dealt, with_whole_samples
+from adabench.harness.study.model_parameters import catalogue_of, count_accesses
+from adabench.harness.study.policies import made_where_counted, refused
+
+__all__ = ["with_policies"]
+
+
+def with_policies(cells: Sequence[Cell], seed: int) -> list[Cell]:
+    """The cells with the policy that the option `policy` of their backend names, as a whole document.
+
+    Each is built for the model of the cell's use case and so many equal nodes as it has. Which rows batches
+    access is counted where a builder asks for it, once for all cells that share it.
+
+    Raises
+    ------
+    UsageError
+        If there is no such policy, it does not fit, or it has something in it that is not executed.
+    """
+    building = _Building(seed)
+    return [
+        msgspec.structs.replace(cell, policy=building.policy_of(cell)) if _takes_policy(cell) else cell
+        for cell in cells
+    ]
+
+
+class _Building:
+    """Policies, and what they are made of, that several cells share."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._catalogues: dict[bytes, Catalogue] = {}
+        self._counted: dict[tuple[bytes, int, int], Catalogue] = {}
+        self._policies: dict[tuple[bytes, str, int, int, str, str], str] = {}
+
+    def policy_of(self, cell: Cell) -> str:
+        text = cell.options["policy"]
+        key = (data_key(cell), text, cell.nodes, cell.workers, cell.backend, cell.network)
+        if key not in self._policies:
+            try:
+                with refused():
+                    self._policies[key] = self._built(cell, text).text()
+            except UsageError as error:
+                raise UsageError(f"backend {cell.backend!r}: {error}") from error
+        return self._policies[key]
+
+    def _built(self, cell: Cell, text: str) -> Policy:
+        policy, catalogue = made_where_counted(
+            text, Resources.alike(cell.nodes), self._catalogue(cell), lambda: self._with_accesses(cell)
+        )
+        if policy.data.numbers:
+            policy = self._dealt(cell, policy)
+        backend = load_backend(cell.backend)()
+        from adabench.backends.interface import TakesPolicy
+
+        if isinstance(backend, TakesPolicy):
+            network = "loopback" if link_of(cell.network) is not None else cell.network
+            usecase = usecase_of(cell, self._seed)
+            backend.check_policy(usecase, policy, cell.nodes, cell.workers, network)
+        else:
+            for sentence in not_executed(policy, catalogue):
+                raise UsageError(f"{policy.source}: {sentence}")
+        return policy
+
+    def _dealt(self, cell: Cell, policy: Policy) -> Policy:
+        """With the shares that batches have in whole samples, if they can be dealt."""
+        from adabench.usecases.interface import DataError
+
+        usecase = usecase_of(cell, self._seed)
+        try:
+            policy = with_whole_samples(policy, usecase.params.batch)
+            dealt(usecase, policy, cell.workers).loaders(0, cell.nodes * cell.workers)
+        except DataError as error:
+            raise UsageError(f"use case {cell.usecase!r}: {error}") from error
+        return policy
+
+    def _catalogue(self, cell: Cell) -> Catalogue:
+        key = data_key(cell)
+        if key not in self._catalogues:
+            self._catalogues[key] = catalogue_of(usecase_of(cell, self._seed))
+        return self._catalogues[key]
+
+    def _with_accesses(self, cell: Cell) -> Catalogue:
+        key = (data_key(cell), cell.nodes, cell.workers)
+        if key not in self._counted:
+            self._counted[key] = count_accesses(
+                usecase_of(cell, self._seed), cell.nodes * cell.workers, epochs=1, nodes=cell.nodes
+            )
+        return self._counted[key]
+
+
+def _takes_policy(cell: Cell) -> bool:
+    from adabench.backends.interface import ServerOptions
+
+    return issubclass(load_backend(cell.backend).Options, ServerOptions)

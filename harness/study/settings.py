@@ -1,0 +1,107 @@
+"""What studies and the command line know of each run setting: read off the fields of `RunSettings`."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from adabench.harness.errors import UsageError
+from adabench.harness.study.syntax import (
+    as_list,
+    between,
+    checked_text,
+    combinations,
+    parse_networks,
+    switch,
+)
+from adabench.results.record import RunSettings, Setting
+
+__all__ = ["SETTINGS", "DeclaredSetting", "combined_settings"]
+
+_TEXTS: dict[str, Callable[[str], list[str]]] = {"network": parse_networks}
+"""Settings that are texts -> what reads one or several out of a text."""
+
+
+@dataclass(frozen=True)
+class DeclaredSetting:
+    """A field of `RunSettings`.
+
+    Attributes
+    ----------
+    name : str
+    kind : type
+        ``int``, ``bool`` or ``str``.
+    least, most : int
+        Limits of an ``int``, both included.
+    default : object
+        What a study has that does not give it.
+    about : Setting
+    """
+
+    name: str
+    kind: type
+    least: int
+    most: int
+    default: Any
+    about: Setting
+
+    def read(self, value: Any) -> list[Any]:
+        """The checked values that a study file or the command line gives.
+
+        Raises
+        ------
+        UsageError
+            If one is of another kind or beyond the limits, or there are none.
+        """
+        values = [value]
+        if self.about.several:
+            split = self.kind is int and isinstance(value, str)
+            values = value.split(",") if split else as_list(value)
+        if not values:
+            raise UsageError("at least one value is needed")
+        if self.kind is bool:
+            return [switch(one) for one in values]
+        if self.kind is int:
+            return [between(self.least, one, self.most) for one in values]
+        return [found for one in values for found in _TEXTS[self.name](checked_text(one))]
+
+    def check(self, given: Mapping[str, list[Any]]) -> None:
+        """Refuse values that mean nothing without another setting.
+
+        Parameters
+        ----------
+        given : mapping
+            Name -> values of all settings.
+
+        Raises
+        ------
+        UsageError
+            Naming the setting that has to be given, too.
+        """
+        needed, meant = self.about.needs, [value for value in given[self.name] if value]
+        if needed is not None and meant and not any(given[needed]):
+            raise UsageError(f"{meant[0]} {self.about.because}: say {needed}, too")
+
+
+def combined_settings(values: Mapping[str, list[Any]]) -> list[RunSettings]:
+    """Every combination of one value per setting."""
+    return [RunSettings(**chosen) for chosen in combinations(values)]
+
+
+def _declared() -> Iterator[DeclaredSetting]:
+    hints = typing.get_type_hints(RunSettings, include_extras=True)
+    for field in msgspec.structs.fields(RunSettings):
+        kind, *notes = typing.get_args(hints[field.name])
+        (about,) = (note for note in notes if isinstance(note, Setting))
+        limits = next((note for note in notes if isinstance(note, msgspec.Meta)), msgspec.Meta())
+        default = about.default if field.default is msgspec.NODEFAULT else field.default
+        least, most = int(limits.ge or 0), int(limits.le or 0)
+        yield DeclaredSetting(field.name, kind, least, most, default, about)
+
+
+SETTINGS = {one.name: one for one in _declared()}
+"""Name -> setting, in the order in which they are told."""

@@ -1,0 +1,303 @@
+"""A study: which cells, how often. Read from TOML, overridden by the command line, checked key by key."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from adabench.harness.errors import UsageError, unknown
+from adabench.harness.plugins.registry import names
+from adabench.harness.study.selection import Pattern, checked_patterns
+from adabench.harness.study.settings import SETTINGS, combined_settings
+from adabench.harness.study.syntax import (
+    Selection,
+    as_list,
+    between,
+    check_slow_pair,
+    checked_text,
+    parse_duration,
+    parse_selections,
+    switch,
+)
+from adabench.results.record import RunSettings
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["STRATEGIES", "Study", "built_in_studies", "load_study", "parse_target"]
+
+STRATEGIES = "manual,prefetch,autoada-manual,autoada-automatic"
+
+MOST_REPEATS = 10_000
+LARGEST_SEED = 2**31
+
+_FOLDER = Path(__file__).parents[1] / "studies"
+
+
+class Study(msgspec.Struct, frozen=True, kw_only=True):
+    """A checked study, before plugins are asked about their parameters.
+
+    Attributes
+    ----------
+    usecases, backends : list of Selection
+        Names with the values to try a parameter.
+    settings : list of RunSettings
+        Each makes cells of its own; a cell on one node has no network.
+    repeats : int
+        Blocks, hence measured runs per cell; 0 for as many as verdicts take.
+    seed : int
+        Block b trains with seed + b.
+    timeout : float
+        Seconds after which a run's process group is killed.
+    warmup : bool
+        Whether a discarded block of one epoch per cell comes first.
+    data : dict
+        Use case -> folder or file of its data; absent where the use case generates its own.
+    targets : dict
+        Use case -> metric -> value that has to be reached.
+    include, exclude : list of Pattern
+        Which of all combinations are cells of the study.
+    sample : int
+        How many of these, drawn at random by the seed; 0 for all.
+    launcher : str
+        What starts the processes of its runs.
+    """
+
+    name: str
+    usecases: list[Selection]
+    backends: list[Selection]
+    settings: list[RunSettings]
+    repeats: int
+    seed: int
+    timeout: float
+    warmup: bool
+    data: dict[str, str]
+    targets: dict[str, dict[str, float]]
+    include: list[Pattern] = []
+    exclude: list[Pattern] = []
+    sample: int = 0
+    launcher: str = "local"
+
+
+_DEFAULTS: dict[str, Any] = {
+    "usecases": [],
+    "backends": STRATEGIES,
+    **{setting.name: setting.default for setting in SETTINGS.values()},
+    "repeats": None,
+    "seed": 1,
+    "timeout": "20m",
+    "warmup": True,
+    "data": {},
+    "targets": {},
+    "include": [],
+    "exclude": [],
+    "sample": 0,
+    "launcher": "local",
+    "params": {},
+    "options": {},
+}
+
+
+def built_in_studies() -> dict[str, Path]:
+    """Name -> file of the studies that come with the project."""
+    return {file.stem: file for file in sorted(_FOLDER.glob("*.toml"))}
+
+
+def load_study(file: Path | None, name: str, overrides: Mapping[str, Any]) -> Study:
+    """Merge defaults, a study file and the command line, in rising order of precedence.
+
+    Parameters
+    ----------
+    file : Path or None
+        The TOML file; None for a study that the command line describes alone.
+    name : str
+        What the study is called; sessions are named after it.
+    overrides : mapping
+        Key -> value given on the command line.
+
+    Raises
+    ------
+    UsageError
+        Naming the file and key, or the command line's option.
+    """
+    values = dict(_DEFAULTS)
+    origin = dict.fromkeys(_DEFAULTS, "default of")
+    if file is not None:
+        table = _read_toml(file)
+        for key, value in table.items():
+            if key not in _DEFAULTS:
+                raise UsageError(f"{file}: {unknown('key', key, _DEFAULTS)}")
+            values[key], origin[key] = value, f"{file}:"
+    for key, value in overrides.items():
+        values[key], origin[key] = value, "option"
+
+    @contextmanager
+    def located(key: str) -> Iterator[None]:
+        try:
+            yield
+        except UsageError as error:
+            raise UsageError(f"{origin[key]} {key}: {error}") from error
+
+    with located("usecases"):
+        usecases = _selections(values["usecases"])
+    with located("backends"):
+        backends = _selections(values["backends"])
+    for table_name, selections, plural in (
+        ("params", usecases, "usecases"),
+        ("options", backends, "backends"),
+    ):
+        with located(table_name):
+            _merge_tables(selections, values[table_name], plural)
+    given: dict[str, list[Any]] = {}
+    for setting in SETTINGS.values():
+        with located(setting.name):
+            given[setting.name] = setting.read(values[setting.name])
+    for setting in SETTINGS.values():
+        with located(setting.name):
+            setting.check(given)
+    with located("network"):
+        for settings in combined_settings(given):
+            if settings.nodes > 1:  # one node has no links
+                check_slow_pair(settings.network, settings.nodes)
+    with located("repeats"):
+        repeats = 0 if values["repeats"] is None else between(1, values["repeats"], MOST_REPEATS)
+    with located("seed"):
+        seed = between(0, values["seed"], LARGEST_SEED)
+    with located("timeout"):
+        timeout = parse_duration(str(values["timeout"]))
+    with located("warmup"):
+        warmup = switch(values["warmup"])
+    with located("data"):
+        data = _data(values["data"], usecases, None if origin["data"] == "option" or file is None else file)
+    with located("targets"):
+        targets = _targets(values["targets"], usecases)
+    with located("include"):
+        include = checked_patterns(values["include"])
+    with located("exclude"):
+        exclude = checked_patterns(values["exclude"])
+    with located("sample"):
+        sample = between(0, values["sample"], MOST_REPEATS)
+    with located("launcher"):
+        launcher = checked_text(values["launcher"])
+        if launcher not in names("launcher"):
+            raise unknown("launcher", launcher, names("launcher"))
+    return Study(
+        name=name,
+        usecases=usecases,
+        backends=backends,
+        settings=combined_settings(given),
+        repeats=repeats,
+        seed=seed,
+        timeout=timeout,
+        warmup=warmup,
+        data=data,
+        targets=targets,
+        include=include,
+        exclude=exclude,
+        sample=sample,
+        launcher=launcher,
+    )
+
+
+def parse_target(text: str) -> dict[str, float]:
+    """``auc=0.74`` as a table.
+
+    Raises
+    ------
+    UsageError
+        If it is not of that form.
+    """
+    metric, _, value = text.partition("=")
+    try:
+        target = float(value)
+    except ValueError as error:
+        raise UsageError(f"target {text!r} is not of the form metric=value, such as auc=0.74") from error
+    if not math.isfinite(target):
+        raise UsageError(f"target {text!r} can never be told to be reached: say a finite value")
+    return {metric.strip(): target}
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError(f"there is no study file {file}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"study file {file} cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{file} is not TOML: {error}") from error
+
+
+def _selections(value: Any) -> list[Selection]:
+    texts = as_list(value)
+    selections = [selection for text in texts for selection in parse_selections(checked_text(text))]
+    if not selections:
+        raise UsageError("at least one name is needed")
+    repeated = {s.name for s in selections if sum(s == other for other in selections) > 1}
+    if repeated:
+        raise UsageError(f"{sorted(repeated)[0]!r} is listed twice with the same parameters")
+    return selections
+
+
+def _merge_tables(selections: list[Selection], tables: Any, plural: str) -> None:
+    """Put ``[params.ctr]`` under what the selection says itself."""
+    if not isinstance(tables, dict):
+        raise UsageError(f"{tables!r} is not a table")
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            raise UsageError(f"{name} = {table!r} is not a table of parameters")
+        chosen = [selection for selection in selections if selection.name == name]
+        if not chosen:
+            raise unknown(f"name among {plural}", name, {selection.name for selection in selections})
+        for selection in chosen:
+            for parameter, value in table.items():
+                values = as_list(value)
+                if not values:
+                    raise UsageError(f"{name}.{parameter} is an empty list: it needs at least one value")
+                selection.values.setdefault(parameter, values)
+
+
+def _data(value: Any, usecases: list[Selection], file: Path | None) -> dict[str, str]:
+    """Use case -> path; a relative path in a study file is relative to that file."""
+    names = {selection.name for selection in usecases}
+    table = value if isinstance(value, dict) else dict.fromkeys(names, value)
+    for name, path in table.items():
+        if name not in names:
+            raise unknown("use case", name, names)
+        if not isinstance(path, str) or "\0" in path:
+            raise UsageError(f"{path!r} is not a path")
+    base = file.parent if file is not None else Path()
+    places = {name: str((base / Path(path).expanduser()).resolve()) for name, path in table.items()}
+    for place in places.values():
+        try:
+            place.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"the path {place!r} is not UTF-8, and records hold nothing else") from error
+    return places
+
+
+def _targets(value: Any, usecases: list[Selection]) -> dict[str, dict[str, float]]:
+    if not isinstance(value, dict):
+        raise UsageError(f"{value!r} is not a table")
+    names = {selection.name for selection in usecases}
+    for name, table in value.items():
+        if name not in names:
+            raise unknown("use case", name, names)
+        if not isinstance(table, dict):
+            raise UsageError(f"{name} = {table!r} is not a table metric = value")
+        for metric, target in table.items():
+            if isinstance(target, bool) or not isinstance(target, int | float):
+                raise UsageError(f"{name}.{metric} = {target!r} is not a number")
+            if not math.isfinite(target):
+                raise UsageError(f"{name}.{metric} = {target!r} is not a finite number")
+    return {
+        name: {metric: float(target) for metric, target in table.items()} for name, table in value.items()
+    }

@@ -1,1 +1,0 @@
-"""What runs inside a run, and what passes between it and the harness."""

@@ -1,0 +1,135 @@
+"""Searches fuzz targets with libFuzzer for a given CPU time, and says what was executed and what was found.
+
+    python tests/fuzz/search.py --seconds 60 frames checkpoint
+
+A target is an executable of the CMake preset ``fuzz``, or a Python file beside this one. The search begins
+with the committed corpus of the target and goes on in ``build/fuzz/corpus/TARGET``, which the next search
+takes up. An input that was found to break something is left in ``build/fuzz/found/TARGET``: once what it
+broke is mended, it belongs into ``csrc/tests/fuzz/corpus/TARGET``, where the tests run it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+TARGETS = HERE.parents[1] / "csrc" / "tests" / "fuzz"
+"""C++ targets, and the corpora of all."""
+BUILD = HERE.parents[1] / "build" / "fuzz"
+LEAST_ROUND_SECONDS = 5
+MOST_ROUND_SECONDS = 300
+"""Of elapsed time; the CPU time is looked at after each round."""
+
+CANNOT = 2
+FOUND = 1
+
+
+@dataclass
+class Search:
+    """What became of the search of a target."""
+
+    target: str
+    executions: int = 0
+    cpu_seconds: float = 0.0
+    covered: int = 0
+    failure: str | None = None
+
+    def __str__(self) -> str:
+        said = (
+            f"{self.target}: {self.executions:,} executions in {self.cpu_seconds:.0f} CPU seconds, "
+            f"{self.covered} edges"
+        )
+        return f"{said}, {self.failure or 'nothing found'}"
+
+
+def main() -> int:
+    """Search what the command line names; the exit status says whether something was found."""
+    parser = argparse.ArgumentParser(description="Search fuzz targets with libFuzzer.")
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"default: {', '.join(known())}")
+    parser.add_argument("--seconds", type=float, default=60.0, help="CPU time for each (default: 60)")
+    parser.add_argument("--jobs", type=int, default=1, help="targets searched at a time (default: 1)")
+    given = parser.parse_args()
+    if unknown := set(given.targets) - set(known()):
+        parser.error(f"there is no target {min(unknown)!r}; there are {', '.join(known())}")
+    if not given.seconds > 0 or given.jobs < 1:
+        parser.error(f"--seconds {given.seconds:g} and --jobs {given.jobs} have to be positive")
+    with ThreadPoolExecutor(given.jobs) as pool:
+        searches = list(pool.map(lambda target: search(target, given.seconds), given.targets or known()))
+    return FOUND if any(search.failure for search in searches) else 0
+
+
+def known() -> list[str]:
+    """The targets."""
+    sources = [
+        path for folder in (TARGETS, HERE) for path in folder.iterdir() if path.suffix in (".cc", ".py")
+    ]
+    return sorted({path.stem for path in sources} - {"libfuzzer", "mutate", "search"})
+
+
+def search(target: str, seconds: float) -> Search:
+    """Search one target until so much CPU time is spent or something is found."""
+    result = Search(target)
+    found, grown = BUILD / "found" / target, BUILD / "corpus" / target
+    for folder in (found, grown):
+        folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as examples:
+        while result.failure is None and (left := seconds - result.cpu_seconds) > 0:
+            limit = min(max(left, LEAST_ROUND_SECONDS), MOST_ROUND_SECONDS)
+            options = [f"-max_total_time={limit:.0f}", f"-artifact_prefix={found}/", *OPTIONS]
+            corpus = [str(grown), str(TARGETS / "corpus" / target), examples]
+            _round(result, [*_command(target), *options, *corpus], Path(examples))
+            print(result, flush=True)
+    return result
+
+
+OPTIONS = [
+    "-print_final_stats=1",
+    "-max_len=8192",
+    "-len_control=0",
+    "-timeout=20",
+    "-rss_limit_mb=2048",
+    "-verbosity=1",
+    f"-dict={TARGETS / 'words.dict'}",
+]
+
+
+def _command(target: str) -> list[str]:
+    source = HERE / f"{target}.py"
+    if source.exists():
+        return [sys.executable, str(source)]
+    return [str(BUILD / "csrc" / "tests" / f"fuzz_{target}")]
+
+
+def _round(result: Search, command: Sequence[str], examples: Path) -> None:
+    log = BUILD / f"{result.target}.log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "ADAPS_EXAMPLES": str(examples)},
+            cwd=BUILD,
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    said = log.read_text(errors="replace")
+    result.cpu_seconds += usage.ru_utime + usage.ru_stime
+    executed = re.search(r"stat::number_of_executed_units: (\d+)", said)
+    result.executions += int(executed[1]) if executed else 0
+    covered = re.findall(r" cov: (\d+) ", said)
+    result.covered = max(result.covered, *map(int, covered), 0)
+    if process.returncode != 0:
+        result.failure = f"ended with {process.returncode}: see {log}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""What goes wrong while a checkpoint is written, and what it leaves."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import adaps
+from adaps.checkpoint import _contents, _disk
+from tests.checkpoint_files import content, manifest
+from tests.unit.checkpoints import said_by, table, train, values
+
+
+def files_of(directory: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_a_full_disk_is_said_and_the_previous_checkpoint_stays(small_disk: Path) -> None:
+    directory = small_disk / "saved"
+    large = adaps.Table("large", rows=12000, length=3, optimizer=adaps.SGD(lr=1.0))  # 20 bytes per row
+    with adaps.Node([large]) as node:
+        kv = node.worker(0)
+        kv.push(np.arange(3000), np.ones((3000, 3), np.float32))
+        node.checkpoint(directory)
+        before = files_of(directory)
+        kv.push(np.arange(12000), np.ones((12000, 3), np.float32))
+        said = (
+            rf"^rank 0 could not write the checkpoint: {directory}/.*\.safetensors: No space left on device$"
+        )
+        with pytest.raises(adaps.CheckpointError, match=said):
+            node.checkpoint(directory)
+        assert files_of(directory) == before
+        assert len(list(directory.iterdir())) == 3
+    with adaps.Node([large]) as node:
+        node.restore(directory)
+        out = np.empty((2, 3), np.float32)
+        node.worker(0).pull([2999, 3000], out)
+        assert out[:, 0].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "call", ["create", "write_at", "sync", "sync_folder", "link", "make_folder", "remove_file"]
+)
+def test_whichever_call_fails_the_previous_checkpoint_stays(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    before = content(saved, "emb")
+    with adaps.Node([table()]) as node:
+        node.restore(saved)
+        train(node, 4, 1)
+
+        def fail(*arguments: Any) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(_disk, call, fail)
+            with pytest.raises(adaps.CheckpointError, match=r"^rank 0 could not .*Input/output error"):
+                node.checkpoint(saved)
+        after = content(saved, "emb")
+        assert np.array_equal(after.values, before.values)
+        assert np.array_equal(after.state, before.state)
+        train(node, 5, 1)  # the node works on
+        node.checkpoint(saved)
+        expected = values(node)
+        assert len(list(saved.iterdir())) == 3
+    assert np.array_equal(content(saved, "emb").values, expected[:20])
+
+
+def test_a_worker_that_cannot_write_fails_the_others_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = _contents.write_extra
+
+    def fail_for_one(folder: Path, rank: int, worker: int, *rest: Any) -> Any:
+        if worker == 1:
+            raise OSError(errno.EIO, "Input/output error")
+        return original(folder, rank, worker, *rest)
+
+    monkeypatch.setattr(_contents, "write_extra", fail_for_one)
+    said: dict[int, str | None] = {}
+    with adaps.Node([table()], workers=2) as node:
+
+        def write(worker: int) -> None:
+            said[worker] = said_by(lambda: node.checkpoint(tmp_path, worker=worker, extra={"worker": worker}))
+
+        threads = [threading.Thread(target=write, args=(worker,)) for worker in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert said == {
+        0: "rank 0 could not write the checkpoint: its own exception says why",
+        1: "rank 0 could not write the checkpoint: Input/output error",
+    }
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest-00000001.json", "writer.lock"]
+    assert manifest(tmp_path) is None

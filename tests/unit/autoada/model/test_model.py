@@ -1,0 +1,513 @@
+"""AdaModel as an nn.Module: state, copies, evaluation, mistakes."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import autoada
+from autoada.model.staleness import Freshness
+from autoada.parameters.remote_table import AWAITED
+from autoada.parameters.table_parameter import TableParameter
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = nn.Embedding(20, 3)
+        self.norm = nn.BatchNorm1d(3)
+        self.out = nn.Linear(3, 1)
+
+    def forward(self, ids: Tensor, *, scale: float = 1.0) -> Any:
+        return self.out(self.norm(self.items(ids))) * scale
+
+    def helper(self) -> str:
+        return "of the wrapped model"
+
+
+@pytest.fixture
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net()
+
+
+@pytest.fixture
+def model(net: Net) -> Iterator[autoada.AdaModel]:
+    model = autoada.AdaModel(net)
+    yield model
+    model.close()
+
+
+def test_the_weights_are_kept(net: Net) -> None:
+    before = copy.deepcopy(net).eval()
+    model = autoada.AdaModel(net).eval()
+    ids = torch.arange(20)
+    assert torch.equal(model(ids, scale=2.0), before(ids, scale=2.0))
+    model.close()
+
+
+def test_the_state_is_the_plain_models_state(net: Net, model: autoada.AdaModel) -> None:
+    train(model)
+    state = model.state_dict()
+    plain = Net().eval()
+    plain.load_state_dict(state)
+    model.eval()
+    assert list(state) == list(plain.state_dict())
+    assert torch.allclose(plain(torch.arange(20)), model(torch.arange(20)), atol=1e-6)
+
+
+def test_a_plain_state_can_be_loaded(model: autoada.AdaModel) -> None:
+    torch.manual_seed(1)
+    plain = Net().eval()
+    model.load_state_dict(plain.state_dict())
+    model.eval()
+    assert torch.equal(plain(torch.arange(20)), model(torch.arange(20)))
+
+
+def test_a_state_that_does_not_fit_is_refused(model: autoada.AdaModel) -> None:
+    state = model.state_dict()
+    with pytest.raises(RuntimeError, match=r"no \['out.bias'\]"):
+        model.load_state_dict({name: value for name, value in state.items() if name != "out.bias"})
+    with pytest.raises(RuntimeError, match=r"'items.weight' has the shape \(3, 3\)"):
+        model.load_state_dict({**state, "items.weight": torch.zeros(3, 3)})
+
+
+def test_unwrap_gives_a_plain_copy(model: autoada.AdaModel) -> None:
+    train(model)
+    plain = autoada.unwrap(model).eval()
+    assert type(plain) is Net
+    assert not any(isinstance(parameter, TableParameter) for parameter in plain.parameters())
+    model.eval()
+    before = model(torch.arange(20))
+    assert torch.equal(plain(torch.arange(20)), before)
+    nn.init.zeros_(plain.items.weight)
+    assert torch.equal(model(torch.arange(20)), before)
+
+
+def test_evaluation_pushes_nothing_and_moves_no_clock(model: autoada.AdaModel) -> None:
+    model.eval()
+    stats = model.node.stats()
+    model(torch.arange(20)).sum().backward()
+    after = model.node.stats()
+    assert after["pushed_local"] == stats["pushed_local"]
+    assert after["pulled_local"] > stats["pulled_local"]
+    assert model.worker.current_clock == 0
+    assert model.items.weight.grad is None
+
+
+def test_attributes_and_methods_of_the_wrapped_model_are_reached(net: Net, model: autoada.AdaModel) -> None:
+    assert model.helper() == "of the wrapped model"
+    assert model.out is net.out
+    with pytest.raises(AttributeError, match="no attribute 'missing'"):
+        _ = model.missing
+
+
+def test_the_table_takes_no_memory(model: autoada.AdaModel) -> None:
+    weight = model.items.weight
+    assert isinstance(weight, nn.Parameter)
+    assert weight.shape == (20, 3)
+    assert weight.is_meta
+    assert weight.device == torch.device("cpu")
+    assert "in the parameter server" in repr(weight)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize("flat", [False, True])
+def test_gradients_of_bags_are_scaled_by_how_often_each_row_occurs(mode: str, flat: bool) -> None:
+    """By the definition, on `nn.Embedding`: PyTorch's bags on the CPU take another row's count."""
+    ids = torch.tensor([[1, 2, 2], [3, 1, 2], [5, 5, 7]])
+    rows = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
+    reference = nn.Embedding(8, 3, padding_idx=0, scale_grad_by_freq=True)
+    bags = nn.EmbeddingBag(8, 3, mode=mode, padding_idx=0, scale_grad_by_freq=True)
+    for weight in (reference.weight, bags.weight):
+        weight.data.copy_(rows)
+    expected = getattr(reference(ids), mode)(1)
+    expected.square().sum().backward()
+
+    optimizer = torch.optim.SGD(bags.parameters(), lr=1.0)
+    model = autoada.AdaModel(bags, optimizer)
+    padded = torch.cat([ids, torch.zeros(3, 2, dtype=torch.int64)], 1)
+    output = model(padded.flatten(), torch.tensor([0, 5, 10])) if flat else model(padded)
+    torch.testing.assert_close(output, expected)
+    output.square().sum().backward()
+    optimizer.step()
+    assert reference.weight.grad is not None
+    torch.testing.assert_close(rows - model.state_dict()["weight"], reference.weight.grad)
+    model.close()
+
+
+def test_initialising_a_table_in_place_writes_to_the_server(model: autoada.AdaModel) -> None:
+    nn.init.constant_(model.items.weight, 7.0)
+    assert torch.equal(model.state_dict()["items.weight"], torch.full((20, 3), 7.0))
+    with torch.no_grad():
+        model.items.weight[3] = 1.0
+    assert torch.equal(model.items.weight.detach()[2:4], torch.tensor([[7.0] * 3, [1.0] * 3]))
+
+
+def test_copying_and_pickling_say_what_to_do_instead(model: autoada.AdaModel) -> None:
+    with pytest.raises(TypeError, match=r"copy autoada\.unwrap\(model\) instead"):
+        copy.deepcopy(model.items)
+    with pytest.raises(TypeError, match=r"save model\.state_dict\(\) instead"):
+        pickle.dumps(model.items.weight)
+
+
+def test_a_frozen_table_is_not_changed(net: Net) -> None:
+    net.items.weight.requires_grad_(False)
+    before = net.items.weight.detach().clone()
+    model = autoada.AdaModel(net)
+    train(model)
+    assert torch.equal(model.state_dict()["items.weight"], before)
+    model.close()
+
+
+def test_zero_grad_drops_the_gradients_of_tables(net: Net) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    before = net.items.weight.detach().clone()
+    model = autoada.AdaModel(net, optimizer)
+    model(torch.arange(20)).sum().backward()
+    assert model.items.weight.grad is not None
+    optimizer.zero_grad()
+    assert model.items.weight.grad is None
+    optimizer.step()
+    assert torch.equal(model.state_dict()["items.weight"], before)
+    model.close()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda p: torch.optim.NAdam(p),
+            r"the table 'items\.weight' cannot train with NAdam, which is no rule of the parameter server: "
+            r"give tables torch\.optim\.SGD, Adagrad, Adam, AdamW, SparseAdam or RMSprop",
+        ),
+        (lambda p: torch.optim.Adam(p, amsgrad=True), r"cannot train with Adam with amsgrad=True"),
+        (lambda p: torch.optim.SGD(p, lr=1, momentum=0.5, dampening=0.1), r"with SGD with dampening=0\.1"),
+        (lambda p: torch.optim.SGD(list(p)[:1], lr=1), r"does not have the parameter 'norm\.weight'"),
+    ],
+)
+def test_an_optimizer_without_a_rule_is_refused(net: Net, make: object, message: str) -> None:
+    assert callable(make)
+    with pytest.raises(ValueError, match=message):
+        autoada.AdaModel(net, make(net.parameters()))
+
+
+def test_a_step_with_a_closure_is_refused(net: Net) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    model = autoada.AdaModel(net, optimizer)
+    with pytest.raises(ValueError, match="takes no closure"):
+        optimizer.step(lambda: 0.0)
+    model.close()
+
+
+def test_a_model_is_wrapped_once(net: Net, model: autoada.AdaModel) -> None:
+    for again in (net, model):
+        with pytest.raises(
+            ValueError, match=r"wrapped already: '(module\.)?items\.weight' is in a parameter"
+        ):
+            autoada.AdaModel(again)
+
+
+def test_a_model_that_holds_a_wrapped_one_is_refused() -> None:
+    inner = autoada.AdaModel(nn.Linear(2, 1))
+    with pytest.raises(ValueError, match=r"^the model is wrapped already: its module '1' is an AdaModel$"):
+        autoada.AdaModel(nn.Sequential(nn.Embedding(5, 2), inner))
+    with pytest.raises(ValueError, match=r"^the model is wrapped already: it is an AdaModel$"):
+        autoada.AdaModel(inner)
+    inner(torch.ones(2)).backward()
+    inner.close()
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_max_norm_shortens_in_evaluation_and_training_as_in_plain_pytorch(kind: Any) -> None:
+    """In evaluation for the model only: the server's rows become short when training reads them."""
+
+    def outputs(wrap: bool) -> tuple[list[Tensor], Tensor]:
+        torch.manual_seed(0)
+        plain: Any = nn.Sequential(kind(20, 4, max_norm=0.5))
+        optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+        model = autoada.AdaModel(plain, optimizer) if wrap else plain
+        result = []
+        for step in range(6):
+            model.train(step % 2 == 1)
+            optimizer.zero_grad()
+            result.append(model(torch.arange(step, step + 10).view(5, 2)))
+            if model.training:
+                result[-1].square().sum().backward()
+                optimizer.step()
+        with torch.no_grad():
+            model.train()
+            model(torch.arange(20).view(10, 2))
+        rows: Tensor = model.state_dict()["0.weight"]
+        if wrap:
+            model.close()
+        return [output.detach() for output in result], rows
+
+    torch.testing.assert_close(outputs(True), outputs(False))
+
+
+def test_a_compiled_wrapped_model_trains_and_is_predicted(net: Net, caplog: pytest.LogCaptureFixture) -> None:
+    def losses(model: Any, optimizer: torch.optim.Optimizer, loader: Any) -> list[float]:
+        result = []
+        for ids in loader:
+            loss = model(ids).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            result.append(loss.item())
+        return result
+
+    given = [torch.randint(0, 20, (8,), generator=torch.Generator().manual_seed(i)) for i in range(8)]
+    plain = copy.deepcopy(net)
+    expected = losses(plain, torch.optim.SGD(plain.parameters(), lr=0.1), given)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    model = autoada.AdaModel(net, optimizer)
+    loader = autoada.AdaDataLoader(given, 2)
+    compiled = torch.compile(model, backend="eager")
+    assert losses(compiled, optimizer, loader) == pytest.approx(expected, abs=1e-5)
+    assert "rows predicted by access program" in loader.summary()
+    assert [record for record in caplog.records if record.name == "autoada"] == []
+    model.close()
+
+
+def test_other_dtypes_are_refused_by_name(net: Net) -> None:
+    net.items.weight = nn.Parameter(net.items.weight.detach().to(torch.complex64))
+    with pytest.raises(ValueError, match=r"'items\.weight' is torch\.complex64: the parameter server keeps"):
+        autoada.AdaModel(net)
+
+
+def test_other_devices_are_refused_by_name(net: Net) -> None:
+    net.out.to("meta")
+    with pytest.raises(
+        ValueError, match=r"'out\.weight' is on meta: AdaModel takes models on the CPU or a CUDA"
+    ):
+        autoada.AdaModel(net)
+
+
+def test_moving_the_wrapped_model_says_when_to_move_it(model: autoada.AdaModel) -> None:
+    assert model.to("cpu") is model.float() is model
+    for move in (model.double, lambda: model.to("meta"), lambda: model.to(torch.bfloat16)):
+        with pytest.raises(RuntimeError, match=r"stays torch\.float32 on cpu: move it before AdaModel"):
+            move()
+    train(model)
+
+
+def test_rows_of_a_meta_table_are_drawn_by_the_server() -> None:
+    with torch.device("meta"):
+        table = nn.Embedding(1_000_000, 4)
+    model = autoada.AdaModel(nn.Sequential(table)).eval()
+    rows = model(torch.tensor([5, 999_999, 5]))
+    assert torch.equal(rows[0], rows[2])
+    assert not torch.equal(rows[0], rows[1])
+    model.close()
+
+
+def train(model: autoada.AdaModel) -> None:
+    for _ in range(3):
+        model(torch.randint(0, 20, (8,))).square().mean().backward()
+
+
+def test_a_gradient_that_comes_after_a_step_is_part_of_the_next_one() -> None:
+    def train(wrap: bool) -> Tensor:
+        torch.manual_seed(0)
+        model: Any = nn.Embedding(6, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        wrapped = autoada.AdaModel(model, optimizer) if wrap else None
+        rows = (wrapped or model)(torch.tensor([1, 1, 4]))
+        first, second = rows.sum(), (2 * rows).sum()
+        first.backward(retain_graph=True)
+        optimizer.step()
+        optimizer.zero_grad()
+        second.backward()
+        optimizer.step()
+        state: Tensor = (wrapped or model).state_dict()["weight"]
+        if wrapped is not None:
+            wrapped.close()
+        return state
+
+    assert torch.allclose(train(True), train(False))
+
+
+class Twice(nn.Module):
+    """Reads a table twice, and changes in place what it has read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = nn.Embedding(20, 3, padding_idx=4)
+        self.place = nn.Parameter(torch.ones(3))
+
+    def forward(self, ids: Tensor) -> Any:
+        read = self.items(ids)
+        read *= self.place
+        read += self.items(ids.flip(0)).relu_()
+        return read.tanh().sum()
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adagrad])
+def test_what_was_read_may_be_changed_in_place(make: Any) -> None:
+    torch.manual_seed(0)
+    plain = Twice()
+    wrapped = copy.deepcopy(plain)
+    plain_optimizer, optimizer = make(plain.parameters(), lr=0.1), make(wrapped.parameters(), lr=0.1)
+    model = autoada.AdaModel(wrapped, optimizer)
+    for step in range(8):
+        ids = torch.randint(0, 20, (6, 5), generator=torch.Generator().manual_seed(step))
+        for each, by in ((plain, plain_optimizer), (model, optimizer)):
+            by.zero_grad()
+            each(ids).backward()
+            if step == 3:
+                nn.utils.clip_grad_norm_(each.parameters(), 0.5)
+            by.step()
+            if step == 5:
+                with torch.no_grad():
+                    each.place.clamp_(0.9, 1.1)
+        rounding = 0 if make is torch.optim.SGD else 1e-6  # roots and quotients in the server's own order
+        for name, value in model.state_dict().items():
+            torch.testing.assert_close(value, plain.state_dict()[name], rtol=rounding, atol=rounding)
+    model.close()
+
+
+class Thrice(nn.Module):
+    """Reads a table three times, and as a whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = nn.Embedding(20, 3)
+
+    def forward(self, ids: Tensor) -> Any:
+        first, second, third = self.items(ids), self.items(ids.flip(0)), self.items(ids * 3 % 20)
+        return (first * second.sin() + third.cos()).sum() + self.items.weight.square().mean()
+
+
+def test_several_reads_of_a_table_round_as_in_plain_pytorch() -> None:
+    torch.manual_seed(0)
+    plain = Thrice()
+    wrapped = copy.deepcopy(plain)
+    plain_optimizer, optimizer = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (plain, wrapped))
+    model = autoada.AdaModel(wrapped, optimizer)
+    for step in range(5):
+        ids = torch.randint(0, 20, (30, 5), generator=torch.Generator().manual_seed(step))
+        for each, by in ((plain, plain_optimizer), (model, optimizer)):
+            each(ids).backward()
+            by.step()
+            by.zero_grad()
+        assert torch.equal(model.state_dict()["items.weight"], plain.items.weight)
+    model.close()
+
+
+def test_rows_have_their_own_dtype_whatever_new_tensors_have_by_default() -> None:
+    plain = nn.Embedding(6, 3)
+    model = autoada.AdaModel(plain, torch.optim.SGD(plain.parameters(), lr=0.1))
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert model(torch.tensor([2, 4])).dtype is torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+    model.close()
+
+
+def test_rows_of_calls_without_a_backward_pass_are_not_kept() -> None:
+    plain = nn.Embedding(6, 3)
+    model = autoada.AdaModel(plain, torch.optim.SGD(plain.parameters(), lr=0.1))
+    for _ in range(100):
+        model(torch.tensor([1, 2]))
+    assert len(model.tables["weight"]._awaited) <= AWAITED
+    kept = [model(torch.tensor([1, 2])) for _ in range(3 * AWAITED)]
+    torch.cat(kept).sum().backward()
+    gradient = cast("Any", model.module).weight.grad
+    assert torch.equal(gradient, torch.full((2, 3), 3.0 * AWAITED))
+    model.close()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda w, ids: F.embedding_bag(ids, w, torch.arange(len(ids)), mode="sum"),
+        lambda w, ids: F.embedding_bag(ids, w, torch.zeros(len(ids), dtype=torch.int64), mode="sum"),
+        lambda w, ids: F.embedding_bag(ids, w, torch.tensor([0, 0, 2, 2, 3, 5]), mode="mean"),
+        lambda w, ids: F.embedding_bag(ids, w, torch.tensor([0, 1, 2, 3, 4, 6]), include_last_offset=True),
+        lambda w, ids: F.embedding_bag(ids[:, None], w, mode="max"),
+        lambda w, ids: F.embedding_bag(ids.view(2, 3), w, mode="max"),
+        lambda w, ids: F.embedding_bag(
+            ids[:, None], w, mode="sum", per_sample_weights=torch.full((6, 1), 0.5)
+        ),
+        lambda w, ids: F.embedding_bag(ids, w, torch.arange(len(ids)), padding_idx=3, mode="sum"),
+        lambda w, ids: w.index_select(0, ids),
+        lambda w, ids: w[ids],
+        lambda w, ids: w[ids.view(2, 3)],
+        lambda w, ids: w[-ids - 1],
+        lambda w, ids: w[ids[0]],
+        lambda w, ids: w[ids, :2],
+        lambda w, ids: w[ids].add_(w.sum(0)),
+        lambda w, ids: w[ids] + w[ids.flip(0)],
+    ],
+)
+def test_every_read_gives_rows_and_gradients_of_plain_pytorch(read: Callable[[Any, Tensor], Tensor]) -> None:
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows = nn.Embedding(7, 4)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return read(self.rows.weight, ids)
+
+    torch.manual_seed(3)
+    plain = Table()
+    wrapped = copy.deepcopy(plain)
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9) for net in (plain, wrapped)]
+    model = autoada.AdaModel(wrapped, optimizers[1])
+    for step in range(4):
+        ids = torch.tensor([3, 1, 3, 0, 5, 5]) if step % 2 else torch.tensor([2, 2, 6, 4, 3, 0])
+        given = [net(ids) for net in (plain, model)]
+        torch.testing.assert_close(given[1], given[0], rtol=1e-6, atol=1e-6)
+        for rows, optimizer in zip(given, optimizers, strict=True):
+            optimizer.zero_grad()
+            rows.square().sum().backward()
+            optimizer.step()
+    torch.testing.assert_close(
+        model.state_dict()["rows.weight"], plain.rows.weight.detach(), rtol=1e-5, atol=1e-5
+    )
+    model.close()
+
+
+@pytest.mark.parametrize(("limit", "asked"), [(1, 12), (2, 12), (7, 4), (64, 0)])
+def test_what_a_worker_misses_is_bounded_by_its_steps(limit: int, asked: int) -> None:
+    class Worker:
+        """Numbers what it is asked, and remembers the steps in which that was, and was waited for."""
+
+        def __init__(self) -> None:
+            self.step = 0
+            self.asked: list[int] = []
+            self.waited: dict[int, int] = {}
+
+        def wait_sync(self, asynchronous: bool) -> int:
+            assert asynchronous
+            self.asked.append(self.step)
+            return len(self.asked) - 1
+
+        def wait(self, ticket: int) -> None:
+            self.waited.setdefault(ticket, self.step)
+
+    worker = Worker()
+    freshness = Freshness(cast("Any", worker), limit, alone=False)
+    for worker.step in range(12):
+        freshness.step()
+    assert len(worker.asked) == asked
+    since = [0, *worker.asked]
+    assert all(later - before <= max(1, limit // 2) for before, later in itertools.pairwise(since))
+    assert set(worker.waited) >= set(range(asked - 1))
+    assert all(done - worker.asked[ticket] <= limit - 1 for ticket, done in worker.waited.items())
+
+
+@pytest.mark.parametrize("limit", [0, -3, 1.5, True])
+def test_a_limit_of_staleness_is_a_number_of_steps(limit: Any) -> None:
+    with pytest.raises(ValueError, match=f"staleness is {limit!r}: it must be a number of steps, 1 or more"):
+        Freshness(cast("Any", None), limit, alone=True)

@@ -1,0 +1,487 @@
+"""Which optimizer trains a wrapped model: the one that is handed over, the one that holds its parameters."""
+
+from __future__ import annotations
+
+import gc
+import platform
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import adaps
+import autoada
+from autoada.model import optimizer_lookup
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = nn.Embedding(6, 3)
+        self.out = nn.Linear(3, 1)
+
+    def forward(self, ids: Tensor) -> Any:
+        return self.out(self.items(ids)).square().mean()
+
+
+@pytest.fixture
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net()
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 5) -> dict[str, Tensor]:
+    for step in range(steps):
+        optimizer.zero_grad()
+        model((torch.arange(4) + step) % 6).backward()
+        optimizer.step()
+    state: dict[str, Tensor] = model.state_dict()
+    return state
+
+
+def expected(make: Callable[[nn.Module], torch.optim.Optimizer]) -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    plain = Net()
+    return train(plain, make(plain))
+
+
+def assert_equal(state: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert state.keys() == other.keys()
+    for name in state:
+        assert torch.allclose(state[name].double(), other[name].double(), atol=1e-5), name
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.3)
+
+
+def test_an_optimizer_that_was_made_before_is_found_and_trains_the_model(net: Net) -> None:
+    optimizer = sgd(net)
+    model = autoada.AdaModel(net)
+    state = train(model, optimizer)
+    model.close()
+    assert_equal(state, expected(sgd))
+
+
+def test_an_optimizer_that_is_gone_is_not_found(net: Net) -> None:
+    optimizer = sgd(net)
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)  # makes a cycle: only the collector ends it
+    del optimizer
+    assert optimizer_lookup.find_optimizers(net) == []
+
+
+def test_two_optimizers_of_one_parameter_have_to_be_told_apart(net: Net) -> None:
+    kept = [sgd(net), torch.optim.Adam(net.out.parameters())]
+    with pytest.raises(
+        ValueError, match=r"Adam and SGD both hold the parameter 'out\.weight': say which of them trains"
+    ) as caught:
+        autoada.AdaModel(net)
+    assert "AdaModel(model, optimizer)" in str(caught.value)
+    model = autoada.AdaModel(net, kept[0])
+    state = train(model, kept[0])
+    model.close()
+    assert_equal(state, expected(sgd))
+
+
+def test_two_optimizers_of_different_parameters_are_both_found(net: Net) -> None:
+    def two(model: Any) -> list[torch.optim.Optimizer]:
+        return [
+            torch.optim.SGD(model.items.parameters(), lr=0.3),
+            torch.optim.Adam(model.out.parameters(), lr=0.1),
+        ]
+
+    def run(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
+        for _ in range(3):
+            model(torch.arange(6)).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+        return model.state_dict()
+
+    optimizers = two(net)
+    model = autoada.AdaModel(net)
+    state = run(model, optimizers)
+    model.close()
+    torch.manual_seed(0)
+    plain = Net()
+    assert_equal(state, run(plain, two(plain)))
+
+
+@pytest.mark.parametrize("handed_over", [False, True])
+def test_an_optimizer_that_was_made_afterwards_says_at_its_first_step_what_to_do(
+    net: Net, handed_over: bool
+) -> None:
+    model = autoada.AdaModel(net, sgd(net) if handed_over else None)
+    late = torch.optim.Adam(model.parameters(), lr=0.1)
+    before = model.state_dict()
+    loss = model(torch.arange(4))
+    if handed_over:  # without an optimizer, the backward pass updates
+        loss.backward()
+    with pytest.raises(RuntimeError, match=r"this Adam was not handed over, but its parameters are in the"):
+        late.step()
+    after = model.state_dict()
+    model.close()
+    assert_equal(before, after)
+    gc.collect()
+
+
+def test_after_the_end_dense_parameters_are_the_users_again(net: Net) -> None:
+    model = autoada.AdaModel(net, sgd(net))
+    model.close()
+    weight = net.out.weight
+    before = weight.detach().clone()
+    weight.grad = torch.ones_like(weight)
+    torch.optim.SGD([weight], lr=1.0).step()
+    assert torch.equal(weight.detach(), before - 1.0)
+
+
+ROUNDED: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.03),
+    "weight decay": lambda parameters: torch.optim.SGD(parameters, lr=0.03, weight_decay=0.1),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.03, momentum=0.9, weight_decay=0.1),
+    "nesterov": lambda parameters: torch.optim.SGD(parameters, lr=0.03, momentum=0.9, nesterov=True),
+}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="PyTorch rounds otherwise there")
+@pytest.mark.parametrize("make", ROUNDED.values(), ids=list(ROUNDED))
+def test_one_worker_rounds_as_pytorch_does(make: Callable[[Any], torch.optim.Optimizer]) -> None:
+    def trained(wrap: Callable[[nn.Module, torch.optim.Optimizer], Any]) -> dict[str, Tensor]:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Embedding(41, 19), nn.Linear(19, 23), nn.Tanh(), nn.Linear(23, 1))
+        optimizer = make(net.parameters())
+        model = wrap(net, optimizer)
+        for _ in range(10):
+            ids = torch.cat([torch.randperm(41), torch.randint(41, (60,))])
+            optimizer.zero_grad()
+            model(ids).square().mean().backward()
+            optimizer.step()
+        return {name: values.clone() for name, values in model.state_dict().items()}
+
+    plain = trained(lambda net, _: net)
+    for name, values in trained(autoada.AdaModel).items():
+        assert torch.equal(values, plain[name]), (name, float((values - plain[name]).abs().max()))
+
+
+def test_a_rule_trains_in_the_backward_pass(net: Net, caplog: pytest.LogCaptureFixture) -> None:
+    model = autoada.AdaModel(net, adaps.SGD(lr=0.3))
+    for step in range(5):
+        model((torch.arange(4) + step) % 6).backward()
+    state = model.state_dict()
+    model.close()
+    assert_equal(state, expected(sgd))
+    assert caplog.records == []
+
+
+def test_that_nobody_says_what_to_train_with_is_said_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optimizer_lookup, "_told", set())
+    for _ in range(2):
+        autoada.AdaModel(Net()).close()
+    (record,) = caplog.records
+    assert "found no optimizer of the model's parameters" in record.getMessage()
+    assert "Adagrad with learning rate 0.01" in record.getMessage()
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW"])
+def test_that_moments_of_idle_rows_stay_is_said_once(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(optimizer_lookup, "_told", set())
+    for _ in range(2):
+        plain = Net()
+        autoada.AdaModel(plain, getattr(torch.optim, name)(plain.parameters(), lr=0.01)).close()
+    (told,) = caplog.messages
+    assert f"rows of tables train with {name} as with torch.optim.SparseAdam" in told
+    assert "with SGD, Adagrad and RMSprop rows are those of plain PyTorch on one node" in told
+
+
+def test_where_rows_are_those_of_plain_pytorch_nothing_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(optimizer_lookup, "_told", set())
+    for make in (
+        lambda given: torch.optim.Adam(given, lr=0.01, weight_decay=0.1),
+        lambda given: torch.optim.SGD(given, lr=0.01, momentum=0.9),
+    ):
+        plain = Net()
+        autoada.AdaModel(plain, make(plain.parameters())).close()
+    plain = Net()
+    dense = torch.optim.AdamW(plain.out.parameters(), lr=0.01)
+    autoada.AdaModel(plain, [dense, torch.optim.SGD(plain.items.parameters(), lr=0.01)]).close()
+    assert caplog.messages == []
+
+
+class Lion(torch.optim.Optimizer):
+    """The sign of a momentum (Chen et al. 2023): an optimizer that nobody else knows."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                average = self.state[parameter].setdefault("average", torch.zeros_like(parameter))
+                parameter.sub_(torch.sign(0.9 * average + 0.1 * parameter.grad), alpha=group["lr"])
+                average.lerp_(parameter.grad, 0.01)
+
+
+def lion(model: Any) -> torch.optim.Optimizer:
+    return Lion(model.out.parameters(), lr=0.01)
+
+
+DENSE: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "Lion": lion,
+    "NAdam": lambda model: torch.optim.NAdam(model.out.parameters(), lr=0.01),
+    "AMSGrad": lambda model: torch.optim.AdamW(model.out.parameters(), lr=0.01, amsgrad=True),
+    "dampened": lambda model: torch.optim.SGD(model.out.parameters(), 0.1, momentum=0.9, dampening=0.5),
+}
+
+
+def run_two(model: Any, optimizers: list[torch.optim.Optimizer], steps: int = 200) -> list[float]:
+    losses = []
+    for step in range(steps):
+        loss = model((torch.arange(4) + step) % 6 if step % 7 else torch.arange(6)) + 1.0
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_any_optimizer_trains_dense_parameters(name: str) -> None:
+    losses = []
+    for wrap in (False, True):
+        torch.manual_seed(0)
+        plain = Net()
+        optimizers = [torch.optim.SGD(plain.items.parameters(), lr=0.1), DENSE[name](plain)]
+        model: Any = autoada.AdaModel(plain, optimizers) if wrap else plain
+        losses.append(run_two(model, optimizers))
+        if wrap:
+            model.close()
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
+    assert losses[0][-1] != pytest.approx(losses[0][0], abs=1e-3)
+
+
+def test_an_optimizer_of_ones_own_cannot_train_a_table(net: Net) -> None:
+    with pytest.raises(
+        ValueError, match=r"^the table 'items\.weight' cannot train with Lion, which is no rule"
+    ):
+        autoada.AdaModel(net, Lion(net.parameters(), lr=0.1))
+
+
+def test_a_checkpoint_keeps_what_an_optimizer_of_ones_own_knows(tmp_path: Any) -> None:
+    ends = []
+    for interrupted in (False, True):
+        torch.manual_seed(0)
+        plain = Net()
+        optimizers = [torch.optim.SGD(plain.items.parameters(), lr=0.1), lion(plain)]
+        model = autoada.AdaModel(plain, optimizers)
+        run_two(model, optimizers, 30)
+        model.checkpoint(tmp_path)
+        if interrupted:
+            model.close()
+            plain = Net()
+            optimizers = [torch.optim.SGD(plain.items.parameters(), lr=0.1), lion(plain)]
+            model = autoada.AdaModel(plain, optimizers)
+            model.restore(tmp_path)
+        ends.append(run_two(model, optimizers, 30))
+        model.close()
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("name", ["AdamW", "RMSprop", "nesterov"])
+def test_a_checkpoint_keeps_the_state_and_the_schedule_of_a_rule(tmp_path: Any, name: str) -> None:
+    make: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+        "AdamW": lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.1),
+        "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, weight_decay=0.1, centered=True),
+        "nesterov": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
+    }
+    ends = []
+    for interrupted in (False, True):
+        torch.manual_seed(0)
+        plain = Net()
+        optimizer = make[name](plain.parameters())
+        model = autoada.AdaModel(plain, optimizer)
+        run_two(model, [optimizer], 10)
+        optimizer.param_groups[0]["weight_decay"] = 0.3
+        run_two(model, [optimizer], 10)
+        model.checkpoint(tmp_path)
+        if interrupted:
+            model.close()
+            plain = Net()
+            optimizer = make[name](plain.parameters())
+            model = autoada.AdaModel(plain, optimizer)
+            model.restore(tmp_path)
+            assert optimizer.param_groups[0]["weight_decay"] == 0.3
+        ends.append(run_two(model, [optimizer], 20))
+        model.close()
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_what_the_model_reads_has_its_own_dtype(dtype: torch.dtype) -> None:
+    """The server has float32: as training with master weights of float32 that are cast for each step."""
+    torch.manual_seed(0)
+    plain = Net().to(dtype)
+    masters = [parameter.detach().float().requires_grad_() for parameter in plain.parameters()]
+    optimizer = torch.optim.SGD(masters, lr=0.1)
+    expected_losses = []
+    for step in range(20):
+        loss = plain((torch.arange(4) + step) % 6)
+        plain.zero_grad()
+        loss.backward()
+        for master, parameter in zip(masters, plain.parameters(), strict=True):
+            assert parameter.grad is not None
+            master.grad = parameter.grad.float()
+        optimizer.step()
+        with torch.no_grad():
+            for master, parameter in zip(masters, plain.parameters(), strict=True):
+                parameter.copy_(master)
+        expected_losses.append(loss.item())
+    torch.manual_seed(0)
+    net = Net().to(dtype)
+    wrapped_optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    model = autoada.AdaModel(net, wrapped_optimizer)
+    losses = []
+    for step in range(20):
+        loss = model((torch.arange(4) + step) % 6)
+        assert loss.dtype is dtype
+        wrapped_optimizer.zero_grad()
+        loss.backward()
+        wrapped_optimizer.step()
+        losses.append(loss.item())
+    state = model.state_dict()
+    model.close()
+    precision = max(1e-6, 4 * torch.finfo(dtype).eps)  # sums of a few numbers, in another order
+    assert losses == pytest.approx(expected_losses, abs=precision)
+    assert abs(losses[-1] - losses[0]) > 10 * precision
+    for name, value in plain.state_dict().items():
+        assert state[name].dtype is dtype
+        assert torch.allclose(state[name], value, atol=precision), name
+
+
+def test_another_dtype_is_said_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optimizer_lookup, "_told", set())
+    for _ in range(2):
+        net = Net().to(torch.bfloat16)
+        autoada.AdaModel(net, sgd(net)).close()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("parameters of the model are torch.bfloat16: the parameter server")
+
+
+def test_float64_equals_plain_pytorch(net: Net) -> None:
+    torch.manual_seed(0)
+    plain = Net().double()
+    losses = run_two(plain, [sgd(plain)])
+    torch.manual_seed(0)
+    other = Net().double()
+    optimizer = sgd(other)
+    model = autoada.AdaModel(other, optimizer)
+    wrapped = run_two(model, [optimizer])
+    model.close()
+    assert wrapped == pytest.approx(losses, abs=1e-5)
+
+
+class Scaled(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return 2 * weight
+
+
+@pytest.mark.parametrize("rows", [1024, 1023])
+@pytest.mark.parametrize("hidden", ["scripted", "parametrized"])
+def test_a_large_table_that_hides_is_named_once(
+    hidden: str, rows: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    items = nn.Embedding(rows, 2)
+    if hidden == "scripted":
+        net = nn.Sequential(torch.jit.trace(items, torch.arange(3)))
+        expected = r"'0\.weight' travels in every step, as it is no table; TorchScript .* `tables="
+    else:
+        nn.utils.parametrize.register_parametrization(items, "weight", Scaled())
+        net = nn.Sequential(items)
+        expected = r"'0\.parametrizations\.weight\.original' travels .* its parametrization .* `tables="
+    model = autoada.AdaModel(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    before = net(torch.arange(2)).detach().clone()
+    model(torch.arange(2)).sum().backward()
+    model.push()
+    assert not torch.equal(net(torch.arange(2)), before)
+    model.close()
+    assert len(caplog.messages) == (rows >= 1024)
+    for message in caplog.messages:
+        assert re.search(expected, message)
+
+
+def test_what_else_an_optimizer_holds_trains_on_as_before() -> None:
+    def train_both(wrap: bool) -> list[float]:
+        torch.manual_seed(0)
+        wrapped, other = Net(), nn.Linear(3, 1)
+        optimizer = torch.optim.SGD([*wrapped.parameters(), *other.parameters()], lr=0.1, momentum=0.9)
+        x = torch.rand(8, 3)
+        losses = []
+        model: Any = wrapped
+        for step in range(6):
+            if wrap and step == 2:  # with momentum from the steps before
+                model = autoada.AdaModel(wrapped, optimizer)
+            optimizer.zero_grad()
+            loss = other(x).square().mean()
+            losses.append(loss.item())
+            (loss + model(torch.arange(4))).backward()
+            optimizer.step()
+        if wrap:
+            model.close()
+        return losses
+
+    assert train_both(True) == train_both(False)
+
+
+def test_a_step_calls_hooks_and_trains_what_comes_to_the_optimizer_later(net: Net) -> None:
+    optimizer = sgd(net)
+    model = autoada.AdaModel(net, optimizer)
+    train(model, optimizer, 1)
+    called = []
+    optimizer.register_step_pre_hook(lambda *_: called.append("before"))
+    optimizer.register_step_post_hook(lambda *_: called.append("after"))
+    train(model, optimizer, 2)
+    assert called == ["before", "after"] * 2
+    late = nn.Parameter(torch.ones(2))
+    optimizer.add_param_group({"params": [late]})
+    late.square().sum().backward()
+    optimizer.step()
+    assert late.tolist() == pytest.approx([0.4, 0.4])
+    with pytest.raises(ValueError, match="takes no closure"):
+        optimizer.step(lambda: 0.0)
+    model.close()
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_scheduler_sees_the_steps_of_a_wrapped_models_optimizer(net: Net, before: bool) -> None:
+    optimizer = sgd(net)
+    if before:
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    model = autoada.AdaModel(net, optimizer)
+    if not before:
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    for _ in range(3):  # a scheduler that sees no step of its optimizer warns, which is an error here
+        train(model, optimizer, 1)
+        scheduler.step()
+    torch.manual_seed(0)
+    plain = Net()
+    other = sgd(plain)
+    following = torch.optim.lr_scheduler.StepLR(other, 1, 0.5)
+    for _ in range(3):
+        train(plain, other, 1)
+        following.step()
+    assert_equal(model.state_dict(), plain.state_dict())
+    model.close()

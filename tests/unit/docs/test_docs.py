@@ -1,0 +1,196 @@
+"""What code cites and documents link to is there, with the section that is named."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import subprocess
+import tokenize
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+
+DOCUMENT = re.compile(r"(?<![\w./*<{-])[\w.-]+(?:/[\w.-]+)*\.md\b")
+SECTION = re.compile(r",? section (?:\"([^\"]+)\"|(\w+))")
+HEADING = re.compile(r"^#{1,6} +(.+?) *$", re.MULTILINE)
+LINK = re.compile(r"\]\(([^()\s]+)(?: \"[^\"]*\")?\)")
+CODE = re.compile(r"^(`{3,}|~{3,})(?!\{).*?^\1|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+
+CODE_FILES = (".cc", ".h", ".py")
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """Files of the repository, with those that are not committed yet."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *patterns],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    found = [ROOT / name for name in listed.split("\0") if name]
+    return [path for path in found if path.is_file() and not path.is_symlink()]
+
+
+def sources() -> list[Path]:
+    code = tracked(
+        "*.py", "*.pyi", "*.cc", "*.h", "*.css", "*.toml", "*.txt", "*.yml", "*.sh", "Makefile", ".ci/*"
+    )
+    return [path for path in code if path != Path(__file__) and path.suffix != ".md"]
+
+
+def citations(text: str) -> Iterator[tuple[str, str | None]]:
+    """Documents that a text names, each with the section that it names, if any."""
+    for match in DOCUMENT.finditer(text):
+        section = SECTION.match(text, match.end())
+        yield match[0], None if section is None else section[1] or section[2]
+
+
+def problem(document: str, section: str | None) -> str | None:
+    """What is wrong with a citation."""
+    path = ROOT / document
+    if not path.is_file():
+        return f"{document}, which is no file: name it by its path from the top of the repository"
+    if section is None:
+        return None
+    titles = HEADING.findall(path.read_text(encoding="utf-8"))
+    if any(
+        title == section or title.startswith(f"{section}. ") or title.split()[0] == section
+        for title in titles
+    ):
+        return None
+    return f"{document}, section {section}, which it does not have"
+
+
+def remarks(path: Path) -> Iterator[str]:
+    """The comments and docstrings of a file, each as one line."""
+    text = path.read_text(encoding="utf-8")
+    if ".md" not in text:  # most files: it is not worth taking them apart
+        return
+    if path.suffix in (".py", ".pyi"):
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        comments = {
+            token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT
+        }
+        for node in ast.walk(ast.parse(text)):
+            # docstrings of attributes, too, which are expressions
+            if (
+                isinstance(node, ast.Expr)
+                and isinstance(node.value, ast.Constant)
+                and isinstance(node.value.value, str)
+            ):
+                yield " ".join(node.value.value.split())
+    else:
+        sign = re.compile(
+            r"//(.*)" if path.suffix in (".cc", ".h") else r"/\*(.*)" if path.suffix == ".css" else r"#(.*)"
+        )
+        lines = enumerate(text.splitlines(), 1)
+        comments = {number: found[1].strip() for number, line in lines if (found := sign.search(line))}
+    for _, block in groupby(enumerate(sorted(comments)), lambda item: item[1] - item[0]):
+        yield " ".join(comments[number] for _, number in block)
+
+
+def anchors(path: Path) -> set[str]:
+    """What links can name in a document: its headings, as forges and MyST make anchors of them."""
+    text = CODE.sub(
+        lambda match: match[0] if match[0].startswith("`") and not match[0].startswith("```") else "",
+        path.read_text(encoding="utf-8"),
+    )
+    return {
+        re.sub(r"[^\w\- ]", "", title.lower().replace("`", "")).replace(" ", "-")
+        for title in HEADING.findall(text)
+    }
+
+
+def test_every_document_that_a_comment_cites_is_there_with_its_section() -> None:
+    wrong = []
+    cited = set()
+    for path in sources():
+        for remark in remarks(path):
+            for document, section in citations(remark):
+                cited.add((document, section))
+                if (found := problem(document, section)) is not None:
+                    wrong.append(f"{path.relative_to(ROOT)} cites {found}")
+    assert wrong == []
+    # neither the search for comments nor that for sections has gone blind
+    assert {
+        ("docs/concepts/protocol.md", "4"),
+        ("docs/concepts/protocol.md", "7a"),
+        ("docs/concepts/statistics.md", None),
+    } <= cited
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("see protocol.md", "no file"),
+        ("see docs/design/nowhere.md, section 3", "no file"),
+        ("see docs/concepts/protocol.md, section 77", "does not have"),
+        ('see docs/concepts/protocol.md, section "Nothing"', "does not have"),
+    ],
+)
+def test_a_citation_of_nothing_is_found(text: str, said: str) -> None:
+    ((document, section),) = citations(text)
+    assert said in str(problem(document, section))
+
+
+@pytest.mark.parametrize(
+    "text", ["docs/concepts/protocol.md, section 7a", 'docs/guides/data.md, section "Data"']
+)
+def test_a_citation_of_something_is_right(text: str) -> None:
+    ((document, section),) = citations(text)
+    assert problem(document, section) is None
+
+
+@pytest.mark.parametrize("path", tracked("*.md"), ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_relative_link_leads_somewhere(path: Path) -> None:
+    wrong = []
+    for target in LINK.findall(CODE.sub("", path.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        place = path.parent / file if file else path
+        if not place.exists():
+            wrong.append(target)
+        elif anchor and place.suffix == ".md" and anchor not in anchors(place):
+            wrong.append(f"{target}: no such heading")
+        elif (
+            anchor
+            and place.suffix in CODE_FILES
+            and not re.search(rf"\b{anchor}\b", place.read_text("utf-8"))
+        ):
+            wrong.append(f"{target}: no such function or class")
+    assert wrong == []
+
+
+def test_the_citation_has_what_readers_of_it_need() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["type"] == "software"
+    assert all(citation[key] for key in ("message", "title", "abstract", "authors", "version", "license"))
+    for person in citation["authors"]:
+        assert person.keys() & {"name", "family-names"}
+    for reference in citation["references"]:
+        assert reference["type"] in ("article", "conference-paper")
+        assert all(reference[key] for key in ("title", "authors", "year"))
+        assert reference.keys() & {"doi", "url"}
+
+
+def test_the_citation_is_of_this_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'version = "{citation["version"]}"' in project
+    assert f'license = "{citation["license"]}"' in project
+
+
+def test_the_workflow_runs_what_ci_runs() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    assert [step["run"] for step in steps if ".ci/run" in step.get("run", "")]
+    assert (ROOT / ".ci/run").is_file()

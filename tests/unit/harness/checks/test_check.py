@@ -1,0 +1,77 @@
+"""What ``adabench check`` finds out about plugins that do not keep their promises; runs are made up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from adabench.harness.checks import check_backend, check_usecase
+from adabench.harness.launch.fork_server import ForkServer
+from adabench.harness.launch.launcher import Outcome
+from adabench.harness.plugins.registry import load_usecase, names
+from adabench.harness.run.spec import RankResult, TrialSpec
+
+
+def trained(spec: TrialSpec, dropped: int) -> Outcome:
+    """What a run reports whose workers each drop the last batches of an epoch."""
+    kind = load_usecase(spec.usecase)
+    usecase = kind(msgspec.convert(spec.params, kind.Params), None, spec.seed)
+    results = []
+    for rank in range(spec.nodes):
+        workers = range(rank * spec.workers, (rank + 1) * spec.workers)
+        batches = [list(usecase.loaders(worker, spec.nodes * spec.workers).train) for worker in workers]
+        samples = sum(usecase.samples(one) for share in batches for one in share[: len(share) - dropped])
+        results.append(
+            RankResult(
+                rank=rank,
+                counters={"intents": 1.0},
+                cpu_seconds=1.0,
+                peak_rss_mib=1.0,
+                context_switches=1,
+                samples=usecase.params.epochs * samples,
+                setup_seconds=1.0,
+                train_seconds=1.0,
+                train_cpu_seconds=1.0,
+                eval_seconds=1.0,
+                paused_seconds=0.0,
+                epoch_seconds=[1.0],
+                data="",
+                metrics={"auc": 0.75},
+            )
+        )
+    return Outcome("ok", 1.0, results=results)
+
+
+@pytest.mark.parametrize(("dropped", "kept"), [(0, True), (3, False)])
+def test_a_backend_that_drops_batches_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, dropped: int, kept: bool
+) -> None:
+    def launch(server: ForkServer, spec: TrialSpec, timeout: float) -> Outcome:
+        return trained(spec, 0 if spec.backend == "single" else dropped)
+
+    monkeypatch.setattr(check_backend, "launch_unrecorded", launch)
+    findings = list(check_backend.check_backend("prefetch"))
+    samples = [one for one in findings if one.promise.startswith("trains every batch of every epoch on ")]
+    assert len(samples) == 3
+    assert [one.ok for one in samples] == [kept] * 3
+    assert all(one.ok for one in findings if one not in samples)
+    assert all(("samples, where its workers were given" in one.detail) is not kept for one in samples)
+
+
+@pytest.mark.parametrize("name", sorted(names("usecase")))
+def test_use_cases_refuse_data_that_are_not_there(name: str) -> None:
+    assert check_usecase._unused(load_usecase(name)).ok
+
+
+def test_a_use_case_that_ignores_data_is_found_out() -> None:
+    ctr: Any = load_usecase("ctr")
+
+    class Ignores(ctr):  # type: ignore[misc]
+        def __init__(self, params: Any, data: Path | None, seed: int) -> None:
+            super().__init__(params, None, seed)
+
+    finding = check_usecase._unused(Ignores)
+    assert (finding.ok, finding.detail) == (False, "no/such/data is ignored")

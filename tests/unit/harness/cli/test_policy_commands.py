@@ -1,0 +1,199 @@
+"""The commands about policies: what they say, and that a mistake is one sentence and exit code 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adabench.backends.policies.interface import Node, Policy, Resources
+from adabench.harness.machine import measure_cluster
+from adabench.harness.machine.link_probe import Probe
+
+CTR = ("-u", "ctr[rows=4096,vocabulary=50,batch=64,dim=4]")
+
+
+def test_a_policy_is_built_shown_checked_explained_and_compared(said: Any) -> None:
+    code, out, err = said("accesses", *CTR, "--nodes", "2")
+    assert (code, err) == (0, "")
+    assert out.startswith("accesses-ctr.npz: ")
+    about = (*CTR, "--nodes", "2", "--accesses", "accesses-ctr.npz")
+    assert said("policy", "build", "nups[times=1.2]", *about, "-o", "p.toml") == (0, "p.toml\n", "")
+    written = Policy.read("p.toml")
+    assert said("policy", "build", "nups[times=1.2]", *about)[1] == written.text()
+
+    code, out, err = said("policy", "show", "p.toml", *about)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].split()[:2] == ["parameter", "rows"]
+    assert sum(line.startswith("deep.weight") for line in lines) == 1
+    at = next(number for number, line in enumerate(lines) if line.startswith("deep.weight"))
+    hot, others = (line.split()[-5:-2] for line in lines[at : at + 2])
+    assert (hot, others) == (["3", "replication", '"hash"'], ["4", "relocation", '"hash"'])
+    assert "not executed" not in out
+
+    code, out, err = said("policy", "check", "p.toml", *about)
+    assert (code, err) == (0, "")
+    assert out.startswith("nups: fits 10 parameters on 2 nodes\n")
+
+    chosen = written.rules[2].rows
+    assert chosen is not None
+    assert chosen.ranges is not None
+    first = chosen.ranges[0][0]
+    code, out, err = said("policy", "explain", "p.toml", "deep.weight", str(first), *about)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[:3] == [
+        "rule 1: dense does not name deep.weight, which is a table of rows",
+        "rule 2: wide.weight does not name deep.weight, which is a table of rows",
+        f"rule 3: deep.weight names deep.weight, rows of which {first} is one: this is the one",
+    ]
+    outside = next(row for row in range(1300) if written.rule_number(_catalogue(), "deep.weight", row) == 4)
+    out = said("policy", "explain", "p.toml", "deep.weight", str(outside), *about)[1]
+    assert f"rule 3: deep.weight names deep.weight, but row {outside} is none of its rows" in out
+    assert "rule 4: * names deep.weight, all rows: this is the one" in out
+
+    assert said("policy", "diff", "p.toml", "p.toml") == (0, "", "")
+    assert said("policy", "build", "lapse", *about, "-o", "q.toml")[0] == 0
+    code, out, _ = said("policy", "diff", "p.toml", "q.toml")
+    assert code == 1
+    assert '-technique = "replication"' in out
+    code, out, _ = said("policy", "diff", "p.toml", "lapse", *about)
+    assert code == 1
+    assert 'mlp.0.bias, all rows: replication, home "hash" → relocation, home "hash"' in out
+    assert f"deep.weight, rows {first}–" in out
+    assert said("policy", "diff", "lapse", "q.toml", *about) == (0, "", "")
+
+
+def test_what_auto_means_is_said(said: Any) -> None:
+    about = (*CTR, "--nodes", "2")
+    means = "each training measures in its first steps whether rows are to move, as by adaptive, or to stay"
+    code, out, err = said("policy", "show", "auto", *about)
+    assert (code, err) == (0, "")
+    (shown,) = [line.split() for line in out.splitlines() if line.startswith("deep.weight")]
+    assert shown[-3:] == ["auto", '"hash"', "?"]
+    assert out.splitlines()[-1] == f"auto, of wide.weight, deep.weight: {means}"
+    out = said("policy", "check", "auto", *about)[1]
+    assert out.splitlines() == [
+        "auto: fits 10 parameters on 2 nodes",
+        f"auto, of wide.weight, deep.weight: {means}",
+    ]
+    out = said("policy", "explain", "auto", "deep.weight", "3", *about)[1]
+    assert out.splitlines()[-1] == f"auto: {means}"
+    out = said("policy", "diff", "auto", "adaptive", *about)[1]
+    assert 'deep.weight, all rows: auto, home "hash" → adaptive, home "hash"' in out
+    assert "mlp" not in out
+
+
+def _catalogue() -> Any:
+    from adabench.harness.study.model_parameters import catalogue_of, usecase_from
+
+    return catalogue_of(usecase_from(CTR[1], None, 0))
+
+
+MINE = 'format = 1\nname = "mine"\n{}\n[[rule]]\nparameters = "*"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            '[[rule]]\nparameters = "deep.weights"',
+            "mine.toml: rule 1: unknown parameter 'deep.weights' (did you mean 'deep.weight'?); there are ",
+        ),
+        (
+            '[[rule]]\nparameters = "deep.weight"\nrows = { ranges = [[0, 99999]] }',
+            "mine.toml: rule 1: rows names row 99998; deep.weight has ",
+        ),
+        (
+            '[[rule]]\nparameters = "deep.weight"\nhome = { shares = [0.5, 0.4] }',
+            "mine.toml: rule 1: home shares add up to 0.9; they must add up to 1",
+        ),
+        (
+            '[[rule]]\nparameters = "tables"\ntechnique = "allreduce"',
+            "mine.toml: rule 1: technique 'allreduce' is for dense parameters; wide.weight is a",
+        ),
+        (
+            '[[rule]]\nparameters = "mlp.*"\ntechnique = "auto"',
+            "mine.toml: rule 1: technique 'auto' is for tables of rows; mlp.0.weight is dense, and",
+        ),
+        (f'[made_for]\nparameters = "sha256:{"0" * 64}"', "mine.toml: it was made for another model"),
+        ("[made_for]\nnodes = 3", "mine.toml: it was made for 3 nodes, not 2"),
+        (
+            '[[rule]]\nparameters = "deep.weight"\nrows = { hottest = 0.1 }',
+            "mine.toml: rule 1: rows hottest needs access counts of deep.weight: `adabench acc",
+        ),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(said: Any, text: str, sentence: str) -> None:
+    Path("mine.toml").write_text(MINE.format(text))
+    for command in ("check", "show"):
+        code, out, err = said("policy", command, "mine.toml", *CTR, "--nodes", "2")
+        assert (code, out) == (2, "")
+        assert err.startswith(f"error: {sentence}"), err
+        assert err.count("\n") == 1
+    if "made_for" in text:
+        assert said("policy", "check", "mine.toml", *CTR, "--nodes", "2", "--force")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("policy", "check", "static", *CTR), "for how many nodes? Give --nodes 2"),
+        (("policy", "check", "static", *CTR, "--nodes", "0"), "--nodes 0: give 1 or more"),
+        (
+            ("policy", "check", "staic", *CTR, "--nodes", "2"),
+            "unknown policy, neither a file nor a builder, 'staic'",
+        ),
+        (("policy", "check", "static", "-u", "ctrr", "--nodes", "2"), "unknown use case 'ctrr'"),
+        (("policy", "check", "static", "-u", "ctr,gcn", "--nodes", "2"), "'ctr,gcn' is not one use case"),
+        (("policy", "check", "static", *CTR, "--resources", "none.toml"), "none.toml: no such file"),
+        (("policy", "check", "nups", *CTR, "--nodes", "2"), "nups needs access counts of wide.weight"),
+        (("policy", "check", "nups", *CTR, "--nodes", "2", "--accesses", "no.npz"), "no.npz cannot be read"),
+        (
+            ("policy", "explain", "static", "deep.weights", "3", *CTR, "--nodes", "2"),
+            "unknown parameter 'deep.weights'",
+        ),
+        (("policy", "explain", "static", "mlp.4.bias", "1", *CTR, "--nodes", "2"), "mlp.4.bias has no row 1"),
+        (("policy", "diff", "static", "lapse"), "static is no file: a builder needs --usecase"),
+        (
+            ("policy", "build", "static", *CTR, "--nodes", "2", "-o", "no/p.toml"),
+            "no/p.toml cannot be written",
+        ),
+        (("accesses", *CTR, "--workers", "0"), "--workers 0: give 1 or more"),
+        (("accesses", *CTR, "-o", "no/a.npz"), "no/a.npz cannot be written"),
+        (("resources", "--nodes", "0"), "--nodes 0: give 1 or more"),
+        (("resources", "--network", "lan"), "--network lan: only the parameter server slows itself down"),
+        (("resources", "--network", "wan"), "unknown network 'wan'"),
+    ],
+)
+def test_wrong_arguments_are_one_sentence_and_exit_code_2(
+    said: Any, arguments: tuple[str, ...], sentence: str
+) -> None:
+    code, out, err = said(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {sentence}"), err
+    assert err.count("\n") == 1
+
+
+def test_resources_are_measured_here(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure_cluster, "_SECONDS", 0.01)
+    code, out, err = said("resources", "--nodes", "3", "-o", "r.toml")
+    assert (code, out, err) == (0, "r.toml: 3 nodes\n", "")
+    found = Resources.read("r.toml")
+    assert found.nodes == 3
+    assert found.node[0].cores >= 1
+    assert found.node[0].memory > 0
+    assert found.links.latency_ms > 0
+    assert found.link == ()
+    assert said("policy", "check", "uneven", *CTR, "--resources", "r.toml")[0] == 0
+    assert said("resources")[1].count("[[node]]") == 1
+
+
+def test_links_that_differ_are_exceptions() -> None:
+    node = Node()
+    like, unlike = Probe(0.2, 10.0), Probe(2.0, 9.5)
+    found = measure_cluster.resources_of([node] * 3, {(0, 1): like, (0, 2): unlike, (1, 2): like})
+    assert (found.links.latency_ms, found.links.gbit_per_second) == (0.1, 10.0)
+    assert [one.between for one in found.link] == [(0, 2)]
+    assert found.between(2, 0).latency_ms == 1.0

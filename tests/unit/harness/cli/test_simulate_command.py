@@ -1,0 +1,269 @@
+"""``adabench simulate``: its table, figure and trace, where its figures come from, and mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adabench.analysis.simulated import NodeRow, Row, draw_simulated, node_table, save_figure, table_of
+from adabench.backends.policies import cost_model
+from adabench.backends.policies.cost_model import Done, costs_of
+from adabench.backends.policies.interface import Costs, Link, LinkBetween, Node, Resources
+from adabench.harness.estimate.simulate import clusters_of
+from tests.records import COSTS
+
+CTR = ("simulate", "-u", "ctr[rows=1000,vocabulary=50,batch=64,dim=4,hidden=8]", "--steps", "6")
+GIVEN = ("--step", "2")
+SHARES = {"compute": 0.5, "visits": 0.25, "rows": 0.125, "network": 0.125}
+
+
+def row(policy: str = "adaptive", nodes: int = 2, milliseconds: float = 12.5) -> Row:
+    return Row(policy, nodes, milliseconds, SHARES, 0.75, 1234.0, 56.0)
+
+
+def test_policies_are_simulated_on_clusters_and_drawn(said: Any, tmp_path: Path) -> None:
+    options = ("--policy", "adaptive,static", "--nodes", "2,3", "--network", "slow")
+    code, out, err = said(*CTR, *GIVEN, *options, "-o", "f.svg", "--trace", "t.json")
+    assert (code, err) == (0, "")
+    first, head, *lines = out.splitlines()
+    assert first.endswith("a step computes for 2 ms, as given")
+    assert head.split() == ["policy", "nodes", "ms/step", *SHARES, "local", "kB/step"]
+    assert [line.split()[:2] for line in lines[:4]] == [
+        *(["adaptive", "2"], ["adaptive", "3"]),
+        *(["static", "2"], ["static", "3"]),
+    ]
+    times = [float(line.split()[2]) for line in lines[:4]]
+    assert max(times[:2]) < min(times[2:])  # static waits, at two milliseconds and more a time
+    assert lines[4:] == ["f.svg", "t.json"]
+    assert "prefers-color-scheme: dark" in (tmp_path / "f.svg").read_text()
+    assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert said(*CTR, *GIVEN, *options)[1].splitlines()[1:] == out.splitlines()[1:6]  # it can be repeated
+
+
+def test_what_befalls_nodes_is_in_a_table_of_nodes(said: Any) -> None:
+    incidents = "slow[node=1,speed=0.25,begin=1,end=5],stall[node=2,step=2,ms=40],lost[node=3,step=4]"
+    options = ("--policy", "static", "--nodes", "5", "--peer-timeout", "0.5")
+    code, out, err = said(*CTR, *GIVEN, *options, "--incidents", incidents)
+    assert (code, err) == (0, "")
+    *_, name, head, slow, stalled, lost, others, loss, end = out.splitlines()
+    assert name == "static, 5 nodes"
+    assert head.split() == ["node", "steps", "seconds", "ms/step", *SHARES]
+    assert [line.split()[0] for line in (slow, stalled, lost)] == ["1", "2", "3"]
+    assert others.startswith("2 others ")
+    assert lost.split()[1] == "4"
+    assert loss.startswith("node 3 is lost after 0.")
+    assert end.startswith("PeerLost(3) ends 4 nodes after 0.")
+
+
+def test_auto_is_the_quicker_one_of_moving_and_staying(said: Any) -> None:
+    staying = {"both": "tables", "wide": "wide.weight", "deep": "deep.weight"}
+    for name, tables in staying.items():
+        rule = f'[[rule]]\nparameters = "{tables}"\nlookahead = 0\n'
+        Path(f"{name}.toml").write_text(f'format = 1\nname = "p"\n{rule}[[rule]]\nparameters = "*"\n')
+    options = ("--policy", "auto,adaptive,both.toml,wide.toml,deep.toml", "--nodes", "2")
+    for network in ("slow", "loopback"):
+        code, out, err = said(*CTR, *GIVEN, *options, "--network", network)
+        assert (code, err) == (0, "")
+        auto, *others = [line.split()[2:] for line in out.splitlines()[2:]]
+        assert float(auto[0]) <= min(float(one[0]) for one in others[:2])
+        assert auto in others, network
+
+
+def test_what_was_measured_is_taken_from_a_file(said: Any, tmp_path: Path) -> None:
+    resources = Resources(node=(Node(cores=2, speed=4.0),) * 2, costs=COSTS, steps={CTR[2]: 3.0})
+    (tmp_path / "r.toml").write_text(resources.text())
+    code, out, _ = said(*CTR, "--resources", "r.toml", "-b", "manual[policy=static]")
+    assert code == 0
+    assert "a step computes for 3 ms, as r.toml says" in out
+    assert "static" in out
+    code, out, _ = said(*CTR, "--nodes", "2")
+    assert (code, "measured here; --step" in out) == (0, True)
+
+
+def test_resources_with_costs_are_read_as_they_were_written(tmp_path: Path) -> None:
+    node = Node(cores=3, speed=2.0, gbit_per_second=25.0)
+    far = LinkBetween(between=(1, 0), latency_ms=3.0, gbit_per_second=1.0)
+    resources = Resources(node=(node, Node()), link=(far,), costs=COSTS, steps={"ctr[dim=8]": 1.5})
+    file = tmp_path / "r.toml"
+    file.write_text(resources.text())
+    assert Resources.read(file) == resources
+    cluster = resources.cluster()
+    assert [machine.cores for machine in cluster.machines] == [3, 1]
+    assert [machine.gbit_per_second for machine in cluster.machines] == [25.0, None]
+    assert (cluster.between(0, 1).latency_ms, cluster.costs.frame, cluster.costs.speed) == (3.0, 5.0, 4.0)
+    assert Resources.alike(2).cluster().costs.speed == 1.0
+
+
+def test_costs_of_an_earlier_version_have_to_be_measured_again(said: Any, tmp_path: Path) -> None:
+    text = Resources(node=(Node(), Node()), costs=COSTS).text()
+    (tmp_path / "r.toml").write_text(text.replace("wake = 6.0\n", "").replace("upkeep = 0.4\n", ""))
+    code, _, err = said(*CTR, *GIVEN, "--resources", "r.toml")
+    assert code == 2
+    assert "r.toml: [costs] has no wake, upkeep: measure all of them with adabench resources --costs" in err
+
+
+def test_clusters_are_those_of_the_file_or_like_its_first_node() -> None:
+    far = LinkBetween(between=(0, 1), latency_ms=3.0, gbit_per_second=1.0)
+    resources = Resources(node=(Node(speed=2.0), Node()), link=(far,), costs=COSTS)
+    assert clusters_of(resources, None, None) == [resources]
+    three, four = clusters_of(resources, [3, 4], "0.5ms,200mbit")
+    assert three.node == (Node(speed=2.0),) * 3
+    assert (four.nodes, four.link, four.costs) == (4, (), COSTS)
+    assert four.links == Link(latency_ms=0.5, gbit_per_second=0.2)
+    (lan,) = clusters_of(None, [2], "lan")
+    assert (lan.links.latency_ms, lan.links.gbit_per_second, lan.node[0].cores) == (0.25, 10.0, 2)
+
+
+WORKED = {16: 50.0, 128: 250.0}
+"""Microseconds of a worker, by the floats of its rows, where all are its node's own."""
+
+
+def done(load: cost_model.Load, number: int, byte: float = COSTS.byte) -> Done:
+    """What the number-th node does in a step, if that costs what `COSTS` says."""
+    copies, elsewhere = 100.0 * (load.technique == "replication"), 500.0 * (load.technique == "static")
+    upkeep, size = (0.0, 0.0) if load.apart else (1000.0 + 500.0 * number, 1000.0 * load.length)
+    channel = COSTS.intent * 900.0 + (COSTS.call + COSTS.wake) * 2.0 + COSTS.message * 20.0
+    waits = 2 if load.technique == "static" else 0
+    return Done(
+        worked=WORKED[load.length] + COSTS.copy * copies + COSTS.elsewhere * elsewhere + COSTS.wake * waits,
+        copies=copies,
+        elsewhere=elsewhere,
+        micros=channel + COSTS.frame * 3.0 + COSTS.upkeep * upkeep + byte * size,
+        turns=2.0,
+        intents=900.0,
+        messages=20.0,
+        upkeep=upkeep,
+        frames=3.0,
+        bytes=size,
+    )
+
+
+def under_all_loads(byte: float = COSTS.byte) -> list[list[Done]]:
+    return [[done(load, number, byte) for number in (0, 1)] for load in cost_model.LOADS]
+
+
+def test_costs_follow_from_calls_of_some_sizes_and_from_what_nodes_did() -> None:
+    def visit(keys: int, length: int) -> float:
+        return COSTS.call + COSTS.key * keys + COSTS.value * 4 * keys * length
+
+    cases = cost_model._CASES
+    visits = [visit(*case) for case in cases]
+    remote = [
+        visit(keys, length)
+        + 3 * COSTS.call
+        + 4 * keys * COSTS.message
+        + 4 * COSTS.frame
+        + 4 * COSTS.wake
+        + 2 * keys * (32 + 4 * length) * COSTS.byte
+        for keys, length in cases
+    ]
+    found = costs_of(visits, visits, remote, COSTS.frame, under_all_loads(), COSTS.resume, 4.0)
+    for name in Costs.__struct_fields__:
+        assert getattr(found, name) == pytest.approx(getattr(COSTS, name), rel=1e-6), name
+
+
+def test_bytes_cost_what_they_cost_where_nothing_is_in_caches() -> None:
+    calls = [1.0, 2.0, 3.0]
+    remote = [pull + 3 * 1.0 + 4 * 11.0 for pull in calls]
+    found = costs_of(calls, calls, remote, COSTS.frame, under_all_loads(0.01), 0.0, 1.0)
+    assert found.byte == pytest.approx(0.01, rel=0.01)
+
+
+def test_a_table_fits_80_columns_and_a_figure_has_a_line_per_policy(tmp_path: Path) -> None:
+    rows = [row(nodes=2), row(nodes=4096, milliseconds=12345.67), row("uniform[technique=full_replication]")]
+    lines = table_of(rows)
+    assert max(map(len, lines)) <= 80
+    assert lines[3].startswith("uniform[technique=ful… ")
+    figure = draw_simulated(rows)
+    assert [len(axes.lines) for axes in figure.axes] == [2, 2]
+    save_figure(figure, tmp_path / "f.png")
+    assert (tmp_path / "f.png").stat().st_size > 1000
+
+
+def test_nodes_are_summed_up_but_for_some() -> None:
+    usual = NodeRow(100, 2.0, 20.0, SHARES)
+    lines = node_table([usual, NodeRow(50, 3.0, 60.0, SHARES, 3.0), *[usual] * 2], [1])
+    assert lines[1].split()[:4] == ["1", "50", "3.000", "60.00"]
+    assert lines[2].split()[:5] == ["3", "others", "300", "2.000", "20.00"]
+    assert lines[3:] == ["node 1 is lost after 3.000 s"]
+    ended = NodeRow(0, 0.0, 0.0, SHARES, peer_lost=1, peer_lost_at=7.5)
+    lines = node_table([ended, ended], [0])
+    assert lines[2].split()[:5] == ["1", "other", "0", "0.000", "-"]
+    assert lines[3:] == ["PeerLost(1) ends 2 nodes after 7.500 s"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "what"),
+    [
+        ("[synchronization]\nevery = 2", "synchronization every so many steps"),
+        ("[data]\nshares = [0.75, 0.25]", "shares of the data"),
+    ],
+)
+def test_what_is_not_simulated_of_a_policy_is_refused(
+    said: Any, tmp_path: Path, extra: str, what: str
+) -> None:
+    rule = '[[rule]]\nparameters = "*"\n'
+    (tmp_path / "p.toml").write_text(f'format = 1\nname = "p"\n\n{rule}\n{extra}\n')
+    code, _, err = said(*CTR, *GIVEN, "--nodes", "2", "--policy", "p.toml")
+    assert code == 2
+    assert err == f"error: backend 'autoada-automatic': p.toml: {what} is not simulated; leave it out\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((), "for how many nodes? Give --nodes 2,4, or --resources"),
+        (("--nodes", "2,many"), "--nodes 2,many: 'many' is no number of nodes from 1 to 4096"),
+        (("--nodes", "2", "--workers", "0"), "--workers 0: give 1 or more"),
+        (("--nodes", "2", "--network", "wan"), "unknown network 'wan'"),
+        (("--nodes", "2", "--network", "1ms,0gbit"), "--network 1ms,0gbit: a link that carries nothing"),
+        (("--nodes", "2", "--peer-timeout", "0"), "--peer-timeout 0.0: give seconds, more than 0"),
+        (("--nodes", "2", "--incidents", "slwo[node=1]"), "unknown incident 'slwo': did you mean 'slow'?"),
+        (
+            ("--nodes", "2", "--incidents", "lost[node=1]"),
+            "incident 'lost': missing required argument 'step'",
+        ),
+        (
+            ("--nodes", "2", "--incidents", "lost[node=1,stp=3]"),
+            "unknown parameter of incident 'lost' 'stp': did you mean 'step'?",
+        ),
+        (
+            ("--nodes", "2", "--incidents", "lost[node=1,step=1,2]"),
+            "parameter step of incident 'lost' has 2 values; give one",
+        ),
+        (
+            ("--nodes", "4,2", "--incidents", "lost[node=2,step=1]"),
+            "--incidents: incident 'lost' is at node 2; nodes of 2 are 0 to 1",
+        ),
+        (
+            ("--nodes", "2", "--incidents", "slow[node=1,speed=-1,end=3]"),
+            "--incidents: speed of a straggler is -1.0; it must be more than 0",
+        ),
+        (
+            ("--nodes", "2", "--incidents", "stall[node=1,step=6,ms=1]"),
+            "backend 'autoada-automatic': an incident is at step 6 of node 1, which has 6, from 0",
+        ),
+        (("--nodes", "2", "-o", "f.txt"), "--out f.txt: give a name that ends in .svg, .png, .pdf"),
+        (("--nodes", "2", "-o", "no/f.svg"), "no/f.svg cannot be written: no such file or directory"),
+        (("--nodes", "2", "--resources", "no.toml"), "no.toml: no such file or directory"),
+        (("--nodes", "2", "-b", "ddp"), "backend 'ddp' is none on the parameter server"),
+        (("--nodes", "2", "-b", "manual,prefetch"), "--backend manual,prefetch: give one"),
+        (("--nodes", "2", "-b", "manual[lookahead=1,2]"), "--backend manual[lookahead=1,2]: give one value"),
+        (("--nodes", "2", "--policy", "statics"), "unknown policy, neither a file nor a builder, 'statics'"),
+        (
+            ("--nodes", "2", "-b", "manual[policy=static]", "--policy", "nups"),
+            "--policy nups: the backend manual[policy=static] has one already; leave one out",
+        ),
+        (("--nodes", "2", "--policy", "allreduce"), "backend 'autoada-automatic': allreduce: "),
+    ],
+)
+def test_wrong_arguments_are_one_sentence_and_exit_code_2(
+    said: Any, arguments: tuple[str, ...], sentence: str
+) -> None:
+    code, _, err = said(*CTR, *GIVEN, *arguments)
+    assert code == 2
+    assert err.startswith(f"error: {sentence}"), err
+    assert err.count("\n") == 1

@@ -1,0 +1,231 @@
+"""How long runs will take: by their own cell's, or by what the playground says and recorded runs teach."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from rich.console import Console
+
+from adabench.backends.policies.interface import Policy
+from adabench.harness.errors import UsageError
+from adabench.harness.estimate import predict
+from adabench.harness.estimate.predict import (
+    Predictor,
+    Records,
+    expected_seconds,
+    physics_of,
+    reference,
+)
+from adabench.harness.session.progress import SessionProgress
+from adabench.results.record import POLICY_LEFT_OUT, Noise, Run, Seconds
+from adabench.results.store import SessionStore
+from tests.records import make_run, make_session, plan_of
+
+SMALL = {"rows": 1000, "vocabulary": 50, "dim": 4, "hidden": [8]}
+SECONDS_PER_STEP, AROUND = 0.02, 4.0
+BLOCKS = 3
+
+
+def run_of(batch: int, epochs: int, backend: str = "single", block: int = 0, **fields: Any) -> Run:
+    """One that takes so long per step, and a little less or more with each block."""
+    steps = epochs * (700 // batch)
+    train = SECONDS_PER_STEP * steps * (1 + 0.01 * (block - 1))
+    made = {
+        "run_id": f"{backend}-{batch}-{epochs}-{block}",
+        "cell": f"{backend}-{batch}-{epochs}",
+        "params": {**SMALL, "batch": batch, "epochs": epochs},
+        "seconds": Seconds(train=train, total=AROUND + train),
+        "noise": Noise(load1=0.0, probe_seconds=0.004),
+    }
+    return make_run(backend, block, **{**made, **fields})
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Results with eight cells, and no others: batches of 16 to 128, 40 or 80 epochs."""
+    monkeypatch.setattr(predict, "reference", list)
+    root = tmp_path / "results"
+    store = SessionStore(root / "s")
+    store.create(make_session("s", environment={"cpu": "c", "cores": {"usable": 2}}))
+    for batch, epochs, block in itertools.product((16, 32, 64, 128), (40, 80), range(BLOCKS)):
+        store.append(run_of(batch, epochs, block=block))
+    return root
+
+
+def test_physics_is_what_is_known_before_anything_is_measured() -> None:
+    alone = physics_of(run_of(64, 1), None, cores=2)
+    assert (alone.steps, alone.kilobytes) == (11, 0)
+    assert alone.seconds == alone.compute
+    there = physics_of(run_of(64, 1, "manual", nodes=2, network="lan"), None, cores=2)
+    assert there.steps == 5
+    assert there.keys <= 64 * 26
+    assert there.seconds > there.compute
+    assert there.kilobytes > 0
+    crowded = physics_of(run_of(64, 1, "manual", nodes=2, network="lan"), None, cores=1)
+    assert crowded.seconds > 1.5 * there.seconds
+
+
+def test_a_cell_that_is_not_recorded_is_predicted_by_others(recorded: Path) -> None:
+    records = Records.read([recorded], recorded)
+    assert (len(records.cells), len(set(records.cells)), records.left_out) == (8 * BLOCKS, 8, {})
+    (found,) = Predictor(records, recorded, "linear").expected([run_of(48, 60)], {})
+    assert found.seconds == pytest.approx(AROUND + SECONDS_PER_STEP * 60 * 14, rel=0.25)
+    assert found.low < found.seconds < found.high
+    assert found.runs == 8 * BLOCKS
+
+
+def test_what_is_unlike_all_recorded_runs_is_told(recorded: Path) -> None:
+    predictor = Predictor(Records.read([recorded], recorded), recorded, "linear")
+    params = {**SMALL, "batch": 64, "epochs": 500, "optimizer": "sgd"}
+    (found,) = predictor.expected([run_of(64, 500, "manual", params=params)], {})
+    assert "epochs 500, learned of 40 to 80" in found.extrapolated
+    assert "backend manual, learned of single" in found.extrapolated
+    assert any(text.startswith("machine ") for text in found.extrapolated)
+    assert "optimizer sgd, of which nothing is recorded" in found.extrapolated
+
+
+def test_runs_whose_parameters_are_no_more_are_left_out_and_counted(recorded: Path) -> None:
+    store = SessionStore(recorded / "s")
+    store.append(run_of(16, 40, block=3, params={**SMALL, "batch": "many"}))
+    store.append(run_of(16, 40, block=4, backend="none"))
+    store.append(run_of(16, 40, block=5, noise=None))
+    left_out = Records.read([recorded], recorded).left_out
+    assert sorted(text.split(":")[0] for text in left_out) == [
+        "unknown backend 'none'",
+        "use case 'ctr' has other parameters now",
+        "without seconds of training, or the probe before it",
+    ]
+
+
+def test_a_session_of_a_busy_machine_is_left_out(recorded: Path) -> None:
+    store = SessionStore(recorded / "noisy")
+    store.create(make_session("noisy", environment={"cpu": "c", "cores": {"usable": 2}}))
+    for block, train in enumerate((8.0, 10.0, 13.0)):
+        store.append(run_of(16, 20, block=block, seconds=Seconds(train=train, total=train + 1)))
+    records = Records.read([recorded], recorded)
+    assert len(records.cells) == 8 * BLOCKS
+    said = "session noisy: runs of a cell are 20% off their median, by what else was done on the machine"
+    assert records.left_out == {said: 3}
+
+
+def test_what_is_around_a_training_is_learned_apart(recorded: Path) -> None:
+    records = Records.read([recorded], recorded)
+    assert records.parts.sum(axis=1) == pytest.approx(records.total)
+    (found,) = Predictor(records, recorded, "process").expected([run_of(48, 60)], {})
+    assert found.seconds == pytest.approx(AROUND + SECONDS_PER_STEP * 60 * 14, rel=0.1)
+
+
+def test_a_recorded_run_is_simulated_under_the_policy_of_its_record(recorded: Path, tmp_path: Path) -> None:
+    file = tmp_path / "found.toml"
+    params = {**SMALL, "batch": 64, "epochs": 1, "policy": str(file)}
+
+    def of(policy: str | None) -> Run:
+        fields = {"params": params, "nodes": 2, "network": "lan", "policy": policy}
+        return run_of(64, 1, "manual", block=9, **fields)
+
+    static, copied = (Policy.uniform(name).text() for name in ("static", "full_replication"))
+    asked, answered = (physics_of(of(text), None, cores=2) for text in (static, copied))
+    assert asked.kilobytes != answered.kilobytes
+    # the record counts, whatever the file says now
+    file.write_text(copied, encoding="utf-8")
+    assert physics_of(of(static), None, cores=2) == asked
+    store = SessionStore(recorded / "s")
+    for run in (of(static), of(f"{POLICY_LEFT_OUT}: 5000 characters, sha256:0"), of(None)):
+        store.append(run)
+    left_out = Records.read([recorded], recorded).left_out
+    assert left_out == {"their policy is a file's, and not in the record": 1}
+    file.unlink()
+    with pytest.raises(UsageError, match=r"found\.toml cannot be read"):
+        Predictor(Records.read([recorded], recorded), recorded, "linear").expected(plan_of([of(None)]), {})
+
+
+def test_the_playground_is_asked_once_for_a_cell(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Records.read([recorded], recorded)
+    monkeypatch.setattr(predict, "physics_of", None)
+    again = Records.read([recorded], recorded)
+    assert np.array_equal(first.simulated, again.simulated)
+    (recorded / "physics.json").write_text("{")
+    with pytest.raises(UsageError, match=r"physics\.json is not as it was written: delete it"):
+        Records.read([recorded], recorded)
+
+
+def test_own_cells_are_expected_to_take_what_they_took(recorded: Path) -> None:
+    known, new = run_of(64, 40), run_of(64, 60)
+    found, learned = expected_seconds([known, new], recorded, {})
+    assert found[known.key].seconds == run_of(64, 40, block=1).seconds.total  # the median of three
+    assert (found[known.key].runs, found[new.key].runs, learned) == (BLOCKS, 8 * BLOCKS, 8 * BLOCKS)
+    assert predict.recorded_seconds([known, new], recorded) == {known.key: found[known.key]}
+
+
+def test_too_little_is_recorded_for_a_prediction(tmp_path: Path) -> None:
+    store = SessionStore(tmp_path / "s")
+    store.create(make_session("s"))
+    store.append(run_of(64, 40))
+    alike, other = run_of(32, 40), run_of(32, 40, "manual")
+    found, learned = expected_seconds([alike, other], tmp_path, {})
+    assert (list(found), learned) == ([alike.key], 0)
+    assert found[alike.key].seconds == run_of(64, 40).seconds.total
+
+
+def test_a_run_that_takes_twice_as_long_is_told() -> None:
+    out = io.StringIO()
+    run = run_of(64, 40)
+    expected = predict.Expected(run.seconds.total / 2.1, 1.0, 2.0, 7, [])
+    for factor, said in ((1.0, True), (1.1, False)):
+        told = predict.Expected(expected.seconds * factor, 1.0, 2.0, 7, [])
+        console = Console(file=out, width=200)
+        with SessionProgress([run], [], {run.cell: "single"}, console, {run.key: told}) as progress:
+            progress.end(run)
+        assert ("warning: block 1/1 ctr single took" in out.getvalue()) == said
+        out.truncate(0)
+
+
+def test_runs_are_predicted_and_judged(said: Any, recorded: Path) -> None:
+    study = ("-u", "ctr[rows=1000,vocabulary=50,dim=4,hidden=8,batch=48,epochs=60]", "-b", "single")
+    given = ("--results", str(recorded), "--model", "linear")
+    code, out, err = said("predict", *study, *given)
+    assert (code, err) == (0, "")
+    assert out.startswith("learned of 24 runs of 8 cells by linear; intervals are to hold 90%\n")
+    assert "unlike all that was learned of" in out  # another machine
+    code, out, err = said("predict", *given, "--judge")
+    assert (code, err) == (0, "")
+    first, head, *lines = out.splitlines()
+    assert first == "24 runs of 8 cells; runs of one cell are 1.0% off their median, at the median"
+    assert head.split()[:3] == ["held", "out", "model"]
+    assert [line.split()[:3] for line in lines] == [["cells:", one, "linear"] for one in ("train", "total")]
+    assert said("predict", *given, "--judge", "--own")[1] == out
+    code, out, _ = said("plan", *study, "--results", str(recorded), "-r", "1")
+    assert (code, "predicted by 24 runs in" in out) == (0, True)
+
+
+def test_predictions_that_extrapolate_are_judged_apart(said: Any, recorded: Path) -> None:
+    store = SessionStore(recorded / "s")
+    for block in range(BLOCKS):
+        slow = run_of(64, 40, "manual", block)  # nothing else is known of this backend
+        seconds = Seconds(train=50.0, total=50.0 + AROUND)
+        store.append(msgspec.structs.replace(slow, seconds=seconds))
+    code, out, _ = said("predict", "--results", str(recorded), "--model", "linear", "--judge")
+    assert code == 0
+    lines = [line.split("linear") for line in out.splitlines()[2:]]
+    assert [name.strip() for name, _ in lines] == [
+        text for one in ("train", "total") for text in (f"cells: {one}", f"{one}, not extrapolated")
+    ]
+    rows, worst = zip(*((int(rest.split()[0]), float(rest.split()[3])) for _, rest in lines), strict=True)
+    assert rows == (27, 24, 27, 24)
+    assert worst[0] > worst[1]
+
+
+def test_nothing_is_predicted_of_nothing(said: Any, recorded: Path) -> None:
+    code, _, err = said("predict", "--results", "none")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "0 runs of 0 cells in none can be learned of; it takes 20 of 5" in err
+
+
+def test_the_clone_has_sessions_to_learn_of() -> None:
+    assert [folder.name for folder in reference()] == ["reference"]

@@ -1,0 +1,185 @@
+"""Turns between runs, each made up by a thread that does what a rank's workers do."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from adabench.harness.errors import UsageError
+from adabench.harness.run.interleaving import Participant, TurnTaker, in_turns
+
+EPOCHS = 3
+
+
+class MadeUp:
+    """Runs that write down what they do, each worker's part by itself."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.ended: list[str] = []
+
+    def participant(self, name: str, workers: int = 1, epochs: int = EPOCHS) -> Participant[str]:
+        def work(address: str) -> None:
+            turn = TurnTaker(address)
+            for epoch in range(epochs):
+                turn.wait()
+                self.events.append(f"{name} {epoch}")
+            turn.close()
+
+        def execute(address: str, given_up: Callable[[], bool]) -> str:
+            self.events.append(f"{name} setup")
+            threads = [threading.Thread(target=work, args=(address,)) for _ in range(workers)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.events.append(f"{name} end")
+            return name
+
+        return Participant(execute, workers, lambda: None, self.ended.append)
+
+
+def test_runs_train_an_epoch_each_in_turn() -> None:
+    runs = MadeUp()
+    in_turns([runs.participant("a"), runs.participant("b")])
+    assert runs.events == [
+        *("a setup", "b setup", "a 0", "b 0", "a 1", "b 1", "a 2", "a end", "b 2", "b end"),
+    ]
+    assert runs.ended == ["a", "b"]
+
+
+def test_a_turn_is_over_when_all_workers_of_the_run_wait() -> None:
+    runs = MadeUp()
+    in_turns([runs.participant("a", workers=3), runs.participant("b", workers=2)])
+    rounds = [
+        ["a 0"] * 3,
+        ["b 0"] * 2,
+        ["a 1"] * 3,
+        ["b 1"] * 2,
+        ["a 2"] * 3,
+        ["a end"],
+        ["b 2"] * 2,
+        ["b end"],
+    ]
+    assert runs.events == ["a setup", "b setup", *(event for own in rounds for event in own)]
+
+
+def test_turns_of_some_steps_let_workers_wait_for_one_another_at_the_end_of_an_epoch() -> None:
+    """The first worker of a run has fewer steps than the second, which waits twice more before the end."""
+    events: list[str] = []
+    paused: dict[str, float] = {}
+
+    def execute(name: str, address: str, given_up: Callable[[], bool]) -> str:
+        together = threading.Barrier(2)
+
+        def work(worker: int) -> None:
+            turn = TurnTaker(address, steps=2)
+            for epoch in range(2):
+                turn.wait()
+                for step in range((2, 7)[worker]):
+                    turn.step()
+                    events.append(f"{name}{worker} {epoch}.{step}")
+                turn.at_end()
+                together.wait()
+                turn.synchronized()
+                events.append(f"{name}{worker} evaluates {epoch}")
+                together.wait()
+            paused[f"{name}{worker}"] = turn.paused_seconds
+            turn.close()
+
+        threads = [threading.Thread(target=work, args=(worker,)) for worker in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return name
+
+    in_turns([Participant(partial(execute, name), 2, lambda: None, lambda name: None) for name in "ab"])
+    turns = [(name, list(group)) for name, group in groupby(events, key=lambda event: event[0])]
+    assert [name for name, _ in turns] == list("ab" * 8)
+    first, *_, before, last_of_epoch = [sorted(group) for name, group in turns if name == "a"][:4]
+    assert first == ["a0 0.0", "a0 0.1", "a1 0.0", "a1 0.1"]
+    assert before == ["a1 0.4", "a1 0.5"]
+    assert last_of_epoch == ["a0 evaluates 0", "a1 0.6", "a1 evaluates 0"]
+    # Whoever waited at the end of the epoch has been told of the pauses, too.
+    assert paused["a0"] == paused["a1"]
+    assert paused["b0"] == paused["b1"]
+
+
+def test_runs_of_different_lengths_end_when_they_are_through() -> None:
+    runs = MadeUp()
+    in_turns(
+        [runs.participant("a", epochs=1), runs.participant("b", epochs=3), runs.participant("c", epochs=0)]
+    )
+    assert runs.ended == ["c", "a", "b"]
+    assert runs.events[-3:] == ["b 1", "b 2", "b end"]
+
+
+def test_a_run_that_ends_early_leaves_the_turns_to_the_others() -> None:
+    runs = MadeUp()
+
+    def dies(address: str, given_up: Callable[[], bool]) -> str:
+        turn = TurnTaker(address)
+        turn.wait()
+        turn.close()
+        return "died"
+
+    died = Participant(dies, 1, lambda: None, runs.ended.append)
+    in_turns([died, runs.participant("a")])
+    assert runs.ended == ["died", "a"]
+    assert runs.events[-1] == "a end"
+
+
+def test_an_error_gives_up_the_other_runs() -> None:
+    stopped = threading.Event()
+
+    def fails(address: str, given_up: Callable[[], bool]) -> str:
+        raise OSError("no space left")
+
+    def waits(address: str, given_up: Callable[[], bool]) -> str:
+        threading.Thread(target=_wait_in_vain, args=(TurnTaker(address),)).start()
+        while not given_up():
+            threading.Event().wait(0.001)
+        stopped.set()
+        return "stopped"
+
+    with pytest.raises(OSError, match="no space left"):
+        in_turns(
+            [Participant(one, 1, lambda: None, lambda name: None) for one in (waits, fails)],
+        )
+    assert stopped.is_set()
+
+
+def test_a_temporary_folder_whose_name_is_too_long_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    runs = MadeUp()
+    with pytest.raises(UsageError, match=r"has too long a name .* set TMPDIR to one of at most 82 bytes"):
+        in_turns([runs.participant("a"), runs.participant("b")])
+    assert runs.events == []
+    assert list(folder.iterdir()) == []
+
+
+def _wait_in_vain(turn: TurnTaker) -> None:
+    with pytest.raises(ConnectionError, match="the harness that lets the runs take turns is gone"):
+        turn.wait()
+    turn.close()
+
+
+def test_a_run_that_has_the_machine_for_itself_never_waits(tmp_path: Path) -> None:
+    turn = TurnTaker(None)
+    turn.wait()
+    turn.step()
+    turn.at_end()
+    turn.synchronized()
+    turn.close()
+    assert turn.paused_seconds == 0

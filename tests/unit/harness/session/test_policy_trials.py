@@ -1,0 +1,101 @@
+"""Trial runs of a search: who goes on, what is left out, and which interval is told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from adabench.backends.policies.interface import Policy, Rule
+from adabench.harness.estimate.search.candidates import Candidate
+from adabench.harness.session.policy_trials import Measured, halved, measure
+from adabench.results.record import Run, Seconds, Status
+from tests.records import make_run
+
+
+def candidate(name: str) -> Candidate:
+    return Candidate(name, Policy(name, [Rule("*")]))
+
+
+def runs(name: str, factor: float, blocks: int, *, status: Status = "ok", auc: float = 0.7) -> list[Run]:
+    """Blocks that take longer and longer, by a little noise that is the same for nobody."""
+    return [
+        make_run(
+            "manual",
+            block,
+            cell=name,
+            status=status,
+            reason=None if status == "ok" else "it ran out of memory",
+            seconds=Seconds(train=(10 + block) * factor * (1 + 0.001 * (block % 3)), total=20.0),
+            samples=1000,
+            metrics={"auc": auc},
+            metric="auc",
+            tolerance=0.01,
+        )
+        for block in range(blocks)
+    ]
+
+
+class Cluster:
+    """Runs that take what is known, and what was asked for."""
+
+    def __init__(self, **factors: float) -> None:
+        self.factors = {"baseline": 1.0, **factors}
+        self.asked: list[tuple[list[str], int, int]] = []
+
+    def run(self, candidates: Sequence[Candidate], blocks: int, rung: int) -> dict[str, list[Run]]:
+        self.asked.append(([one.name for one in candidates], blocks, rung))
+        return {one.name: runs(one.name, self.factors[one.name], blocks) for one in candidates}
+
+
+def searched(cluster: Cluster, blocks: int) -> tuple[str, list[Measured], list[str]]:
+    told: list[str] = []
+    rivals = [candidate(name) for name in cluster.factors if name != "baseline"]
+    best, found = halved(rivals, candidate("baseline"), blocks, cluster.run, told.append)
+    return best.name, found, told
+
+
+def test_the_faster_half_goes_on_with_twice_as_many_blocks() -> None:
+    cluster = Cluster(a=1.1, b=0.7, c=0.9, d=1.3)
+    best, found, told = searched(cluster, 8)
+    assert best == "b"
+    assert cluster.asked == [
+        (["baseline", "a", "b", "c", "d"], 2, 1),
+        (["baseline", "b", "c"], 4, 2),
+        (["baseline", "b"], 8, 3),
+    ]
+    assert [one.name for one in found] == ["a", "b", "c", "d", "b", "c", "b"]
+    assert [one.blocks for one in found[-2:]] == [4, 8]
+    assert found[-1].ratio == pytest.approx(0.7, rel=1e-3)
+    assert found[-1].low <= found[-1].ratio <= found[-1].high < 0.71
+    assert math.isnan(found[0].low)  # two blocks have no interval
+    assert told[0] == "rung 1: a: 1.100 of the baseline's time in 2 blocks"
+    assert told[-1].startswith("rung 3: b: 0.700 [0.7")
+
+
+def test_the_baseline_stays_if_none_is_faster() -> None:
+    cluster = Cluster(a=1.1, b=1.05, c=1.2)
+    best, found, _ = searched(cluster, 6)
+    assert best == "baseline"
+    assert [blocks for _, blocks, _ in cluster.asked] == [3, 6]
+    assert found[-1].name == "b"
+
+
+def test_what_fails_or_trains_otherwise_is_out_however_fast() -> None:
+    baseline = runs("baseline", 1.0, 8)
+    failed = measure("a", runs("a", 0.1, 8, status="oom"), baseline)
+    assert failed.obstacle == "it ran out of memory"
+    assert failed.said() == "a: out, as it ran out of memory"
+    worse = measure("a", runs("a", 0.1, 8, auc=0.5), baseline)
+    assert worse.obstacle is not None
+    assert "auc" in worse.obstacle
+    assert measure("a", [], baseline).obstacle == "it was not run"
+
+    class Failing(Cluster):
+        def run(self, candidates: Sequence[Candidate], blocks: int, rung: int) -> dict[str, list[Run]]:
+            found = super().run(candidates, blocks, rung)
+            return {**found, "a": runs("a", 0.1, blocks, status="oom")}
+
+    assert searched(Failing(a=0.1), 6)[0] == "baseline"
+    assert searched(Failing(a=0.1, b=0.9), 6)[0] == "b"

@@ -1,0 +1,144 @@
+"""What the documentation says of the studies `inits`, `placement` and `robust`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from adabench.results.record import RecordError, Run, Seconds
+from adabench.results.store import SessionStore
+from tests.records import make_run
+from tests.scripts import load_script
+
+script = load_script("tools/judge_studies.py")
+
+
+def run(block: int, inits: int, curve: list[float], cpu: float, train_cpu: float) -> Run:
+    return make_run(
+        "manual",
+        block,
+        run_id=f"{inits}-{block}",
+        cell=f"inits {inits}",
+        params={"inits": inits},
+        metric="auc",
+        metrics={"auc": max(curve)},
+        history=[{"epoch": n, "auc": auc, "valid_auc": auc} for n, auc in enumerate(curve, 1)],
+        cpu_seconds=cpu,
+        train_cpu_seconds=train_cpu,
+    )
+
+
+def test_steps_and_cpu_time_to_the_worst_single_run_s_quality() -> None:
+    single = [run(block, 1, [0.5, 0.6, 0.7 + 0.01 * block], cpu=40, train_cpu=30) for block in range(6)]
+    searched = [run(block, 2, [0.6, 0.71, 0.72], cpu=60, train_cpu=30) for block in range(6)]
+    rows = script.judged_inits([*single, *searched])
+    # 0.7 is what the worst single run reaches: single ones in their third epoch, the others in the second
+    assert rows[0][:2] == ("ctr", "search among 2")
+    assert rows[0][3].startswith("0.67 [")
+    assert rows[0][4].startswith("1.25 [")  # 50 of 40
+    # of two blocks the later one is better by 0.01, but for the last, whose other one is the first
+    assert rows[1][1:] == ("best of 2, trained to the end", f"{5 * 0.01 / 6:+.4f}", "", "2.0")
+
+
+def test_a_target_that_is_not_reached_takes_longer_than_the_whole_training() -> None:
+    single = [run(block, 1, [0.6, 0.7], cpu=40, train_cpu=30) for block in range(6)]
+    searched = [run(block, 8, [0.5, 0.6], cpu=60, train_cpu=30) for block in range(6)]
+    rows = script.judged_inits([*single, *searched])
+    assert rows[0][2:] == ("-0.1000 [-0.1000, -0.1000]", "1.50 [1.50, 1.50]", "1.50 [1.50, 1.50]")
+
+
+def test_runs_without_pairs_are_refused() -> None:
+    with pytest.raises(RecordError, match="ctr has no pairs of runs"):
+        script.judged_inits([run(0, 1, [0.5], 40, 30), run(1, 8, [0.5], 40, 30)])
+
+
+def dealt(placement: str, block: int, local: float, sent: float) -> Run:
+    return make_run(
+        "manual",
+        block,
+        run_id=f"{placement}-{block}",
+        cell=placement,
+        params={"placement": placement},
+        seconds=Seconds(train=2.0, total=3.0),
+        metric="auc",
+        metrics={"auc": 0.7 if placement == "random" else 0.69},
+        counters={
+            "pulled_local": local,
+            "pulled_replica": 0.0,
+            "pulled_remote": 100 - local,
+            "bytes_sent": sent,
+        },
+    )
+
+
+def test_placements_are_compared_with_dealing_at_random() -> None:
+    runs = [dealt("random", block, 50, 10) for block in range(6)]
+    runs += [dealt("greedy", block, 75, 4) for block in range(6)]
+    random, greedy = script.judged_placement(runs)
+    assert random == ("ctr", "random", "50.0 %", "", "", "", "0.7000")
+    assert greedy[:5] == ("ctr", "greedy", "75.0 %", "1.50 [1.50, 1.50]", "0.40 [0.40, 0.40]")
+    assert greedy[6] == "-0.0100 [-0.0100, -0.0100]"
+    with pytest.raises(RecordError, match="no run of ctr deals samples at random"):
+        script.judged_placement(runs[6:])
+
+
+def combined(rule: str, fault: str, block: int, auc: float, cpu: float) -> Run:
+    return make_run(
+        "manual",
+        block,
+        run_id=f"{rule}-{fault}-{block}",
+        cell=f"{rule} {fault}",
+        params={"policy": f"robust[aggregation={rule},faulty=2]", "fault": fault},
+        metric="auc",
+        metrics={"auc": auc},
+        cpu_seconds=cpu,
+    )
+
+
+def test_rules_are_compared_with_the_mean_of_right_workers() -> None:
+    runs = [combined("mean", "flip", block, 0.45, 10) for block in range(6)]
+    runs += [combined("mean", "none", block, 0.77, 10) for block in range(6)]
+    runs += [combined("krum", "flip", block, 0.76, 20) for block in range(6)]
+    runs += [combined("krum", "none", block, 0.765, 20) for block in range(6)]
+    assert script.judged_robust(runs) == [
+        ("ctr", "mean", "0.7700", "-0.3200 [-0.3200, -0.3200]", ""),
+        ("ctr", "krum", "-0.0050 [-0.0050, -0.0050]", "-0.0100 [-0.0100, -0.0100]", "2.00 [2.00, 2.00]"),
+    ]
+    with pytest.raises(RecordError, match="no run of ctr has the mean of right workers"):
+        script.judged_robust([run for run in runs if run.params["fault"] == "flip"])
+
+
+def test_a_table_is_written_once_into_its_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = tmp_path / "session"
+    session.mkdir()
+    store = SessionStore(session)
+    for block in range(6):
+        for rule, auc in (("mean", 0.77), ("median", 0.76)):
+            for fault in ("none", "flip"):
+                store.append(combined(rule, fault, block, auc, 10))
+    (tmp_path / "docs" / "guides").mkdir(parents=True)
+    page = tmp_path / "docs" / "guides" / "wrong-workers.md"
+    name = "study robust"
+    marks = f"<!-- {name}: written by tools/judge_studies.py -->\n<!-- end of {name} -->"
+    page.write_text(f"# Wrong workers\n\n{marks}\n\nAfter it.\n", encoding="utf-8")
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    assert script.main([f"robust={session}"]) == 0
+    once = page.read_text(encoding="utf-8")
+    assert "in 6 pairs of runs" in once
+    assert once.endswith("After it.\n")
+    assert script.main([f"robust={session}"]) == 0
+    assert page.read_text(encoding="utf-8") == once
+    assert script.main(["policies"]) == 2
+    assert "'policies' is no study that is judged here" in capsys.readouterr().err
+
+
+def test_a_session_without_runs_is_refused_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in script.STUDIES:
+        assert script.main([f"{name}={tmp_path}"]) == 2
+        said = capsys.readouterr().err
+        assert said == f"error: {tmp_path}: no measured run in it ended well, by which {name!r} is judged\n"

@@ -1,0 +1,195 @@
+"""The use case ctr: what the protocol promises, and that plain PyTorch learns with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+from adabench.usecases import ctr
+from adabench.usecases.ctr import CtrParams, CtrUseCase
+from adabench.usecases.ctr.loader import Batch
+from adabench.usecases.interface import UseCase
+from tests.unit.plain_training import epochs_of, rows_read
+
+SMALL = CtrParams(rows=1400, batch=64, dim=4, hidden=(8,))
+
+
+@pytest.fixture(scope="module")
+def usecase() -> CtrUseCase:
+    return CtrUseCase(SMALL, None, 1)
+
+
+def first_batch(usecase: CtrUseCase) -> Batch:
+    batch: Batch = next(iter(usecase.loaders(0, 1).train))
+    return batch
+
+
+def train(usecase: CtrUseCase) -> list[dict[str, float]]:
+    """Trains with plain PyTorch; metrics of each epoch, those of the test split named "test …"."""
+    history = []
+    for model, loaders, _ in epochs_of(usecase):
+        test = {f"test {name}": value for name, value in usecase.evaluate(model, loaders.test).items()}
+        history.append(usecase.evaluate(model, loaders.valid) | test)
+    return history
+
+
+def test_fulfils_the_protocol(usecase: CtrUseCase) -> None:
+    promised: UseCase = usecase
+    assert ctr.USECASE is CtrUseCase
+    assert (promised.name, promised.metric, promised.maximize) == ("ctr", "auc", True)
+    assert promised.params is SMALL
+    assert isinstance(promised.Params(), CtrParams)
+
+
+def test_keys_are_the_rows_that_the_loss_reads(usecase: CtrUseCase) -> None:
+    batch = first_batch(usecase)
+    keys, read = usecase.keys(batch), rows_read(usecase, batch)
+    assert keys.keys() == read.keys() == {"wide.weight", "deep.weight"}
+    for name, rows in keys.items():
+        assert rows.dtype == torch.int64
+        assert rows.is_contiguous()
+        assert torch.equal(rows.unique(), read[name])
+
+
+def test_samples_of_a_batch(usecase: CtrUseCase) -> None:
+    assert usecase.samples(first_batch(usecase)) == 64
+
+
+def test_equal_seeds_give_equal_models_and_leave_the_global_generator_alone(usecase: CtrUseCase) -> None:
+    state = torch.get_rng_state()
+    one, two = usecase.model().state_dict(), CtrUseCase(SMALL, None, 1).model().state_dict()
+    other = CtrUseCase(SMALL, None, 2).model().state_dict()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert not torch.equal(one["deep.weight"], other["deep.weight"])
+    assert not torch.equal(one["mlp.0.weight"], other["mlp.0.weight"])
+
+
+def test_data_do_not_depend_on_the_seed(usecase: CtrUseCase) -> None:
+    assert CtrUseCase(SMALL, None, 2).fingerprint == usecase.fingerprint
+    assert CtrUseCase(CtrParams(rows=1401), None, 1).fingerprint != usecase.fingerprint
+
+
+def test_logit_is_the_sum_of_the_wide_and_the_deep_part(usecase: CtrUseCase) -> None:
+    model, batch = usecase.model(), first_batch(usecase)
+    deep = model.get_submodule("mlp")
+    with torch.no_grad():
+        model.get_parameter("wide.weight").copy_(
+            torch.arange(len(model.get_parameter("wide.weight")))[:, None]
+        )
+        embedded = model.get_parameter("deep.weight")[batch.ids].reshape(64, -1)
+        expected = batch.ids.sum(dim=1) + deep(torch.cat([batch.dense, embedded], dim=1))[:, 0]
+        torch.testing.assert_close(model(batch.dense, batch.ids), expected)
+
+
+def test_features_of_a_chosen_vocabulary_have_a_row_for_every_value() -> None:
+    usecase = CtrUseCase(msgspec.structs.replace(SMALL, vocabulary=50, wide=False), None, 1)
+    firsts, batch = usecase.feature_rows(), first_batch(usecase)
+    assert firsts.keys() == usecase.keys(batch).keys() == {"deep.weight"}
+    assert firsts["deep.weight"].tolist() == list(range(0, 26 * 50, 50))
+    tables = {
+        name: table for name, table in usecase.model().named_modules() if isinstance(table, nn.Embedding)
+    }
+    assert {name: table.num_embeddings for name, table in tables.items()} == {"deep": 26 * 50}
+    within = batch.ids - firsts["deep.weight"]
+    assert within.min() >= 0
+    assert within.max() < 50
+    # Zipf's law with exponent 1.05 gives the first of 50 values a quarter of the draws.
+    assert 0.2 < within.flatten().bincount().max() / within.numel() < 0.3
+
+
+def test_a_feature_s_rows_begin_at_its_first_row(usecase: CtrUseCase) -> None:
+    batch, firsts = first_batch(usecase), usecase.feature_rows()
+    assert firsts.keys() == usecase.keys(batch).keys()
+    for first in firsts.values():
+        assert (batch.ids >= first).all()
+        assert (batch.ids[:, :-1] < first[1:]).all()
+
+
+def test_without_the_wide_part_the_logit_is_the_deep_one(usecase: CtrUseCase) -> None:
+    deep = CtrUseCase(msgspec.structs.replace(SMALL, wide=False), None, 1)
+    model, batch = deep.model(), first_batch(usecase)
+    with torch.no_grad():
+        embedded = model.get_parameter("deep.weight")[batch.ids].reshape(64, -1)
+        expected = model.get_submodule("mlp")(torch.cat([batch.dense, embedded], dim=1))[:, 0]
+        torch.testing.assert_close(model(batch.dense, batch.ids), expected)
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad", "sgd"])
+def test_optimizer_updates_rows_that_were_read_and_no_others(optimizer: str) -> None:
+    params = msgspec.structs.replace(SMALL, optimizer=optimizer, lr=0.1)
+    usecase = CtrUseCase(params, None, 1)
+    model, batch = usecase.model(), first_batch(usecase)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    usecase.loss(model, batch).backward()
+    usecase.optimizer(model).step()
+    for name, keys in usecase.keys(batch).items():
+        changed = (model.state_dict()[name] != before[name]).any(dim=1)
+        assert changed[keys].any()
+        changed[keys] = False
+        assert not changed.any()
+    assert not torch.equal(model.state_dict()["wide_dense.weight"], before["wide_dense.weight"])
+
+
+def test_evaluation_leaves_training_mode_and_needs_no_gradients(usecase: CtrUseCase) -> None:
+    model = usecase.model()
+    metrics = usecase.evaluate(model, usecase.loaders(0, 1).test)
+    assert model.training
+    assert metrics.keys() == {"auc", "logloss"}
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_evaluation_judges_the_labels_of_the_loader(usecase: CtrUseCase) -> None:
+    class Oracle(nn.Module):
+        def forward(self, dense: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+            return 20.0 * labels.clone() - 10.0
+
+    loader = list(usecase.loaders(0, 1).test)
+    for batch in loader:
+        labels: torch.Tensor = batch.label
+        assert usecase.evaluate(Oracle(), [batch])["auc"] == 1.0
+        assert usecase.evaluate(Oracle(), [batch])["logloss"] < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epochs": 0}, "epochs is 0: it must be 1 or more"),
+        ({"batch": -1}, "batch is -1: it must be 1 or more"),
+        ({"vocabulary": 0}, "vocabulary is 0: it must be 1 or more"),
+        ({"hidden": ()}, "hidden is empty"),
+        ({"hidden": (8, 0)}, r"hidden\[1\] is 0: it must be 1 or more"),
+        ({"lr": 0.0}, "lr is 0.0: it must be a positive number"),
+        ({"lr": float("nan")}, "lr is nan: it must be a positive number"),
+        ({"optimizer": "adam"}, "optimizer is 'adam': it must be one of adagrad, sgd"),
+    ],
+)
+def test_unusable_parameters_are_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CtrParams(**change)
+
+
+def test_default_parameters_learn_generated_data() -> None:
+    usecase = CtrUseCase(CtrParams(rows=32_768, epochs=2), None, 1)
+    best = max(train(usecase), key=lambda metrics: metrics["auc"])
+    assert best["test auc"] > 0.7
+    assert best["test logloss"] < 0.54  # the click rate alone gives 0.566
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_default_parameters_learn_criteo(shared_data: Path, seed: int) -> None:
+    best = max(
+        train(CtrUseCase(CtrParams(), shared_data / "criteo_subset", seed)),
+        key=lambda metrics: metrics["auc"],
+    )
+    assert best["test auc"] >= 0.735
+    assert best["test logloss"] < 0.51
+
+
+def test_equal_seeds_train_alike(usecase: CtrUseCase) -> None:
+    assert train(CtrUseCase(SMALL, None, 1)) == train(CtrUseCase(SMALL, None, 1))

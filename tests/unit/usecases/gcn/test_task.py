@@ -1,0 +1,194 @@
+"""The use case gcn: what the protocol promises, and that plain PyTorch learns with it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+import torch_geometric.typing
+from torch_geometric.data import Data
+
+from adabench.usecases import gcn
+from adabench.usecases.gcn import GcnUseCase
+from adabench.usecases.gcn.task import GcnParams
+from adabench.usecases.interface import DataError, UseCase
+from tests.unit.plain_training import epochs_of, rows_read
+
+SMALL = GcnParams(epochs=2, dim=16, hidden=16, batch=256)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def usecase() -> GcnUseCase:
+    return GcnUseCase(SMALL, None, 1)
+
+
+def first_batch(usecase: GcnUseCase) -> Data:
+    return next(iter(usecase.loaders(0, 1).train))
+
+
+def train(usecase: GcnUseCase) -> dict[str, float]:
+    """Train with plain PyTorch; the test split's accuracy at the best epoch by validation, and all losses."""
+    history = []
+    for model, loaders, losses in epochs_of(usecase):
+        valid, test = usecase.evaluate(model, loaders.valid), usecase.evaluate(model, loaders.test)
+        history.append((valid["accuracy"], test["accuracy"], sum(losses) / len(losses)))
+    return {"test": max(history)[1], "first": history[0][2], "last": history[-1][2]}
+
+
+def test_fulfils_the_protocol(usecase: GcnUseCase) -> None:
+    promised: UseCase = usecase
+    assert gcn.USECASE is GcnUseCase
+    assert (promised.name, promised.metric, promised.maximize) == ("gcn", "accuracy", True)
+    assert promised.params is SMALL
+    assert isinstance(promised.Params(), GcnParams)
+
+
+def test_keys_are_the_rows_that_the_loss_reads(usecase: GcnUseCase) -> None:
+    batch = first_batch(usecase)
+    keys, read = usecase.keys(batch), rows_read(usecase, batch)
+    assert keys.keys() == read.keys() == {"embedding.weight"}
+    assert keys["embedding.weight"].dtype == torch.int64
+    assert torch.equal(keys["embedding.weight"].sort().values, read["embedding.weight"])
+
+
+def test_batches_are_subgraphs_around_their_first_nodes(usecase: GcnUseCase) -> None:
+    batch = first_batch(usecase)
+    assert usecase.samples(batch) == batch.batch_size == 256
+    assert len(batch.y) == len(batch.n_id) == batch.num_nodes > 256
+    assert torch.equal(batch.y, usecase._data.y[batch.n_id])
+    arcs = set(map(tuple, usecase._graph.edge_index.T.tolist()))
+    assert set(map(tuple, batch.n_id[batch.edge_index].T.tolist())) < arcs
+
+
+def test_the_loss_is_the_cross_entropy_of_the_first_nodes(usecase: GcnUseCase) -> None:
+    model, batch = usecase.model(), first_batch(usecase)
+    probabilities = model(batch.n_id, batch.edge_index).softmax(dim=1)[: batch.batch_size]
+    expected = -probabilities[torch.arange(batch.batch_size), batch.y[: batch.batch_size]].log().mean()
+    torch.testing.assert_close(usecase.loss(model, batch), expected)
+
+
+def test_training_shares_are_disjoint_and_new_each_epoch(usecase: GcnUseCase) -> None:
+    shares = []
+    for rank in range(3):
+        loader = usecase.loaders(rank, 3).train
+        epochs = [torch.cat([batch.n_id[: batch.batch_size] for batch in loader]) for _ in range(2)]
+        assert not torch.equal(*epochs)
+        assert torch.equal(*(nodes.sort().values for nodes in epochs))
+        shares.append(epochs[0])
+    assert len({len(share) for share in shares}) == 1
+    together = torch.cat(shares)
+    assert len(together.unique()) == len(together)
+    assert len(usecase._split.train) - len(together) in range(3)
+
+
+def test_every_worker_evaluates_the_whole_splits_in_the_same_neighbourhoods(usecase: GcnUseCase) -> None:
+    for part in ("valid", "test"):
+        seen = []
+        for rank in range(2):
+            loader = getattr(usecase.loaders(rank, 2), part)
+            for _ in range(2):
+                batches = list(loader)
+                seen.append(torch.cat([batch.n_id for batch in batches]))
+                nodes = torch.cat([batch.n_id[: batch.batch_size] for batch in batches])
+                assert nodes.tolist() == getattr(usecase._split, part).tolist()
+        assert all(torch.equal(seen[0], other) for other in seen)
+
+
+def test_equal_seeds_give_equal_models_and_batches() -> None:
+    first, again, other = (GcnUseCase(SMALL, None, seed) for seed in (1, 1, 2))
+    models = [usecase.model() for usecase in (first, again, other)]
+    weights = [torch.cat([p.flatten() for p in model.parameters()]) for model in models]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+    ids = [first_batch(usecase).n_id for usecase in (first, again, other)]
+    assert torch.equal(ids[0], ids[1])
+    assert not torch.equal(ids[0], ids[2])
+    assert first.fingerprint == other.fingerprint
+
+
+def test_evaluation_counts_right_answers_and_leaves_the_model_training(usecase: GcnUseCase) -> None:
+    model, loader = usecase.model(), usecase.loaders(0, 1).valid
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.get_parameter("conv2.bias")[3] = 1.0
+    result = usecase.evaluate(model, loader)
+    labels = usecase._data.y[usecase._split.valid]
+    assert result["accuracy"] == pytest.approx((labels == 3).double().mean().item())
+    at_three, elsewhere = (math.log(math.e + 15) - one for one in (1.0, 0.0))
+    share = result["accuracy"]
+    assert result["loss"] == pytest.approx(share * at_three + (1 - share) * elsewhere, rel=1e-5)
+    assert model.training
+    with pytest.raises(ValueError, match="the loader to evaluate over is empty"):
+        usecase.evaluate(model, [])
+
+
+def test_home_rows_are_disjoint_complete_and_hold_the_workers_training_nodes(usecase: GcnUseCase) -> None:
+    rows = [usecase.home_rows(rank, 3)["embedding.weight"] for rank in range(3)]
+    assert torch.cat(rows).sort().values.tolist() == list(range(usecase._graph.num_nodes))
+    for rank in range(3):
+        training = torch.cat([batch.n_id[: batch.batch_size] for batch in usecase.loaders(rank, 3).train])
+        assert torch.isin(training, rows[rank]).all()
+
+
+def test_plain_pytorch_learns() -> None:
+    result = train(GcnUseCase(GcnParams(epochs=2), None, 1))
+    assert result["last"] < 0.7 * result["first"]
+    assert result["test"] > 0.75
+
+
+def test_pygs_sampler_is_used_where_it_is_installed_and_asked_for_clearly_where_not() -> None:
+    usecase = GcnUseCase(GcnParams(sampler="pyg"), None, 1)
+    if torch_geometric.typing.WITH_PYG_LIB or torch_geometric.typing.WITH_TORCH_SPARSE:
+        assert first_batch(usecase).batch_size == 128
+    else:
+        with pytest.raises(ValueError, match="sampler=pyg needs the package pyg-lib, which is not installed"):
+            usecase.loaders(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"batch": 0}, "batch is 0: it must be 1 or more"),
+        ({"hidden": -4}, "hidden is -4: it must be 1 or more"),
+        ({"fanout": 0}, "fanout is 0: it must be 1 or more, or -1 for all neighbours"),
+        ({"lr": 0.0}, "lr is 0.0: it must be a positive number"),
+        ({"lr": float("nan")}, "lr is nan"),
+        ({"partition": "louvain"}, "partition"),
+        ({"sampler": "dgl"}, "sampler"),
+        ({"layers": 3}, "layers"),
+    ],
+)
+def test_wrong_parameters_are_named(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=message):
+        msgspec.convert(given, GcnParams)
+
+
+def test_too_many_workers_and_a_worker_that_does_not_exist_are_refused(
+    usecase: GcnUseCase, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="worker 2 of 2: the worker's number must be from 0 to 1"):
+        usecase.loaders(2, 2)
+    (tmp_path / "git_edges.csv").write_text("id_1,id_2\n0,1\n")
+    (tmp_path / "git_target.csv").write_text("id,name,ml_target\n0,a,1\n1,b,0\n")
+    tiny = GcnUseCase(GcnParams(graph="github"), tmp_path, 1)
+    with pytest.raises(DataError, match="1 training nodes cannot be shared among 2 workers"):
+        tiny.loaders(0, 2)
+
+
+@pytest.mark.parametrize(
+    ("graph", "folder", "target"),
+    [("facebook", "musae_social", 0.92), ("pubmed", "planetoid", 0.81)],
+)
+def test_real_graphs_reach_their_accuracy(shared_data: Path, graph: str, folder: str, target: float) -> None:
+    usecase = GcnUseCase(GcnParams(graph=graph, epochs=2), shared_data / folder, 1)
+    assert train(usecase)["test"] >= target

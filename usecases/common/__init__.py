@@ -1,0 +1,1 @@
+"""Helpers that several use cases share: batches, caches, negatives, placement, text files."""

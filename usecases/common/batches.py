@@ -1,0 +1,208 @@
+"""Which worker trains on which samples, what makes up a batch, and the seed of what is drawn for it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from adabench.usecases.interface import DataError, Params
+
+__all__ = [
+    "DealsBatches",
+    "Draw",
+    "OrderedBatches",
+    "ShuffledBatches",
+    "batch_loader",
+    "generator_of",
+    "require_worker",
+    "scattered",
+    "share_lengths",
+    "strided_share",
+]
+
+T = TypeVar("T")
+U = TypeVar("U", bound="DealsBatches")
+
+
+class Draw(NamedTuple):
+    """The samples of a batch.
+
+    Attributes
+    ----------
+    rows : Tensor
+        Numbers of the samples, int64 (batch,).
+    seed : int
+        Of everything that is drawn for this batch, below 2^63: a function of the run's seed, the share, the
+        epoch and the batch's number alone, so that it does not matter when or where a batch is fetched.
+    """
+
+    rows: Tensor
+    seed: int
+
+
+class ShuffledBatches(Sampler[Draw]):
+    """Full batches of one share of the samples, shuffled by the seed, the share and the epoch's number.
+
+    An epoch is one iteration; the first is number 0. What does not fill a batch waits for another epoch's
+    shuffle.
+
+    Parameters
+    ----------
+    rows : array
+        Numbers of the share's samples, integers (n,).
+    batch : int
+        Samples of a batch.
+    seed, share : int
+        Non-negative.
+    """
+
+    def __init__(self, rows: NDArray[np.integer[Any]], batch: int, seed: int, share: int) -> None:
+        self._rows = rows
+        self._batch = batch
+        self._seed = (seed, share)
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        return len(self._rows) // self._batch
+
+    def __iter__(self) -> Iterator[Draw]:
+        generator = np.random.default_rng((*self._seed, self._epoch))
+        self._epoch += 1
+        order = torch.from_numpy(generator.permutation(self._rows)).long()
+        seeds = generator.integers(1 << 63, size=len(self)).tolist()
+        batches = order[: len(self) * self._batch].view(-1, self._batch).unbind()
+        return map(Draw, batches, seeds)
+
+
+class OrderedBatches(Sampler[Draw]):
+    """All samples in their order, with the same draws in every epoch; the last batch may be smaller.
+
+    Parameters
+    ----------
+    rows : array
+        Numbers of the samples, integers (n,).
+    batch : int
+        Samples of a batch.
+    """
+
+    def __init__(self, rows: NDArray[np.integer[Any]], batch: int) -> None:
+        self._rows = rows
+        self._batch = batch
+
+    def __len__(self) -> int:
+        return -(-len(self._rows) // self._batch)
+
+    def __iter__(self) -> Iterator[Draw]:
+        for number, start in enumerate(range(0, len(self._rows), self._batch)):
+            rows = self._rows[start : start + self._batch]
+            yield Draw(torch.from_numpy(rows.astype(np.int64)), number)
+
+
+class DealsBatches:
+    """What use cases have in common that deal workers batches of different sizes: see `Dealt`."""
+
+    _batches: tuple[int, ...] = ()
+
+    @property
+    def params(self) -> Params:
+        """What it was constructed with."""
+        raise NotImplementedError
+
+    def with_batches(self: U, batches: Sequence[int]) -> U:
+        """The same task, with so many samples in a step of each worker."""
+        dealt = copy.copy(self)
+        dealt._batches = tuple(batches)
+        return dealt
+
+    def _sizes(self, rank: int, world: int) -> tuple[int, ...]:
+        """Samples of a step of each of `world` workers, of which `rank` is one."""
+        require_worker(rank, world)
+        sizes = self._batches or (self.params.batch,) * world
+        if len(sizes) != world:
+            raise ValueError(f"{world} workers: batches were dealt to {len(sizes)}")
+        return sizes
+
+
+def strided_share(count: int, rank: int, sizes: Sequence[int], what: str = "samples") -> NDArray[np.int64]:
+    """The samples of worker `rank`, of `count`, if workers take turns in proportion to `sizes`.
+
+    Parameters
+    ----------
+    count, rank : int
+    sizes : sequence of int
+        Samples of a step of each worker. With equal ones each has every so-many-th sample.
+    what : str
+        What the samples are, for messages.
+
+    Raises
+    ------
+    DataError
+        If there are fewer than those of one step.
+    """
+    length = share_lengths(count, sizes, what)[rank]
+    turns = [((place + 0.5) / size, worker) for worker, size in enumerate(sizes) for place in range(size)]
+    own = np.array([place for place, (_, worker) in enumerate(sorted(turns)) if worker == rank])
+    rounds = np.arange(0, count, len(turns))
+    rows: NDArray[np.int64] = (rounds[:, None] + own).ravel()
+    return rows[: np.searchsorted(rows, count)][:length]
+
+
+def share_lengths(count: int, sizes: Sequence[int], what: str = "samples") -> list[int]:
+    """How many of `count` samples each worker trains on; raises as `strided_share` does.
+
+    They are such that all make equally many full batches of `sizes`.
+    """
+    step = sum(sizes)
+    if count < step:
+        equal = len(set(sizes)) == 1
+        batches = str(sizes[0]) if equal else " and ".join(map(str, sizes))
+        raise DataError(
+            f"the training split has {count} {what}: {len(sizes)} workers with batches of {batches} need at "
+            f"least {step}"
+        )
+    return [count * size // step for size in sizes]
+
+
+def require_worker(rank: int, world: int) -> None:
+    """Raise `ValueError` unless worker `rank` is one of `world`."""
+    if not 0 <= rank < world:
+        raise ValueError(f"worker {rank} of {world}: the worker's number must be from 0 to {world - 1}")
+
+
+def batch_loader(samples: Dataset[T], batches: Sampler[Draw]) -> DataLoader[T]:
+    """A DataLoader that fetches a batch by ``samples[draw]`` and leaves the global random generator alone."""
+    return DataLoader(
+        samples,
+        sampler=batches,
+        batch_size=None,
+        collate_fn=_as_fetched,
+        generator=torch.Generator(),
+    )
+
+
+def generator_of(draw: Draw) -> torch.Generator:
+    """The generator of what is drawn for a batch."""
+    return torch.Generator().manual_seed(draw.seed)
+
+
+def scattered(start: int, count: int) -> NDArray[np.uint64]:
+    """Hashes of `count` numbers from `start` on: the finalizer of SplitMix64 (Steele et al., OOPSLA 2014).
+
+    By them a sample's place in a file decides its split, whatever the seed of a run.
+    """
+    values = np.arange(start + 1, start + count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: NDArray[np.uint64] = values ^ (values >> np.uint64(31))
+    return mixed
+
+
+def _as_fetched(batch: T) -> T:
+    return batch
