@@ -8,8 +8,8 @@ copies everywhere that are brought up to date after each step. AutoDist's form o
 autodist/strategy/parallax_strategy.py) leaves all that has sparse gradients on servers, without copies.
 
 Ours are the counts: bytes are those of this server's messages (docs/concepts/protocol.md, section 3), with
-how often each row is read. Tables that stay are scattered by hash, so that all servers share a large one, which
-the paper partitions for that.
+how often each row is read. Tables that stay are scattered by hash, so that all servers share a large one,
+which the paper partitions for that.
 """
 
 from __future__ import annotations
