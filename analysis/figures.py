@@ -17,7 +17,7 @@ from adabench.analysis.budgets import draw_budgets
 from adabench.analysis.costs import draw_costs
 from adabench.analysis.life_of_keys import draw_life_of_run
 from adabench.analysis.load import SUCCESS, cell_labels, last_attempts, traced_runs
-from adabench.analysis.style import INK, SVG, colours_of, in_order, styled
+from adabench.analysis.style import INK, SVG, as_svg, colours_of, in_order, styled
 from adabench.analysis.sweeps import draw_sweep, swept
 from adabench.analysis.thesis import draw_thesis
 from adabench.results.record import RecordError, Run
@@ -116,14 +116,14 @@ def _rows(cells: dict[str, Run]) -> list[list[str]]:
 
 
 def _save(figure: Figure, stem: Path) -> list[Path]:
+    raster = io.BytesIO()
+    with mpl.rc_context(SVG):
+        figure.savefig(raster, format="png", dpi=160)
+    contents = {"png": raster.getvalue(), "svg": as_svg(figure).encode()}
     files = []
-    for suffix in ("png", "svg"):
+    for suffix, content in contents.items():
         file = stem.with_name(f"{stem.name}.{suffix}")
-        with mpl.rc_context(SVG):
-            drawn = io.BytesIO()
-            date = {"Date": None} if suffix == "svg" else None
-            figure.savefig(drawn, format=suffix, dpi=160, metadata=date)
-        write_atomically(file, drawn.getvalue())
+        write_atomically(file, content)
         files.append(file)
     return files
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import matplotlib as mpl
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from adabench.analysis.style import SVG, palette, styled
+from adabench.analysis.style import as_svg, palette, styled
 
 __all__ = ["TECHNIQUES", "derived", "draw_scale", "save_figures"]
 
@@ -100,8 +99,7 @@ def save_figures(frame: pd.DataFrame, folder: Path) -> list[Path]:
     files = []
     for usecase in frame["usecase"].unique():
         file = folder / f"{usecase}.svg"
-        with mpl.rc_context(SVG):
-            draw_scale(frame[frame["usecase"] == usecase]).savefig(file, metadata={"Date": None})
+        file.write_text(as_svg(draw_scale(frame[frame["usecase"] == usecase])), encoding="utf-8")
         files.append(file)
     return files
 

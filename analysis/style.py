@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ __all__ = [
     "INK",
     "SVG",
     "adaptive_svg",
+    "as_svg",
     "colours_of",
     "in_order",
     "palette",
@@ -98,6 +100,21 @@ def _colour(backend: str) -> Colour:
     return red, green, blue
 
 
+def as_svg(figure: Figure, *, transparent: bool = False) -> str:
+    """An SVG element without metadata, with coordinates in tenths of a point, so that a file is small."""
+    buffer = io.StringIO()
+    with mpl.rc_context(SVG):
+        figure.savefig(buffer, format="svg", transparent=transparent, metadata={"Date": None})
+    text = buffer.getvalue()
+    text = re.sub(r" *<metadata>.*?</metadata>\n", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r" (?:[dxy]|cx|cy)=\"[^\"]+|translate\([^)]+\)", _in_tenths, text)
+    return re.sub(r"\n\s+", "\n", text)
+
+
+def _in_tenths(numbers: re.Match[str]) -> str:
+    return re.sub(r"-?\d+\.\d+", lambda one: f"{float(one[0]):.1f}".removesuffix(".0"), numbers[0])
+
+
 def adaptive_svg(figure: Figure) -> str:
     """An SVG element for a page: no background, text in the page's colour, grid lines faint in light and
     dark; about as wide as the figure is, on a small page down to two thirds of it.
@@ -123,11 +140,7 @@ _SCHEMES = """\
 
 
 def _in_current_colour(figure: Figure) -> str:
-    buffer = io.StringIO()
-    with mpl.rc_context(SVG):
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    text = buffer.getvalue()
-    element = text[text.index("<svg") :]
+    element = as_svg(figure, transparent=True)
     for ink in (INK, "#000000"):
         element = element.replace(f"fill: {ink}", "fill: currentColor").replace(
             f"stroke: {ink}", "stroke: currentColor"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import fcntl
+import lzma
 import os
 import socket
 import sys
@@ -39,6 +40,9 @@ def warn(sentence: str) -> None:
 
 class SessionStore:
     """The folder of one session: ``session.json``, ``runs.jsonl``, ``logs/`` and ``traces/``.
+
+    Each of these files can be compressed, as ``runs.jsonl.xz``. A compressed session can be read, but takes
+    no more runs.
 
     Parameters
     ----------
@@ -80,10 +84,10 @@ class SessionStore:
             If it is missing, unreadable, of another schema or not as it was written.
         """
         try:
-            content = self.session_file.read_bytes()
-        except OSError as error:
+            content = _read(self.session_file)
+        except (OSError, lzma.LZMAError) as error:
             raise RecordError(
-                f"{self.folder} is not a session: session.json cannot be read ({error.strerror})"
+                f"{self.folder} is not a session: session.json cannot be read ({_reason(error)})"
             ) from error
         return _decoded(content, Session, f"{self.session_file}", "a session's description")
 
@@ -99,6 +103,10 @@ class SessionStore:
         RecordError
             If it cannot be written, for instance because the disk is full; earlier runs are kept.
         """
+        if _compressed(self.runs_file).exists():
+            raise RecordError(
+                f"{self.folder} is compressed and takes no more runs: start a new session with --fresh"
+            )
         line = seal(msgspec.json.encode(run))
         try:
             _cut_torn_line(self.runs_file)
@@ -113,16 +121,23 @@ class SessionStore:
             ) from error
 
     def trace_file(self, run_id: str) -> Path:
-        """Where the trace of a run is, if it has one."""
-        return self.traces / f"{run_id}.csv"
+        """The file with the trace of a run, compressed or not, if the run has one."""
+        file = self.traces / f"{run_id}.csv"
+        return compressed if (compressed := _compressed(file)).is_file() else file
 
     def write_trace(self, run_id: str, events: Sequence[Mapping[str, object]]) -> None:
         """Write what happened to a run's traced rows: a table with a row per event, of all nodes."""
         self.traces.mkdir(exist_ok=True)
-        with self.trace_file(run_id).open("w", newline="", encoding="utf-8") as file:
+        with (self.traces / f"{run_id}.csv").open("w", newline="", encoding="utf-8") as file:
             table = csv.DictWriter(file, list(events[0]), lineterminator="\n")
             table.writeheader()
             table.writerows(events)
+
+    def compress(self) -> None:
+        """Replace the session's description, runs and traces by compressed files, a tenth as large."""
+        for file in (self.session_file, self.runs_file, *self.traces.glob("*.csv")):
+            write_atomically(_compressed(file), lzma.compress(file.read_bytes(), preset=9))
+            file.unlink()
 
     def figures(self) -> Path:
         """The folder that figures are written to, which is made if it is not there.
@@ -188,11 +203,11 @@ def read_runs(file: Path) -> list[Run]:
         If a complete line is not a run of a schema that is known, or not as it was written.
     """
     try:
-        content = file.read_bytes()
+        content = _read(file)
     except FileNotFoundError:
         return []
-    except OSError as error:
-        raise RecordError(f"{file} cannot be read ({error.strerror})") from error
+    except (OSError, lzma.LZMAError) as error:
+        raise RecordError(f"{file} cannot be read ({_reason(error)})") from error
     # What follows the last newline was torn by a crash: the run it would have described is not recorded.
     lines = content.split(b"\n")[:-1]
     return [
@@ -212,8 +227,8 @@ def list_sessions(root: Path) -> list[SessionStore]:
     if not root.is_dir():
         return []
     try:
-        stores = [SessionStore(folder) for folder in root.iterdir() if (folder / "session.json").is_file()]
-        return sorted(stores, key=lambda store: (store.session_file.stat().st_mtime_ns, store.folder.name))
+        stores = [SessionStore(folder) for folder in root.iterdir() if _is_session(folder)]
+        return sorted(stores, key=lambda store: (_written(store.session_file), store.folder.name))
     except OSError as error:
         raise RecordError(f"the results folder {root} cannot be read ({error})") from error
 
@@ -234,7 +249,7 @@ def find_session(root: Path, name: str | None = None, say: Say = warn) -> Sessio
     RecordError
         If there is none, or more than one.
     """
-    if name is not None and (Path(name) / "session.json").is_file():
+    if name is not None and _is_session(Path(name)):
         return SessionStore(Path(name))
     stores = list_sessions(root)
     if not stores:
@@ -279,6 +294,39 @@ def write_atomically(file: Path, content: bytes) -> None:
         handle.flush()
         os.fsync(handle.fileno())
     temporary.replace(file)
+
+
+LARGEST_FILE = 1 << 30
+"""Bytes that a compressed file may hold; a small file made to fill the memory holds more."""
+
+
+def _compressed(file: Path) -> Path:
+    return file.with_name(f"{file.name}.xz")
+
+
+def _read(file: Path) -> bytes:
+    """Content of a file, or of its compressed form if only that exists."""
+    if file.exists() or not (compressed := _compressed(file)).exists():
+        return file.read_bytes()
+    reader = lzma.LZMADecompressor()
+    content = reader.decompress(compressed.read_bytes(), LARGEST_FILE)
+    if not reader.eof:
+        raise lzma.LZMAError(f"it is incomplete, or holds more than {LARGEST_FILE >> 20} MiB")
+    return content
+
+
+def _reason(error: OSError | lzma.LZMAError) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
+def _is_session(folder: Path) -> bool:
+    file = folder / "session.json"
+    return file.is_file() or _compressed(file).is_file()
+
+
+def _written(file: Path) -> int:
+    """Time at which a file, compressed or not, was written, in nanoseconds."""
+    return (file if file.exists() else _compressed(file)).stat().st_mtime_ns
 
 
 def _readable(stores: Iterable[SessionStore], say: Say) -> Iterator[tuple[SessionStore, Session, list[Run]]]:

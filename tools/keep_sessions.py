@@ -136,11 +136,8 @@ def keep(
             )
     shutil.rmtree(target.folder, ignore_errors=True)
     target.folder.mkdir()
-    if any(len(run.policy or "") > LONGEST_POLICY for run in runs):
-        for run in runs:
-            target.append(_shortened(run))
-    else:  # as they were written, by whichever version
-        shutil.copy(source.runs_file, target.folder)
+    for run in runs:
+        target.append(_shortened(run))
     kept = msgspec.json.encode(described).decode()
     for folder in described.study["data"].values():  # where the data lay is this machine's business
         kept = kept.replace(folder, Path(folder).name)
@@ -148,6 +145,7 @@ def keep(
     for run in traced_runs(source).values():
         target.traces.mkdir(exist_ok=True)
         shutil.copy(source.trace_file(run.run_id), target.traces)
+    target.compress()
     draw(target)
     return target
 
@@ -172,7 +170,7 @@ def draw(store: SessionStore) -> None:
 
 def page(reference: Path = REFERENCE) -> str:
     """The documentation's page with the figures of all kept sessions."""
-    names = sorted(file.parent.name for file in reference.glob("*/session.json"))
+    names = [store.folder.name for store in list_sessions(reference)]
     names.sort(key=lambda name: list(CAPTIONS).index(name) if name in CAPTIONS else len(CAPTIONS))
     return "\n\n".join([INTRODUCTION, *(_section(SessionStore(reference / name)) for name in names)]) + "\n"
 

@@ -14,12 +14,23 @@ from adabench.analysis.figures import draw_figures
 from adabench.analysis.panels import draw_forest
 from adabench.analysis.style import standalone_svg
 from adabench.results.record import RecordError
-from adabench.results.store import SessionStore
+from adabench.results.store import SessionStore, list_sessions
 from tests.scripts import ROOT, load_script
 
 keeping = load_script("tools/keep_sessions.py")
 REFERENCE = ROOT / "results" / "reference"
-SESSIONS = sorted(file.parent for file in REFERENCE.glob("*/session.json"))
+SESSIONS = sorted(store.folder for store in list_sessions(REFERENCE))
+
+
+def uncompressed(name: str, folder: Path) -> SessionStore:
+    """A copy of a committed session to which runs can be added."""
+    kept, copy = SessionStore(REFERENCE / name), SessionStore(folder)
+    copy.create(kept.session())
+    for run in kept.runs():
+        copy.append(run)
+    if kept.traces.is_dir():
+        shutil.copytree(kept.traces, copy.traces)
+    return copy
 
 
 def drawn_data(svg: Path) -> list[object]:
@@ -36,13 +47,8 @@ def drawn_data(svg: Path) -> list[object]:
 
 @pytest.mark.parametrize("session", SESSIONS, ids=lambda folder: folder.name)
 def test_the_figures_of_a_recorded_session_are_those_of_its_records(session: Path, tmp_path: Path) -> None:
-    copy = tmp_path / session.name
-    copy.mkdir()
-    for name in ("session.json", "runs.jsonl"):
-        shutil.copy(session / name, copy / name)
-    if (session / "traces").is_dir():
-        shutil.copytree(session / "traces", copy / "traces")
-    drawn = [] if session.name in keeping.UNSHOWN else draw_figures(SessionStore(copy))
+    copy = uncompressed(session.name, tmp_path / session.name)
+    drawn = [] if session.name in keeping.UNSHOWN else draw_figures(copy)
     again = {file.name: file for file in drawn if file.suffix == ".svg"}
     recorded = {file.name: file for file in (session / "figures").glob("*.svg")}
     assert recorded.keys() == {name for name in again if keeping._is_shown(Path(name).stem, session.name)}
@@ -78,14 +84,13 @@ def test_only_a_complete_session_is_kept(tmp_path: Path) -> None:
     reference.mkdir()
     with pytest.raises(RecordError, match=r"there is no session of 'default' in .*--study default"):
         keeping.keep("default", sessions, reference)
-    shutil.copytree(REFERENCE / "default", sessions / "default-1")
-    kept = keeping.keep("default", sessions, reference)
-    for file in sorted((REFERENCE / "default").rglob("*")):
-        copy = kept.folder / file.relative_to(REFERENCE / "default")
-        if file.name == "session.json":
-            assert kept.session() == SessionStore(REFERENCE / "default").session()
-        else:
-            assert copy.is_dir() if file.is_dir() else copy.stat().st_size == file.stat().st_size, file
+    uncompressed("default", sessions / "default-1")
+    kept, before = keeping.keep("default", sessions, reference), SessionStore(REFERENCE / "default")
+    assert (kept.session(), kept.runs()) == (before.session(), before.runs())
+    files = [{file.relative_to(store.folder) for file in store.folder.rglob("*")} for store in (kept, before)]
+    assert files[0] == files[1]
+    with pytest.raises(RecordError, match="default is compressed and takes no more runs"):
+        kept.append(kept.runs()[0])
     assert keeping.keep("other", sessions, reference, session="default-1").folder == reference / "other"
     with pytest.raises(RecordError, match=r"there is no session default-2 in "):
         keeping.keep("other", sessions, reference, session="default-2")
@@ -108,8 +113,7 @@ def test_only_a_complete_session_is_kept(tmp_path: Path) -> None:
 def test_what_was_measured_is_not_replaced_by_what_is_skipped(tmp_path: Path) -> None:
     sessions, reference = tmp_path / "sessions", tmp_path / "reference"
     reference.mkdir()
-    shutil.copytree(REFERENCE / "default", sessions / "default-1")
-    store = SessionStore(sessions / "default-1")
+    store = uncompressed("default", sessions / "default-1")
     runs = store.runs()
     store.runs_file.unlink()
     for run in runs:
