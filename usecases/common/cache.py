@@ -1,7 +1,9 @@
 """Files that are read once, into arrays on disk that all nodes of all runs map into memory.
 
 A cache is a folder for each set of files, below ``$ADABENCH_CACHE``, else ``$XDG_CACHE_HOME/adabench``, else
-``~/.cache/adabench``. A file that has another size or time of change than when it was read is read anew.
+``~/.cache/adabench``. The content of files decides whether they are read again. Its digest is computed once
+for each state of a file. States are told apart by the kernel's time of change (``st_ctime``), which a program
+cannot set, unlike the time of the last write.
 """
 
 from __future__ import annotations
@@ -29,6 +31,9 @@ __all__ = ["CACHE_VARIABLE", "cache_root", "digest_of", "map_arrays", "read_once
 CACHE_VARIABLE = "ADABENCH_CACHE"
 
 T = TypeVar("T")
+
+_CLOCK_RESOLUTION_NS = 2_000_000_000
+"""Resolution of the coarsest file system's time stamps (FAT)."""
 
 # Python has a name for it from 3.13 on; this is Linux's number, on x86-64 and Arm.
 _NO_RESERVE: int = getattr(mmap, "MAP_NORESERVE", 0x4000)
@@ -69,13 +74,13 @@ def read_once(
     DataError
         If the cache cannot be written, or what `build` raises.
     """
-    stats = [file.stat() for file in files]
     names: list[Any] = [str(file.resolve()) for file in files]
     home = cache_root() / f"{kind}-{_hash(names if settings is None else [names, settings])}"
-    state = _hash([[one.st_size, one.st_mtime_ns] for one in stats])
     try:
         home.mkdir(parents=True, exist_ok=True)
-        with _locked(home / "lock"):
+        with _locked(home / "lock") as now:
+            identities = [_identity(file) for file in files]
+            state = _hash(_contents(files, identities, home / "contents.json", now))
             found = open_folder(home / state)
             if found is None:
                 _build(home / state, build)
@@ -86,6 +91,10 @@ def read_once(
             f"the cache {home} cannot be used ({error.strerror or error}): say with the environment variable "
             f"{CACHE_VARIABLE} where there is room for it"
         ) from error
+    for file, identity in zip(files, identities, strict=True):
+        if _identity(file) != identity:
+            shutil.rmtree(home / state, ignore_errors=True)
+            raise DataError(f"{file} changed while it was read: start again when it is complete")
     if found is None:
         raise DataError(f"the cache {home} is damaged right after it was written: the disk may be faulty")
     return found
@@ -141,6 +150,38 @@ def digest_of(what: str, arrays: Iterable[NDArray[Any]]) -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
+def _identity(file: Path) -> list[int]:
+    """Numbers that change when a file is written, truncated or replaced."""
+    found = file.stat()
+    return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+
+
+def _contents(files: Sequence[Path], identities: Sequence[list[int]], known: Path, now: int) -> list[str]:
+    """The SHA-256 of each file's content, remembered in the file `known` for these identities."""
+    try:
+        before = msgspec.json.decode(known.read_bytes(), type=dict[str, tuple[list[int], str]])
+    except (FileNotFoundError, msgspec.DecodeError):
+        before = {}
+    after: dict[str, tuple[list[int], str]] = {}
+    for file, identity in zip(files, identities, strict=True):
+        identity_before, digest = before.get(str(file), ([], ""))
+        if identity != identity_before:
+            digest = _file_digest(file)
+        after[str(file)] = (identity, digest)
+    # A second write within the clock's resolution does not change the identity: fresh ones are not trusted.
+    trusted = {name: one for name, one in after.items() if one[0][-1] < now - _CLOCK_RESOLUTION_NS}
+    known.write_bytes(msgspec.json.encode(trusted))
+    return [after[str(file)][1] for file in files]
+
+
+def _file_digest(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 14):
+            digest.update(block)
+    return digest.hexdigest()
+
+
 def _build(target: Path, build: Callable[[Path], None]) -> None:
     folder = Path(tempfile.mkdtemp(prefix="new-", dir=target.parent))
     try:
@@ -164,10 +205,12 @@ def _hash(value: Any) -> str:
 
 
 @contextmanager
-def _locked(file: Path) -> Iterator[None]:
+def _locked(file: Path) -> Iterator[int]:
+    """Hold a lock; yields the time of the file system's clock, in nanoseconds."""
     handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+        os.utime(handle)
+        yield os.fstat(handle).st_mtime_ns
     finally:
         os.close(handle)

@@ -1,4 +1,4 @@
-"""Ranks of numbers."""
+"""Ranks of numbers, and the area under the ROC curve."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["mean_ranks"]
+__all__ = ["auc", "mean_ranks"]
 
 
 def mean_ranks(values: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
@@ -15,3 +15,35 @@ def mean_ranks(values: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
     return ranks
+
+
+def auc(labels: NDArray[np.generic], scores: NDArray[np.float64]) -> float:
+    """Probability that a sample of class 1 scores above one of class 0; a tie counts one half.
+
+    Computed from the ranks, as the Mann-Whitney U statistic divided by the number of pairs.
+
+    Parameters
+    ----------
+    labels : (n,) array of 0 and 1
+    scores : (n,) float64
+        Any scores that grow with the probability of class 1, for example logits.
+
+    Returns
+    -------
+    float
+        In [0, 1], or NaN if a score is NaN.
+
+    Raises
+    ------
+    ValueError
+        If the labels are of one class only.
+    """
+    positive = labels == 1
+    positives = int(positive.sum())
+    others = len(positive) - positives
+    if positives == 0 or others == 0:
+        raise ValueError(f"there are {positives} labels 1 and {others} labels 0: the AUC needs both")
+    if np.isnan(scores).any():
+        return float("nan")
+    u = mean_ranks(scores)[positive].sum() - positives * (positives + 1) / 2
+    return float(u / (positives * others))

@@ -1,50 +1,131 @@
-"""Reads columns of text files in blocks, by pyarrow, and numbers what they name."""
+"""Opens text files of any packing and encoding, and reads their columns in blocks by pyarrow."""
 
 from __future__ import annotations
 
+import bz2
+import codecs
 import gzip
-from collections.abc import Iterator, Sequence
+import io
+import lzma
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["first_line", "numbered", "open_bytes", "text_blocks"]
+from adabench.usecases.interface import DataError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+__all__ = [
+    "PACKINGS",
+    "UNREADABLE",
+    "files_called",
+    "first_line",
+    "first_lines",
+    "numbered",
+    "open_bytes",
+    "text_blocks",
+]
+
+PACKINGS = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
+"""Endings of packed files, in lower case. The content decides how a file is unpacked, not its name."""
+
+UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, ValueError)
+"""Exceptions raised while a damaged text file is read."""
 
 _BLOCK_BYTES = 1 << 22
+_LONGEST_LINE = 1 << 26
+_SEPARATOR = "\x1f"
+"""Unit separator of ASCII, which replaces a separator of two characters: pyarrow takes only one."""
 
 
-def open_bytes(path: Path) -> IO[bytes]:
-    """A file, unpacked if its name ends in ``.gz``."""
-    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
-
-
-def first_line(path: Path) -> str:
-    """The first line without its end, empty if the file is."""
-    with open_bytes(path) as file:
-        return file.readline(1 << 16).decode("utf-8-sig").rstrip("\r\n")
-
-
-def text_blocks(
-    path: Path, separator: str, width: int, columns: Sequence[int], skipped: int, quoted: bool = False
-) -> Iterator[tuple[int, list[Any]]]:
-    """Some columns of a file, as pyarrow's arrays of texts, block by block.
+@contextmanager
+def open_bytes(path: Path, file: IO[bytes] | None = None) -> Iterator[IO[bytes]]:
+    """Open a text file as UTF-8 without a byte order mark, and close it at the end.
 
     Parameters
     ----------
     path : Path
-        A text file, packed if it ends in ``.gz``.
+        A text file in UTF-8, or in UTF-16 with a byte order mark. It can be packed by gzip, bzip2, xz,
+        zstandard, or as the only file of a zip archive.
+    file : binary file, optional
+        The same file, already open.
+
+    Yields
+    ------
+    binary file
+
+    Raises
+    ------
+    OSError
+        If the file cannot be opened.
+    DataError
+        If it is a zip archive that does not contain exactly one file.
+    """
+    with ExitStack() as stack:
+        raw = stack.enter_context(path.open("rb")) if file is None else file
+        stream = stack.enter_context(_unpacked(path, raw))
+        mark = stream.peek(4)[:4]
+        if mark.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            stream = stack.enter_context(io.BufferedReader(_Recoded(stream)))
+        elif mark.startswith(codecs.BOM_UTF8):
+            stream.read(len(codecs.BOM_UTF8))
+        yield stream
+
+
+def files_called(folder: Path, names: Iterable[str]) -> list[Path]:
+    """Files of a folder with one of these names, packed or not. Capitals do not matter."""
+    wanted = {f"{name}{packing}" for name in names for packing in PACKINGS}
+    return sorted(file for file in folder.iterdir() if file.name.lower() in wanted and file.is_file())
+
+
+def first_line(path: Path) -> str:
+    """The first line without its end; empty if the file is empty."""
+    return next(iter(first_lines(path, 1)), "")
+
+
+def first_lines(path: Path, count: int) -> list[str]:
+    """The first lines without their ends, at most `count` of them, of at most 64 KiB each."""
+    with open_bytes(path) as file:
+        lines = (file.readline(1 << 16) for _ in range(count))
+        return [line.decode("utf-8").rstrip("\r\n") for line in lines if line]
+
+
+def text_blocks(
+    path: Path,
+    separator: str,
+    width: int,
+    columns: Sequence[int],
+    skipped: int,
+    quoted: bool = False,
+    file: IO[bytes] | None = None,
+) -> Iterator[tuple[int, list[Any]]]:
+    """Some columns of a file, as pyarrow's arrays of texts, block by block.
+
+    Empty lines at the end of the file are left out.
+
+    Parameters
+    ----------
+    path : Path
+        A text file that `open_bytes` can open.
     separator : str
-        One character, or the same one several times.
+        One or two characters.
     width : int
-        How many columns each line has.
+        Number of columns of each line.
     columns : sequence of int
-        Which ones are wanted.
+        Numbers of the wanted columns.
     skipped : int
-        Lines at the beginning that are not read.
+        Number of lines at the beginning that are not read.
     quoted : bool
         Whether cells may be in double quotes.
+    file : binary file, optional
+        The same file, already open.
 
     Yields
     ------
@@ -55,23 +136,24 @@ def text_blocks(
 
     Raises
     ------
-    OSError, EOFError, zlib.error, ValueError
-        If the file cannot be read, or a line has another number of columns.
+    OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, ValueError
+        If the file cannot be read, or a line has another number of columns (`UNREADABLE`).
     """
     import pyarrow as pa  # loads slowly, and nothing that is in the cache needs it
     from pyarrow import csv
 
-    # Two separators have an empty column between them.
-    step = len(separator)
-    names = [str(number) for number in range((width - 1) * step + 1)]
-    wanted = [names[column * step] for column in columns]
+    names = [str(number) for number in range(width)]
+    wanted = [names[column] for column in columns]
     line = 1 + skipped
-    with open_bytes(path) as file:
+    with open_bytes(path, file) as content:
+        lines = io.BufferedReader(_Lines(content, separator if len(separator) > 1 else None))
         reader = csv.open_csv(
-            pa.PythonFile(file, mode="r"),
+            pa.PythonFile(lines, mode="r"),
             read_options=csv.ReadOptions(column_names=names, skip_rows=skipped, block_size=_BLOCK_BYTES),
             parse_options=csv.ParseOptions(
-                delimiter=separator[0], quote_char='"' if quoted else False, ignore_empty_lines=False
+                delimiter=separator if len(separator) == 1 else _SEPARATOR,
+                quote_char='"' if quoted else False,
+                ignore_empty_lines=False,
             ),
             convert_options=csv.ConvertOptions(
                 column_types=dict.fromkeys(names, pa.string()),
@@ -91,3 +173,89 @@ def numbered(column: Any, numbers: dict[str, int]) -> NDArray[np.int32]:
     known = [numbers.setdefault(text, len(numbers)) for text in coded.dictionary.to_pylist()]
     found: NDArray[np.int32] = np.array(known, dtype=np.int32)[coded.indices.to_numpy()]
     return found
+
+
+def _unpacked(path: Path, raw: IO[bytes]) -> io.BufferedReader:
+    start = raw.read(6)
+    raw.seek(0)
+    opened: Any = raw
+    if start.startswith(b"\x1f\x8b"):
+        opened = gzip.GzipFile(fileobj=raw)
+    elif start.startswith(b"BZh"):
+        opened = bz2.BZ2File(raw)
+    elif start.startswith(b"\xfd7zXZ\x00"):
+        opened = lzma.LZMAFile(raw)  # noqa: SIM115
+    elif start.startswith(b"\x28\xb5\x2f\xfd"):
+        import pyarrow as pa
+
+        opened = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
+    elif start.startswith(b"PK\x03\x04"):
+        archive = zipfile.ZipFile(raw)
+        members = [member for member in archive.namelist() if not member.endswith("/")]
+        if len(members) != 1:
+            raise DataError(f"{path} is an archive of {len(members)} files: it must contain one")
+        opened = archive.open(members[0])
+    return opened if isinstance(opened, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, opened))
+
+
+class _Converted(io.RawIOBase):
+    """A stream whose blocks are converted while they are read."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream, self._ready = stream, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        target = memoryview(buffer).cast("B")
+        while not self._ready:
+            block = self._stream.read(_BLOCK_BYTES)
+            self._ready = self._convert(block)
+            if not block and not self._ready:
+                return 0
+        count = min(len(target), len(self._ready))
+        target[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+    def _convert(self, block: bytes) -> bytes:
+        """The bytes to deliver next; an empty block is the end of the stream."""
+        raise NotImplementedError
+
+
+class _Recoded(_Converted):
+    """UTF-16 as UTF-8."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        super().__init__(stream)
+        self._decoder = codecs.getincrementaldecoder("utf-16")()
+
+    def _convert(self, block: bytes) -> bytes:
+        return self._decoder.decode(block, final=not block).encode()
+
+
+class _Lines(_Converted):
+    """Lines without empty ones at the end, and with separators of two characters replaced."""
+
+    def __init__(self, stream: IO[bytes], separator: str | None) -> None:
+        super().__init__(stream)
+        self._separator, self._held = (separator or "").encode(), b""
+
+    def _convert(self, block: bytes) -> bytes:
+        text = self._held + block
+        complete = text if not block else text[: text.rfind(b"\n") + 1]
+        kept = complete.rstrip(b"\r\n")
+        self._held = text[len(kept) :] if block else b""
+        # pyarrow makes a row of empty cells of an empty line.
+        if b"\n\n" in kept or b"\n\r\n" in kept:
+            raise ValueError("a line before the last one is empty")
+        if len(self._held) > _LONGEST_LINE:
+            raise ValueError(f"a line is longer than {_LONGEST_LINE >> 20} MiB")
+        if not block and text:  # the last line's end
+            kept += b"\n"
+        return kept.replace(self._separator, _SEPARATOR.encode()) if self._separator else kept

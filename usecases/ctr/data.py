@@ -3,8 +3,8 @@
 ``--data`` may name
 
 * a folder with the three files of `npy_files`;
-* a folder with raw files ``train``, ``dev`` and ``test``, each ending in ``.csv``, ``.tsv`` or ``.txt``, or
-  packed, in ``.csv.gz`` and so on;
+* a folder with raw files ``train``, ``dev`` and ``test``, each ending in ``.csv``, ``.tsv`` or ``.txt``,
+  packed or not, as in ``.csv.gz``;
 * one raw file.
 
 Files are read once, into a cache (`cache`).
@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from adabench.usecases.common.text_columns import files_called
 from adabench.usecases.ctr.cache import Blocks, Columns, cached
 from adabench.usecases.ctr.fields import zipf_fields
 from adabench.usecases.ctr.generate import generate
@@ -43,7 +44,7 @@ from adabench.usecases.ctr.table import (
 from adabench.usecases.interface import DataError
 
 RAW_NAMES = ("train", "dev", "test")
-RAW_ENDINGS = tuple(f"{ending}{packed}" for ending in (".csv", ".tsv", ".txt") for packed in ("", ".gz"))
+RAW_ENDINGS = (".csv", ".tsv", ".txt")
 
 
 class CtrData(NamedTuple):
@@ -92,10 +93,7 @@ def _files(path: Path) -> tuple[list[Path], Blocks | None]:
     if any((path / name).exists() for name in (LABELS, DENSE, SPARSE)):
         return npy_files(path), npy_blocks
     folder = path
-    found = {
-        name: [file for ending in RAW_ENDINGS if (file := folder / f"{name}{ending}").is_file()]
-        for name in RAW_NAMES
-    }
+    found = {name: files_called(folder, [f"{name}{ending}" for ending in RAW_ENDINGS]) for name in RAW_NAMES}
     if not any(found.values()):
         raise DataError(
             f"{folder} holds no Criteo data: it must hold {LABELS}, {DENSE} and {SPARSE}, "

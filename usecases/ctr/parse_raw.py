@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -20,13 +18,13 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from adabench.usecases.ctr.read_raw import COLUMNS, MISSING_ID, open_text, read_raw
+from adabench.usecases.common.text_columns import UNREADABLE, first_line, text_blocks
+from adabench.usecases.ctr.read_raw import COLUMNS, MISSING_ID, read_raw
 from adabench.usecases.ctr.table import DENSE_FIELDS, Table, log_transform
 from adabench.usecases.interface import DataError
 
 __all__ = ["raw_blocks"]
 
-_BLOCK_BYTES = 1 << 22
 _WIDTH = 8  # hexadecimal digits of a categorical
 
 _DIGITS: NDArray[np.uint8] = np.full(256, 255, dtype=np.uint8)
@@ -71,7 +69,7 @@ def raw_blocks(files: Sequence[Path]) -> Iterator[tuple[int, Table]]:
                     for block in _blocks(path, file):
                         progress.update(task, completed=file.tell())
                         yield index, block
-                except (_Unusable, OSError, EOFError, zlib.error, ValueError) as error:
+                except UNREADABLE as error:
                     read_raw(path)  # which names the line
                     reason = " ".join(str(error).split())
                     raise DataError(
@@ -80,41 +78,21 @@ def raw_blocks(files: Sequence[Path]) -> Iterator[tuple[int, Table]]:
 
 
 def _blocks(path: Path, file: IO[bytes]) -> Iterator[Table]:
-    import pyarrow as pa  # loads slowly, and nothing that is in the cache needs it
-    from pyarrow import csv
-
-    with open_text(path) as text:
-        first = text.readline()
+    first = first_line(path)
     if not first:
         raise _Unusable("it is empty")
-    unpacked = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
-    stream = pa.PythonFile(unpacked, mode="r")
-    names = [str(number) for number in range(COLUMNS)]
-    reader = csv.open_csv(
-        stream,
-        read_options=csv.ReadOptions(
-            column_names=names, skip_rows=int(first.startswith("label")), block_size=_BLOCK_BYTES
-        ),
-        parse_options=csv.ParseOptions(
-            delimiter="\t" if "\t" in first else ",", quote_char=False, ignore_empty_lines=False
-        ),
-        convert_options=csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
-        ),
-    )
+    separator, header = "\t" if "\t" in first else ",", first.startswith("label")
     empty = True
-    for batch in reader:
-        if batch.num_rows:
-            empty = False
-            yield _table(batch)
+    for _, columns in text_blocks(path, separator, COLUMNS, range(COLUMNS), int(header), file=file):
+        empty = False
+        yield _table(columns)
     if empty:
         raise _Unusable("it has no rows")
 
 
-def _table(batch: Any) -> Table:
+def _table(columns: Sequence[Any]) -> Table:
     import pyarrow.compute as pc
 
-    columns = batch.columns
     clicks = pc.equal(columns[0], "1").to_numpy(zero_copy_only=False)
     if not (clicks | pc.equal(columns[0], "0").to_numpy(zero_copy_only=False)).all():
         raise _Unusable("a label is neither 0 nor 1")

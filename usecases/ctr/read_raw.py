@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
+import io
 from array import array
 from collections.abc import Iterable
 from pathlib import Path
 from string import hexdigits
-from typing import IO
 
 import numpy as np
 
+from adabench.usecases.common.text_columns import UNREADABLE, open_bytes
 from adabench.usecases.ctr.table import DENSE_FIELDS, SPARSE_FIELDS, Table, log_transform
 from adabench.usecases.interface import DataError
 
@@ -34,25 +33,24 @@ def read_raw(path: Path) -> Table:
         be used; names the line.
     """
     try:
-        with open_text(path) as file:
-            return _parse(path, file)
+        with open_bytes(path) as file, io.TextIOWrapper(file, "utf-8") as text:
+            return _parse(path, text)
     except FileNotFoundError:
         raise DataError(f"{path} is missing: it must be a file of raw Criteo rows") from None
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
+        if isinstance(error, DataError):
+            raise
         raise DataError(
             f"{path} cannot be read ({error}): it must be a text file of raw Criteo rows"
         ) from error
-
-
-def open_text(path: Path) -> IO[str]:
-    """A text file, unpacked if its name ends in ``.gz``."""
-    return gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
 
 
 def _parse(path: Path, lines: Iterable[str]) -> Table:
     separator = ""
     labels, counts, ids = array("B"), array("d"), array("q")
     for number, line in enumerate(lines, 1):
+        if line == "\n":
+            continue
         separator = separator or ("\t" if "\t" in line else ",")
         cells = line.rstrip("\n").split(separator)
         if number == 1 and cells[0] == "label":

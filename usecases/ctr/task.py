@@ -15,10 +15,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from adabench.usecases.common.batches import DealsBatches, OrderedBatches, ShuffledBatches, batch_loader
 from adabench.usecases.common.optimizers import OPTIMIZERS, OptimizerName, make_optimizer
 from adabench.usecases.common.placement import PLACEMENTS, Placement, SamplePlacement
+from adabench.usecases.common.rank_statistics import auc
 from adabench.usecases.common.validation import require_choice, require_positive, require_sizes
 from adabench.usecases.ctr.data import load
 from adabench.usecases.ctr.loader import Batch, Split
-from adabench.usecases.ctr.metrics import auc, logloss
+from adabench.usecases.ctr.metrics import logloss
 from adabench.usecases.ctr.model import WideAndDeep
 from adabench.usecases.interface import EVALUATION_BATCH, Loaders, Params
 

@@ -18,6 +18,7 @@ __all__ = [
     "Graph",
     "Split",
     "build_graph",
+    "numbered_labels",
     "random_split",
     "require_ends",
     "require_labels",
@@ -46,7 +47,7 @@ class Graph:
         Compressed rows: the neighbours of node ``v`` are ``indices[indptr[v]:indptr[v + 1]]``, ascending.
         Each edge is two arcs, so the compressed columns are the same.
     labels : int64 (nodes,)
-        The class of each node, `UNLABELLED` where it is not known.
+        The class of each node, from 0 to the number of classes less one, or `UNLABELLED`.
     split : Split or None
         The split that comes with the data, if one does.
     known_fingerprint : str or None
@@ -103,7 +104,7 @@ def build_graph(
     sources, targets : integer (edges,)
         Node ids in ``[0, len(labels))``.
     labels : integer (nodes,)
-        Classes; negative where unknown.
+        Classes, which may be any numbers; negative where unknown.
     where : str
         What an error calls the edges: the file that they come from.
 
@@ -112,6 +113,7 @@ def build_graph(
     DataError
         If an edge names a node that does not exist, or no node has a label.
     """
+    labels = numbered_labels(labels)
     num_nodes = len(labels)
     require_ends(sources, targets, num_nodes, where)
     require_labels(labels, where)
@@ -125,9 +127,17 @@ def build_graph(
     return Graph(
         indptr=matrix.indptr.astype(np.int64),
         indices=matrix.indices.astype(np.int32),
-        labels=np.where(labels < 0, UNLABELLED, labels).astype(np.int64),
+        labels=labels,
         split=split,
     )
+
+
+def numbered_labels(labels: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Classes from 0 on without gaps, in the order of the given ones; `UNLABELLED` for negative ones."""
+    known = labels >= 0
+    numbered = np.full(len(labels), UNLABELLED, dtype=np.int64)
+    numbered[known] = np.unique(labels[known], return_inverse=True)[1]
+    return numbered
 
 
 def require_ends(

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adabench.usecases.common.cache import digest_of, map_arrays, read_once
-from adabench.usecases.gcn.graph import UNLABELLED, Graph, Split, require_ends, require_labels
+from adabench.usecases.gcn.graph import Graph, Split, numbered_labels, require_ends, require_labels
 
 __all__ = ["EDGES_AT_ONCE", "Parts", "mapped_graph"]
 
-FORMAT = 1
+FORMAT = 2
 EDGES_AT_ONCE = 1 << 19
 """Edges of a block."""
 _ARCS = 1 << 22  # that are sorted at a time
@@ -39,7 +39,7 @@ class Parts(NamedTuple):
     Attributes
     ----------
     labels : array
-        Classes, negative where unknown, int64 (nodes,).
+        Classes, which may be any numbers, negative where unknown, int64 (nodes,).
     edges : iterable
         Blocks of edges, each as two arrays of integers, of where edges begin and end.
     where : str
@@ -83,7 +83,7 @@ def mapped_graph(files: Sequence[Path], read: Callable[[], Parts]) -> Graph:
 
 def _build(read: Callable[[], Parts], folder: Path) -> None:
     parts = read()
-    labels = np.where(parts.labels < 0, UNLABELLED, parts.labels)
+    labels = numbered_labels(parts.labels)
     require_labels(labels, parts.where)
     labels.tofile(folder / "labels.bin")
     if parts.split is not None:

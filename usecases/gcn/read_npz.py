@@ -20,15 +20,15 @@ from adabench.usecases.interface import DataError
 
 __all__ = ["read_npz"]
 
-LABELS = ("lab", "labels", "y")
+LABELS = ("lab", "labels", "y", "node_labels")
 SKIPPED_AT_ONCE = 1 << 20
 
 
 def read_npz(file: Path) -> Graph:
-    """Read ``indptr`` (nodes + 1,) and ``indices`` (arcs,), or ``edges`` (edges, 2); and labels (nodes,).
+    """Read ``indptr`` (nodes + 1,) and ``indices`` (arcs,), or edges; and labels (nodes,).
 
-    Labels are called ``lab``, ``labels`` or ``y``; a negative one means that the node has none. Other arrays
-    are left unread.
+    Edges are called ``edges`` (edges, 2) or ``edge_index`` (2, edges). Labels are called ``lab``, ``labels``,
+    ``y`` or ``node_labels``; a negative one means that the node has none. Other arrays are left unread.
 
     Raises
     ------
@@ -55,6 +55,13 @@ def _read(file: Path) -> Parts:
         if edges.shape[1] != 2:
             raise DataError(f"{file}: edges must have 2 columns, not {edges.shape[1]}")
         return Parts(labels, _pairs(edges), str(file))
+    if "edge_index" in names:
+        edges = _member(file, "edge_index", names, 2)
+        if edges.shape[0] != 2:
+            raise DataError(f"{file}: edge_index must have 2 rows, not {edges.shape[0]}")
+        # Two rows in one order are two columns in the other.
+        turned = edges._replace(shape=edges.shape[::-1], fortran=not edges.fortran)
+        return Parts(labels, _pairs(turned), str(file))
     pointers, indices = _member(file, "indptr", names, 1), _member(file, "indices", names, 1)
     indptr = _whole(pointers)
     arcs = math.prod(indices.shape)
@@ -102,7 +109,9 @@ class _Member(NamedTuple):
 
 def _member(file: Path, name: str, names: set[str], dimensions: int) -> _Member:
     if name not in names:
-        raise DataError(f"{file}: array {name} is missing; a graph is indptr and indices, or edges")
+        raise DataError(
+            f"{file}: array {name} is missing; a graph is indptr and indices, edges or edge_index"
+        )
     try:
         with ZipFile(file) as archive, archive.open(f"{name}.npy") as stream:
             version = np.lib.format.read_magic(stream)

@@ -16,6 +16,7 @@ from torch_geometric.sampler import BaseSampler
 
 from adabench.usecases.common.batches import DealsBatches
 from adabench.usecases.common.optimizers import make_optimizer
+from adabench.usecases.common.rank_statistics import auc
 from adabench.usecases.common.validation import require_choice, require_positive, require_sizes
 from adabench.usecases.gcn.graph import random_split
 from adabench.usecases.gcn.load import load
@@ -127,8 +128,13 @@ class GcnUseCase(DealsBatches):
         return cross_entropy(logits, batch.y[: batch.batch_size])
 
     def evaluate(self, model: nn.Module, loader: Iterable[Data]) -> dict[str, float]:
-        """Accuracy and mean cross-entropy of the loader's nodes, with neighbours sampled as in training."""
+        """Accuracy and mean cross-entropy of the loader's nodes, and with two classes the AUC.
+
+        Neighbours are sampled as in training. The AUC is left out if all nodes are of one class.
+        """
         samples, correct, loss = 0, 0, 0.0
+        classes: list[Tensor] = []
+        margins: list[Tensor] = []
         model.eval()
         try:
             with torch.no_grad():
@@ -138,11 +144,17 @@ class GcnUseCase(DealsBatches):
                     samples += batch.batch_size
                     correct += int((logits.argmax(dim=1) == labels).sum())
                     loss += float(cross_entropy(logits, labels, reduction="sum"))
+                    if logits.shape[1] == 2:
+                        classes.append(labels)
+                        margins.append((logits[:, 1] - logits[:, 0]).double())
         finally:
             model.train()
         if samples == 0:
             raise ValueError("the loader to evaluate over is empty: it must hold at least one node")
-        return {"accuracy": correct / samples, "loss": loss / samples}
+        found = {"accuracy": correct / samples, "loss": loss / samples}
+        if classes and len(torch.cat(classes).unique()) == 2:
+            found["auc"] = auc(torch.cat(classes).numpy(), torch.cat(margins).numpy())
+        return found
 
     def keys(self, batch: Data) -> dict[str, Tensor]:
         return {"embedding.weight": batch.n_id}

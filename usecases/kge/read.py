@@ -3,13 +3,13 @@
 A folder of OpenKE's has ``train2id.txt``, ``valid2id.txt`` and ``test2id.txt``: the number of triples, then
 lines of head, tail and relation, all numbers from 0; ``entity2id.txt`` and ``relation2id.txt`` begin with how
 many of each there are. Another folder has ``train``, ``valid`` (or ``dev``) and ``test``, each ending in
-``.txt``, ``.tsv`` or ``.del`` and packed ones in ``.gz``, too: lines of head, relation and tail. One file of
-such lines is split by a hash of the line's number.
+``.txt``, ``.tsv`` or ``.del``, packed or not: lines of head, relation and tail. If a folder has ``.txt`` and
+``.del`` files, as LibKGE's folders do, the names in ``.txt`` files are read, and not the numbers. One file of
+lines is split by a hash of the line's number.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adabench.usecases.common.text_columns import first_line, numbered, text_blocks
+from adabench.usecases.common.text_columns import (
+    UNREADABLE,
+    files_called,
+    first_line,
+    first_lines,
+    numbered,
+    text_blocks,
+)
 from adabench.usecases.interface import DataError
 
 __all__ = ["Block", "Files", "Sizes", "find", "triple_blocks"]
@@ -27,7 +34,8 @@ OPENKE_FORMAT = "a count, then lines of head, tail and relation, all numbers"
 OPENKE = ("train2id.txt", "valid2id.txt", "test2id.txt")
 COUNTS = ("entity2id.txt", "relation2id.txt")
 NAMES = (("train",), ("valid", "dev"), ("test",))
-ENDINGS = tuple(f"{ending}{packed}" for ending in (".txt", ".tsv", ".del") for packed in ("", ".gz"))
+ENDINGS = ((".txt", ".tsv"), (".del",))
+"""Endings of files of triples: of names, or of numbers, which are read if there are no names."""
 
 
 class Files(NamedTuple):
@@ -68,9 +76,10 @@ def find(path: Path) -> Files:
             raise DataError(f"{path} has no {missing[0]}: it must have {', '.join(OPENKE)}")
         return Files(tuple(openke), tuple(path / name for name in COUNTS if (path / name).is_file()), True)
     found = []
+    named = files_called(path, [f"train{ending}" for ending in ENDINGS[0]])
+    endings = ENDINGS[0] if named else ENDINGS[1]
     for names in NAMES:
-        possible = [path / f"{name}{ending}" for name in names for ending in ENDINGS]
-        files = [file for file in possible if file.is_file()]
+        files = files_called(path, [f"{name}{ending}" for name in names for ending in endings])
         if len(files) != 1:
             has = " and ".join(file.name for file in files) or f"no {names[0]}.txt or {names[0]}.tsv"
             raise DataError(f"{path} has {has}: it must have one file each for train, valid and test")
@@ -100,7 +109,7 @@ def triple_blocks(files: Files, sizes: list[Sizes]) -> Iterator[tuple[int, Block
                 occurring = int(block[:, [0, 2]].max()) + 1, int(block[:, 1].max()) + 1
                 most = [max(pair) for pair in zip(most, occurring, strict=True)]
                 yield index, block
-        except (OSError, EOFError, zlib.error, ValueError) as error:
+        except UNREADABLE as error:
             if isinstance(error, DataError):
                 raise
             reason = " ".join(str(error).split())[:300]
@@ -130,10 +139,7 @@ def _named(path: Path, entities: dict[str, int], relations: dict[str, int]) -> I
 
 def _numbers(path: Path) -> Iterator[Block]:
     count = _count(path)
-    with path.open("rb") as file:
-        file.readline()
-        second = file.readline(1 << 16).decode("utf-8-sig")
-    separator = "\t" if "\t" in second else " "
+    separator = "\t" if any("\t" in line for line in first_lines(path, 2)[1:]) else " "
     found = 0
     for line, texts in text_blocks(path, separator, 3, (0, 2, 1), skipped=1):
         yield np.stack([_integers(column, path, line) for column in texts], axis=1)
@@ -161,7 +167,7 @@ def _integers(column: Any, path: Path, line: int) -> NDArray[np.int32]:
 def _count(path: Path) -> int:
     try:
         first = first_line(path).strip()
-    except (OSError, ValueError) as error:
+    except UNREADABLE as error:
         reason = " ".join(str(error).split())[:300]
         raise DataError(f"{path} cannot be read ({reason}): its first line must be a number") from error
     if not first.isdecimal() or len(first) > 9:

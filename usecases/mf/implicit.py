@@ -28,6 +28,7 @@ from adabench.usecases.interface import DataError, Draws, Loaders, Params
 from adabench.usecases.mf.data import load, split
 from adabench.usecases.mf.model import Estimates, MatrixFactorization
 from adabench.usecases.mf.ranking import ItemsOf, ndcg
+from adabench.usecases.mf.read import Block
 from adabench.usecases.mf.task import FactorParams, placement_of
 
 __all__ = ["MfImplicitParams", "MfImplicitUseCase"]
@@ -92,8 +93,8 @@ class RankedUsers(NamedTuple):
 class MfImplicitUseCase(DealsBatches):
     """Learns to rank what a user likes above what was drawn at random (BPR, Rendle et al., UAI 2009).
 
-    The seed decides the initial weights, the order of the data and the items drawn, not the data themselves
-    or their splits.
+    A user who rated an item several times likes it once. The seed decides the initial weights, the order of
+    the data and the items drawn, not the data themselves or their splits.
     """
 
     name: ClassVar[str] = "mf-implicit"
@@ -107,7 +108,7 @@ class MfImplicitUseCase(DealsBatches):
         self._seed = seed
         self._ratings = load(data, params.ratings)
         block = self._ratings.block
-        liked = np.flatnonzero(block.ratings >= params.threshold)
+        liked = first_of_each_pair(block, np.flatnonzero(block.ratings >= params.threshold))
         what = "the generated data" if data is None else str(data)
         if len(liked) == 0:
             raise DataError(
@@ -198,6 +199,15 @@ class MfImplicitUseCase(DealsBatches):
 
     def _in_order(self, users: HeldOut) -> Iterable[RankedUsers]:
         return batch_loader(users, OrderedBatches(users.numbers, USERS_AT_ONCE))
+
+
+def first_of_each_pair(block: Block, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Numbers of ratings without those whose user and item an earlier one has.
+
+    A pair that is in two splits would be wanted and known at the same time, and could not be ranked.
+    """
+    pairs = block.users[numbers].astype(np.int64) << 32 | block.items[numbers]
+    return numbers[np.sort(np.unique(pairs, return_index=True)[1])]
 
 
 class LikedRows(Dataset[Batch]):

@@ -1,14 +1,15 @@
 """Reads files of ratings, in blocks, by pyarrow.
 
-A line is a user, an item, a rating and what else there may be, such as the time. Columns are separated by
-``::``, tabs or commas, whichever the first line has first in this list. The first line is a header unless its
-third column is a number; a header's columns are found by their names, of which a part after a colon does not
-count (``user_id:token``). Users and items may be any text.
+A line is a user, an item, a rating, and further columns such as the time. Columns are separated by ``::``,
+tabs, commas, semicolons, vertical bars or spaces: the first of these separators under which the first lines
+have equally many columns and numbers as ratings. Cells may be in double quotes. The first line is a header
+unless its third column is a number. Columns of a header are found by their names, of which a part after a
+colon does not count (``user_id:token``). Users and items may be any text.
 """
 
 from __future__ import annotations
 
-import zlib
+import csv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,17 +17,30 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adabench.usecases.common.text_columns import first_line, numbered, text_blocks
+from adabench.usecases.common.text_columns import (
+    UNREADABLE,
+    files_called,
+    first_lines,
+    numbered,
+    text_blocks,
+)
 from adabench.usecases.interface import DataError
 
 __all__ = ["FORMATS", "Block", "rating_blocks", "rating_file"]
 
 FORMATS = "a file of ratings: user, item, rating, separated by tabs, commas or '::'"
 
-FOLDER_FILES = tuple(
-    f"{name}{packed}" for name in ("ratings.csv", "ratings.dat", "u.data") for packed in ("", ".gz")
+FOLDER_FILES = ("ratings.csv", "ratings.dat", "u.data")
+"""Names of the file of ratings in a folder."""
+
+SAMPLE_LINES = 100
+"""Number of lines that decide how a file is read."""
+
+DIALECTS = (
+    *(("::", False), ("\t", False), ("\t", True), (",", True), (",", False)),
+    *((";", True), (";", False), ("|", False), ("|", True), (" ", False)),
 )
-"""What is looked for in a folder."""
+"""Separators, and whether cells may be in double quotes, in the order in which they are tried."""
 
 NAMES = (
     ("user", "userid", "user_id", "uid", "reviewerid"),
@@ -52,6 +66,7 @@ class Block(NamedTuple):
 
 class _Layout(NamedTuple):
     separator: str
+    quoted: bool
     width: int
     header: bool
     columns: tuple[int, int, int]
@@ -69,11 +84,11 @@ def rating_file(path: Path) -> Path:
         raise DataError(f"{path} does not exist: data must be {FORMATS}, or a folder with one")
     if not path.is_dir():
         return path
-    found = [path / name for name in FOLDER_FILES if (path / name).is_file()]
+    found = files_called(path, FOLDER_FILES)
     if len(found) != 1:
         has = " and ".join(file.name for file in found) or "none of them"
         raise DataError(
-            f"{path} has {has}: it must have one of u.data, ratings.dat, ratings.csv (packed: .gz)"
+            f"{path} has {has}: it must have one of u.data, ratings.dat, ratings.csv (packed: .gz, .xz, …)"
         )
     return found[0]
 
@@ -88,7 +103,7 @@ def rating_blocks(path: Path) -> Iterator[Block]:
     """
     try:
         yield from _blocks(path)
-    except (OSError, EOFError, zlib.error, ValueError) as error:
+    except UNREADABLE as error:
         if isinstance(error, DataError):
             raise
         reason = " ".join(str(error).split())[:300]
@@ -99,27 +114,57 @@ def _blocks(path: Path) -> Iterator[Block]:
     layout = _layout(path)
     users: dict[str, int] = {}
     items: dict[str, int] = {}
-    skipped = int(layout.header)
-    quoted = layout.separator == ","
-    for line, texts in text_blocks(path, layout.separator, layout.width, layout.columns, skipped, quoted):
+    shape = (layout.separator, layout.width, layout.columns, int(layout.header), layout.quoted)
+    for line, texts in text_blocks(path, *shape):
         yield Block(numbered(texts[0], users), numbered(texts[1], items), _ratings(texts[2], path, line))
     if not users:
         raise DataError(f"{path} has no ratings: it must be {FORMATS}")
 
 
 def _layout(path: Path) -> _Layout:
-    first = first_line(path)
-    separator = next((one for one in ("::", "\t", ",") if one in first), None)
-    if separator is None:
-        raise DataError(f"{path}: the first line, {first[:60]!r}, has one column: it must be {FORMATS}")
-    cells = [cell.strip().strip('"') for cell in first.split(separator)]
+    lines = first_lines(path, SAMPLE_LINES)
+    while lines and not lines[-1]:
+        lines.pop()
+    first = lines[0] if lines else ""
+    problems = []
+    for separator, quoted in DIALECTS:
+        rows = _parsed(lines, separator, quoted)
+        if len(rows[0]) < 2:
+            continue
+        try:
+            header, columns = _columns(path, first, rows[0])
+        except DataError as error:
+            problems.append(error)
+            continue
+        body = rows[header:]
+        if all(len(row) == len(rows[0]) and _is_number(row[columns[2]]) for row in body):
+            return _Layout(separator, quoted, len(rows[0]), header, columns)
+        # The error in the data names its line better than this function can.
+        problems.append(_Layout(separator, quoted, len(rows[0]), header, columns))
+    for problem in problems:
+        if isinstance(problem, _Layout):
+            return problem
+    if problems:
+        raise problems[0]
+    raise DataError(f"{path}: the first line, {first[:60]!r}, has one column: it must be {FORMATS}")
+
+
+def _parsed(lines: list[str], separator: str, quoted: bool) -> list[list[str]]:
+    """Cells of some lines, at least of one."""
+    if not quoted:
+        return [line.split(separator) for line in lines or [""]]
+    return list(csv.reader(lines, delimiter=separator)) or [[]]
+
+
+def _columns(path: Path, first: str, cells: list[str]) -> tuple[bool, tuple[int, int, int]]:
+    """Whether the first line is a header, and the columns of users, items and ratings."""
     if len(cells) < 3:
         raise DataError(
             f"{path}: the first line, {first[:60]!r}, has {len(cells)} columns: it must be {FORMATS}"
         )
     if _is_number(cells[2]):
-        return _Layout(separator, len(cells), False, (0, 1, 2))
-    plain = [cell.lower().partition(":")[0] for cell in cells]
+        return False, (0, 1, 2)
+    plain = [cell.strip().lower().partition(":")[0] for cell in cells]
     columns = []
     for what, known in zip(("user", "item", "rating"), NAMES, strict=True):
         named = [number for number, name in enumerate(plain) if name in known]
@@ -129,7 +174,7 @@ def _layout(path: Path) -> _Layout:
                 f"for instance {known[0]!r}"
             )
         columns.append(named[0])
-    return _Layout(separator, len(cells), True, (columns[0], columns[1], columns[2]))
+    return True, (columns[0], columns[1], columns[2])
 
 
 def _is_number(text: str) -> bool:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adabench.usecases.interface import DataError
+from adabench.usecases.word2vec.read import normal
 
 __all__ = ["CANDIDATES", "Analogies", "accuracy", "read_analogies"]
 
@@ -45,7 +46,7 @@ def read_analogies(path: Path, numbers: Mapping[str, int]) -> Analogies:
         If it cannot be read, or no question has words that are candidates.
     """
     try:
-        lines = path.read_text("utf-8-sig").lower().splitlines()
+        lines = normal(path.read_text("utf-8-sig")).splitlines()
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
         raise DataError(f"{path} cannot be read ({reason}): it must have {FORMAT}") from error

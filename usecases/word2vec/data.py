@@ -26,7 +26,7 @@ from adabench.usecases.word2vec.read import find, sentences
 
 __all__ = ["Sentences", "Text", "load"]
 
-FORMAT = 1
+FORMAT = 2
 HELD_OUT_ONE_IN = 20
 """Of sentences: so many validate, and so many test."""
 SPLITS = ("train", "valid", "test")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from adabench.usecases.common.rank_statistics import mean_ranks
 from adabench.usecases.interface import DataError
+from adabench.usecases.word2vec.read import normal
 
 __all__ = ["FEWEST", "Pairs", "correlation", "read_pairs"]
 
@@ -56,7 +57,7 @@ def read_pairs(path: Path, numbers: Mapping[str, int]) -> Pairs:
         count += 1
         cells = line.split("\t")
         try:
-            one, other, score = cells[0].strip().lower(), cells[1].strip().lower(), float(cells[2])
+            one, other, score = normal(cells[0].strip()), normal(cells[1].strip()), float(cells[2])
         except (IndexError, ValueError) as error:
             raise DataError(f"{path}, line {number}: {line[:60]!r} must be one of {FORMAT}") from error
         if not np.isfinite(score):

@@ -1,29 +1,32 @@
 """Reads words: those of a line are a sentence, and long lines are cut.
 
-A word is what ``\\w+`` matches of the lower-cased text. A folder may have word pairs and analogies beside the
-text.
+Words are those of Unicode's word boundaries (UAX #29) that contain a letter, a digit or an underscore, after
+normalisation to NFC, in lower case. In addition to the text, a folder may have word pairs and analogies.
 """
 
 from __future__ import annotations
 
 import io
-import re
-import zlib
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from adabench.usecases.common.text_columns import open_bytes
+import regex
+
+from adabench.usecases.common.text_columns import PACKINGS, UNREADABLE, open_bytes
 from adabench.usecases.interface import DataError
 
-__all__ = ["LONGEST", "Files", "find", "sentences"]
+__all__ = ["LONGEST", "Files", "find", "normal", "sentences"]
 
 LONGEST = 1000
 """Words of a sentence."""
 FORMAT = "a text in UTF-8"
 CHARACTERS = 1 << 20
 """Of a line that are looked at together, and more than any word has."""
-WORD = re.compile(r"\w+")
+BOUNDARY = regex.compile(r"(?w)\b")
+WORD = regex.compile(r"\w")
+SPACE = regex.compile(r"\s\S*\Z")
 
 
 class Files(NamedTuple):
@@ -47,7 +50,8 @@ def find(path: Path) -> Files:
     if not path.is_dir():
         return Files(path, (), ())
     files = sorted(file for file in path.iterdir() if file.is_file())
-    texts = [file for file in files if file.name.endswith((".txt", ".txt.gz"))]
+    endings = tuple(f".txt{packing}" for packing in PACKINGS)
+    texts = [file for file in files if file.name.lower().endswith(endings)]
     if len(texts) != 1:
         has = " and ".join(file.name for file in texts) or "none"
         raise DataError(f"{path} must have one file that ends in .txt or .txt.gz: it has {has}")
@@ -68,7 +72,7 @@ def sentences(path: Path) -> Iterator[list[str]]:
     words: list[str] = []
     carried = ""
     try:
-        with open_bytes(path) as file, io.TextIOWrapper(file, "utf-8-sig") as text:
+        with open_bytes(path) as file, io.TextIOWrapper(file, "utf-8") as text:
             while part := text.readline(CHARACTERS):
                 ended = part.endswith("\n")
                 part = carried + part
@@ -76,24 +80,31 @@ def sentences(path: Path) -> Iterator[list[str]]:
                 carried = part[whole_words:]
                 if len(carried) > CHARACTERS:
                     raise DataError(f"{path} has a word of {CHARACTERS} letters: it must be {FORMAT}")
-                words += WORD.findall(part[:whole_words].lower())
+                words += _words(part[:whole_words])
                 whole = len(words) if ended else len(words) // LONGEST * LONGEST
                 for start in range(0, whole, LONGEST):
                     yield words[start : min(whole, start + LONGEST)]
                 del words[:whole]
-    except (OSError, EOFError, zlib.error, ValueError) as error:
+    except UNREADABLE as error:
         if isinstance(error, DataError):
             raise
         reason = " ".join(str(error).split())[:300]
         raise DataError(f"{path} cannot be read ({reason}): it must be {FORMAT}") from error
-    words += WORD.findall(carried.lower())
+    words += _words(carried)
     if words:
         yield words
 
 
+def normal(text: str) -> str:
+    """A text as it is compared: composed characters, in lower case."""
+    return unicodedata.normalize("NFC", text).lower()
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in BOUNDARY.split(normal(text)) if WORD.search(word)]
+
+
 def _unfinished(part: str) -> int:
-    """Where the last word begins, if the part ends in one; else where the part ends."""
-    place = len(part)
-    while place and WORD.match(part, place - 1):
-        place -= 1
-    return place
+    """The place after the last white space: whatever follows, there is a word boundary."""
+    found = SPACE.search(part)
+    return found.start() + 1 if found else 0

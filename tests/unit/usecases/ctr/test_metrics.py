@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adabench.usecases.ctr.metrics import auc, logloss
+from adabench.usecases.common.rank_statistics import auc
+from adabench.usecases.ctr.metrics import logloss
 
 LABELLED_SCORES = st.lists(st.tuples(st.booleans(), st.integers(-4, 4)), min_size=2, max_size=40).filter(
     lambda pairs: len({label for label, _ in pairs}) == 2

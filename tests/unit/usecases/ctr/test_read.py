@@ -126,7 +126,7 @@ def test_raw_rows_are_transformed(tmp_path: Path, separator: str, header: bool) 
     [
         (ROW[:-1], "line 2 has 39 columns: it must have 40"),
         ([*ROW, ""], "line 2 has 41 columns: it must have 40"),
-        ([], "line 2 has 1 columns: it must have 40"),
+        (["x"], "line 2 has 1 columns: it must have 40"),
         (with_cell(0, "2"), "line 2 has label '2': a label must be 0 or 1"),
         (with_cell(3, "many"), "line 2 has integer 'many': it must be a finite number or empty"),
         (with_cell(3, "nan"), "line 2 has integer 'nan': it must be a finite number or empty"),

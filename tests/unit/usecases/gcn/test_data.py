@@ -32,6 +32,13 @@ def neighbours(graph: Graph) -> list[list[int]]:
         ("ogbn-mine", write_ogb),
         ("cora", write_planetoid),
         ("mine", lambda folder: write_npz(folder, edges=EDGES, y=LABELS)),
+        ("mine", lambda folder: write_npz(folder, edges=EDGES, node_labels=LABELS, node_features=[[1.0]])),
+        ("mine", lambda folder: write_npz(folder, edge_index=np.array(EDGES).T, y=LABELS)),
+        (
+            "mine",
+            lambda folder: write_npz(folder, edge_index=np.array(EDGES).T.copy(), y=LABELS),
+        ),
+        ("mine", lambda folder: write_npz(folder, edges=EDGES, y=np.array([3, 7, 10**12])[LABELS])),
         (
             "mine",
             lambda folder: write_npz(folder, indptr=[0, 1, 3, 4, 5], indices=[1, 0, 2, 0, 3], lab=LABELS),
@@ -154,7 +161,7 @@ def test_ogb_folders_are_found_where_the_archive_or_the_library_puts_them(tmp_pa
 
 def test_a_planetoid_row_of_zeros_is_a_missing_label(tmp_path: Path) -> None:
     graph = load("cora", write_planetoid(tmp_path, ally=np.array([[0, 1, 0], [0, 0, 0]])))
-    assert graph.labels.tolist() == [1, UNLABELLED, 2, 1]
+    assert graph.labels.tolist() == [0, UNLABELLED, 1, 0]  # no node is of the first class
 
 
 def test_a_fingerprint_changes_with_structure_labels_and_split(tmp_path: Path) -> None:

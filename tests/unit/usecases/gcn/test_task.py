@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 import torch_geometric.typing
+from sklearn.metrics import roc_auc_score
 from torch_geometric.data import Data
 
 from adabench.usecases import gcn
 from adabench.usecases.gcn import GcnUseCase
 from adabench.usecases.gcn.task import GcnParams
 from adabench.usecases.interface import DataError, UseCase
+from tests.graph_files import write_npz
 from tests.unit.plain_training import epochs_of, rows_read
 
 SMALL = GcnParams(epochs=2, dim=16, hidden=16, batch=256)
@@ -130,6 +133,19 @@ def test_evaluation_counts_right_answers_and_leaves_the_model_training(usecase: 
     assert model.training
     with pytest.raises(ValueError, match="the loader to evaluate over is empty"):
         usecase.evaluate(model, [])
+
+
+def test_two_classes_have_an_area_under_the_curve(tmp_path: Path) -> None:
+    write_npz(tmp_path, edges=np.random.default_rng(1).integers(60, size=(200, 2)), y=np.arange(60) % 2)
+    two = GcnUseCase(GcnParams(graph="mine", batch=8, fanout=-1), tmp_path, 1)
+    model, loader = two.model(), two.loaders(0, 1).valid
+    model.eval()
+    with torch.no_grad():
+        scored = [(batch.y[: batch.batch_size], model(batch.n_id, batch.edge_index)) for batch in loader]
+    labels = torch.cat([one for one, _ in scored]).numpy()
+    margins = torch.cat([logits[: len(one), 1] - logits[: len(one), 0] for one, logits in scored]).numpy()
+    expected = roc_auc_score(labels, margins)
+    assert two.evaluate(model, loader)["auc"] == pytest.approx(expected, abs=1e-6)
 
 
 def test_home_rows_are_disjoint_complete_and_hold_the_workers_training_nodes(usecase: GcnUseCase) -> None:

@@ -50,6 +50,12 @@ def test_names(tmp_path: Path, ending: str, valid: str, packed: str) -> None:
     assert graph.sizes == Sizes(4, 2)
 
 
+def test_names_are_read_where_there_are_numbers_as_well(tmp_path: Path) -> None:
+    numbers = {name.replace(".txt", ".del"): "0\t0\t1\n" for name in NAMED}
+    graph = load(folder(tmp_path / "data", {**NAMED, **numbers}), 0)
+    assert graph.train.tolist() == [[0, 0, 2], [1, 1, 0]]
+
+
 def test_one_file_is_split(tmp_path: Path) -> None:
     lines = [f"e{row % 50}\tr{row % 3}\te{row % 47}\n" for row in range(1000)]
     path = tmp_path / "all.tsv"
@@ -63,8 +69,9 @@ def test_one_file_is_split(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "said"),
     [
+        ({**NAMED, "train.txt": "a\tr\tb\n\nc\ts\ta\n"}, "a line before the last one is empty"),
         ({}, "has no train.txt or train.tsv: it must have one file each for train, valid and test"),
-        (NAMED | {"train.tsv": "a\tr\tb\n"}, "has train.txt and train.tsv: it must have one file each"),
+        (NAMED | {"train.tsv": "a\tr\tb\n"}, "has train.tsv and train.txt: it must have one file each"),
         (NAMED | {"test.txt": ""}, "the first line, '', has 1 columns"),
         (NAMED | {"test.txt": "a r b\n"}, "the first line, 'a r b', has 1 columns"),
         (NAMED | {"test.txt": "a\tr\tb\na\tr\n"}, "test.txt cannot be read"),

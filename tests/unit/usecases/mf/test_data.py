@@ -38,6 +38,20 @@ def lines(separator: str, header: str = "", time: bool = True) -> str:
         ("turned.csv", "rating,item,user\n4,i1,u1\n3.5,i1,u2\n1,i7,u1\n5,i7,u3\n"),
         ("quoted.csv", '"user","item","rating"\n"u1","i1",4\n"u2","i1",3.5\n"u1","i7",1\n"u3","i7",5\n'),
         ("windows.csv", lines(",").replace("\n", "\r\n")),
+        ("excel.csv", lines(";", "User;Item;Rating;Time")),
+        ("bars", lines("|")),
+        ("spaces", lines(" ")),
+        ("blank", lines(",") + "\n\n"),
+        ("mark", "\ufeff" + lines(",", "userId,movieId,rating,timestamp")),
+        ("titles.csv", lines(",").replace("881250949", '"a :: b, c"')),
+        ("tabs.csv", lines(",").replace("881250949", "a\tb")),
+        ("colons.dat", lines("::").replace("881250949", "a: b")),
+        (
+            "names.csv",
+            '"a, b",User,item,rating\n' + lines(",", time=False).replace("u", "0,u"),
+        ),
+        ("first.csv", lines(",").replace("u1,i1,4.0,881250949", 'u1,i1,4.0,"Smith, John"')),
+        ("big.csv", lines(",").replace("u1", "-9223372036854775808").replace("i7", "9223372036854775807")),
     ],
 )
 def test_all_formats_give_the_same_ratings(tmp_path: Path, name: str, text: str) -> None:
@@ -61,7 +75,7 @@ def test_a_folder_is_searched_for_one_known_file(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("", "the first line, '', has one column"),
-        ("u1 i1 4\n", "has one column: it must be a file of ratings"),
+        ("u1\n", "has one column: it must be a file of ratings"),
         ("u1,4\n", "has 2 columns"),
         ("user,item,mark\nu,i,3\n", "names 0 columns of ratings: it must name one, for instance 'rating'"),
         ("user,item,rating\n", "has no ratings"),

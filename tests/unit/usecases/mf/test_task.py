@@ -146,6 +146,21 @@ def test_what_training_knew_is_not_ranked() -> None:
         assert len(known) == len(rows)
 
 
+def test_an_item_that_a_user_rated_often_is_liked_once(tmp_path: Path) -> None:
+    pairs = [(user, item) for user in range(40) for item in range(10)]
+    (tmp_path / "u.data").write_text("".join(f"{user}\t{item}\t5\n" for user, item in pairs * 3))
+    usecase = MfImplicitUseCase(MfImplicitParams(batch=8, dim=40), tmp_path / "u.data", 1)
+    model, test = usecase.model(), usecase.loaders(0, 1).test
+    with torch.no_grad():  # a model that knows what is held out
+        pairs_of = [part.pairs(np.arange(40)).T.tolist() for part in usecase._items[:2]]
+        known = {(user, item) for part in pairs_of for user, item in part}
+        model.get_parameter("users.weight").zero_()[:, 1:] = torch.eye(40)
+        model.get_parameter("items.weight").zero_()[:, 1:] = torch.tensor(
+            [[float((user, item) not in known) for user in range(40)] for item in range(10)]
+        )
+    assert usecase.evaluate(model, test)["ndcg@10"] == pytest.approx(1)
+
+
 def test_five_folds_of_movielens() -> None:
     """Published: 0.934 with the SVD of Surprise."""
     spec = importlib.util.find_spec("recbole")

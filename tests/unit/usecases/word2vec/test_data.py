@@ -40,13 +40,25 @@ def test_lines_are_sentences(tmp_path: Path, characters: int, monkeypatch: pytes
     path = tmp_path / "text"
     path.write_text("\ufeffThe cat's\tBLUE hat,\r\n\n --- \nÜber 42  straße_1\nno end")
     assert list(sentences(path)) == [
-        ["the", "cat", "s", "blue", "hat"],
+        ["the", "cat's", "blue", "hat"],
         ["über", "42", "straße_1"],
         ["no", "end"],
     ]
     packed = tmp_path / "text.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert list(sentences(packed)) == list(sentences(path))
+
+
+def test_words_are_those_of_unicode(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_text("नमस्ते दुनिया, தமிழ் மொழி\ncafe\u0301 CAFÉ 你好 can't 3.14\n", "utf-8")
+    assert list(sentences(path)) == [
+        ["नमस्ते", "दुनिया", "தமிழ்", "மொழி"],
+        ["café", "café", "你", "好", "can't", "3.14"],
+    ]
+    folder = text_of(tmp_path / "data", "नमस्ते दुनिया cafe\u0301 good\n" * 100)
+    (folder / "p.tsv").write_text("नमस्ते\tदुनिया\t1\ncafé\tGOOD\t2\ncafe\u0301\tनमस्ते\t3\n", "utf-8")
+    assert load(folder, 0, 1).pairs["p"].scores.tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("end", ["", "\n"])

@@ -19,7 +19,7 @@ import pytest
 
 from adabench.usecases.common import text_columns
 from adabench.usecases.common.cache import map_arrays
-from adabench.usecases.ctr import CtrParams, CtrUseCase, parse_raw, read_npy
+from adabench.usecases.ctr import CtrParams, CtrUseCase, read_npy
 from adabench.usecases.ctr import cache as ctr_cache
 from adabench.usecases.ctr import data as ctr
 from adabench.usecases.ctr.fields import zipf_fields
@@ -109,7 +109,6 @@ Load = Callable[[Path], object]
 
 def small_blocks_and_traces() -> None:
     for module, name, size in (
-        (parse_raw, "_BLOCK_BYTES", 1 << 13),
         (read_npy, "ROWS_AT_ONCE", 1 << 6),
         (text_columns, "_BLOCK_BYTES", 1 << 12),
         (ctr_cache, "_BLOCK", 1 << 9),
