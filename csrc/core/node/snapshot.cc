@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "common/prefetch.h"
-#include "protocol/wire_encoding.h"
 #include "protocol/rules.h"
+#include "protocol/wire_encoding.h"
 
 namespace adaps {
 

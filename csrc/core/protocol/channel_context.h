@@ -9,13 +9,13 @@
 
 #include "common/stats.h"
 #include "common/types.h"
-#include "protocol/send_backlog.h"
 #include "protocol/context.h"
 #include "protocol/dirty_list.h"
 #include "protocol/message.h"
 #include "protocol/outbox.h"
 #include "protocol/partition.h"
 #include "protocol/prefetcher.h"
+#include "protocol/send_backlog.h"
 #include "protocol/work_slice.h"
 #include "store/store.h"
 

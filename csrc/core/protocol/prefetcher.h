@@ -13,10 +13,10 @@
 
 #include "common/types.h"
 #include "protocol/dirty_list.h"
-#include "protocol/wire_encoding.h"
 #include "protocol/message.h"
 #include "protocol/operation.h"
 #include "protocol/rules.h"
+#include "protocol/wire_encoding.h"
 #include "store/store.h"
 #include "store/table.h"
 

@@ -3,9 +3,9 @@
 #include <cstring>
 #include <utility>
 
-#include "protocol/wire_encoding.h"
 #include "protocol/invariant.h"
 #include "protocol/message_values.h"
+#include "protocol/wire_encoding.h"
 
 namespace adaps {
 

@@ -5,11 +5,11 @@
 #include <string>
 #include <utility>
 
-#include "protocol/wire_encoding.h"
 #include "protocol/invariant.h"
 #include "protocol/local_access.h"
 #include "protocol/message_values.h"
 #include "protocol/prefetcher.h"
+#include "protocol/wire_encoding.h"
 #include "store/add.h"
 
 namespace adaps {
