@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "check.h"
+#include "transport/framing.h"
 #include "transport/handshake.h"
-#include "transport/wire.h"
 #include "transport_cluster.h"
 
 using namespace adaps;
@@ -354,11 +354,11 @@ TEST(random_greetings_are_refused) {
 
 TEST(a_proven_node_that_breaks_the_framing_is_disconnected) {
   CapturedLog log;
-  const std::pair<wire::Header, const char*> cases[] = {
+  const std::pair<framing::Header, const char*> cases[] = {
       {{kMaxFrameBytes + 1, 0}, "frame of 67108865 bytes"},
       {{0xfffffffe, 0}, "frame of 4294967294 bytes"},
       {{8, 5}, "frame 5 where frame 0 was due"},
-      {{wire::kKeepAlive, 7}, "frame 7 where frame 0 was due"},
+      {{framing::kKeepAlive, 7}, "frame 7 where frame 0 was due"},
   };
   for (const auto& [header, reason] : cases) {
     Waiting zero;
@@ -387,7 +387,7 @@ TEST(frames_with_macs_arrive_and_a_forged_one_closes_the_connection) {
   sealed(options);
   const int fd = proven_stranger(other.port(), options);
   Transports joined = other.joined.get();
-  const wire::Header header{8, 0};
+  const framing::Header header{8, 0};
   say(fd, std::as_bytes(std::span(&header, 1)));
   say(fd, Frame(16 + 8 + 16));
   Events events;

@@ -18,9 +18,9 @@ using namespace adaps::testing;
 namespace {
 
 constexpr std::uint64_t kRows = 64;
-constexpr RuleKind kRules[] = {RuleKind::kSgd,        RuleKind::kMomentum, RuleKind::kAdagrad,
-                               RuleKind::kRowAdagrad, RuleKind::kAdam,     RuleKind::kSparseAdam,
-                               RuleKind::kRmsprop};
+constexpr RuleKind kDecisions[] = {RuleKind::kSgd,        RuleKind::kMomentum, RuleKind::kAdagrad,
+                                   RuleKind::kRowAdagrad, RuleKind::kAdam,     RuleKind::kSparseAdam,
+                                   RuleKind::kRmsprop};
 // Of a number from 1 to 2, at the most.
 constexpr float kRounding = 0x1p-7F;
 
@@ -110,7 +110,7 @@ TEST(what_is_no_number_of_bfloat16_is_one_beside_it) {
 
 TEST(copies_have_the_bits_of_their_owner) {
   constexpr std::size_t kLength = 33;
-  for (const RuleKind rule : kRules) {
+  for (const RuleKind rule : kDecisions) {
     for (const Wire wire : {Wire::kFloat32, Wire::kBfloat16}) {
       // A lossy wire rounds the state, too, which moves the value with some rules.
       if (wire != Wire::kFloat32 && rule != RuleKind::kSgd) continue;

@@ -10,7 +10,7 @@
 
 #include "check.h"
 #include "memory_cluster.h"
-#include "store/strata.h"
+#include "store/stratified_draws.h"
 
 using namespace adaps;
 using adaps::testing::MemoryCluster;
@@ -333,7 +333,7 @@ TEST(a_pool_draws_every_part_of_the_distribution_in_turn) {
   for (const std::uint64_t rows : {std::uint64_t{1}, std::uint64_t{2}, std::uint64_t{7}, kRows}) {
     for (const auto& [called, distribution] : distributions(rows)) {
       for (const std::uint64_t seed : kSeeds) {
-        Strata strata(*distribution, seed);
+        StratifiedDraws strata(*distribution, seed);
         std::vector<double> counts(rows);
         for (int round = 1; round <= 8; ++round) {
           for (std::uint64_t i = 0; i < rows; ++i) counts[strata.draw()] += 1.0;

@@ -16,9 +16,9 @@ using namespace adaps;
 
 namespace {
 
-constexpr RuleKind kRules[] = {RuleKind::kSgd,        RuleKind::kMomentum, RuleKind::kAdagrad,
-                               RuleKind::kRowAdagrad, RuleKind::kAdam,     RuleKind::kSparseAdam,
-                               RuleKind::kRmsprop};
+constexpr RuleKind kDecisions[] = {RuleKind::kSgd,        RuleKind::kMomentum, RuleKind::kAdagrad,
+                                   RuleKind::kRowAdagrad, RuleKind::kAdam,     RuleKind::kSparseAdam,
+                                   RuleKind::kRmsprop};
 constexpr Wire kLossy[] = {Wire::kBfloat16, Wire::kFloat16, Wire::kInt8};
 
 Tables one_table(Wire wire, std::size_t length, RuleKind kind = RuleKind::kSgd) {
@@ -51,7 +51,7 @@ Delta delta_of(const Table& table, const std::vector<float>& value) {
 
 TEST(rows_keep_what_counts_steps) {
   for (const Wire wire : kLossy) {
-    for (const RuleKind kind : kRules) {
+    for (const RuleKind kind : kDecisions) {
       for (const std::size_t length : {1, 2, 7, 16}) {
         const Tables tables = one_table(wire, length, kind);
         const Table& table = tables[0];

@@ -1,6 +1,6 @@
 // Who is in the cluster: barriers, leaving, nodes that stall, and the loss of a peer
-// (docs/concepts/protocol.md, section 10). Node 0 counts arrivals, on its channel 0; every channel reports and
-// passes on losses.
+// (docs/concepts/protocol.md, section 10). Node 0 counts arrivals, on its channel 0; every channel reports
+// and passes on losses.
 #pragma once
 
 #include <atomic>

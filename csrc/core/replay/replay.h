@@ -157,7 +157,7 @@ class Replay {
     bool slept = false;           // it has waited since its last call
     bool cold = false;            // it has waited since it computed
     bool waits = false;
-    bool meets = false;  // waits for all other workers
+    bool at_barrier = false;  // waits for all other workers
     double owed = 0.0;   // micros of its last call, which turned out to cost more: part of its next piece
     bool ended = false;  // it has no step left, or a call has raised PeerLost
     Ticket ticket = kDone;
@@ -209,7 +209,7 @@ class Replay {
   void set_up();
   void run_until_quiet();
   bool advance();  // by one event; false if nothing is left
-  void arrive(const Link& link, std::span<const std::byte> frame);
+  void arrive(const NetworkLink& link, std::span<const std::byte> frame);
   bool has_ended() const;
   void work(NodeId rank, std::size_t thread, double micros);
   void end_work(Host& host);
@@ -224,16 +224,16 @@ class Replay {
   void begin_work(NodeId rank, std::size_t worker);
   void end_work_of(NodeId rank, std::size_t worker);
   void resume(NodeId rank, std::size_t worker);
-  void go_on(NodeId rank, std::size_t worker);
-  void look_at_calls(NodeId rank);
+  void continue_worker(NodeId rank, std::size_t worker);
+  void check_calls(NodeId rank);
   void end_worker(WorkerThread& thread);
-  void let_go_if_all_meet();
+  void release_workers_if_all_wait();
   // How many keys the worker found in copies, and how many it asked other nodes for, times what that costs.
   double micros_of_accesses(NodeId rank, std::size_t worker, std::size_t table) const;
 
-  void befall(NodeId rank, std::size_t step);
+  void apply_incident(NodeId rank, std::size_t step);
   void end_stall(NodeId rank);
-  void look_at_lost_nodes(NodeId rank);
+  void check_lost_nodes(NodeId rank);
   void note_failure(NodeId rank);
   void announce(WorkerThread& thread, std::size_t table, std::size_t step);
   // The steps whose rows are announced in this one, and how many these are.

@@ -6,8 +6,8 @@
 #include "node/node_state.h"
 #include "node/worker.h"
 #include "protocol/channel.h"
-#include "protocol/wire_encoding.h"
 #include "protocol/message.h"
+#include "protocol/wire_encoding.h"
 #include "target.h"
 
 namespace adaps::fuzz {

@@ -2,8 +2,8 @@
 
 #include <sstream>
 
-#include "protocol/wire_encoding.h"
 #include "protocol/prefetcher.h"
+#include "protocol/wire_encoding.h"
 #include "simulation/content.h"
 #include "simulation/text.h"
 #include "simulation/violation.h"
