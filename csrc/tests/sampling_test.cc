@@ -45,24 +45,18 @@ std::vector<std::pair<std::string, Shared>> distributions(std::uint64_t rows) {
 }
 
 std::vector<TableSpec> one_table(SamplingSpec sampling) {
-  TableSpec table;
-  table.name = "t";
-  table.rows = sampling.distribution->rows();
-  table.length = 1;
-  table.sampling = std::move(sampling);
-  return {table};
+  return {TableSpec{
+      .name = "t", .rows = sampling.distribution->rows(), .length = 1, .sampling = std::move(sampling)}};
 }
 
 SamplingSpec sampling(Shared distribution, SamplingScheme scheme, std::uint64_t seed,
                       bool replacement = true) {
-  SamplingSpec spec;
-  spec.distribution = std::move(distribution);
-  spec.scheme = scheme;
-  spec.replacement = replacement;
-  spec.seed = seed;
-  spec.pool_size = 5000;
-  spec.reuse = 4;
-  return spec;
+  return {.distribution = std::move(distribution),
+          .scheme = scheme,
+          .replacement = replacement,
+          .seed = seed,
+          .pool_size = 5000,
+          .reuse = 4};
 }
 
 Settings alone() { return {}; }
@@ -129,9 +123,7 @@ MemoryCluster two_nodes(SamplingSpec spec, std::uint64_t first) {
   std::vector<TableSpec> tables = one_table(std::move(spec));
   if (first > 0) tables[0].homes.push_back({first, 0});
   tables[0].homes.push_back({tables[0].rows, 1});
-  Settings settings;
-  settings.nodes = 2;
-  settings.technique = Technique::kStatic;
+  Settings settings{.nodes = 2, .technique = Technique::kStatic};
   return {tables, settings};
 }
 

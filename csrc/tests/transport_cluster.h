@@ -35,13 +35,11 @@ inline std::string only(Medium medium, const std::string& address) {
 }
 
 inline SocketOptions options_of(NodeId rank, NodeId nodes) {
-  SocketOptions options;
-  options.rank = rank;
-  options.nodes = nodes;
-  options.secret = "of this test";
-  options.connect_timeout_seconds = 30.0;
-  options.peer_timeout_seconds = 20.0;
-  return options;
+  return {.rank = rank,
+          .nodes = nodes,
+          .secret = "of this test",
+          .connect_timeout_seconds = 30.0,
+          .peer_timeout_seconds = 20.0};
 }
 
 // What a node was told.
