@@ -52,7 +52,7 @@ void check(const Accesses& accesses, const ReplaySettings& settings) {
 const char* name_of(ReplaySpan::Kind kind) {
   static constexpr const char* kNames[] = {"announce", "pull", "compute", "push", "synchronize",
                                            "meet",     "wait", "channel", "frame"};
-  return kNames[static_cast<std::size_t>(kind)];
+  return name_in(kNames, kind);
 }
 
 Replay::Replay(const Accesses& accesses, const ReplaySettings& settings)
@@ -66,13 +66,12 @@ Replay::Replay(const Accesses& accesses, const ReplaySettings& settings)
   check(accesses, settings);
   const NodeId count = nodes_of(accesses, settings);
   const std::size_t announced = settings.warm_up ? longest_lookahead(accesses, settings) : 0;
-  Settings own;
-  own.nodes = count;
-  own.workers = settings.workers;
-  own.channels = settings.channels;
-  own.technique = settings.technique;
-  own.timing = settings.timing;
-  own.max_rounds_per_second = settings.max_rounds_per_second;
+  Settings own{.nodes = count,
+               .workers = settings.workers,
+               .channels = settings.channels,
+               .technique = settings.technique,
+               .timing = settings.timing,
+               .max_rounds_per_second = settings.max_rounds_per_second};
   nodes_.resize(count);
   for (NodeId rank = 0; rank < count; ++rank) {
     own.rank = rank;

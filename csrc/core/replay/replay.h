@@ -61,7 +61,7 @@ struct ReplaySettings {
   double max_rounds_per_second = 500.0;
   int workers = 1;  // of a node
   int channels = 1;
-  std::vector<std::size_t> lookahead;  // by table: batches announced ahead, 0 for none; dense ones for good
+  std::vector<std::size_t> lookahead{};  // by table: batches announced ahead, 0 for none; dense ones for good
   // First steps of every worker, which are not counted; counting ends with the first worker that has none
   // left whose batches are announced in full. Without it everything is counted, from the first step on until
   // nothing is under way after the last one.
@@ -70,12 +70,12 @@ struct ReplaySettings {
   // visible everywhere, and for each other, and nothing is announced across it.
   std::size_t epoch = 0;
   double compute = 10'000.0;  // what a step computes for: microseconds of a core of speed 1
-  ReplayCosts costs;
-  std::vector<Machine> machines;  // by node
-  std::vector<LinkTraits> links;  // from each node to each, those of node 0 first
+  ReplayCosts costs{};
+  std::vector<Machine> machines{};  // by node
+  std::vector<LinkTraits> links{};  // from each node to each, those of node 0 first
   std::uint64_t seed = 1;
   std::size_t traced_steps = 0;  // so many steps of each worker are recorded as spans
-  std::vector<Incident> incidents;
+  std::vector<Incident> incidents{};
   Micros peer_timeout = 5'000'000;
 };
 

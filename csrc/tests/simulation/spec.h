@@ -37,8 +37,8 @@ enum class CallKind : std::uint8_t {
 struct Call {
   CallKind kind = CallKind::kPull;
   bool asynchronous = false;
-  std::vector<std::uint32_t> keys;  // positions in WorldSpec::keys
-  Clock start_in = 0;               // intent, sample: clocks from now
+  std::vector<std::uint32_t> keys{};  // positions in WorldSpec::keys
+  Clock start_in = 0;                 // intent, sample: clocks from now
   Clock length = 1;
   std::size_t table = 0;  // sample: of which
   std::size_t size = 0;   // sample: rows
