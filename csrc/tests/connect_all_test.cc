@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <random>
 #include <thread>
 
 #include "check.h"
@@ -327,29 +326,6 @@ TEST(an_own_proof_sent_back_proves_nothing) {
   const Frame own_proof(connecting.outgoing().begin() + sizeof(Greeting), connecting.outgoing().end());
   CHECK_EQ(own_proof.size(), sizeof(Digest));
   CHECK_THROWS(connecting.received(own_proof), HandshakeRefused, "secret");
-}
-
-TEST(random_greetings_are_refused) {
-  std::mt19937 random(5);
-  const SocketOptions zero = options_of(0, 2);
-  for (int round = 0; round < 2000; ++round) {
-    Handshake accepting = Handshake::accepting(zero);
-    Frame bytes = Handshake::connecting(options_of(1, 2), 0, 0).outgoing();
-    const std::size_t kept = random() % (bytes.size() + 1);  // starts well
-    bytes.resize(sizeof(Greeting) + sizeof(Digest));
-    for (std::size_t i = kept; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(random());
-    bool refused = false;
-    try {
-      for (std::size_t at = 0; at < bytes.size();) {
-        const std::size_t n = std::min<std::size_t>(accepting.wanted(), 1 + random() % 40);
-        accepting.received(std::span(bytes).subspan(at, n));
-        at += n;
-      }
-    } catch (const HandshakeRefused&) {
-      refused = true;
-    }
-    CHECK(refused && !accepting.done());
-  }
 }
 
 TEST(a_proven_node_that_breaks_the_framing_is_disconnected) {

@@ -193,25 +193,6 @@ TEST(sealed_frames_that_anybody_touched_are_refused) {
   CHECK_EQ(taken_of({Frame(100)}), 0u);
 }
 
-TEST(random_and_damaged_streams_end_in_an_error_or_in_silence) {
-  std::mt19937 random(3);
-  int errors = 0;
-  for (int round = 0; round < 3000; ++round) {
-    Frame stream = stream_of({16, framing::kKeepAlive, 100, 0, 3});
-    if (round % 2 == 0) {
-      for (std::byte& b : stream) b = static_cast<std::byte>(random());
-    } else {
-      stream[random() % stream.size()] ^= static_cast<std::byte>(1 << random() % 8);
-    }
-    try {
-      feed(stream, random, 40, [](const auto& frame) { CHECK(frame.payload.size() <= kMaxFrameBytes); });
-    } catch (const ProtocolError&) {
-      ++errors;
-    }
-  }
-  CHECK(errors > 1000);
-}
-
 TEST(timers_are_precise_with_both_system_calls) {
   for (const bool precise_syscall : {true, false}) {
     EventLoop loop(precise_syscall);

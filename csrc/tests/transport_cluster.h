@@ -92,6 +92,14 @@ inline bool pump(const std::vector<std::pair<SocketTransport*, Events*>>& nodes,
   return true;
 }
 
+// The same for all nodes of a cluster.
+inline bool pump(const Transports& nodes, std::span<Events> events, const std::function<bool()>& condition,
+                 Micros patience = 20 * kSecond) {
+  std::vector<std::pair<SocketTransport*, Events*>> all;
+  for (std::size_t i = 0; i < nodes.size(); ++i) all.emplace_back(nodes[i].get(), &events[i]);
+  return pump(all, condition, patience);
+}
+
 inline Frame frame_of(std::size_t bytes, std::uint32_t seed) {
   Frame frame(bytes);
   for (std::size_t i = 0; i < bytes; ++i) frame[i] = static_cast<std::byte>((i * 2654435761u + seed) >> 13);
