@@ -5,6 +5,7 @@
 
 #include "arrays.h"
 #include "at_exit.h"
+#include "keywords.h"
 #include "node_handle.h"
 #include "node_table.h"
 #include "register.h"
@@ -17,39 +18,38 @@ namespace {
 
 constexpr double kLongestStall = 1e9;  // seconds; more than anybody waits
 
-std::shared_ptr<NodeHandle> make_node(std::vector<TableSpec> tables, int rank, int world_size, int workers,
-                                      int channels, Technique technique, bool timing,
-                                      double max_rounds_per_second, NonFinite nonfinite, double stall_timeout,
-                                      std::size_t max_queued_bytes, std::size_t max_unsent_bytes) {
+std::shared_ptr<NodeHandle> make_node(std::vector<TableSpec> tables, const py::kwargs& given) {
+  Keywords keywords(given);
+  const int rank = keywords.take<int>("rank"), world_size = keywords.take<int>("world_size");
   if (rank < 0 || world_size < 1 || world_size > static_cast<int>(kMaxNodes) || rank >= world_size) {
     throw py::value_error("rank " + std::to_string(rank) + " of " + std::to_string(world_size) +
                           " nodes: a cluster has 1 to " + std::to_string(kMaxNodes) +
                           " nodes, with ranks from 0 on");
   }
-  Settings settings;
-  settings.rank = static_cast<NodeId>(rank);
-  settings.nodes = static_cast<NodeId>(world_size);
-  settings.workers = workers;
-  settings.channels = channels;
-  settings.technique = technique;
-  settings.timing = timing;
-  settings.max_rounds_per_second = max_rounds_per_second;
-  settings.nonfinite = nonfinite;
-  settings.max_queued_bytes = max_queued_bytes;
-  settings.max_unsent_bytes = max_unsent_bytes;
+  Settings settings{.rank = static_cast<NodeId>(rank),
+                    .nodes = static_cast<NodeId>(world_size),
+                    .workers = keywords.take<int>("workers"),
+                    .channels = keywords.take<int>("channels"),
+                    .technique = keywords.take<Technique>("technique"),
+                    .timing = keywords.take<bool>("timing"),
+                    .max_rounds_per_second = keywords.take<double>("max_rounds_per_second")};
+  double stall_timeout = kLongestStall;
+  keywords.take_if_given("nonfinite", settings.nonfinite);
+  keywords.take_if_given("stall_timeout", stall_timeout);
+  keywords.take_if_given("max_queued_bytes", settings.max_queued_bytes);
+  keywords.take_if_given("max_unsent_bytes", settings.max_unsent_bytes);
+  keywords.require_none_left();
   settings.stall_timeout = static_cast<Micros>(std::min(stall_timeout, kLongestStall) * 1e6);
   return std::make_shared<NodeHandle>(std::move(tables), settings);
 }
 
 void connect(NodeHandle& node, const std::vector<std::string>& addresses, const std::string& secret,
              const std::string& network, double connect_timeout, double peer_timeout, bool frame_mac) {
-  ConnectOptions options;
-  options.secret = secret;
-  options.frame_mac = frame_mac;
-  options.shape = parse_link_shape(network);
-  options.connect_timeout_seconds = connect_timeout;
-  options.peer_timeout_seconds = peer_timeout;
-  node.connect(addresses, options);
+  node.connect(addresses, {.secret = secret,
+                           .frame_mac = frame_mac,
+                           .shape = parse_link_shape(network),
+                           .connect_timeout_seconds = connect_timeout,
+                           .peer_timeout_seconds = peer_timeout});
 }
 
 py::tuple tables_of(const std::shared_ptr<NodeHandle>& node) {
@@ -91,12 +91,7 @@ void register_node(py::module_& module) {
 
   py::class_<NodeHandle, std::shared_ptr<NodeHandle>>(module, "Node",
                                                       "One process's share of the parameter server.")
-      .def(py::init(&make_node), py::arg("tables"), py::kw_only(), py::arg("rank"), py::arg("world_size"),
-           py::arg("workers"), py::arg("channels"), py::arg("technique"), py::arg("timing"),
-           py::arg("max_rounds_per_second"), py::arg("nonfinite") = NonFinite::kRaise,
-           py::arg("stall_timeout") = kLongestStall,
-           py::arg("max_queued_bytes") = Settings{}.max_queued_bytes,
-           py::arg("max_unsent_bytes") = Settings{}.max_unsent_bytes)
+      .def(py::init(&make_node), py::arg("tables"))
       .def("listen", &NodeHandle::listen, py::arg("host"), py::arg("port"),
            "Listens for the other nodes and returns the address that they need.")
       .def("connect", &connect, py::arg("addresses"), py::kw_only(), py::arg("secret"), py::arg("network"),

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "keywords.h"
 #include "register.h"
 #include "replay/replay.h"
 
@@ -43,35 +44,33 @@ void let_signals_in() {
 }
 
 ReplayResult replay(std::vector<TableSpec> tables, std::vector<bool> dense, const Streams& streams,
-                    Technique technique, bool timing, double max_rounds_per_second, int workers, int channels,
-                    std::vector<std::size_t> lookahead, std::optional<std::size_t> warm_up, std::size_t epoch,
-                    double compute, const std::array<double, 12>& costs, const Machines& machines,
-                    const Links& links, std::uint64_t seed, std::size_t traced_steps,
-                    const Incidents& incidents, Micros peer_timeout) {
+                    const py::kwargs& given) {
   Accesses accesses{std::move(tables), std::move(dense), {}};
   for (const auto& [placed, keys, ends] : streams)
     accesses.workers.push_back({copied<Key>(placed), copied<Key>(keys), copied<std::size_t>(ends)});
-  ReplaySettings settings;
-  settings.technique = technique;
-  settings.timing = timing;
-  settings.max_rounds_per_second = max_rounds_per_second;
-  settings.workers = workers;
-  settings.channels = channels;
-  settings.lookahead = std::move(lookahead);
-  settings.warm_up = warm_up;
-  settings.epoch = epoch;
-  settings.compute = compute;
+  Keywords keywords(given);
+  ReplaySettings settings{.technique = keywords.take<Technique>("technique"),
+                          .timing = keywords.take<bool>("timing"),
+                          .max_rounds_per_second = keywords.take<double>("max_rounds_per_second"),
+                          .workers = keywords.take<int>("workers"),
+                          .channels = keywords.take<int>("channels"),
+                          .lookahead = keywords.take<std::vector<std::size_t>>("lookahead"),
+                          .warm_up = keywords.take<std::optional<std::size_t>>("warm_up"),
+                          .epoch = keywords.take<std::size_t>("epoch"),
+                          .compute = keywords.take<double>("compute"),
+                          .seed = keywords.take<std::uint64_t>("seed"),
+                          .traced_steps = keywords.take<std::size_t>("traced_steps"),
+                          .peer_timeout = keywords.take<Micros>("peer_timeout")};
+  const auto costs = keywords.take<std::array<double, 12>>("costs");
   const auto& [call, wake, resume, key, value, copy, elsewhere, intent, message, upkeep, frame, byte] = costs;
   settings.costs = {call, wake, resume, key, value, copy, elsewhere, intent, message, upkeep, frame, byte};
-  for (const auto& [host, cores, speed, card] : machines)
+  for (const auto& [host, cores, speed, card] : keywords.take<Machines>("machines"))
     settings.machines.push_back({host, cores, speed, card});
-  for (const auto& [latency, bytes_per_micro] : links)
+  for (const auto& [latency, bytes_per_micro] : keywords.take<Links>("links"))
     settings.links.push_back({.latency = latency, .jitter = 0.0, .bytes_per_micro = bytes_per_micro});
-  settings.seed = seed;
-  settings.traced_steps = traced_steps;
-  for (const auto& [kind, node, step, amount] : incidents)
+  for (const auto& [kind, node, step, amount] : keywords.take<Incidents>("incidents"))
     settings.incidents.push_back({incident_named(kind), node, step, amount});
-  settings.peer_timeout = peer_timeout;
+  keywords.require_none_left();
   const py::gil_scoped_release release;
   return Replay(accesses, settings).run(let_signals_in);
 }
@@ -109,11 +108,7 @@ void register_replay(py::module_& module) {
       .def_property_readonly("spans", &spans_of,
                              "What was traced: kind, node, thread or receiver, amount, begin, end.");
 
-  module.def("replay", &replay, py::arg("tables"), py::arg("dense"), py::arg("streams"), py::kw_only(),
-             py::arg("technique"), py::arg("timing"), py::arg("max_rounds_per_second"), py::arg("workers"),
-             py::arg("channels"), py::arg("lookahead"), py::arg("warm_up"), py::arg("epoch"),
-             py::arg("compute"), py::arg("costs"), py::arg("machines"), py::arg("links"), py::arg("seed"),
-             py::arg("traced_steps"), py::arg("incidents"), py::arg("peer_timeout"),
+  module.def("replay", &replay, py::arg("tables"), py::arg("dense"), py::arg("streams"),
              "Replays what workers access on simulated machines and links.");
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "keywords.h"
 #include "protocol/message.h"
 #include "register.h"
 #include "store/table.h"
@@ -19,6 +20,26 @@
 namespace adaps::bindings {
 
 namespace py = pybind11;
+
+namespace {
+
+UpdateRule make_rule(RuleKind kind, const py::kwargs& given) {
+  Keywords keywords(given);
+  UpdateRule rule{.kind = kind, .lr = keywords.take<float>("lr")};
+  keywords.take_if_given("momentum", rule.momentum);
+  keywords.take_if_given("eps", rule.eps);
+  keywords.take_if_given("beta1", rule.beta1);
+  keywords.take_if_given("beta2", rule.beta2);
+  keywords.take_if_given("initial_accumulator", rule.initial_accumulator);
+  keywords.take_if_given("weight_decay", rule.weight_decay);
+  keywords.take_if_given("decoupled", rule.decoupled);
+  keywords.take_if_given("nesterov", rule.nesterov);
+  keywords.take_if_given("centered", rule.centered);
+  keywords.require_none_left();
+  return rule;
+}
+
+}  // namespace
 
 void register_table_spec(py::module_& module) {
   py::native_enum<RuleKind>(module, "RuleKind", "enum.Enum", "How gradients change values.")
@@ -55,16 +76,7 @@ void register_table_spec(py::module_& module) {
   module.attr("MAX_CHANNELS") = kMaxChannels;
 
   py::class_<UpdateRule>(module, "UpdateRule", "An optimizer's kind and hyperparameters.")
-      .def(py::init([](RuleKind kind, float lr, float momentum, float eps, float beta1, float beta2,
-                       float initial_accumulator, float weight_decay, bool decoupled, bool nesterov,
-                       bool centered) {
-             return UpdateRule{kind,         lr,        momentum, eps,     beta1, beta2, initial_accumulator,
-                               weight_decay, decoupled, nesterov, centered};
-           }),
-           py::arg("kind"), py::kw_only(), py::arg("lr"), py::arg("momentum") = 0.0F, py::arg("eps") = 1e-10F,
-           py::arg("beta1") = 0.9F, py::arg("beta2") = 0.999F, py::arg("initial_accumulator") = 0.0F,
-           py::arg("weight_decay") = 0.0F, py::arg("decoupled") = false, py::arg("nesterov") = false,
-           py::arg("centered") = false)
+      .def(py::init(&make_rule), py::arg("kind"))
       .def_property_readonly(
           "moves_idle_rows", &UpdateRule::moves_idle_rows,
           "Whether rows change in steps in which they have no gradient, where those are numbered.");

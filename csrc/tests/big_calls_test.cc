@@ -7,14 +7,15 @@
 #include <thread>
 
 #include "check.h"
-#include "node/node.h"
 #include "node/node_state.h"
+#include "node_fixtures.h"
 #include "protocol/channel.h"
 #include "protocol/local_access.h"
 #include "protocol/outbox.h"
 #include "transport/socket_transport.h"
 
 using namespace adaps;
+using namespace adaps::testing;
 
 namespace {
 
@@ -22,12 +23,7 @@ constexpr std::size_t kSlice = 100;
 constexpr std::size_t kFirst = 30;
 
 TableSpec table(std::uint64_t rows, std::size_t length) {
-  TableSpec spec;
-  spec.name = std::string("t");
-  spec.rows = rows;
-  spec.length = length;
-  spec.rule.lr = 1.0F;
-  return spec;
+  return {.name = "t", .rows = rows, .length = length, .rule = {.lr = 1.0F}};
 }
 
 // Two nodes whose one channel is driven by hand.
@@ -35,13 +31,12 @@ class Pair {
  public:
   explicit Pair(Technique technique = Technique::kAdaptive) {
     for (NodeId rank = 0; rank < 2; ++rank) {
-      Settings settings;
-      settings.rank = rank;
-      settings.nodes = 2;
-      settings.technique = technique;
-      settings.timing = false;
-      settings.slice = kSlice;
-      settings.first_requests = kFirst;
+      Settings settings{.rank = rank,
+                        .nodes = 2,
+                        .technique = technique,
+                        .timing = false,
+                        .slice = kSlice,
+                        .first_requests = kFirst};
       nodes_[rank] = std::make_unique<NodeState>(std::vector{table(10'000, 1)}, settings);
     }
   }
@@ -70,12 +65,9 @@ class Pair {
       more |= deliver(0) + deliver(1) > 0;
     }
   }
-  // Keys whose home is the other node.
   std::vector<Key> keys_of(NodeId home) {
-    std::vector<Key> keys;
-    for (Key key = 0; key < 10'000; ++key) {
-      if (node(home).directory.home(key) == home) keys.push_back(key);
-    }
+    std::vector<Key> keys = keys_below(10'000);
+    std::erase_if(keys, [&](Key key) { return node(home).directory.home(key) != home; });
     return keys;
   }
 
@@ -83,49 +75,6 @@ class Pair {
   std::unique_ptr<NodeState> nodes_[2];
   Micros now_ = 1'000'000;
 };
-
-// Nodes in one process, connected by sockets.
-std::vector<std::unique_ptr<Node>> connected(const std::vector<TableSpec>& tables, const Settings& settings,
-                                             const ConnectOptions& options) {
-  std::vector<std::unique_ptr<Node>> nodes;
-  std::vector<std::string> addresses;
-  for (NodeId rank = 0; rank < settings.nodes; ++rank) {
-    Settings own = settings;
-    own.rank = rank;
-    nodes.push_back(std::make_unique<Node>(tables, own));
-    addresses.push_back(nodes.back()->listen("127.0.0.1", 0));
-  }
-  std::vector<std::future<void>> connecting;
-  for (const auto& node : nodes) {
-    connecting.push_back(
-        std::async(std::launch::async, [&, own = node.get()] { own->connect(addresses, options, [] {}); }));
-  }
-  for (auto& one : connecting) one.get();
-  return nodes;
-}
-
-ConnectOptions connect_options() {
-  ConnectOptions options;
-  options.secret = "of this test";
-  options.peer_timeout_seconds = 60.0;  // nobody is silent here, only slow under a sanitizer
-  return options;
-}
-
-void close_all(std::vector<std::unique_ptr<Node>>& nodes) {
-  std::vector<std::future<void>> closing;
-  for (const auto& node : nodes)
-    closing.push_back(std::async(std::launch::async, [own = node.get()] { own->close([] {}); }));
-  for (auto& one : closing) one.get();
-}
-
-// The first keys of a table at the node, which has to be their home.
-std::vector<Key> keys_at(Node& node, NodeId home, std::size_t count) {
-  std::vector<Key> keys;
-  for (Key key = 0; keys.size() < count; ++key) {
-    if (node.context().directory.home(key) == home) keys.push_back(key);
-  }
-  return keys;
-}
 
 }  // namespace
 
@@ -277,12 +226,10 @@ TEST(no_frame_is_longer_than_a_peer_accepts) {
 }
 
 TEST(gradients_of_one_key_that_exceed_a_frame_are_divided) {
-  Settings settings;
-  settings.nodes = 2;
-  settings.technique = Technique::kStatic;
+  Settings settings{.nodes = 2, .technique = Technique::kStatic};
   constexpr std::size_t kLength = 16'384, kCopies = 1'060;  // 66 MiB
-  auto nodes = connected({table(64, kLength)}, settings, connect_options());
-  const std::vector<Key> key = keys_at(*nodes[0], 1, 1);
+  auto nodes = connected({table(64, kLength)}, settings);
+  const std::vector<Key> key = keys_at(nodes[0]->context().directory, 1, 1);
   const std::vector<Key> copies(kCopies, key[0]);
   const std::vector<float> gradients(kCopies * kLength, -1.0F);
   nodes[0]->worker(0).push_gradients(copies, gradients.data(), gradients.size(), false);
@@ -293,15 +240,12 @@ TEST(gradients_of_one_key_that_exceed_a_frame_are_divided) {
 }
 
 TEST(asynchronous_calls_wait_where_too_much_is_on_the_way) {
-  Settings settings;
-  settings.nodes = 2;
-  settings.technique = Technique::kStatic;
-  settings.max_queued_bytes = 100'000;
+  Settings settings{.nodes = 2, .technique = Technique::kStatic, .max_queued_bytes = 100'000};
   ConnectOptions options = connect_options();
   options.shape.bits_per_second = 10e6;
   constexpr std::size_t kLength = 1'000, kCalls = 200;  // 3.2 ms on the wire each
   auto nodes = connected({table(64, kLength)}, settings, options);
-  const std::vector<Key> key = keys_at(*nodes[0], 1, 1);
+  const std::vector<Key> key = keys_at(nodes[0]->context().directory, 1, 1);
   const std::vector<float> ones(kLength, 1.0F);
   Worker& worker = nodes[0]->worker(0);
   double most = 0;
@@ -321,14 +265,11 @@ TEST(asynchronous_calls_wait_where_too_much_is_on_the_way) {
 }
 
 TEST(a_call_that_waits_for_room_can_be_interrupted_and_ends_with_the_peer) {
-  Settings settings;
-  settings.nodes = 2;
-  settings.technique = Technique::kStatic;
-  settings.max_queued_bytes = 1;
+  Settings settings{.nodes = 2, .technique = Technique::kStatic, .max_queued_bytes = 1};
   ConnectOptions options = connect_options();
   options.shape.latency_seconds = 1e5;  // nothing arrives
   auto nodes = connected({table(64, 1)}, settings, options);
-  const std::vector<Key> key = keys_at(*nodes[0], 1, 1);
+  const std::vector<Key> key = keys_at(nodes[0]->context().directory, 1, 1);
   const float one = 1.0F;
   Worker& worker = nodes[0]->worker(0);
   worker.push(key, &one, 1, true);

@@ -5,12 +5,11 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <random>
 #include <thread>
 
 #include "check.h"
+#include "transport/framing.h"
 #include "transport/handshake.h"
-#include "transport/wire.h"
 #include "transport_cluster.h"
 
 using namespace adaps;
@@ -329,36 +328,13 @@ TEST(an_own_proof_sent_back_proves_nothing) {
   CHECK_THROWS(connecting.received(own_proof), HandshakeRefused, "secret");
 }
 
-TEST(random_greetings_are_refused) {
-  std::mt19937 random(5);
-  const SocketOptions zero = options_of(0, 2);
-  for (int round = 0; round < 2000; ++round) {
-    Handshake accepting = Handshake::accepting(zero);
-    Frame bytes = Handshake::connecting(options_of(1, 2), 0, 0).outgoing();
-    const std::size_t kept = random() % (bytes.size() + 1);  // starts well
-    bytes.resize(sizeof(Greeting) + sizeof(Digest));
-    for (std::size_t i = kept; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(random());
-    bool refused = false;
-    try {
-      for (std::size_t at = 0; at < bytes.size();) {
-        const std::size_t n = std::min<std::size_t>(accepting.wanted(), 1 + random() % 40);
-        accepting.received(std::span(bytes).subspan(at, n));
-        at += n;
-      }
-    } catch (const HandshakeRefused&) {
-      refused = true;
-    }
-    CHECK(refused && !accepting.done());
-  }
-}
-
 TEST(a_proven_node_that_breaks_the_framing_is_disconnected) {
   CapturedLog log;
-  const std::pair<wire::Header, const char*> cases[] = {
+  const std::pair<framing::Header, const char*> cases[] = {
       {{kMaxFrameBytes + 1, 0}, "frame of 67108865 bytes"},
       {{0xfffffffe, 0}, "frame of 4294967294 bytes"},
       {{8, 5}, "frame 5 where frame 0 was due"},
-      {{wire::kKeepAlive, 7}, "frame 7 where frame 0 was due"},
+      {{framing::kKeepAlive, 7}, "frame 7 where frame 0 was due"},
   };
   for (const auto& [header, reason] : cases) {
     Waiting zero;
@@ -387,7 +363,7 @@ TEST(frames_with_macs_arrive_and_a_forged_one_closes_the_connection) {
   sealed(options);
   const int fd = proven_stranger(other.port(), options);
   Transports joined = other.joined.get();
-  const wire::Header header{8, 0};
+  const framing::Header header{8, 0};
   say(fd, std::as_bytes(std::span(&header, 1)));
   say(fd, Frame(16 + 8 + 16));
   Events events;

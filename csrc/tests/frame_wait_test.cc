@@ -6,6 +6,7 @@
 #include "check.h"
 #include "node/node_state.h"
 #include "node/worker.h"
+#include "node_fixtures.h"
 
 using namespace adaps;
 
@@ -30,10 +31,7 @@ TEST(frames_wait_in_large_clusters_only) {
 
 TEST(a_call_takes_along_the_intent_for_what_it_waits_for) {
   constexpr Micros kTick = 10'000;
-  TableSpec table;
-  table.name = std::string("t");
-  table.rows = 64;
-  table.length = 4;
+  TableSpec table{.name = "t", .rows = 64, .length = 4};
   Settings settings = of(2);
   settings.timing = false;
   settings.frame_wait = 100 * kTick;
@@ -54,10 +52,7 @@ TEST(a_call_takes_along_the_intent_for_what_it_waits_for) {
     channel.partition().request_round();
     CHECK_EQ(messages_sent(), std::size_t{0});
   }
-  std::vector<Key> there;
-  for (Key key = 0; there.size() < 2; ++key) {
-    if (node.directory.home(key) == 1) there.push_back(key);
-  }
+  const std::vector<Key> there = testing::keys_at(node.directory, 1, 2);
   const Clock now_clock = worker.current_clock();
   worker.intent(there, now_clock + 40, now_clock + 41);
   CHECK_EQ(messages_sent(), std::size_t{0});

@@ -12,20 +12,9 @@ namespace {
 
 constexpr NodeId kNodes = 3;
 
-std::vector<TableSpec> tables() {
-  TableSpec table;
-  table.name = "t";
-  table.rows = 1;
-  table.length = 1;
-  return {table};
-}
+std::vector<TableSpec> tables() { return {TableSpec{.name = "t", .rows = 1, .length = 1}}; }
 
-Settings settings(NodeId rank) {
-  Settings settings;
-  settings.rank = rank;
-  settings.nodes = kNodes;
-  return settings;
-}
+Settings settings(NodeId rank) { return {.rank = rank, .nodes = kNodes}; }
 
 struct OneNode {
   explicit OneNode(NodeId rank) : node(tables(), settings(rank)), outbox(kNodes), membership(node, outbox) {
@@ -41,12 +30,7 @@ struct OneNode {
   Operation operation{OperationKind::kBarrier, 0, completion};
 };
 
-ReleaseMessage failed_at(NodeId node) {
-  ReleaseMessage message;
-  message.failed = 1;
-  message.failed_node = node;
-  return message;
-}
+ReleaseMessage failed_at(NodeId node) { return {.failed = 1, .failed_node = node}; }
 
 }  // namespace
 

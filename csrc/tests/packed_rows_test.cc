@@ -11,6 +11,7 @@
 #include "common/random.h"
 #include "memory_cluster.h"
 #include "node/snapshot.h"
+#include "node_fixtures.h"
 
 using namespace adaps;
 using namespace adaps::testing;
@@ -18,9 +19,9 @@ using namespace adaps::testing;
 namespace {
 
 constexpr std::uint64_t kRows = 64;
-constexpr RuleKind kRules[] = {RuleKind::kSgd,        RuleKind::kMomentum, RuleKind::kAdagrad,
-                               RuleKind::kRowAdagrad, RuleKind::kAdam,     RuleKind::kSparseAdam,
-                               RuleKind::kRmsprop};
+constexpr RuleKind kUpdateRules[] = {RuleKind::kSgd,        RuleKind::kMomentum, RuleKind::kAdagrad,
+                                     RuleKind::kRowAdagrad, RuleKind::kAdam,     RuleKind::kSparseAdam,
+                                     RuleKind::kRmsprop};
 // Of a number from 1 to 2, at the most.
 constexpr float kRounding = 0x1p-7F;
 
@@ -33,23 +34,8 @@ TableSpec spec(std::size_t length, Dtype dtype, RuleKind rule = RuleKind::kSgd) 
 }
 
 MemoryCluster two_nodes(const std::vector<TableSpec>& tables, Technique technique = Technique::kAdaptive) {
-  Settings settings;
-  settings.nodes = 2;
-  settings.technique = technique;
-  settings.timing = false;
+  Settings settings{.nodes = 2, .technique = technique, .timing = false};
   return {tables, settings};
-}
-
-std::vector<Key> all_keys(std::uint64_t tables = 1) {
-  std::vector<Key> keys(tables * kRows);
-  std::iota(keys.begin(), keys.end(), Key{0});
-  return keys;
-}
-
-std::vector<float> pulled(Worker& worker, const std::vector<Key>& keys, std::size_t length) {
-  std::vector<float> values(keys.size() * length);
-  worker.pull(keys, values.data(), values.size(), false);
-  return values;
 }
 
 void want_on_both(MemoryCluster& cluster, const std::vector<Key>& keys) {
@@ -81,7 +67,7 @@ TEST(a_worker_reads_what_it_wrote_wherever_rows_are) {
   TableSpec other = spec(kLength, Dtype::kFloat32);
   other.name = "float32";
   MemoryCluster cluster = two_nodes({spec(kLength, Dtype::kBfloat16), other});
-  const std::vector<Key> keys = all_keys(2);
+  const std::vector<Key> keys = keys_below(2 * kRows);
   Worker& worker = cluster.worker(0, 0);
   std::vector<float> values(keys.size() * kLength);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 100);
@@ -99,7 +85,7 @@ TEST(a_worker_reads_what_it_wrote_wherever_rows_are) {
 TEST(what_is_no_number_of_bfloat16_is_one_beside_it) {
   constexpr std::size_t kLength = 16;
   MemoryCluster cluster = two_nodes({spec(kLength, Dtype::kBfloat16)});
-  const std::vector<Key> keys = all_keys();
+  const std::vector<Key> keys = keys_below(kRows);
   const std::vector<float> values(keys.size() * kLength, 1.001F);
   cluster.worker(0, 0).set(keys, values.data(), values.size(), false);
   const std::vector<float> read = pulled(cluster.worker(1, 0), keys, kLength);
@@ -110,14 +96,14 @@ TEST(what_is_no_number_of_bfloat16_is_one_beside_it) {
 
 TEST(copies_have_the_bits_of_their_owner) {
   constexpr std::size_t kLength = 33;
-  for (const RuleKind rule : kRules) {
+  for (const RuleKind rule : kUpdateRules) {
     for (const Wire wire : {Wire::kFloat32, Wire::kBfloat16}) {
       // A lossy wire rounds the state, too, which moves the value with some rules.
       if (wire != Wire::kFloat32 && rule != RuleKind::kSgd) continue;
       TableSpec table = spec(kLength, Dtype::kBfloat16, rule);
       table.management.wire = wire;
       MemoryCluster cluster = two_nodes({table});
-      const std::vector<Key> keys = all_keys();
+      const std::vector<Key> keys = keys_below(kRows);
       want_on_both(cluster, keys);
       Random random(static_cast<std::uint64_t>(rule), 1);
       std::vector<float> gradients(keys.size() * kLength);
@@ -146,7 +132,7 @@ TEST(small_pushes_of_both_nodes_add_up_in_the_mean) {
     TableSpec table = spec(kLength, Dtype::kBfloat16);
     table.management.wire = wire;
     MemoryCluster cluster = two_nodes({table});
-    const std::vector<Key> keys = all_keys();
+    const std::vector<Key> keys = keys_below(kRows);
     want_on_both(cluster, keys);
     const std::vector<float> pushes(keys.size() * kLength, kPushed);
     for (int i = 0; i < kPushes; ++i) {
@@ -171,7 +157,7 @@ TEST(a_row_that_moves_keeps_its_bits) {
   constexpr std::size_t kLength = 9;
   MemoryCluster cluster =
       two_nodes({spec(kLength, Dtype::kBfloat16, RuleKind::kAdagrad)}, Technique::kRelocation);
-  const std::vector<Key> keys = all_keys();
+  const std::vector<Key> keys = keys_below(kRows);
   std::vector<float> gradients(keys.size() * kLength);
   Random random(1, 1);
   for (float& x : gradients) x = static_cast<float>(random.uniform(-1.0, 1.0));
@@ -189,7 +175,7 @@ TEST(rows_take_half_of_memory_and_bytes) {
   std::array<std::uint64_t, 2> memory{}, moved{}, copied{};
   for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBfloat16}) {
     const auto which = static_cast<std::size_t>(dtype);
-    const std::vector<Key> keys = all_keys();
+    const std::vector<Key> keys = keys_below(kRows);
     const std::vector<float> pushes(keys.size() * kLength, 0.3F);
     {
       MemoryCluster cluster = two_nodes({spec(kLength, dtype)}, Technique::kRelocation);
@@ -224,8 +210,8 @@ TEST(a_snapshot_holds_what_is_stored) {
   NodeState& node = cluster.node(0);
   const Table& table = node.tables[0];
   std::vector<float> gradients(kRows * kLength, 0.37F);
-  cluster.worker(0, 0).push_gradients(all_keys(), gradients.data(), gradients.size(), false);
-  const std::vector<float> before = pulled(cluster.worker(0, 0), all_keys(), kLength);
+  cluster.worker(0, 0).push_gradients(keys_below(kRows), gradients.data(), gradients.size(), false);
+  const std::vector<float> before = pulled(cluster.worker(0, 0), keys_below(kRows), kLength);
   std::vector<std::int64_t> rows(kRows);
   std::vector<float> values(kRows * kLength), states(kRows * kLength);
   const Taken taken = take_owned(node, table, 0, rows, values.data(), states.data());
@@ -237,11 +223,11 @@ TEST(a_snapshot_holds_what_is_stored) {
       CHECK_EQ(states[i * kLength + j], 0.37F * 0.37F);
     }
   }
-  cluster.worker(0, 0).push_gradients(all_keys(), gradients.data(), gradients.size(), false);
+  cluster.worker(0, 0).push_gradients(keys_below(kRows), gradients.data(), gradients.size(), false);
   TableRestore restore(node, table);
   CHECK_EQ(restore.put(std::span(rows).first(taken.rows), values.data(), states.data()), taken.rows);
   restore.finish();
-  const std::vector<float> after = pulled(cluster.worker(0, 0), all_keys(), kLength);
+  const std::vector<float> after = pulled(cluster.worker(0, 0), keys_below(kRows), kLength);
   for (std::size_t i = 0; i < taken.rows; ++i) {
     const auto row = static_cast<std::size_t>(rows[i]) * kLength;
     for (std::size_t j = 0; j < kLength; ++j) CHECK_EQ(after[row + j], before[row + j]);

@@ -14,13 +14,14 @@
 #include <vector>
 
 #include "check.h"
-#include "node/node.h"
 #include "node/node_state.h"
 #include "node/snapshot.h"
+#include "node_fixtures.h"
 #include "protocol/channel.h"
 #include "protocol/message.h"
 
 using namespace adaps;
+using namespace adaps::testing;
 
 namespace {
 
@@ -31,42 +32,10 @@ enum class Phase { kSetup, kPull, kPush, kWaitSync, kBarrier, kCheckpoint, kClos
 constexpr Phase kPhases[] = {Phase::kSetup,   Phase::kPull,       Phase::kPush, Phase::kWaitSync,
                              Phase::kBarrier, Phase::kCheckpoint, Phase::kClose};
 
-std::vector<TableSpec> tables() {
-  TableSpec table;
-  table.name = std::string("t");
-  table.rows = kRows;
-  table.length = kLength;
-  return {table};
-}
+std::vector<TableSpec> tables() { return {TableSpec{.name = "t", .rows = kRows, .length = kLength}}; }
 
 Settings settings_of(NodeId rank, NodeId nodes) {
-  Settings settings;
-  settings.rank = rank;
-  settings.nodes = nodes;
-  settings.channels = 2;
-  settings.technique = Technique::kStatic;
-  return settings;
-}
-
-using Nodes = std::vector<std::unique_ptr<Node>>;
-
-Nodes connected(NodeId count) {
-  Nodes nodes;
-  std::vector<std::string> addresses;
-  for (NodeId rank = 0; rank < count; ++rank) {
-    nodes.push_back(std::make_unique<Node>(tables(), settings_of(rank, count)));
-    addresses.push_back(nodes.back()->listen("127.0.0.1", 0));
-  }
-  ConnectOptions options;
-  options.secret = "of this test";
-  options.peer_timeout_seconds = 20.0;  // nobody is silent here, only slow under a sanitizer
-  std::vector<std::future<void>> connecting;
-  for (const auto& node : nodes) {
-    connecting.push_back(
-        std::async(std::launch::async, [&, own = node.get()] { own->connect(addresses, options, [] {}); }));
-  }
-  for (auto& one : connecting) one.get();
-  return nodes;
+  return {.rank = rank, .nodes = nodes, .channels = 2, .technique = Technique::kStatic};
 }
 
 // One node's worker on its thread.
@@ -236,7 +205,7 @@ TEST(a_node_that_ends_in_any_phase_is_named_by_all_others) {
       std::atomic<bool> leave{false};
       const std::atomic<bool> stay{false};
       std::vector<std::thread> threads;
-      for (auto& node : connected(kNodes)) {
+      for (auto& node : connected(tables(), settings_of(0, kNodes))) {
         // Who calls close() cannot end otherwise: the victim does something else.
         const bool closes = phase == Phase::kClose && callers.size() != victim;
         const Phase own = phase == Phase::kClose && !closes ? Phase::kPull : phase;
@@ -257,7 +226,7 @@ TEST(a_cut_connection_ends_the_calls_of_both_nodes_in_any_phase) {
   for (const Phase phase : kPhases) {
     std::vector<std::unique_ptr<Caller>> callers;
     const std::atomic<bool> stay{false};
-    for (auto& node : connected(2)) {
+    for (auto& node : connected(tables(), settings_of(0, 2))) {
       const Phase own = phase == Phase::kClose && callers.empty() ? Phase::kPush : phase;
       callers.push_back(std::make_unique<Caller>(std::move(node), own));
     }

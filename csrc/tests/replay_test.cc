@@ -18,12 +18,7 @@ constexpr std::size_t kSteps = 30;
 constexpr std::size_t kLookahead = 5;
 
 TableSpec table_of(const char* name, std::uint64_t rows) {
-  TableSpec spec;
-  spec.name = name;
-  spec.rows = rows;
-  spec.length = kLength;
-  spec.rule.kind = RuleKind::kAdagrad;
-  return spec;
+  return {.name = name, .rows = rows, .length = kLength, .rule = {.kind = RuleKind::kAdagrad}};
 }
 
 // Two rows per node and step, chosen by `row(node, step, i)`, ascending, out of 64.

@@ -1,9 +1,9 @@
 // What a replica is made of, and what is counted about it.
-#include <numeric>
 #include <vector>
 
 #include "check.h"
 #include "memory_cluster.h"
+#include "node_fixtures.h"
 #include "protocol/message.h"
 
 using namespace adaps;
@@ -15,27 +15,14 @@ constexpr std::uint64_t kRows = 512;
 constexpr std::size_t kLength = 16;
 
 MemoryCluster two_nodes() {
-  TableSpec table;
-  table.name = "t";
-  table.rows = kRows;
-  table.length = kLength;
-  table.rule.kind = RuleKind::kAdagrad;
-  table.init = {.kind = InitKind::kUniform, .a = -1.0F, .b = 1.0F, .seed = 7};
+  TableSpec table{.name = "t",
+                  .rows = kRows,
+                  .length = kLength,
+                  .rule = {.kind = RuleKind::kAdagrad},
+                  .init = {.kind = InitKind::kUniform, .a = -1.0F, .b = 1.0F, .seed = 7}};
   Settings settings;
   settings.nodes = 2;
   return {{table}, settings};
-}
-
-std::vector<Key> all_keys() {
-  std::vector<Key> keys(kRows);
-  std::iota(keys.begin(), keys.end(), Key{0});
-  return keys;
-}
-
-std::vector<float> pulled(Worker& worker, const std::vector<Key>& keys) {
-  std::vector<float> values(keys.size() * kLength);
-  worker.pull(keys, values.data(), values.size(), false);
-  return values;
 }
 
 std::uint64_t value_bytes_sent(NodeState& node) {
@@ -51,13 +38,13 @@ std::uint64_t value_bytes_sent(NodeState& node) {
 
 TEST(initial_values_are_made_where_they_are_needed) {
   MemoryCluster cluster = two_nodes();
-  const std::vector<Key> keys = all_keys();
-  const std::vector<float> here = pulled(cluster.worker(0, 0), keys);
+  const std::vector<Key> keys = keys_below(kRows);
+  const std::vector<float> here = pulled(cluster.worker(0, 0), keys, kLength);
   for (const std::size_t rank : {0, 1}) {
     Worker& worker = cluster.worker(rank, 0);
     worker.intent(keys, 0, kForever);
     worker.wait_intent(keys);
-    CHECK(pulled(worker, keys) == here);
+    CHECK(pulled(worker, keys, kLength) == here);
   }
   const std::uint64_t value_size = 2 * kLength * sizeof(float);
   CHECK(value_bytes_sent(cluster.node(0)) + value_bytes_sent(cluster.node(1)) < kRows * value_size / 2);
@@ -65,13 +52,13 @@ TEST(initial_values_are_made_where_they_are_needed) {
 
 TEST(reads_of_replicas_tell_how_old_they_are) {
   MemoryCluster cluster = two_nodes();
-  const std::vector<Key> keys = all_keys();
+  const std::vector<Key> keys = keys_below(kRows);
   for (const std::size_t rank : {0, 1}) {
     cluster.worker(rank, 0).intent(keys, 0, kForever);
     cluster.worker(rank, 0).wait_intent(keys);
   }
-  pulled(cluster.worker(0, 0), keys);
-  pulled(cluster.worker(1, 0), keys);
+  pulled(cluster.worker(0, 0), keys, kLength);
+  pulled(cluster.worker(1, 0), keys, kLength);
   std::uint64_t replicas = 0;
   std::uint64_t sampled = 0;
   for (const std::size_t rank : {0, 1}) {

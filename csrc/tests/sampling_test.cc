@@ -10,7 +10,7 @@
 
 #include "check.h"
 #include "memory_cluster.h"
-#include "store/strata.h"
+#include "store/stratified_draws.h"
 
 using namespace adaps;
 using adaps::testing::MemoryCluster;
@@ -45,24 +45,18 @@ std::vector<std::pair<std::string, Shared>> distributions(std::uint64_t rows) {
 }
 
 std::vector<TableSpec> one_table(SamplingSpec sampling) {
-  TableSpec table;
-  table.name = "t";
-  table.rows = sampling.distribution->rows();
-  table.length = 1;
-  table.sampling = std::move(sampling);
-  return {table};
+  return {TableSpec{
+      .name = "t", .rows = sampling.distribution->rows(), .length = 1, .sampling = std::move(sampling)}};
 }
 
 SamplingSpec sampling(Shared distribution, SamplingScheme scheme, std::uint64_t seed,
                       bool replacement = true) {
-  SamplingSpec spec;
-  spec.distribution = std::move(distribution);
-  spec.scheme = scheme;
-  spec.replacement = replacement;
-  spec.seed = seed;
-  spec.pool_size = 5000;
-  spec.reuse = 4;
-  return spec;
+  return {.distribution = std::move(distribution),
+          .scheme = scheme,
+          .replacement = replacement,
+          .seed = seed,
+          .pool_size = 5000,
+          .reuse = 4};
 }
 
 Settings alone() { return {}; }
@@ -129,9 +123,7 @@ MemoryCluster two_nodes(SamplingSpec spec, std::uint64_t first) {
   std::vector<TableSpec> tables = one_table(std::move(spec));
   if (first > 0) tables[0].homes.push_back({first, 0});
   tables[0].homes.push_back({tables[0].rows, 1});
-  Settings settings;
-  settings.nodes = 2;
-  settings.technique = Technique::kStatic;
+  Settings settings{.nodes = 2, .technique = Technique::kStatic};
   return {tables, settings};
 }
 
@@ -333,7 +325,7 @@ TEST(a_pool_draws_every_part_of_the_distribution_in_turn) {
   for (const std::uint64_t rows : {std::uint64_t{1}, std::uint64_t{2}, std::uint64_t{7}, kRows}) {
     for (const auto& [called, distribution] : distributions(rows)) {
       for (const std::uint64_t seed : kSeeds) {
-        Strata strata(*distribution, seed);
+        StratifiedDraws strata(*distribution, seed);
         std::vector<double> counts(rows);
         for (int round = 1; round <= 8; ++round) {
           for (std::uint64_t i = 0; i < rows; ++i) counts[strata.draw()] += 1.0;

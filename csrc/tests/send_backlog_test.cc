@@ -10,6 +10,7 @@
 #include "check.h"
 #include "node/node_state.h"
 #include "node/worker.h"
+#include "node_fixtures.h"
 #include "protocol/channel.h"
 #include "protocol/message.h"
 
@@ -27,24 +28,18 @@ class Nodes {
  public:
   explicit Nodes(NodeId nodes, std::size_t max_unsent_bytes = Settings{}.max_unsent_bytes)
       : links_(static_cast<std::size_t>(nodes) * nodes) {
-    TableSpec table;
-    table.name = std::string("t");
-    table.rows = 64 * kKeys;
-    table.length = kLength;
-    Settings settings;
-    settings.nodes = nodes;
-    settings.technique = Technique::kReplication;
-    settings.slice = kKeys / 3;
-    settings.max_unsent_bytes = max_unsent_bytes;
+    TableSpec table{.name = "t", .rows = 64 * kKeys, .length = kLength};
+    Settings settings{.nodes = nodes,
+                      .technique = Technique::kReplication,
+                      .slice = kKeys / 3,
+                      .max_unsent_bytes = max_unsent_bytes};
     for (NodeId rank = 0; rank < nodes; ++rank) {
       settings.rank = rank;
       nodes_.push_back(std::make_unique<NodeState>(std::vector<TableSpec>{table}, settings));
       workers_.push_back(std::make_unique<Worker>(*nodes_.back(), 0));
       channel(rank).set_backlog([this, rank](NodeId to) { return link(rank, to).size(); });
     }
-    for (Key key = 0; keys.size() < kKeys; ++key) {
-      if (nodes_[0]->directory.home(key) == 0) keys.push_back(key);
-    }
+    keys = testing::keys_at(nodes_[0]->directory, 0, kKeys);
     for (NodeId rank = 1; rank < nodes; ++rank) workers_[rank]->intent(keys, 0, kForever);
     run({});
   }

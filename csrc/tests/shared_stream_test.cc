@@ -294,7 +294,7 @@ TEST(frames_of_every_length_pass_between_two_nodes) {
     for (std::uint32_t i = 0; i < 3 * lengths.size(); ++i)
       nodes[1 - rank]->send(rank, frame_of(lengths[i % lengths.size()], i + rank));
   }
-  REQUIRE(pump({{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}}, [&] {
+  REQUIRE(pump(nodes, events, [&] {
     return events[0].frames == 3 * lengths.size() && events[1].frames == 3 * lengths.size();
   }));
   CHECK_EQ(nodes[0]->counters().bytes_sent.get(), nodes[1]->counters().bytes_received.get());

@@ -9,9 +9,9 @@ using namespace adaps;
 namespace {
 
 using Kind = SimulatedNetwork::Event::Kind;
-const Link kLink{0, 0, 1};
+const NetworkLink kLink{0, 0, 1};
 
-void send(SimulatedNetwork& network, const Link& link, int text, std::size_t size = 1) {
+void send(SimulatedNetwork& network, const NetworkLink& link, int text, std::size_t size = 1) {
   const std::vector<std::byte> entry(size, static_cast<std::byte>(text));
   network.send(link, entry);
 }

@@ -1,5 +1,4 @@
-// Connected transports: delivery, shaping, failures, closing, idleness. The last test prints how fast they
-// are.
+// Connected transports: delivery, shaping, failures, closing, idleness.
 #include "transport/socket_transport.h"
 
 #include <sys/socket.h>
@@ -10,7 +9,6 @@
 #include <atomic>
 #include <csignal>
 #include <ctime>
-#include <iomanip>
 #include <thread>
 
 #include "check.h"
@@ -76,8 +74,7 @@ TEST(what_is_flushed_leaves_while_a_frame_is_handled) {
       nodes[1]->send(0, frame_of(3, 3));
     };
     nodes[0]->send(1, frame_of(100, 0));
-    CHECK(pump({{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}},
-               [&] { return arrived.size() == 3; }));
+    CHECK(pump(nodes, events, [&] { return arrived.size() == 3; }));
     CHECK(in_time);
     CHECK((arrived == std::vector<std::size_t>{1, 50'000, 3}));
   }
@@ -97,8 +94,7 @@ TEST(large_frames_cross_each_other) {
       nodes[rank]->send(1 - rank, sent[rank]);
       nodes[rank]->send(1 - rank, frame_of(13, 9));
     }
-    CHECK(pump({{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}},
-               [&] { return events[0].frames == 2 && events[1].frames == 2; }));
+    CHECK(pump(nodes, events, [&] { return events[0].frames == 2 && events[1].frames == 2; }));
   }
 }
 
@@ -118,8 +114,7 @@ TEST(many_small_frames) {
       const auto bytes = std::as_bytes(std::span(&i, 1));
       nodes[0]->send(1, Frame(bytes.begin(), bytes.end()));
     }
-    CHECK(
-        pump({{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}}, [&] { return next == kFrames; }));
+    CHECK(pump(nodes, events, [&] { return next == kFrames; }));
     CHECK_EQ(nodes[0]->counters().bytes_sent.get(), nodes[1]->counters().bytes_received.get());
     CHECK_EQ(nodes[0]->counters().bytes_sent.get(), 16 * kFrames);
   }
@@ -143,8 +138,7 @@ TEST(a_backlog_is_what_the_network_has_not_taken) {
     nodes[0]->poll(0, events[0]);
     CHECK(nodes[0]->backlog(1) > 0);  // nobody reads
     CHECK_EQ(events[0].sent, (kFrames - nodes[0]->backlog(1)) << 20);
-    REQUIRE(pump({{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}},
-                 [&] { return events[1].frames == kFrames; }));
+    REQUIRE(pump(nodes, events, [&] { return events[1].frames == kFrames; }));
     CHECK_EQ(nodes[0]->backlog(1), 0u);
     CHECK_EQ(events[0].sent, kFrames << 20);  // whose memory the sender has again
   }
@@ -169,11 +163,9 @@ TEST(latency_delays_every_frame) {
     Events events[2];
     const Micros start = monotonic_now();
     for (int i = 0; i < 10; ++i) nodes[0]->send(1, Frame(1000));
-    REQUIRE(pump({{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}},
-                 [&] { return events[1].frames > 0; }));
+    REQUIRE(pump(nodes, events, [&] { return events[1].frames > 0; }));
     CHECK(monotonic_now() - start >= 20 * kMillisecond);
-    REQUIRE(pump({{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}},
-                 [&] { return events[1].frames == 10; }));
+    REQUIRE(pump(nodes, events, [&] { return events[1].frames == 10; }));
     CHECK(monotonic_now() - start < 5 * kSecond);  // they travel together, not one after the other
   }
 }
@@ -191,8 +183,7 @@ TEST(bandwidth_serialises_the_frames_of_a_link) {
     };
     for (int i = 0; i < 5; ++i) nodes[0]->send(to, Frame(100'000));
   }
-  REQUIRE(pump({{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}, {nodes[2].get(), &events[2]}},
-               [&] { return events[1].frames == 5 && events[2].frames == 5; }));
+  REQUIRE(pump(nodes, events, [&] { return events[1].frames == 5 && events[2].frames == 5; }));
   for (const NodeId to : {1, 2}) {
     for (int i = 0; i < 5; ++i) CHECK(arrived[to][i] >= (i + 1) * 10 * kMillisecond + kMillisecond);
     CHECK(arrived[to][4] < 5 * kSecond);
@@ -206,9 +197,7 @@ TEST(keep_alives_do_not_wait_for_the_shape) {
   });
   Events events[2];
   nodes[0]->send(1, Frame(8));
-  pump(
-      {{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}}, [] { return false; },
-      2500 * kMillisecond);
+  pump(nodes, events, [] { return false; }, 2500 * kMillisecond);
   CHECK(events[0].down.empty() && events[1].down.empty());
   CHECK_EQ(events[1].frames, 0u);
 }
@@ -240,7 +229,7 @@ TEST(a_silent_peer_is_down_after_the_timeout) {
         cluster(2, medium, [](SocketOptions& options) { options.peer_timeout_seconds = 0.4; });
     Events events[2];
     // Both talk for longer than the timeout, then node 1 stops, as it does under SIGSTOP.
-    pump({{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}}, [] { return false; }, kSecond);
+    pump(nodes, events, [] { return false; }, kSecond);
     CHECK(events[0].down.empty() && events[1].down.empty());
     const Micros start = monotonic_now();
     REQUIRE(pump({{nodes[0].get(), &events[0]}}, [&] { return !events[0].down.empty(); }));
@@ -254,10 +243,9 @@ TEST(a_node_that_was_away_itself_does_not_blame_its_peers) {
   const Transports nodes =
       cluster(2, Medium::kMemory, [](SocketOptions& options) { options.peer_timeout_seconds = 0.5; });
   Events events[2];
-  pump(
-      {{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}}, [] { return false; }, 300 * kMillisecond);
+  pump(nodes, events, [] { return false; }, 300 * kMillisecond);
   ::usleep(1500'000);  // the machine was suspended, say
-  pump({{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}}, [] { return false; }, kSecond);
+  pump(nodes, events, [] { return false; }, kSecond);
   CHECK(events[0].down.empty() && events[1].down.empty());
 }
 
@@ -271,8 +259,7 @@ TEST(a_protocol_error_of_the_handler_closes_one_connection) {
     };
     nodes[1]->send(0, Frame(8));
     nodes[2]->send(0, Frame(8));
-    REQUIRE(pump({{nodes[0].get(), &events[0]}, {nodes[1].get(), &events[1]}, {nodes[2].get(), &events[2]}},
-                 [&] { return events[0].frames == 2 && !events[1].down.empty(); }));
+    REQUIRE(pump(nodes, events, [&] { return events[0].frames == 2 && !events[1].down.empty(); }));
     CHECK_EQ(events[0].down.size(), 1u);
     CHECK(events[0].down[0].second.find("kind 77") != std::string::npos);
     CHECK(events[2].down.empty());
@@ -400,115 +387,4 @@ TEST(a_forked_child_does_not_hide_a_death) {
     ::waitpid(child, &status, 0);
     ::close(ready[0]);
   }
-}
-
-namespace {
-
-constexpr int kTrips = 5000;
-constexpr std::size_t kMegabyte = 1 << 20, kMegabytes = 256;
-
-// Wall and processor time since it was made, of all threads.
-class Stopwatch {
- public:
-  double micros() const { return seconds(CLOCK_MONOTONIC) * 1e6 - wall_ * 1e6; }
-  double cpu_micros() const { return seconds(CLOCK_PROCESS_CPUTIME_ID) * 1e6 - cpu_ * 1e6; }
-
- private:
-  static double seconds(clockid_t clock) {
-    timespec time{};
-    ::clock_gettime(clock, &time);
-    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-  }
-  double wall_ = seconds(CLOCK_MONOTONIC), cpu_ = seconds(CLOCK_PROCESS_CPUTIME_ID);
-};
-
-void print_trips(const char* what, const Stopwatch& watch) {
-  std::cout << "  " << what << std::fixed << std::setprecision(1) << watch.micros() / kTrips
-            << " us per round trip of 64 B (" << watch.cpu_micros() / kTrips << " us of CPU)\n";
-}
-
-void print_rate(const char* what, const Stopwatch& watch) {
-  constexpr double kBytes = kMegabyte * kMegabytes;
-  std::cout << "  " << what << std::fixed << std::setprecision(2) << kBytes / 1e3 / watch.micros()
-            << " GB/s (" << watch.cpu_micros() * 1e3 / kBytes << " s of CPU a GB)\n";
-}
-
-void time_transport(Medium medium, const char* what) {
-  const Transports nodes = cluster(2, medium);
-  std::thread other([&] {
-    Events events;
-    events.handle = [&](NodeId, std::span<const std::byte> payload) {
-      if (payload.size() == 64) nodes[1]->send(0, Frame(payload.begin(), payload.end()));
-    };
-    while (events.frames < kTrips + kMegabytes) nodes[1]->poll(kNever, events);
-    nodes[1]->send(0, Frame(1));
-    nodes[1]->poll(0, events);
-  });
-  Events events;
-  const Stopwatch trips;
-  for (std::size_t i = 0; i < kTrips; ++i) {
-    nodes[0]->send(1, Frame(64));
-    while (events.frames == i) nodes[0]->poll(kNever, events);
-  }
-  print_trips(what, trips);
-  std::vector<Frame> frames(kMegabytes, Frame(kMegabyte));
-  const Stopwatch bulk;
-  for (Frame& frame : frames) nodes[0]->send(1, std::move(frame));
-  while (events.frames == kTrips) nodes[0]->poll(kNever, events);
-  print_rate(what, bulk);
-  other.join();
-}
-
-void read_all(int fd, std::vector<char>& buffer, std::size_t bytes) {
-  for (std::size_t got = 0; got < bytes;) {
-    const ssize_t n = ::read(fd, buffer.data(), std::min(buffer.size(), bytes - got));
-    REQUIRE(n > 0);
-    got += static_cast<std::size_t>(n);
-  }
-}
-
-void write_all(int fd, const std::vector<char>& buffer) {
-  for (std::size_t sent = 0; sent < buffer.size();) {
-    const ssize_t n = ::write(fd, buffer.data() + sent, buffer.size() - sent);
-    REQUIRE(n > 0);
-    sent += static_cast<std::size_t>(n);
-  }
-}
-
-// The same with blocking sockets and nothing else.
-void time_blocking_sockets(const char* what) {
-  int fds[2];
-  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
-  std::thread other([&] {
-    std::vector<char> small(64), large(kMegabyte);
-    for (int i = 0; i < kTrips; ++i) {
-      read_all(fds[1], small, small.size());
-      write_all(fds[1], small);
-    }
-    read_all(fds[1], large, kMegabytes * kMegabyte);
-    write_all(fds[1], small);
-  });
-  std::vector<char> small(64);
-  const Stopwatch trips;
-  for (int i = 0; i < kTrips; ++i) {
-    write_all(fds[0], small);
-    read_all(fds[0], small, small.size());
-  }
-  print_trips(what, trips);
-  const std::vector<std::vector<char>> frames(kMegabytes, std::vector<char>(kMegabyte));
-  const Stopwatch bulk;
-  for (const std::vector<char>& frame : frames) write_all(fds[0], frame);
-  read_all(fds[0], small, small.size());
-  print_rate(what, bulk);
-  other.join();
-  ::close(fds[0]);
-  ::close(fds[1]);
-}
-
-}  // namespace
-
-TEST(speed) {
-  time_blocking_sockets("blocking sockets:  ");
-  time_transport(Medium::kUnix, "transport on Unix: ");
-  time_transport(Medium::kTcp, "transport on TCP:  ");
 }

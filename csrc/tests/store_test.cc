@@ -18,13 +18,11 @@ struct Fixture {
   explicit Fixture(NodeId rank) : store(tables, directory, rank) {}
 
   static TableSpec spec() {
-    TableSpec table;
-    table.name = "t";
-    table.rows = kRows;
-    table.length = kLength;
-    table.rule.kind = RuleKind::kAdagrad;
-    table.init.a = 1.5F;
-    return table;
+    return {.name = "t",
+            .rows = kRows,
+            .length = kLength,
+            .rule = {.kind = RuleKind::kAdagrad},
+            .init = {.a = 1.5F}};
   }
   Key key_at_home_of(NodeId node) const {
     Key key = 0;

@@ -2,13 +2,12 @@
 // exactly.
 #include <atomic>
 #include <cstdint>
-#include <future>
 #include <random>
 #include <thread>
 
 #include "check.h"
 #include "memory_cluster.h"
-#include "node/node.h"
+#include "node_fixtures.h"
 
 using namespace adaps;
 using namespace adaps::testing;
@@ -179,22 +178,15 @@ class Player {
 };
 
 std::vector<TableSpec> tables_for(std::size_t players) {
-  TableSpec table;
-  table.name = "t";
-  table.rows = kKeys;
-  table.length = players;
-  table.rule.lr = 1.0F;
-  return {table};
+  return {TableSpec{.name = "t", .rows = kKeys, .length = players, .rule = {.lr = 1.0F}}};
 }
 
 Settings settings_for(NodeId nodes, int workers, int channels, Technique technique) {
-  Settings settings;
-  settings.nodes = nodes;
-  settings.workers = workers;
-  settings.channels = channels;
-  settings.technique = technique;
-  settings.max_rounds_per_second = 10'000.0;
-  return settings;
+  return {.nodes = nodes,
+          .workers = workers,
+          .channels = channels,
+          .technique = technique,
+          .max_rounds_per_second = 10'000.0};
 }
 
 template <typename WorkerOf>
@@ -235,25 +227,10 @@ TEST(one_node) { play_in_memory(1, 4, 2, Technique::kAdaptive); }
 TEST(nodes_connected_by_sockets) {
   constexpr NodeId kNodes = 2;
   constexpr int kWorkers = 2;
-  std::vector<std::unique_ptr<Node>> nodes;
-  std::vector<std::string> addresses;
-  for (NodeId rank = 0; rank < kNodes; ++rank) {
-    Settings settings = settings_for(kNodes, kWorkers, 2, Technique::kAdaptive);
-    settings.rank = rank;
-    nodes.push_back(std::make_unique<Node>(tables_for(kNodes * kWorkers), settings));
-    addresses.push_back(nodes.back()->listen("127.0.0.1", 0));
-  }
-  const auto on_all = [&](auto what) {
-    std::vector<std::future<void>> done;
-    for (const auto& node : nodes) done.push_back(std::async(std::launch::async, [&] { what(*node); }));
-    for (std::future<void>& one : done) one.get();
-  };
-  ConnectOptions options;
-  options.secret = "of this test";
-  options.peer_timeout_seconds = 20.0;  // sanitizers are slow
-  on_all([&](Node& node) { node.connect(addresses, options, [] {}); });
+  const Nodes nodes =
+      connected(tables_for(kNodes * kWorkers), settings_for(kNodes, kWorkers, 2, Technique::kAdaptive));
   play(kNodes, kWorkers, [&](std::size_t node, std::size_t worker) -> Worker& {
     return nodes[node]->worker(static_cast<int>(worker));
   });
-  on_all([](Node& node) { node.close([] {}); });
+  close_all(nodes);
 }

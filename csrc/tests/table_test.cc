@@ -14,12 +14,7 @@ namespace {
 
 TableSpec spec(const std::string& name, std::uint64_t rows, std::size_t length,
                RuleKind kind = RuleKind::kSgd) {
-  TableSpec table;
-  table.name = name;
-  table.rows = rows;
-  table.length = length;
-  table.rule.kind = kind;
-  return table;
+  return {.name = name, .rows = rows, .length = length, .rule = {.kind = kind}};
 }
 
 }  // namespace

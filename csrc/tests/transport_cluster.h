@@ -35,13 +35,11 @@ inline std::string only(Medium medium, const std::string& address) {
 }
 
 inline SocketOptions options_of(NodeId rank, NodeId nodes) {
-  SocketOptions options;
-  options.rank = rank;
-  options.nodes = nodes;
-  options.secret = "of this test";
-  options.connect_timeout_seconds = 30.0;
-  options.peer_timeout_seconds = 20.0;
-  return options;
+  return {.rank = rank,
+          .nodes = nodes,
+          .secret = "of this test",
+          .connect_timeout_seconds = 30.0,
+          .peer_timeout_seconds = 20.0};
 }
 
 // What a node was told.
@@ -92,6 +90,14 @@ inline bool pump(const std::vector<std::pair<SocketTransport*, Events*>>& nodes,
     for (const auto& [transport, events] : nodes) transport->poll(200, *events);
   }
   return true;
+}
+
+// The same for all nodes of a cluster.
+inline bool pump(const Transports& nodes, std::span<Events> events, const std::function<bool()>& condition,
+                 Micros patience = 20 * kSecond) {
+  std::vector<std::pair<SocketTransport*, Events*>> all;
+  for (std::size_t i = 0; i < nodes.size(); ++i) all.emplace_back(nodes[i].get(), &events[i]);
+  return pump(all, condition, patience);
 }
 
 inline Frame frame_of(std::size_t bytes, std::uint32_t seed) {

@@ -25,11 +25,7 @@ struct OneNode {
   explicit OneNode(std::size_t length, std::uint64_t rows = 100) : tables({spec(length, rows)}) {}
 
   static TableSpec spec(std::size_t length, std::uint64_t rows) {
-    TableSpec table;
-    table.name = "t";
-    table.rows = rows;
-    table.length = length;
-    return table;
+    return {.name = "t", .rows = rows, .length = length};
   }
   float* value(std::uint32_t slot) { return store.arena(tables[0]).value(slot); }
 
@@ -337,10 +333,7 @@ TEST(workers_pull_whole_rows) {
   for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBfloat16}) {
     TableSpec table = OneNode::spec(kLength, kKeys);
     table.dtype = dtype;
-    Settings settings;
-    settings.nodes = 2;
-    settings.workers = 2;
-    settings.max_rounds_per_second = 10'000.0;
+    Settings settings{.nodes = 2, .workers = 2, .max_rounds_per_second = 10'000.0};
     MemoryCluster cluster({table}, settings);
     const auto play = [&](std::size_t node, std::size_t index) {
       Worker& worker = cluster.worker(node, index);

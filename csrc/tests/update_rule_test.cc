@@ -45,7 +45,7 @@ void compare(const UpdateRule& rule, Formula formula) {
   }
 }
 
-const UpdateRule kRules[] = {
+const UpdateRule kUpdateRules[] = {
     {.kind = RuleKind::kSgd, .lr = 0.1F},
     {.kind = RuleKind::kMomentum, .lr = 0.1F, .momentum = 0.9F},
     {.kind = RuleKind::kAdagrad, .lr = 0.1F, .initial_accumulator = 0.1F},
@@ -120,12 +120,13 @@ struct Dense {
 }  // namespace
 
 TEST(sgd) {
-  compare(kRules[0], [](int step, std::size_t i, double value) { return value - 0.1 * gradient(step, i); });
+  compare(kUpdateRules[0],
+          [](int step, std::size_t i, double value) { return value - 0.1 * gradient(step, i); });
 }
 
 TEST(momentum) {
   std::vector<double> buffer(kLength);
-  compare(kRules[1], [&](int step, std::size_t i, double value) {
+  compare(kUpdateRules[1], [&](int step, std::size_t i, double value) {
     buffer[i] = 0.9 * buffer[i] + gradient(step, i);
     return value - 0.1 * buffer[i];
   });
@@ -134,7 +135,7 @@ TEST(momentum) {
 // With numbered steps a row that has no gradient for a while, or is only caught up, is where a row is that
 // got a gradient of 0 in each step, whatever the schedules were.
 TEST(momentum_makes_up_for_missed_steps) {
-  const UpdateRule& rule = kRules[1];
+  const UpdateRule& rule = kUpdateRules[1];
   for (const std::uint64_t first : {1, 16'777'200}) {  // the number of steps that a float can tell
     Row row(rule);
     std::vector<double> value(row.floats.begin(), row.floats.begin() + kLength);
@@ -168,7 +169,7 @@ TEST(momentum_makes_up_for_missed_steps) {
 }
 
 TEST(idle_rows_make_up_for_what_torchs_dense_optimizers_do_to_them) {
-  for (const UpdateRule& rule : kRules) {
+  for (const UpdateRule& rule : kUpdateRules) {
     if (!rule.moves_idle_rows()) continue;
     Row row(rule);
     std::vector<Dense> expected(kLength);
@@ -205,7 +206,7 @@ TEST(idle_rows_make_up_for_what_torchs_dense_optimizers_do_to_them) {
 }
 
 TEST(rows_with_a_gradient_in_each_step_change_as_torch_has_it) {
-  for (const UpdateRule& rule : kRules) {
+  for (const UpdateRule& rule : kUpdateRules) {
     if (rule.kind == RuleKind::kRowAdagrad || rule.kind == RuleKind::kSparseAdam) continue;
     std::vector<Dense> states(kLength);
     for (Dense& state : states) {
@@ -222,7 +223,7 @@ TEST(rows_with_a_gradient_in_each_step_change_as_torch_has_it) {
 // Two copies of a row get gradients at the same time. The changes of one, applied to the other, are what it
 // would have got there: of momentum and averages exactly, however many gradients there were.
 TEST(changes_of_one_copy_apply_to_another_as_if_made_there) {
-  const UpdateRule& rule = kRules[1];
+  const UpdateRule& rule = kUpdateRules[1];
   for (const bool nesterov : {false, true}) {
     UpdateRule with = rule;
     with.nesterov = nesterov;
@@ -243,7 +244,7 @@ TEST(changes_of_one_copy_apply_to_another_as_if_made_there) {
 }
 
 TEST(averages_stay_averages_when_many_copies_have_changed_them) {
-  for (const UpdateRule& rule : kRules) {
+  for (const UpdateRule& rule : kUpdateRules) {
     const bool averages =
         rule.kind == RuleKind::kAdam || rule.kind == RuleKind::kSparseAdam || rule.kind == RuleKind::kRmsprop;
     if (!averages) continue;
@@ -268,7 +269,7 @@ TEST(averages_stay_averages_when_many_copies_have_changed_them) {
 
 TEST(adagrad) {
   std::vector<double> sum(kLength, 0.1);
-  compare(kRules[2], [&](int step, std::size_t i, double value) {
+  compare(kUpdateRules[2], [&](int step, std::size_t i, double value) {
     const double g = gradient(step, i);
     sum[i] += g * g;
     return value - 0.1 * g / (std::sqrt(sum[i]) + 1e-10);
@@ -279,7 +280,7 @@ TEST(adagrad) {
 // neither on its length nor on the processor.
 TEST(adagrad_is_the_same_for_rows_of_any_length) {
   volatile float decay = 0.2F, rate = 0.1F, eps = 1e-10F;  // so that the compiler rounds each operation
-  for (const UpdateRule& rule : {kRules[2], kRules[8]}) {
+  for (const UpdateRule& rule : {kUpdateRules[2], kUpdateRules[8]}) {
     for (std::size_t length = 1; length <= 40; ++length) {
       std::vector<float> row(2 * length, 0.1F), change(2 * length), g(length);
       std::vector<float> plain = row;
@@ -311,7 +312,7 @@ TEST(adagrad_is_the_same_for_rows_of_any_length) {
 
 TEST(row_wise_adagrad) {
   double sum = 0.1;
-  compare(kRules[3], [&](int step, std::size_t i, double value) {
+  compare(kUpdateRules[3], [&](int step, std::size_t i, double value) {
     if (i == 0) {
       for (std::size_t j = 0; j < kLength; ++j)
         sum += static_cast<double>(gradient(step, j)) * gradient(step, j) / kLength;
@@ -339,13 +340,13 @@ struct Adam {
 };
 
 TEST(rows_count_adams_steps_where_nobody_says_which_one_it_is) {
-  compare(kRules[4], Adam{.sparse = false});
-  compare(kRules[5], Adam{.sparse = true});
+  compare(kUpdateRules[4], Adam{.sparse = false});
+  compare(kUpdateRules[5], Adam{.sparse = true});
 }
 
 TEST(adam_corrects_its_bias_for_the_step_that_it_is_told) {
   for (const bool sparse : {false, true}) {
-    const UpdateRule& rule = kRules[sparse ? 5 : 4];
+    const UpdateRule& rule = kUpdateRules[sparse ? 5 : 4];
     Adam formula{.sparse = sparse, .from = 300};
     Row row(rule);
     std::vector<double> expected(row.floats.begin(), row.floats.begin() + kLength);
@@ -361,7 +362,7 @@ TEST(adam_corrects_its_bias_for_the_step_that_it_is_told) {
 }
 
 TEST(the_change_is_what_changed_and_asking_for_it_changes_nothing) {
-  for (const UpdateRule& rule : kRules) {
+  for (const UpdateRule& rule : kUpdateRules) {
     Row with(rule), without(rule);
     const std::vector<float> before = with.floats;
     std::vector<float> change(rule.change_length(kLength));

@@ -16,18 +16,14 @@ using namespace adaps;
 
 namespace {
 
-constexpr RuleKind kRules[] = {RuleKind::kSgd,        RuleKind::kMomentum, RuleKind::kAdagrad,
-                               RuleKind::kRowAdagrad, RuleKind::kAdam,     RuleKind::kSparseAdam,
-                               RuleKind::kRmsprop};
+constexpr RuleKind kUpdateRules[] = {RuleKind::kSgd,        RuleKind::kMomentum, RuleKind::kAdagrad,
+                                     RuleKind::kRowAdagrad, RuleKind::kAdam,     RuleKind::kSparseAdam,
+                                     RuleKind::kRmsprop};
 constexpr Wire kLossy[] = {Wire::kBfloat16, Wire::kFloat16, Wire::kInt8};
 
 Tables one_table(Wire wire, std::size_t length, RuleKind kind = RuleKind::kSgd) {
-  TableSpec spec;
-  spec.name = "t";
-  spec.rows = 1;
-  spec.length = length;
-  spec.management.wire = wire;
-  spec.rule.kind = kind;
+  TableSpec spec{
+      .name = "t", .rows = 1, .length = length, .rule = {.kind = kind}, .management = {.wire = wire}};
   if (kind == RuleKind::kSgd || kind == RuleKind::kAdagrad) spec.rule.weight_decay = 0.1F;
   if (kind == RuleKind::kRmsprop) {
     spec.rule.momentum = 0.5F;
@@ -51,7 +47,7 @@ Delta delta_of(const Table& table, const std::vector<float>& value) {
 
 TEST(rows_keep_what_counts_steps) {
   for (const Wire wire : kLossy) {
-    for (const RuleKind kind : kRules) {
+    for (const RuleKind kind : kUpdateRules) {
       for (const std::size_t length : {1, 2, 7, 16}) {
         const Tables tables = one_table(wire, length, kind);
         const Table& table = tables[0];

@@ -130,11 +130,11 @@ def _file_of(node: nodes.Element, source: Path, page: str) -> str | None:
 def _line_of(symbol: str, file: Path) -> int | None:
     """Where a function or class is defined: a C++ function begins at the margin, and ends in no semicolon.
 
-    Rules of the protocol are members with a word of their own before them.
+    Protocol decisions are members with a macro before them.
     """
     definition = re.compile(
         rf"^\s*(?:async def|def|class|struct|enum class) {symbol}\b"
-        rf"|^[A-Za-z].*\b{symbol}\([^;]*$|^\s*ADAPS_RULE .*\b{symbol}\("
+        rf"|^[A-Za-z].*\b{symbol}\([^;]*$|^\s*ADAPS_DECISION .*\b{symbol}\("
     )
     lines = file.read_text(encoding="utf-8").splitlines()
     return next((number for number, line in enumerate(lines, 1) if definition.match(line)), None)

@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "common/random.h"
+
 namespace adaps {
 
 namespace {
@@ -43,7 +45,7 @@ class PositionTable {
   // Fibonacci hashing (Knuth, The Art of Computer Programming 3, 6.4): spreads consecutive and strided ids
   // evenly.
   std::size_t hash(std::int64_t id) const {
-    return static_cast<std::size_t>((static_cast<std::uint64_t>(id) * 0x9e3779b97f4a7c15ULL) >> shift_);
+    return static_cast<std::size_t>((static_cast<std::uint64_t>(id) * kGoldenRatio) >> shift_);
   }
 
   int shift_;

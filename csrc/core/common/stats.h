@@ -57,7 +57,7 @@ struct alignas(64) ChannelCounters {
   Counter replicas_set_up, replicas_dropped;
   Counter deltas_sent, refreshes_sent, refreshes_held_back, requests_forwarded;
   Counter lead_micros, lead_keys;  // from sending an intent until the key is local
-  Counter unsent_full_micros;      // something waited for room, see Backlog; of all peers
+  Counter unsent_full_micros;      // something waited for room, see SendBacklog; of all peers
 };
 
 enum class TraceKind : std::uint8_t {

@@ -42,7 +42,13 @@ enum class Dtype : std::uint8_t { kFloat32, kBfloat16 };
 // What becomes of gradients with NaN or infinity in them.
 enum class NonFinite : std::uint8_t { kRaise, kSkip, kPass };
 
-// As the Python package calls them.
+// Returns the name of a value from the names of its enumeration, in their order.
+template <typename Enum, std::size_t kCount>
+const char* name_in(const char* const (&names)[kCount], Enum value) {
+  const auto index = static_cast<std::size_t>(value);
+  return index < kCount ? names[index] : "unknown";
+}
+// Names of the Python package.
 const char* name_of(Technique technique);
 const char* name_of(Wire wire);
 const char* name_of(NonFinite policy);
@@ -62,7 +68,7 @@ struct Settings {
   double max_round_bytes_per_second = 400e6;
   // How long what nobody waits for may wait for others to the same node; else as frame_wait.h says, which is
   // not at all with few nodes.
-  std::optional<Micros> frame_wait;
+  std::optional<Micros> frame_wait{};
   NonFinite nonfinite = NonFinite::kRaise;
   // How long nodes may wait at a barrier, or for the end, for one that lives but does not come.
   Micros stall_timeout = kNever;

@@ -218,19 +218,18 @@ void Node::connect(const std::vector<std::string>& addresses, const ConnectOptio
                    const std::function<void()>& interrupted) {
   const Settings& settings = impl_->state.settings;
   if (impl_->listener == nullptr) throw std::logic_error("connect before listen");
-  SocketOptions sockets;
-  sockets.rank = settings.rank;
-  sockets.nodes = settings.nodes;
-  sockets.channels = settings.channels;
-  sockets.workers = settings.workers;
-  sockets.technique = settings.technique;
-  sockets.nonfinite = settings.nonfinite;
-  sockets.fingerprint = impl_->state.tables.fingerprint();
-  sockets.frame_mac = options.frame_mac;
-  sockets.secret = options.secret;
-  sockets.shape = options.shape;
-  sockets.connect_timeout_seconds = options.connect_timeout_seconds;
-  sockets.peer_timeout_seconds = options.peer_timeout_seconds;
+  SocketOptions sockets{.rank = settings.rank,
+                        .nodes = settings.nodes,
+                        .channels = settings.channels,
+                        .workers = settings.workers,
+                        .technique = settings.technique,
+                        .nonfinite = settings.nonfinite,
+                        .fingerprint = impl_->state.tables.fingerprint(),
+                        .frame_mac = options.frame_mac,
+                        .secret = options.secret,
+                        .shape = options.shape,
+                        .connect_timeout_seconds = options.connect_timeout_seconds,
+                        .peer_timeout_seconds = options.peer_timeout_seconds};
   auto transports = connect_all(*impl_->listener, addresses, sockets, interrupted);
   for (std::size_t i = 0; i < transports.size(); ++i) {
     impl_->drivers.push_back(

@@ -19,9 +19,9 @@ namespace adaps {
 struct NodeContext;
 
 struct ConnectOptions {
-  std::string secret;
+  std::string secret{};
   bool frame_mac = false;
-  LinkShape shape;
+  LinkShape shape{};
   double connect_timeout_seconds = 60.0;
   double peer_timeout_seconds = 5.0;
 };

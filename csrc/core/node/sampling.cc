@@ -10,7 +10,7 @@
 
 #include "protocol/context.h"
 #include "protocol/local_access.h"
-#include "store/strata.h"
+#include "store/stratified_draws.h"
 
 namespace adaps {
 
@@ -139,7 +139,7 @@ class Pool : public Sampler {
     RowSet taken(distinct ? sample.size : 0);
     sample.keys.reserve(sample.size);
     while (sample.keys.size() < sample.size) {
-      if (next_ == rules().handed_out(pool_.size())) {
+      if (next_ == decisions().handed_out(pool_.size())) {
         std::vector<Key> drawn = renew();
         if (!drawn.empty())
           announcements.push_back({std::move(drawn), start, end + clocks_of_row(sample.size)});
@@ -147,7 +147,7 @@ class Pool : public Sampler {
         // What is in the sample already comes later in this pass.
         if (distinct)
           std::stable_partition(pool_.begin(), pool_.end(), [&](const Row& row) {
-            return !rules().is_left_out(taken.contains(row.key));
+            return !decisions().is_left_out(taken.contains(row.key));
           });
       }
       sample.keys.push_back(pool_[next_++].key);
@@ -195,7 +195,7 @@ class Pool : public Sampler {
   std::vector<Row> pool_;
   std::size_t next_ = 0;
   Random random_;
-  Strata strata_;
+  StratifiedDraws strata_;
 };
 
 // Takes what is here; what is missing then is drawn from all rows.
@@ -219,7 +219,7 @@ class Local : public Sampler {
       }
       for (std::size_t i = 0; i < kBlock && here < keys.size(); ++i, ++tried) {
         const Key key = candidates[i];
-        if (distinct && rules().is_left_out(taken.contains(key - first))) continue;
+        if (distinct && decisions().is_left_out(taken.contains(key - first))) continue;
         float* value = values == nullptr ? nullptr : values + here * table().length();
         if (!pull_if_here(node_, worker_, table(), key, value)) continue;
         keys[here++] = key;
@@ -276,7 +276,7 @@ Sample Sampler::prepare(std::size_t size, Clock start, Clock end, std::vector<An
   Sample sample{prepared_++, size, {}};
   prepare(sample, start, end, announcements);
   for (Announcement& announced : announcements)
-    announced.keys.resize(rules().announced(announced.keys.size()));
+    announced.keys.resize(decisions().announced(announced.keys.size()));
   return sample;
 }
 

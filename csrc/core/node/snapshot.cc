@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "common/prefetch.h"
-#include "protocol/rules.h"
+#include "protocol/decisions.h"
 #include "protocol/wire_encoding.h"
 
 namespace adaps {
@@ -15,11 +15,11 @@ namespace adaps {
 namespace {
 
 // Keys whose slots are asked for ahead of their use.
-constexpr std::size_t kAhead = 16;
+constexpr std::size_t kScanPrefetchDistance = 16;
 
 void mark_changed(NodeContext& node, LockedKey& key) {
   key.header().advance_version();
-  rules().keep(key);
+  decisions().keep(key);
   if (key.header().has_holders()) node.partition_of(key.key()).mark_dirty(key);
 }
 
@@ -56,8 +56,8 @@ Taken take_owned(NodeContext& node, const Table& table, std::uint64_t first, std
   }
   std::size_t taken = 0;
   for (std::size_t i = 0; i < found.size(); ++i) {
-    if (i + kAhead < found.size()) {
-      const std::uint32_t ahead = store.peek(found[i + kAhead]);
+    if (i + kScanPrefetchDistance < found.size()) {
+      const std::uint32_t ahead = store.peek(found[i + kScanPrefetchDistance]);
       if (is_owned(ahead)) Store::prefetch_value(store.arena(table), ahead, store.arena(table).width());
     }
     const std::uint32_t word = store.lock_if(found[i], word::kSlot | word::kSet);
@@ -81,16 +81,17 @@ std::size_t ChangedRows::take(bool all) {
   Store& store = node_.store;
   Arena& arena = store.arena(table_);
   for (Key key = table_.first_key(); key < table_.end_key(); ++key) {
-    if (key + kAhead < table_.end_key()) {
-      const std::uint32_t ahead = store.peek(key + kAhead);
+    if (key + kScanPrefetchDistance < table_.end_key()) {
+      const std::uint32_t ahead = store.peek(key + kScanPrefetchDistance);
       if (is_owned(ahead)) prefetch_line(&arena.header(ahead & word::kIndexMask));
     }
     const std::uint32_t seen = store.peek(key);
     const std::uint64_t row = key - table_.first_key();
     const bool is_wanted =
-        is_owned(seen) ? all || is_uncounted(seen) ||
-                             !rules().is_told(told_[row], arena.header(seen & word::kIndexMask).version())
-                       : all && store.untouched_here(key, seen);
+        is_owned(seen)
+            ? all || is_uncounted(seen) ||
+                  !decisions().is_reported(told_[row], arena.header(seen & word::kIndexMask).version())
+            : all && store.untouched_here(key, seen);
     if (is_wanted) rows_.push_back(static_cast<std::int64_t>(row));
   }
   versions_.resize(rows_.size());
@@ -99,8 +100,9 @@ std::size_t ChangedRows::take(bool all) {
   std::vector<float> initial(table_.width());
   std::size_t taken = 0;
   for (std::size_t i = 0; i < rows_.size(); ++i) {
-    if (i + kAhead < rows_.size()) {
-      const std::uint32_t ahead = store.peek(table_.first_key() + static_cast<Key>(rows_[i + kAhead]));
+    if (i + kScanPrefetchDistance < rows_.size()) {
+      const std::uint32_t ahead =
+          store.peek(table_.first_key() + static_cast<Key>(rows_[i + kScanPrefetchDistance]));
       if (is_owned(ahead)) Store::prefetch_value(arena, ahead, table_.value_words());
     }
     const Key key = table_.first_key() + static_cast<Key>(rows_[i]);
@@ -154,8 +156,9 @@ std::size_t TableRestore::put(std::span<const std::int64_t> rows, const float* v
                                   "' is there twice");
     }
     seen_[row] = true;
-    if (i + kAhead < rows.size() && static_cast<std::uint64_t>(rows[i + kAhead]) < seen_.size())
-      node_.store.prefetch_word(table_.first_key() + static_cast<Key>(rows[i + kAhead]));
+    if (i + kScanPrefetchDistance < rows.size() &&
+        static_cast<std::uint64_t>(rows[i + kScanPrefetchDistance]) < seen_.size())
+      node_.store.prefetch_word(table_.first_key() + static_cast<Key>(rows[i + kScanPrefetchDistance]));
     const LockedKey key(node_.store, table_.first_key() + row);
     if (key.state() == State::kOwner || key.untouched_here()) owned.push_back(i);
   }
@@ -176,7 +179,8 @@ void TableRestore::finish() {
   for (Kept& kept : kept_) {
     const float* row = kept.rows.data();
     for (std::size_t i = 0; i < kept.keys.size(); ++i, row += table_.width()) {
-      if (i + kAhead < kept.keys.size()) node_.store.prefetch_word(kept.keys[i + kAhead]);
+      if (i + kScanPrefetchDistance < kept.keys.size())
+        node_.store.prefetch_word(kept.keys[i + kScanPrefetchDistance]);
       LockedKey key(node_.store, kept.keys[i]);
       key.materialize();
       std::memcpy(key.value(), row, table_.width() * sizeof(float));

@@ -169,7 +169,7 @@ Ticket Worker::run(OperationKind kind, std::span<const Key> keys, float* out, co
   }
   start(node_, *operation, keys);
   if (operation->requests.empty()) return kDone;
-  if (!has_room(node_, index_)) wait_for_room();
+  if (!may_queue_more(node_, index_)) wait_until_queue_drains();
   submit_requests(node_, *operation);
   if (asynchronous) {
     const Ticket ticket = next_ticket_++;
@@ -303,17 +303,17 @@ std::span<const Key> Worker::checked(std::span<const Key> keys, std::size_t& flo
 }
 
 std::span<const Key> Worker::checked_with_effect() {
-  std::erase_if(keys_, [this](Key key) { return !rules().uses_intent(node_, key); });
+  std::erase_if(keys_, [this](Key key) { return !decisions().uses_intent(node_, key); });
   return keys_;
 }
 
 // Nothing of the call has been sent yet, so an exception while it waits for room simply ends it.
-void Worker::wait_for_room() {
+void Worker::wait_until_queue_drains() {
   WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
   const Stopwatch stopwatch(state.counters.queue_full_micros);
   std::unique_lock lock(state.completion.mutex);
   wait_interruptibly(node_, lock, state.completion.changed, interrupt_check_,
-                     [this] { return has_room(node_, index_); });
+                     [this] { return may_queue_more(node_, index_); });
 }
 
 // After a failure or an interrupt the operation is abandoned: it stays in memory, as channels may still refer

@@ -135,7 +135,7 @@ class Worker {
   std::span<const Key> checked(std::span<const Key> keys, std::size_t& floats);
   // Of the keys that checked() gave, those for which intent has an effect.
   std::span<const Key> checked_with_effect();
-  void wait_for_room();
+  void wait_until_queue_drains();
   Sampler& sampler(const Table& table);
   // Pushes what was written into the copies of some rows.
   void push_written(const RowCopies& copies, std::span<const Key> keys);

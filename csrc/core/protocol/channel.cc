@@ -16,7 +16,7 @@ Channel::Channel(NodeContext& node, int index)
       refreshes_(context_),
       replicas_(context_, refreshes_, parked_),
       ownership_(context_, replicas_),
-      interest_(context_, ownership_, replicas_),
+      intent_handler_(context_, ownership_, replicas_),
       requests_(context_, refreshes_, replicas_, parked_),
       flusher_(context_, replicas_),
       syncs_(context_, refreshes_, flusher_),
@@ -80,11 +80,11 @@ Micros Channel::on_tick() {
   if (!frozen) ownership_.take_up_postponed();
   slice.begin();
   if (!frozen) ownership_.take_up_kept_back();
-  const bool permanent = interest_.has_permanent();
-  if (!frozen && permanent) interest_.start_permanent();
+  const bool permanent = intent_handler_.has_permanent();
+  if (!frozen && permanent) intent_handler_.start_permanent();
   slice.begin();
   if (partition().round_requested() && now >= last_round_ + round_distance_) run_round();
-  if (!frozen && (intents.acting() || now >= intents.due())) interest_.act_on_intents(last_round_);
+  if (!frozen && (intents.acting() || now >= intents.due())) intent_handler_.act_on_intents(last_round_);
   slice.begin();
   refreshes_.send_held_back();
   syncs_.send_echoes();
@@ -93,7 +93,7 @@ Micros Channel::on_tick() {
   slice.begin();
   if (flusher_.due()) flush(false);
   if (flusher_.under_way()) {
-    flusher_.go_on();
+    flusher_.continue_flush();
     syncs_.send_flushed();
   }
   // A wait_sync does not wait for the next round.
@@ -117,7 +117,7 @@ void Channel::run_round() {
   last_round_ = context_.now;
   context_.outbox.set_wait(frame_wait(context_.node.settings, partition().intents.pace()));
   context_.counters.rounds.add();
-  if (!context_.node.frozen.load()) interest_.act_on_intents(last_round_);
+  if (!context_.node.frozen.load()) intent_handler_.act_on_intents(last_round_);
   flusher_.request();
   if (flusher_.due()) flush(false);
 }
@@ -132,12 +132,12 @@ void Channel::send_with_frames() {
   Outbox& outbox = context_.outbox;
   if (!outbox.lets_wait()) return;
   // The end of a node takes along what its workers have left.
-  if (rules().leaves_for_sync(context_.node.epochs.anyone_waits()) || context_.node.barrier.all_left())
+  if (decisions().leaves_for_sync(context_.node.epochs.anyone_waits()) || context_.node.barrier.all_left())
     outbox.leave_all_now();
   const std::uint64_t before = outbox.appended();
   context_.slice.begin();
   outbox.fetch_expected([this](NodeId to) {
-    if (!rules().goes_with_frame()) return;
+    if (!decisions().goes_with_frame()) return;
     refreshes_.send_held_back(to);
     flusher_.send_kept_back(to);
   });

@@ -1,19 +1,19 @@
-// The protocol of one channel: a state machine without I/O, threads or clock of its own.
+// The protocol of one channel: a state machine without I/O, threads or a clock of its own
+// (docs/concepts/protocol.md).
 //
-// It is complete in docs/concepts/protocol.md. One thread (or the simulator) drives a channel: on_frame,
-// on_tick, on_peer_down, on_sent; what is to be sent lies in the outbox afterwards. Workers hand over what
-// they cannot do themselves at the channel's partition, from any thread.
+// One thread, or the simulator, drives a channel with on_frame, on_tick, on_peer_down and on_sent, and then
+// sends the contents of its outbox. Workers submit requests through the channel's partition, from any thread.
 //
-// The channel gives each message to the part that handles it, and each kind of work its slice. A part knows
-// only those above it in this list:
-//   Refreshes   what an owner sends to holders, and which of it is held back
-//   Replicas    a replica's life, and how its changes meet at the owner
-//   Ownership   who owns a key: where a relocation is decided
-//   Interest    what begins and ends with an intent
-//   Requests    calls of workers, and requests on their way to a key's owner
-//   Flusher     when changes go out
-//   Syncs       wait_sync
-// Who is in the cluster is Membership's part, and when intents are acted on that of IntentQueues.
+// The channel dispatches messages and slices of work to its parts. A part knows only those above it in this
+// list:
+//   Refreshes      refreshes from an owner to its holders, some of which are held back
+//   Replicas       life cycle of a replica, and the merging of its changes at the owner
+//   Ownership      ownership of keys, and the decision to relocate
+//   IntentHandler  begin and end of intents
+//   Requests       calls of workers, and requests on their way to a key's owner
+//   Flusher        the time at which changes are sent
+//   Syncs          wait_sync
+// Membership handles the nodes of the cluster. IntentQueues decides when intents are acted on.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +42,7 @@ class Channel : public TransportEvents {
  public:
   Channel(NodeContext& node, int index);
 
-  // The time of everything that follows; never goes back.
+  // Sets the time of the following calls. It must never decrease.
   void set_now(Micros now) {
     context_.now = now;
     context_.outbox.set_now(now);
@@ -53,15 +53,15 @@ class Channel : public TransportEvents {
     membership_.on_peer_down(peer, reason);
   }
   void on_sent(Frame frame) override { context_.outbox.reuse(std::move(frame)); }
-  // Does what is due and says when there will be more without a submission or a frame.
+  // Does all work that is due. Returns when more will be due, unless a submission or a frame arrives earlier.
   Micros on_tick();
   Outbox& outbox() { return context_.outbox; }
   const Outbox& outbox() const { return context_.outbox; }
-  // Sends what is drained at once, in the middle of on_frame or on_tick, while this channel goes on. Without
-  // it, all leaves afterwards.
+  // Sets a function that sends the drained frames during on_frame or on_tick. By default all frames are sent
+  // after the call.
   void set_sender(std::function<void()> send_drained) { send_drained_ = std::move(send_drained); }
-  // Tells how many of the frames to a peer that were drained the network has not taken yet. Without it, it
-  // takes all at once.
+  // Sets a function that returns how many drained frames to a peer the network has not taken yet. By default
+  // the network takes all frames at once.
   void set_backlog(std::function<std::size_t(NodeId)> frames) {
     context_.backlog.set_frames(std::move(frames));
   }
@@ -73,11 +73,11 @@ class Channel : public TransportEvents {
   ChannelCounters& counters() { return context_.counters; }
 
  private:
-  // What was submitted at one time, worked off in this order; what comes later waits.
+  // Submissions that were taken at one time. They are processed in order; later ones wait.
   struct Batch : Partition::Submissions {
-    bool begins_round = false;     // who waits for keys to come has signalled them before,
-    bool follows_intents = false;  // and that must have had its effect
-    std::size_t next = 0;          // of the requests
+    bool begins_round = false;     // Intents are acted on before calls that wait for keys to arrive.
+    bool follows_intents = false;  // Requests wait until all due intents have been acted on.
+    std::size_t next = 0;          // Index of the next request.
     bool done() const { return next == requests.size() && syncs.empty() && arrivals.empty() && !goodbye; }
   };
 
@@ -87,7 +87,7 @@ class Channel : public TransportEvents {
   void flush(bool everything);
   void send_with_frames();
   void send_first(std::size_t requests, bool many_left);
-  // A replica was set up, or a change of it applied: goes on with what waited for that.
+  // Continues requests that waited until a replica was set up or its change was applied.
   void settle(Key key);
 
   ChannelContext context_;
@@ -96,14 +96,14 @@ class Channel : public TransportEvents {
   Refreshes refreshes_;
   Replicas replicas_;
   Ownership ownership_;
-  Interest interest_;
+  IntentHandler intent_handler_;
   Requests requests_;
   Flusher flusher_;
   Syncs syncs_;
 
   std::function<void()> send_drained_;
   Batch batch_;
-  bool more_submitted_ = false;  // perhaps, for the next batch
+  bool more_submitted_ = false;  // Submissions may be waiting for the next batch.
   const Micros round_distance_;
   Micros last_round_;
 };

@@ -58,7 +58,7 @@ struct ChannelContext {
   // Calls function(key) for the keys behind the `done` first ones as far as the slice goes; true if it got
   // through.
   template <typename Function>
-  bool go_on(std::span<const Key> keys, std::size_t& done, Function function) {
+  bool process_slice(std::span<const Key> keys, std::size_t& done, Function function) {
     const std::span<const Key> some = keys.subspan(done, affordable(keys.subspan(done)));
     for_each_prefetched(node.store, partition.tables, some, function);
     done += some.size();
@@ -66,7 +66,7 @@ struct ChannelContext {
   }
   // The same if it is mostly only words and counts of intents that the function looks at.
   template <typename Function>
-  bool go_on_counting(std::span<const Key> keys, std::size_t& done, Function function) {
+  bool process_counting_slice(std::span<const Key> keys, std::size_t& done, Function function) {
     const std::span<const Key> some = keys.subspan(done, affordable(keys.subspan(done)));
     for_each_counted(node.store, some, function);
     done += some.size();
@@ -90,7 +90,7 @@ struct ChannelContext {
     outbox.leave_now(to);  // it has waited where it began
   }
   // A call waits for an answer about the key to what was sent last.
-  void hurry(const LockedKey& key) { outbox.leave_now(key.location()); }
+  void send_request_now(const LockedKey& key) { outbox.leave_now(key.location()); }
 
   NodeContext& node;
   const int index;
@@ -99,7 +99,7 @@ struct ChannelContext {
   Micros now = 0;
   Outbox outbox;
   ChannelCounters counters;
-  Backlog backlog;
+  SendBacklog backlog;
   WorkSlice slice;
   const Table* table_hint = nullptr;
   std::vector<float> encoded;  // what a lossy wire has of one row or change, until it is in the outbox

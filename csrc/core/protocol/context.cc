@@ -59,7 +59,7 @@ Directory directory_of(const Settings& settings, const Tables& tables) {
                                     std::to_string(settings.nodes) + " nodes");
     }
   }
-  return rules().directory(settings, tables);
+  return decisions().directory(settings, tables);
 }
 
 }  // namespace

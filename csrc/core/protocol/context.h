@@ -14,10 +14,10 @@
 
 #include "common/stats.h"
 #include "common/types.h"
+#include "protocol/decisions.h"
 #include "protocol/epochs.h"
 #include "protocol/operation.h"
 #include "protocol/partition.h"
-#include "protocol/rules.h"
 #include "protocol/worker_state.h"
 #include "store/directory.h"
 #include "store/store.h"
@@ -82,7 +82,7 @@ struct NodeContext {
   // By which technique a key is managed: every decision that depends on it asks here.
   Technique technique_of(Key key) const {
     if (!mixed) return settings.technique;
-    return rules().managing(tables, key).technique.value_or(settings.technique);
+    return decisions().managing(tables, key).technique.value_or(settings.technique);
   }
 
   // Throws PeerLost if a peer is.
@@ -118,11 +118,11 @@ struct NodeContext {
 };
 
 // Alone, a node owns every key.
-inline bool Rules::uses_intent(const NodeContext& node, Key key) const {
+inline bool Decisions::uses_intent(const NodeContext& node, Key key) const {
   return node.settings.nodes > 1 && node.technique_of(key) != Technique::kStatic;
 }
 
-inline bool Rules::keeps_for_good(const NodeContext& node, Key key) const {
+inline bool Decisions::keeps_for_good(const NodeContext& node, Key key) const {
   return node.settings.nodes > 1 && node.technique_of(key) == Technique::kFullReplication;
 }
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "common/types.h"
-#include "protocol/rules.h"
+#include "protocol/decisions.h"
 #include "store/table.h"
 
 namespace adaps {
@@ -24,7 +24,7 @@ class FlushCadence {
   // The group of a key of the table with this number.
   std::size_t group(const Tables& tables, std::size_t table, Key key) const {
     const std::vector<std::size_t>& found = groups_[table];
-    return found[found.size() == 1 ? 0 : rules().cadence_of(tables[table], key)];
+    return found[found.size() == 1 ? 0 : decisions().cadence_of(tables[table], key)];
   }
   // Whether clocks alone decide when a group is due.
   bool by_clocks(std::size_t group) const { return last_[group].exchange != 0; }
@@ -33,7 +33,7 @@ class FlushCadence {
   // Whether a round at this time takes the group's changes along.
   bool due(std::size_t group, Micros now, Clock clock) const {
     const Last& last = last_[group];
-    if (last.exchange != 0) return rules().is_due(clock - last.clock, last.exchange);
+    if (last.exchange != 0) return decisions().is_due(clock - last.clock, last.exchange);
     return last.interval == 1 || clock - last.clock >= last.interval || now >= latest(group, clock);
   }
   void flushed(std::size_t group, Micros now, Clock clock) {

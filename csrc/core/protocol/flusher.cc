@@ -20,7 +20,7 @@ void Flusher::flush(bool everything) {
   const bool joins = under_way();
   wanted_ = kNever;
   channel_.partition.dirty.take(newly_dirty_);
-  if (joins && cadence_.any_by_clocks() && !rules().may_join_flush(everything)) let_wait();
+  if (joins && cadence_.any_by_clocks() && !decisions().may_join_flush(everything)) let_wait();
   end_ += newly_dirty_.size();
   if (joins) {
     keys_.insert(keys_.end(), newly_dirty_.begin(), newly_dirty_.end());
@@ -34,16 +34,16 @@ void Flusher::flush(bool everything) {
     end_ += deferred_[i].size();
     deferred_[i].clear();
   }
-  go_on();
+  continue_flush();
 }
 
-void Flusher::go_on() {
+void Flusher::continue_flush() {
   const Clock clock = newest_clock();
   const std::uint64_t before = channel_.outbox.appended();
-  const bool awaited = rules().leaves_for_sync(channel_.node.epochs.anyone_waits());
+  const bool awaited = decisions().leaves_for_sync(channel_.node.epochs.anyone_waits());
   const std::size_t first = next_;
   const Table* hint = nullptr;
-  const bool through = channel_.go_on(keys_, next_, [&](Key key) {
+  const bool through = channel_.process_slice(keys_, next_, [&](Key key) {
     const std::size_t group = group_of(key, hint);
     if (due_[group]) {
       flush_key(key, awaited || cadence_.by_clocks(group));
@@ -72,7 +72,7 @@ void Flusher::finish() {
       wanted_ = std::min(wanted_, cadence_.latest(i, clock));
     }
   }
-  if (cadence_.any_by_clocks()) channel_.partition.request_round_at(rules().round_at(due_at));
+  if (cadence_.any_by_clocks()) channel_.partition.request_round_at(decisions().round_at(due_at));
   const Settings& settings = channel_.node.settings;
   const auto bytes = static_cast<double>(std::exchange(bytes_, 0));
   const auto pause = static_cast<Micros>(bytes / settings.max_round_bytes_per_second * 1e6);
@@ -104,7 +104,7 @@ void Flusher::keep_back(LockedKey& key) {
   const NodeId owner = header.location;
   if ((header.flags & kKeptBack) == 0) {
     header.flags |= kKeptBack;
-    rules().keep_change(kept_back_[owner], key.key());
+    decisions().keep_change(kept_back_[owner], key.key());
   }
   if (channel_.backlog.is_full(owner)) {
     room_awaited_.insert(owner);

@@ -23,7 +23,7 @@ class Flusher {
   // Sends the changes of dirty keys, as far as the slice goes, or defers them if they are not due yet. If a
   // flush is still under way, the keys join it, but for those of which clocks decide when they are due.
   void flush(bool everything);
-  void go_on();
+  void continue_flush();
   bool under_way() const { return next_ < keys_.size(); }
   // Whether a flush of everything would have something to send.
   bool has_dirty() const { return !channel_.partition.dirty.empty() || any_deferred_; }

@@ -13,15 +13,15 @@ constexpr Key kPermanentBatch = 8192;
 
 // Whether a row of a table is kept for good. Of rows that are managed alike one tells.
 bool keeps_any(const NodeContext& node, const Table& table) {
-  bool any = rules().keeps_for_good(node, table.first_key());
+  bool any = decisions().keeps_for_good(node, table.first_key());
   for (const ManagedRange& range : table.spec().managed)
-    any = any || rules().keeps_for_good(node, table.first_key() + range.end - 1);
+    any = any || decisions().keeps_for_good(node, table.first_key() + range.end - 1);
   return any;
 }
 
 }  // namespace
 
-Interest::Interest(ChannelContext& channel, Ownership& ownership, Replicas& replicas)
+IntentHandler::IntentHandler(ChannelContext& channel, Ownership& ownership, Replicas& replicas)
     : channel_(channel), ownership_(ownership), replicas_(replicas) {
   const Tables& tables = channel.node.tables;
   bool any = false;
@@ -29,37 +29,37 @@ Interest::Interest(ChannelContext& channel, Ownership& ownership, Replicas& repl
   if (!any) permanent_cursor_ = tables.num_keys();
 }
 
-void Interest::act_on_intents(Micros last_round) {
+void IntentHandler::act_on_intents(Micros last_round) {
   const bool round_due = channel_.partition.intents.act(
       channel_.now, last_round, channel_.counters,
       [this](std::span<const Key> keys, std::size_t& done, Micros until_start) {
-        return channel_.go_on_counting(keys, done, [&](Key key) { start(key, until_start); });
+        return channel_.process_counting_slice(keys, done, [&](Key key) { start(key, until_start); });
       },
       [this](std::span<const Key> keys, std::size_t& done) {
-        return channel_.go_on_counting(keys, done, [this](Key key) { end(key); });
+        return channel_.process_counting_slice(keys, done, [this](Key key) { end(key); });
       });
   if (round_due) channel_.partition.request_round();
 }
 
-void Interest::start(Key number, Micros until_start) {
+void IntentHandler::start(Key number, Micros until_start) {
   Store& store = channel_.node.store;
   const std::uint32_t before = store.intents(number);
-  store.set_intents(number, rules().begun(before));
+  store.set_intents(number, decisions().begun(before));
   if (before == 0) channel_.trace(number, TraceKind::kIntentStart);
-  if (rules().begins_in_silence(store, number)) return;
+  if (decisions().begins_without_message(store, number)) return;
   LockedKey key = channel_.lock(number);
-  if (rules().may_ask(key.state())) ownership_.ask_for(key, until_start);
+  if (decisions().may_ask(key.state())) ownership_.ask_for(key, until_start);
 }
 
 // If this was the node's last intent for the key, it gives up a replica that it held only for intent.
-void Interest::end(Key number) {
+void IntentHandler::end(Key number) {
   Store& store = channel_.node.store;
   const std::uint32_t before = store.intents(number);
   ADAPS_INVARIANT(before > 0, "an intent ends that is not counted");
   store.set_intents(number, before - 1);
   if (before > 1) return;
   channel_.trace(number, TraceKind::kIntentStop);
-  if (rules().ends_in_silence(store, number)) return;
+  if (decisions().ends_without_message(store, number)) return;
   LockedKey key = channel_.lock(number);
   switch (key.state()) {
     case State::kOwner:
@@ -75,12 +75,12 @@ void Interest::end(Key number) {
   }
 }
 
-void Interest::start_permanent() {
+void IntentHandler::start_permanent() {
   const NodeContext& node = channel_.node;
   const Key end = std::min(permanent_cursor_ + kPermanentBatch, node.tables.num_keys());
   for (; permanent_cursor_ < end; ++permanent_cursor_) {
     if (node.directory.channel(permanent_cursor_) == channel_.index &&
-        rules().keeps_for_good(node, permanent_cursor_))
+        decisions().keeps_for_good(node, permanent_cursor_))
       start(permanent_cursor_, 0);
   }
 }

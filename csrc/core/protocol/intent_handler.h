@@ -8,9 +8,9 @@
 
 namespace adaps {
 
-class Interest {
+class IntentHandler {
  public:
-  Interest(ChannelContext& channel, Ownership& ownership, Replicas& replicas);
+  IntentHandler(ChannelContext& channel, Ownership& ownership, Replicas& replicas);
 
   // Acts on the intents that are due, for one slice; the next call goes on where it ends.
   void act_on_intents(Micros last_round);

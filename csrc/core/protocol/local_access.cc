@@ -10,8 +10,8 @@
 #include "common/prefetch.h"
 #include "common/random.h"
 #include "protocol/context.h"
+#include "protocol/decisions.h"
 #include "protocol/message.h"
-#include "protocol/rules.h"
 #include "protocol/wire_encoding.h"
 #include "store/add.h"
 #include "store/finite.h"
@@ -27,7 +27,7 @@ constexpr std::size_t kRequestBytes = sizeof(RequestMessage) + sizeof(KeyRequest
 // way, so it comes behind a block's prefetches, not between them.
 constexpr std::size_t kBlock = 32;
 // How many keys ahead a row is prefetched where nothing is locked; its word is twice as far ahead.
-constexpr std::size_t kAhead = 24;
+constexpr std::size_t kReadPrefetchDistance = 24;
 
 // What a key's word has where the call needs nothing but the value: a pull where there is one, a write where
 // no other node has a copy.
@@ -85,9 +85,9 @@ class Rows {
 
 // The requests of an operation by key: a hash table with open addressing that exists only once something was
 // missed.
-class Misses {
+class MissedKeys {
  public:
-  Misses(Operation& operation, std::size_t keys) : operation_(operation), keys_(keys) {}
+  MissedKeys(Operation& operation, std::size_t keys) : operation_(operation), keys_(keys) {}
 
   bool any() const { return !slots_.empty(); }
 
@@ -113,7 +113,7 @@ class Misses {
   std::size_t find(Key key) const {
     const std::size_t mask = slots_.size() - 1;
     std::size_t slot = mix(key) & mask;
-    while (slots_[slot] != kFree && !rules().go_together(operation_.requests[slots_[slot]].key, key))
+    while (slots_[slot] != kFree && !decisions().go_together(operation_.requests[slots_[slot]].key, key))
       slot = (slot + 1) & mask;
     return slot;
   }
@@ -157,8 +157,9 @@ std::uint32_t gradients_in_message(const Settings& settings, const Table& table)
 
 bool sends_gradients(const Table& table, Key key) {
   const std::size_t otherwise =
-      rules().rounds(table, key) ? encoded_floats(table, rules().wire_of(table, key), table.change_length())
-                                 : table.width();
+      decisions().rounds(table, key)
+          ? encoded_floats(table, decisions().wire_of(table, key), table.change_length())
+          : table.width();
   return is_shorter_as_gradient(table, otherwise);
 }
 
@@ -167,7 +168,7 @@ bool allowed(OperationKind kind, LockedKey& key) {
     case State::kOwner:
       return true;
     case State::kReplica:
-      return rules().is_served_by_replica(kind);
+      return decisions().is_served_by_replica(kind);
     case State::kDropping:
       return !is_write(kind) && (key.header().flags & kUnreadable) == 0;
     case State::kPending:
@@ -197,8 +198,8 @@ Delta& unsent_changes(NodeContext& node, Partition& partition, OperationKind kin
   Unapplied& changes = partition.tables.unapplied.at(header.changes());
   Delta& unsent = changes.unsent;
   if (unsent) {
-    take_up(node.epochs, unsent);
-    unsent.change = rules().change_of_several(unsent.change);
+    merge_rest(node.epochs, unsent);
+    unsent.change = decisions().change_of_several(unsent.change);
     return unsent;
   }
   unsent.epoch = node.epochs.add();
@@ -224,7 +225,7 @@ Delta& unsent_changes(NodeContext& node, Partition& partition, OperationKind kin
 
 // The value that a worker reads.
 void read(Partition& partition, LockedKey& key, float* out) {
-  show_changes(partition, key);
+  apply_pending_changes(partition, key);
   if (key.is_unpacked()) {
     std::memcpy(out, key.value(), key.length() * sizeof(float));
   } else {
@@ -239,14 +240,14 @@ void serve(NodeContext& node, Partition& partition, LockedKey& key, float* out, 
     read(partition, key, out);
   } else if (key.state() == State::kOwner) {
     write<kKind>(key.table(), key.value(), in);
-    rules().count_change(key.header());
-    rules().keep(key);
-    if (rules().is_to_be_refreshed(key.header())) partition.mark_dirty(key);
+    decisions().count_change(key.header());
+    decisions().keep(key);
+    if (decisions().is_to_be_refreshed(key.header())) partition.mark_dirty(key);
   } else {
     const UpdateStep step = key.table().now();
     Delta& unsent = unsent_changes(node, partition, kKind, key, in, step);
-    show_changes(partition, key);
-    rules().apply_at_replica(kKind, key, in, unsent.floats.get(), step);
+    apply_pending_changes(partition, key);
+    decisions().apply_at_replica(kKind, key, in, unsent.floats.get(), step);
     key.discard();  // of a packed copy: the change says it
     partition.mark_dirty(key);
   }
@@ -257,7 +258,7 @@ template <OperationKind kKind>
 void serve_all(NodeContext& node, Partition& partition, LockedKey& key, const KeyRequest& request) {
   const Operation& operation = *request.operation;
   if constexpr (kKind == OperationKind::kSet) {
-    const std::uint32_t last = rules().occurrence_that_counts(request);
+    const std::uint32_t last = decisions().occurrence_that_counts(request);
     serve<kKind>(node, partition, key, nullptr, operation.in + operation.occurrences[last].offset);
   } else {
     for (std::uint32_t i = request.first; i != Occurrence::kEnd; i = operation.occurrences[i].next) {
@@ -308,8 +309,8 @@ void note_read_of_copy(const NodeContext& node, Key key, WorkerCounters& counter
 // Of the keys that are read after the one that is at hand.
 [[gnu::always_inline]] inline void prefetch_next(const Store& store, const Rows& rows,
                                                  std::span<const Key> keys) {
-  if (2 * kAhead < keys.size()) store.prefetch_word(keys[2 * kAhead]);
-  if (kAhead < keys.size()) prefetch_value(store, rows, keys[kAhead]);
+  if (2 * kReadPrefetchDistance < keys.size()) store.prefetch_word(keys[2 * kReadPrefetchDistance]);
+  if (kReadPrefetchDistance < keys.size()) prefetch_value(store, rows, keys[kReadPrefetchDistance]);
 }
 
 // Reads rows without their locks, as far as they are of one table and here, and gives how many; `owned`
@@ -398,7 +399,7 @@ void run_over(NodeContext& node, Operation& operation, std::span<const Key> keys
   constexpr std::uint32_t kNeeded = needed_bits(kKind);
   Store& store = node.store;
   WorkerState& worker = *node.workers[static_cast<std::size_t>(operation.worker)];
-  Misses misses(operation, keys.size());
+  MissedKeys missed(operation, keys.size());
   Rows rows(store);
   const Table* limited = nullptr;
   std::uint32_t most_gradients = 0;
@@ -423,11 +424,12 @@ void run_over(NodeContext& node, Operation& operation, std::span<const Key> keys
   };
   constexpr bool kReads = kKind == OperationKind::kPull;
   Rows ahead(store);  // of the keys that are prefetched to be written
-  const std::size_t begun = std::min(kReads ? 2 * kAhead : kBlock, keys.size());
+  const std::size_t begun = std::min(kReads ? 2 * kReadPrefetchDistance : kBlock, keys.size());
   for (std::size_t i = 0; i < begun; ++i) store.prefetch_word(keys[i]);
   if (kReads && !keys.empty()) {
     rows.move_to(keys[0]);
-    for (std::size_t i = 0; i < std::min(kAhead, keys.size()); ++i) prefetch_value(store, rows, keys[i]);
+    for (std::size_t i = 0; i < std::min(kReadPrefetchDistance, keys.size()); ++i)
+      prefetch_value(store, rows, keys[i]);
   }
   for (std::size_t i = 0; i < keys.size(); ++i) {
     const Key key = keys[i];
@@ -450,8 +452,8 @@ void run_over(NodeContext& node, Operation& operation, std::span<const Key> keys
       if (&table != limited) most_gradients = gradients_in_message(node.settings, *(limited = &table));
       most = most_gradients;
     }
-    if (misses.any()) {
-      if (misses.add_again(key, here, most)) continue;
+    if (missed.any()) {
+      if (missed.add_again(key, here, most)) continue;
     } else if constexpr (kReads) {
       if (!kMayPack || !rows.are_packed()) {
         // With what this key is the first of; it is done with the last of them.
@@ -478,7 +480,7 @@ void run_over(NodeContext& node, Operation& operation, std::span<const Key> keys
       if (const std::uint32_t word = store.lock_if(key, kNeeded); word != 0) {
         const std::uint32_t slot = word & word::kIndexMask;
         write<kKind>(table, rows.value(slot), in);
-        store.unlock(key, rules().written_alone(word, rows.header(slot)));
+        store.unlock(key, decisions().written_alone(word, rows.header(slot)));
         ++at_owner;
         continue;
       }
@@ -492,7 +494,7 @@ void run_over(NodeContext& node, Operation& operation, std::span<const Key> keys
       ++(owned ? at_owner : at_replica);
       if (kReads && !owned) note_read_of_copy(node, key, worker.counters);
     } else {
-      misses.add(key, here, most);
+      missed.add(key, here, most);
     }
   }
   count_until(keys.size());
@@ -510,11 +512,11 @@ void run(NodeContext& node, Operation& operation, std::span<const Key> keys) {
 // The keys that cannot be read here now.
 void find_absent(NodeContext& node, Operation& operation, std::span<const Key> keys) {
   constexpr std::uint32_t kReadable = needed_bits(OperationKind::kLocalize);
-  Misses misses(operation, keys.size());
+  MissedKeys missed(operation, keys.size());
   for (const Key key : keys) {
     const std::uint32_t seen = node.store.peek(key);
     const bool is_here = (seen & kReadable) == kReadable || node.store.untouched_here(key, seen);
-    if (!is_here) misses.add(key, 0, Occurrence::kEnd);
+    if (!is_here) missed.add(key, 0, Occurrence::kEnd);
   }
 }
 
@@ -523,7 +525,7 @@ void find_absent(NodeContext& node, Operation& operation, std::span<const Key> k
 bool pull_if_here(NodeContext& node, int worker, const Table& table, Key key, float* out) {
   Store& store = node.store;
   const std::uint32_t seen = store.peek(key);
-  const std::uint32_t needed = rules().needed_for_sample();
+  const std::uint32_t needed = decisions().needed_for_sample();
   if ((seen & needed) != needed && !store.untouched_here(key, seen)) return false;
   if (out == nullptr) return true;
   WorkerState& state = *node.workers[static_cast<std::size_t>(worker)];
@@ -591,7 +593,7 @@ void catch_up(NodeContext& node, const Table& table, std::span<const Key> keys, 
       rule.restart(key.value(), key.length(), now);
     }
     if (changed) key.header().advance_version();
-    rules().keep(key);
+    decisions().keep(key);
   }
 }
 
@@ -622,7 +624,7 @@ std::size_t step_in_place(NodeContext& node, int worker, Key first, std::span<fl
       table.apply_gradient(key.value(), gradient, nullptr, now);
     }
     key.header().advance_version();
-    rules().keep(key);
+    decisions().keep(key);
     std::memcpy(value, key.value(), given * sizeof(float));
   }
   TableAccesses& accesses =
@@ -636,7 +638,7 @@ bool is_changed(const NodeContext& node, std::span<const Key> keys, std::span<st
   constexpr std::uint32_t kNeeded = needed_bits(OperationKind::kPull);
   bool changed = false;
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (i + kAhead < keys.size()) node.store.prefetch_word(keys[i + kAhead]);
+    if (i + kReadPrefetchDistance < keys.size()) node.store.prefetch_word(keys[i + kReadPrefetchDistance]);
     const auto now = static_cast<std::int64_t>(node.store.words().known_by(keys[i], kNeeded));
     changed |= now == 0 || now != seen[i];
     seen[i] = now;
@@ -644,9 +646,9 @@ bool is_changed(const NodeContext& node, std::span<const Key> keys, std::span<st
   return changed;
 }
 
-bool has_room(const NodeContext& node, int worker) {
+bool may_queue_more(const NodeContext& node, int worker) {
   const Completion& completion = node.workers[static_cast<std::size_t>(worker)]->completion;
-  return rules().has_room(completion.queued_bytes.load(), node.settings.max_queued_bytes);
+  return decisions().may_queue_more(completion.queued_bytes.load(), node.settings.max_queued_bytes);
 }
 
 void submit_requests(NodeContext& node, Operation& operation) {
@@ -661,7 +663,7 @@ void submit_requests(NodeContext& node, Operation& operation) {
   operation.completion.queued_bytes.fetch_add(operation.bytes);
   for (KeyRequest& request : operation.requests) {
     if (is_write(operation.kind)) request.epoch = node.epochs.add();
-    if (rules().waits_for_part_before(request)) continue;
+    if (decisions().waits_for_part_before(request)) continue;
     by_channel[static_cast<std::size_t>(node.directory.channel(request.key))].push_back(&request);
   }
   for (std::size_t i = 0; i < by_channel.size(); ++i) {
@@ -693,11 +695,11 @@ bool try_local(NodeContext& node, Partition& partition, LockedKey& key, const Ke
   return true;
 }
 
-void show_changes(Partition& partition, LockedKey& key) {
+void apply_pending_changes(Partition& partition, LockedKey& key) {
   const bool is_copy = key.state() == State::kReplica || key.state() == State::kDropping;
   if (!key.table().is_packed() || !is_copy || !key.header().has_changes()) return;
   key.discard();
-  rules().add_again(key, partition.tables.unapplied.at(key.header().changes()));
+  decisions().add_again(key, partition.tables.unapplied.at(key.header().changes()));
 }
 
 std::span<const float> summed(const KeyRequest& request, std::size_t length, std::vector<float>& scratch) {

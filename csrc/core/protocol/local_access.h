@@ -33,7 +33,7 @@ std::size_t step_in_place(NodeContext& node, int worker, Key first, std::span<fl
                           const float* gradients, bool skips);
 
 // Whether a call of the worker may be submitted, or has to wait until others are done.
-bool has_room(const NodeContext& node, int worker);
+bool may_queue_more(const NodeContext& node, int worker);
 
 // Reads a key for a worker if that takes no message; says whether it did. Without `out` it only looks.
 bool pull_if_here(NodeContext& node, int worker, const Table& table, Key key, float* out);
@@ -50,7 +50,7 @@ bool try_local(NodeContext& node, Partition& partition, LockedKey& key, const Ke
 
 // Adds to a packed copy, as long as it is unpacked, the changes that are kept apart from it. Does nothing
 // with other rows.
-void show_changes(Partition& partition, LockedKey& key);
+void apply_pending_changes(Partition& partition, LockedKey& key);
 
 // Sum of a request's occurrences (push); `scratch` is used when there are several.
 std::span<const float> summed(const KeyRequest& request, std::size_t length, std::vector<float>& scratch);

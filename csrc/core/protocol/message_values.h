@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "common/types.h"
+#include "protocol/decisions.h"
 #include "protocol/dirty_list.h"
 #include "protocol/message.h"
 #include "protocol/prefetcher.h"
-#include "protocol/rules.h"
 #include "protocol/wire_encoding.h"
 #include "store/store.h"
 #include "store/table.h"
@@ -18,7 +18,7 @@
 namespace adaps {
 
 inline Payload payload_of(const SlotHeader& header) {
-  return rules().is_initial(header.version()) ? Payload::kInitial : Payload::kValue;
+  return decisions().is_initial(header.version()) ? Payload::kInitial : Payload::kValue;
 }
 
 // So many first floats of a row, in its wire.
@@ -27,23 +27,23 @@ void read_encoded(const LockedKey& key, Reader& reader, std::span<float> out);
 // stored.
 inline bool encode_row(LockedKey& key, std::size_t floats, std::vector<float>& words) {
   const Table& table = key.table();
-  return rules().rounds(table, key.key()) &&
-         encode(table, rules().wire_of(table, key.key()), {key.value(), floats}, words);
+  return decisions().rounds(table, key.key()) &&
+         encode(table, decisions().wire_of(table, key.key()), {key.value(), floats}, words);
 }
 
 // Writes the value that comes with a message, or the initial one if the message says so; it is kept (see
-// Rules::keep) once the key's header says which it is. That rounds nothing: of what bfloat16 has, each wire
-// makes what bfloat16 has.
+// Decisions::keep) once the key's header says which it is. That rounds nothing: of what bfloat16 has, each
+// wire makes what bfloat16 has.
 inline void read_value(LockedKey& key, Payload payload, Reader& reader) {
   switch (payload) {
     case Payload::kValue:
-      rules().take_stored(key, reader);
+      decisions().take_stored(key, reader);
       return;
     case Payload::kEncoded:
       read_encoded(key, reader, {key.value(), key.width()});
       return;
     case Payload::kInitial:
-      rules().make_initial(key);
+      decisions().make_initial(key);
       return;
     case Payload::kNone:
       break;

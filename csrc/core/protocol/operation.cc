@@ -1,6 +1,6 @@
 #include "protocol/operation.h"
 
-#include "protocol/rules.h"
+#include "protocol/decisions.h"
 
 namespace adaps {
 
@@ -8,7 +8,7 @@ void Operation::finish(std::uint32_t count) {
   if (left.fetch_sub(count, std::memory_order_acq_rel) != count) return;
   // Notified under the lock: the waiting worker may destroy the operation as soon as it sees it done.
   const std::lock_guard guard(completion.mutex);
-  completion.queued_bytes.fetch_sub(rules().freed(bytes));
+  completion.queued_bytes.fetch_sub(decisions().freed(bytes));
   done.store(true, std::memory_order_release);
   completion.changed.notify_all();
 }

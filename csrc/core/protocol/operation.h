@@ -45,7 +45,7 @@ struct Occurrence {
 struct Completion {
   std::mutex mutex;
   std::condition_variable changed;
-  std::atomic<std::size_t> queued_bytes{0};  // of operations that are not done: see has_room
+  std::atomic<std::size_t> queued_bytes{0};  // of operations that are not done: see may_queue_more
 };
 
 struct Operation {

@@ -15,8 +15,8 @@
 #include "common/node_set.h"
 #include "common/stats.h"
 #include "common/types.h"
+#include "protocol/decisions.h"
 #include "protocol/message.h"
-#include "protocol/rules.h"
 #include "store/table.h"
 #include "transport/transport.h"
 
@@ -237,12 +237,12 @@ class Outbox {
 
   // Room for a message of so many bytes at the end of the last frame, or of a new one.
   std::byte* grow(NodeId to, MessageType type, std::size_t size) {
-    const bool waits = lets_wait() && rules().may_wait(type);
+    const bool waits = lets_wait() && decisions().may_wait(type);
     leave_by(to, waits ? now_ + wait_ : kAtOnce);
     std::vector<Frame>& frames = buffers_[to];
     if (frames.empty() || frames.back().size() > kCut || frames.back().size() + size > kMaxFrameBytes)
       begin_frame(to);
-    Frame& frame = rules().frame_for(frames, lets_wait() && !waits);
+    Frame& frame = decisions().frame_for(frames, lets_wait() && !waits);
     const std::size_t before = frame.size();
     frame.resize(before + size);
     return frame.data() + before;
@@ -267,7 +267,7 @@ class Outbox {
     for (; !departures_.empty(); departures_.pop()) {
       const auto [due, to] = departures_.top();
       if (due_[to] != due) continue;  // it left before
-      if (!rules().is_time(due, now_)) return;
+      if (!decisions().is_time(due, now_)) return;
       leave_now(to);
     }
   }

@@ -25,12 +25,12 @@ void Ownership::ask_for(LockedKey& key, Micros until_start) {
 // The owner's decision on an intent.
 void Ownership::grant(LockedKey& key, NodeId to) {
   ADAPS_INVARIANT(to != channel_.rank, "a node asks itself for a key");
-  switch (rules().decide(channel_.node.technique_of(key.key()), channel_.intents(key) > 0,
-                         key.header().has_holders())) {
-    case Decision::kRelocate:
+  switch (decisions().respond_to_intent(channel_.node.technique_of(key.key()), channel_.intents(key) > 0,
+                                        key.header().has_holders())) {
+    case IntentResponse::kRelocate:
       channel_.backlog.add(to, transfer(key, to));
       return;
-    case Decision::kReplicate:
+    case IntentResponse::kReplicate:
       replicas_.set_up(key, to);
       return;
   }
@@ -38,7 +38,7 @@ void Ownership::grant(LockedKey& key, NodeId to) {
 
 void Ownership::reconsider(LockedKey& key) {
   if (channel_.intents(key) > 0 || !key.header().has_holders()) return;
-  if (!rules().may_give_to_last_holder(channel_.node.technique_of(key.key()))) return;
+  if (!decisions().may_give_to_last_holder(channel_.node.technique_of(key.key()))) return;
   if (channel_.node.frozen.load()) {
     postponed_decisions_.push_back(key.key());
     return;
@@ -59,13 +59,14 @@ std::size_t Ownership::transfer(LockedKey& key, NodeId to) {
     Holders holders = channel_.holders_of(key);
     const Holder* holder = holders.only();
     ADAPS_INVARIANT(holder != nullptr && holder->node == to, "a key moves while another node holds it");
-    if (rules().has_exact_copies(key.table(), key.key()) && rules().has_value(*holder, header.version()))
+    if (decisions().has_exact_copies(key.table(), key.key()) &&
+        decisions().has_value(*holder, header.version()))
       message.payload = Payload::kNone;
     holders.remove(to);
   }
   const std::size_t bytes = channel_.append_with_value(key, to, message);
   channel_.trace(key.key(), TraceKind::kRelocatedAway);
-  rules().give_up(key, to, message.rc);
+  decisions().give_up(key, to, message.rc);
   return bytes;
 }
 
@@ -93,11 +94,11 @@ void Ownership::on_transfer(NodeId from, const TransferMessage& message, Reader&
   header.set_version(version);
   header.rc = message.rc;
   header.location = channel_.rank;
-  rules().keep(key);
+  decisions().keep(key);
   header.flags &= static_cast<std::uint8_t>(~kUnreadable);
   channel_.counters.relocations.add();
   channel_.trace(message.key, TraceKind::kRelocatedHere);
-  const NodeId home = rules().told_of_relocation(channel_.node.directory, message.key);
+  const NodeId home = decisions().node_to_notify(channel_.node.directory, message.key);
   if (home != channel_.rank && home != from) {
     channel_.outbox.append(home, NewsMessage{.key = message.key, .rc = message.rc});
   }
@@ -117,7 +118,7 @@ void Ownership::on_intent(const IntentMessage& message) {
   if (key.state() != State::kOwner) {
     channel_.forward(key, message);
   } else if (payload_of(key.header()) == Payload::kValue && channel_.backlog.is_full(message.origin)) {
-    rules().keep_intent(kept_back_[message.origin], message);
+    decisions().keep_intent(kept_back_[message.origin], message);
     channel_.backlog.note_waiting(message.origin);
   } else {
     grant(key, message.origin);
@@ -143,7 +144,7 @@ void Ownership::take_up_kept_back() {
 void Ownership::on_drop(NodeId from, const DeltaMessage& message, Reader& reader) {
   channel_.check_key(message.key);
   LockedKey key = channel_.lock(message.key);
-  if (replicas_.on_drop(key, from, message, reader) && rules().reconsiders_after_drop(key.header()))
+  if (replicas_.on_drop(key, from, message, reader) && decisions().reconsiders_after_drop(key.header()))
     reconsider(key);
 }
 
@@ -177,7 +178,7 @@ void Ownership::on_news(NodeId from, const NewsMessage& message) {
   LockedKey key = channel_.lock(message.key);
   const State state = key.state();
   if (state == State::kOwner || state == State::kReplica) return;
-  if (rules().is_newer_location(message.rc, key.location_count())) key.set_location(from, message.rc);
+  if (decisions().is_newer_location(message.rc, key.location_count())) key.set_location(from, message.rc);
 }
 
 }  // namespace adaps

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "common/types.h"
+#include "protocol/decisions.h"
 #include "protocol/dirty_list.h"
 #include "protocol/message.h"
 #include "protocol/operation.h"
-#include "protocol/rules.h"
 #include "protocol/wire_encoding.h"
 #include "store/store.h"
 #include "store/table.h"
@@ -82,14 +82,15 @@ inline std::optional<std::size_t> payload_floats(const DeltaMessage& message, co
     case Change::kGradient:
       return kGradientHeader + table.length();
     case Change::kEncoded:
-      if (!rules().rounds(table, key)) return std::nullopt;
-      return encoded_floats(table, rules().wire_of(table, key), table.change_length());
+      if (!decisions().rounds(table, key)) return std::nullopt;
+      return encoded_floats(table, decisions().wire_of(table, key), table.change_length());
   }
   return std::nullopt;
 }
 // And so many first floats of a row: in its wire, or as it is stored.
 inline std::size_t payload_floats(bool encoded, const Table& table, Key key, std::size_t floats) {
-  return encoded ? encoded_floats(table, rules().wire_of(table, key), floats) : table.stored_words(floats);
+  return encoded ? encoded_floats(table, decisions().wire_of(table, key), floats)
+                 : table.stored_words(floats);
 }
 inline std::size_t payload_floats(Payload payload, const Table& table, Key key) {
   if (payload != Payload::kValue && payload != Payload::kEncoded) return 0;
@@ -108,17 +109,17 @@ class Prefetcher {
   void step() {
     // One at a time: the processor has few requests for memory under way at once, and who asks for more
     // waits.
-    fetch_slot(ahead_[(handled_ + kPrefetchDistance) % kAhead]);
-    fetch_entry(ahead_[(handled_ + kEntryDistance) % kAhead]);
-    fetch_changes(ahead_[(handled_ + kChangesDistance) % kAhead]);
-    Key& furthest = ahead_[handled_ % kAhead];
+    fetch_slot(ahead_[(handled_ + kPrefetchDistance) % kRingSize]);
+    fetch_entry(ahead_[(handled_ + kEntryDistance) % kRingSize]);
+    fetch_changes(ahead_[(handled_ + kChangesDistance) % kRingSize]);
+    Key& furthest = ahead_[handled_ % kRingSize];
     ++handled_;
     furthest = read_key();
     fetch_word(furthest);
   }
 
  private:
-  static constexpr std::size_t kAhead = 2 * kPrefetchDistance;
+  static constexpr std::size_t kRingSize = 2 * kPrefetchDistance;
   static constexpr Key kNoKey = ~Key{0};
 
   void fetch_word(Key key) const;
@@ -139,7 +140,7 @@ class Prefetcher {
   const Table* entry_hint_ = nullptr;
   const Table* changes_hint_ = nullptr;
   std::size_t handled_ = 0;
-  std::array<Key, kAhead> ahead_;  // keys of the next messages, in a ring
+  std::array<Key, kRingSize> ahead_;  // keys of the next messages, in a ring
 };
 
 }  // namespace adaps

@@ -34,7 +34,7 @@ std::size_t Refreshes::send(LockedKey& key, Holder& holder) {
 // What waits for the peer is what the ECHO is to show.
 void Refreshes::expect_echo(NodeId to) {
   ++echoes_due_[to];
-  if (rules().leaves_for_echo()) channel_.outbox.leave_now(to);
+  if (decisions().leaves_for_echo()) channel_.outbox.leave_now(to);
 }
 
 // If the peer waits for an ECHO, what went before need not have been taken; it cannot ask for more ECHOs than
@@ -45,7 +45,7 @@ bool Refreshes::waits_for_network(NodeId to, std::uint32_t frame) const {
 }
 
 bool Refreshes::waits_for_frame(NodeId to) const {
-  return channel_.outbox.leaves_later(to) && (echoes_due_[to] == 0 || !rules().leaves_for_echo());
+  return channel_.outbox.leaves_later(to) && (echoes_due_[to] == 0 || !decisions().leaves_for_echo());
 }
 
 // At most one refresh of a key waits for a holder: a later one replaces those that were held back.
@@ -59,7 +59,7 @@ void Refreshes::send_or_hold_back(LockedKey& key, Holder& holder) {
   if (holder.sent == key.header().version() || holder.held_back != 0) return;
   holder.held_back = 1;
   ++ever_held_back_[to];
-  rules().hold_back(held_back_[to], {key.key(), holder.frame});
+  decisions().hold_back(held_back_[to], {key.key(), holder.frame});
   if (network) {
     network_awaited_.insert(to);
     channel_.backlog.note_waiting(to);

@@ -21,7 +21,7 @@ void Replicas::set_up(LockedKey& key, NodeId to) {
   message.rc = header.rc;
   message.version = header.version();
   message.payload = payload_of(header);
-  rules().add_holder(holders, to, message.version);
+  decisions().add_holder(holders, to, message.version);
   std::span<const float> row;
   if (message.payload == Payload::kValue) {
     row = key.stored(key.width());
@@ -46,14 +46,14 @@ void Replicas::on_setup(NodeId from, const SetupMessage& message, Reader& reader
   header.set_version(message.version);
   header.rc = message.rc;
   header.location = from;
-  rules().keep(key);
+  decisions().keep(key);
   channel_.partition.ages.renew(message.key, channel_.now);
   channel_.counters.replicas_set_up.add();
   channel_.trace(message.key, TraceKind::kReplicaSetUp);
 }
 
 void Replicas::drop_if_unwanted(Key number) {
-  if (!rules().is_unwanted(channel_.node.store.intents(number))) return;
+  if (!decisions().is_unwanted(channel_.node.store.intents(number))) return;
   LockedKey key = channel_.lock(number);
   try_drop(key);
 }
@@ -69,15 +69,15 @@ void Replicas::on_refresh(const RefreshMessage& message, Reader& reader) {
   header.set_version(message.version);
   channel_.partition.ages.renew(message.key, channel_.now);
   const Unapplied* changes = channel_.changes_of(key);
-  if (changes != nullptr && !key.table().is_packed()) rules().add_again(key, *changes);
-  rules().keep(key);
+  if (changes != nullptr && !key.table().is_packed()) decisions().add_again(key, *changes);
+  decisions().keep(key);
 }
 
 // REPLICA -> DROPPING, unless there is intent, a set that waits, or a change in flight.
 void Replicas::try_drop(LockedKey& key) {
   if (key.state() != State::kReplica || channel_.intents(key) > 0 || parked_.has_set(key.key())) return;
   Unapplied* changes = channel_.changes_of(key);
-  if (changes != nullptr && !rules().may_send_drop(key, *changes)) return;
+  if (changes != nullptr && !decisions().may_send_drop(key, *changes)) return;
   SlotHeader& header = key.header();
   DeltaMessage message;
   message.type = MessageType::kDrop;
@@ -85,7 +85,7 @@ void Replicas::try_drop(LockedKey& key) {
   message.rc = header.rc;
   header.state = State::kDropping;
   channel_.counters.replicas_dropped.add();
-  if (changes != nullptr && rules().goes_with_drop(changes->unsent)) {
+  if (changes != nullptr && decisions().goes_with_drop(changes->unsent)) {
     // Exact, for nobody is left here who could keep a rest.
     const std::span<const float> content = take_off(key, *changes, message, true);
     channel_.outbox.append(header.location, message, {content});
@@ -93,7 +93,7 @@ void Replicas::try_drop(LockedKey& key) {
     message.change = Change::kNone;
     channel_.outbox.append(header.location, message);
   }
-  if (!rules().stays_until_drop_ack()) finish_drop(key);
+  if (!decisions().stays_until_drop_ack()) finish_drop(key);
 }
 
 // DROPPING -> NONE.
@@ -113,12 +113,13 @@ void Replicas::finish_drop(LockedKey& key) {
 std::span<const float> Replicas::take_off(LockedKey& key, Unapplied& changes, DeltaMessage& message,
                                           bool exact) {
   Delta& sent = changes.in_flight = std::move(changes.unsent);
-  take_up(channel_.node.epochs, sent);
+  merge_rest(channel_.node.epochs, sent);
   message.change = sent.change;
   message.hyperparameters = sent.hyperparameters;
-  const bool may_round = rules().rounds(key.table(), key.key()) && !exact && sent.change == Change::kDelta;
+  const bool may_round =
+      decisions().rounds(key.table(), key.key()) && !exact && sent.change == Change::kDelta;
   if (!may_round ||
-      !keep_rest(key.table(), rules().wire_of(key.table(), key.key()), changes, channel_.encoded))
+      !keep_rest(key.table(), decisions().wire_of(key.table(), key.key()), changes, channel_.encoded))
     return content(key, sent);
   message.change = Change::kEncoded;
   return channel_.encoded;
@@ -130,7 +131,7 @@ Unapplied* Replicas::change_to_send(LockedKey& key, bool exact) const {
   Unapplied* changes = channel_.changes_of(key);
   if (changes == nullptr || !changes->unsent || (changes->unsent.is_rest() && !exact)) return nullptr;
   // Otherwise the ACK of the change in flight marks the key dirty again.
-  return rules().may_send_delta(key, *changes) ? changes : nullptr;
+  return decisions().may_send_delta(key, *changes) ? changes : nullptr;
 }
 
 // One key's part of a round.
@@ -157,25 +158,25 @@ bool Replicas::apply_change(LockedKey& key, const DeltaMessage& message, std::sp
   if (message.change == Change::kGradient) {
     GradientHeader applied;
     std::memcpy(&applied, floats.data(), sizeof(applied));
-    rules().apply_sent(key, floats.data());
-    gave_same_row = rules().gives_same_row(applied.base, header.version(),
-                                           message.hyperparameters == key.table().now().with.fingerprint());
+    decisions().apply_sent(key, floats.data());
+    gave_same_row = decisions().gives_same_row(
+        applied.base, header.version(), message.hyperparameters == key.table().now().with.fingerprint());
   } else if (message.change == Change::kEncoded) {
     channel_.encoded.resize(key.table().change_length());
-    rules().decode(key.table(), rules().wire_of(key.table(), key.key()), floats, channel_.encoded);
+    decisions().decode(key.table(), decisions().wire_of(key.table(), key.key()), floats, channel_.encoded);
     key.table().merge(key.value(), channel_.encoded.data());
   } else {
     key.table().merge(key.value(), floats.data());
   }
   header.advance_version();
-  rules().keep(key);
+  decisions().keep(key);
   return gave_same_row;
 }
 
 // The sender of a change, or null if it is no holder in this tenure: then it has become the owner since and
 // has absorbed its change.
 Holder* Replicas::find_holder(LockedKey& key, NodeId from, RelocationCount rc) {
-  if (key.state() != State::kOwner || !rules().is_of_tenure(rc, key.header().rc)) return nullptr;
+  if (key.state() != State::kOwner || !decisions().is_of_tenure(rc, key.header().rc)) return nullptr;
   return channel_.holders_of(key).find(from);
 }
 
@@ -190,12 +191,12 @@ void Replicas::on_delta(NodeId from, const DeltaMessage& message, Reader& reader
   if (change.empty()) throw ProtocolError("a change without content");
   Holder* holder = find_holder(key, from, message.rc);
   if (holder == nullptr) {
-    rules().discard(channel_.outbox, key, message, change);
+    decisions().discard(channel_.outbox, key, message, change);
     return;
   }
   const SlotHeader& header = key.header();
   const bool was_up_to_date = holder->sent == header.version();
-  const bool exact = rules().is_exact(apply_change(key, message, change), was_up_to_date);
+  const bool exact = decisions().is_exact(apply_change(key, message, change), was_up_to_date);
   if (exact) holder->sent = header.version();
   mark_dirty_if_behind(key);
   AckMessage answer;
@@ -211,7 +212,7 @@ void Replicas::on_ack(const AckMessage& message) {
   ADAPS_INVARIANT(changes != nullptr && changes->in_flight,
                   "an acknowledgement of a delta that was not sent");
   SlotHeader& header = key.header();
-  if (key.table().is_packed()) rules().settle(key, changes->in_flight);
+  if (key.table().is_packed()) decisions().settle(key, changes->in_flight);
   if (message.exact != 0) {
     header.set_version(next_version(header.version()));
     channel_.partition.ages.renew(message.key, channel_.now);
@@ -222,7 +223,7 @@ void Replicas::on_ack(const AckMessage& message) {
       changes->unsent.set_base(key.table().change_length(), header.version());
     }
   }
-  rules().keep(key);
+  decisions().keep(key);
   forget(changes->in_flight);
   if (!changes->unsent) {
     channel_.release_changes(key);
@@ -248,8 +249,8 @@ Version Replicas::absorb_changes(LockedKey& key, Version version, bool has_value
   Unapplied* changes = channel_.changes_of(key);
   if (changes == nullptr) return version;
   // A transfer without value found both parts in the replica already, unless it is packed.
-  if (rules().lacks_changes(key.table(), has_value)) rules().absorb(key, *changes);
-  if (changes->in_flight || changes->unsent) version = rules().absorbed(version);
+  if (decisions().lacks_changes(key.table(), has_value)) decisions().absorb(key, *changes);
+  if (changes->in_flight || changes->unsent) version = decisions().absorbed(version);
   forget(changes->in_flight);
   forget(changes->unsent);
   channel_.release_changes(key);

@@ -43,7 +43,7 @@ bool Requests::defer(LockedKey& key, KeyRequest& request) {
   const bool reads = kind == OperationKind::kPull || kind == OperationKind::kLocalize;
   // A pending key has been asked for already; a request would not bring its value sooner.
   if (reads && (state == State::kDropping || state == State::kPending)) {
-    channel_.hurry(key);
+    channel_.send_request_now(key);
     parked_.park(request);
     return true;
   }
@@ -52,9 +52,9 @@ bool Requests::defer(LockedKey& key, KeyRequest& request) {
     ADAPS_INVARIANT(kind == OperationKind::kSet, "a replica refuses what is not a set");
     // The set must come behind what this node pushed before; while a delta is in flight no other can be sent.
     const Unapplied* changes = channel_.changes_of(key);
-    if (changes != nullptr && rules().is_to_be_flushed_before_set(*changes)) {
+    if (changes != nullptr && decisions().is_to_be_flushed_before_set(*changes)) {
       if (changes->in_flight) {
-        channel_.hurry(key);
+        channel_.send_request_now(key);
         parked_.park(request);
         return true;
       }
@@ -108,7 +108,8 @@ void Requests::send(LockedKey& key, KeyRequest& request) {
   if (operation.kind == OperationKind::kPush) {
     channel_.outbox.append(key.location(), message, {summed(request, length, scratch_)});
   } else if (operation.kind == OperationKind::kSet) {
-    const float* last = operation.in + operation.occurrences[rules().occurrence_that_counts(request)].offset;
+    const float* last =
+        operation.in + operation.occurrences[decisions().occurrence_that_counts(request)].offset;
     channel_.outbox.append(key.location(), message, {std::span<const float>(last, length)});
   } else {
     for (std::uint32_t i = request.first; i != Occurrence::kEnd; i = operation.occurrences[i].next) {
@@ -127,7 +128,7 @@ void Requests::complete(KeyRequest& request) {
   if (is_write(operation.kind)) channel_.node.epochs.remove(request.epoch);
   operation.finish();
   // Only now: sent earlier, the next part could take another route and overtake this one.
-  if (next != nullptr && rules().waits_for_part_before(*next)) next_parts_.push_back(next);
+  if (next != nullptr && decisions().waits_for_part_before(*next)) next_parts_.push_back(next);
 }
 
 KeyRequest& Requests::take_awaiting(std::uint32_t number) {
@@ -148,7 +149,7 @@ void Requests::on_answer(NodeId from, const AnswerMessage& message, Reader& read
     if (state == State::kReplica || state == State::kDropping) {
       const bool is_newer = newer(message.version, key.header().version());
       ADAPS_INVARIANT(!(is_newer && state == State::kReplica), "an answer is newer than a live replica");
-      if (rules().makes_unreadable(is_newer, state)) key.header().flags |= kUnreadable;
+      if (decisions().makes_unreadable(is_newer, state)) key.header().flags |= kUnreadable;
     }
     if (elsewhere && newer_entry(message.rc, key.location_count())) key.set_location(from, message.rc);
     if (operation.kind == OperationKind::kPull) {
@@ -213,16 +214,16 @@ void Requests::apply(LockedKey& key, const RequestMessage& message, std::span<co
   if (kind == OperationKind::kPush) {
     add_to(key.value(), payload.data(), payload.size());
     header.advance_version();
-    rules().keep(key);
+    decisions().keep(key);
   } else if (kind == OperationKind::kSet) {
     std::memcpy(key.value(), payload.data(), payload.size_bytes());
     header.advance_version();
-    rules().keep(key);
+    decisions().keep(key);
   } else if (kind == OperationKind::kPushGradients) {
     for (std::size_t at = 0; at < payload.size(); at += key.length()) {
       key.table().apply_gradient(key.value(), payload.data() + at, nullptr);
       header.advance_version();
-      rules().keep(key);
+      decisions().keep(key);
     }
   }
   AnswerMessage answer;
@@ -233,7 +234,7 @@ void Requests::apply(LockedKey& key, const RequestMessage& message, std::span<co
   if (header.has_holders()) {
     if (kind != OperationKind::kPull) channel_.partition.mark_dirty(key);
     Holder* holder = channel_.holders_of(key).find(message.origin);
-    if (rules().is_refreshed_before_answer(holder)) refreshes_.send(key, *holder);
+    if (decisions().is_refreshed_before_answer(holder)) refreshes_.send(key, *holder);
   }
   if (kind == OperationKind::kPull) {
     std::span<const float> value = key.stored(key.length());

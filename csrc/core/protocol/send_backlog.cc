@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
+#include "protocol/decisions.h"
 #include "protocol/holders.h"
-#include "protocol/rules.h"
 
 namespace adaps {
 
-Backlog::Backlog(const Settings& settings, Outbox& outbox, ChannelCounters& counters)
+SendBacklog::SendBacklog(const Settings& settings, Outbox& outbox, ChannelCounters& counters)
     : limit_(
           std::max<std::size_t>(settings.max_unsent_bytes / static_cast<std::size_t>(settings.channels), 1)),
       outbox_(outbox),
@@ -15,12 +15,12 @@ Backlog::Backlog(const Settings& settings, Outbox& outbox, ChannelCounters& coun
       taken_(settings.nodes),
       waiting_(settings.nodes) {}
 
-void Backlog::set_frames(std::function<std::size_t(NodeId)> frames) {
+void SendBacklog::set_frames(std::function<std::size_t(NodeId)> frames) {
   frames_ = std::move(frames);
   outbox_.count_unasked();
 }
 
-void Backlog::look(Micros now) {
+void SendBacklog::look(Micros now) {
   if (!frames_) return;
   outbox_.untaken().for_each([this](NodeId peer) {
     const std::size_t frames = frames_(peer);
@@ -39,25 +39,25 @@ void Backlog::look(Micros now) {
 
 // Holders know frames by 31 bits of their numbers, so an old one may look like a recent one; then what waits
 // for it is merely sent later than it could be.
-bool Backlog::untaken(NodeId to, std::uint32_t frame) const {
+bool SendBacklog::untaken(NodeId to, std::uint32_t frame) const {
   if (!frames_) return false;
   const std::uint32_t last = outbox_.last_frame(to);
   return ((last - frame) & kKnownOfFrame) < ((last - taken_[to]) & kKnownOfFrame);
 }
 
 // What fills a link leaves at once, so that there will be room.
-void Backlog::add(NodeId to, std::size_t bytes) {
+void SendBacklog::add(NodeId to, std::size_t bytes) {
   outbox_.add_unasked(to, bytes);
   if (is_full(to)) outbox_.leave_now(to);
 }
 
-bool Backlog::is_full(NodeId to) const {
+bool SendBacklog::is_full(NodeId to) const {
   if (!frames_) return false;
-  const std::uint64_t waits = outbox_.unasked_appended(to) - rules().taken(outbox_.unasked_taken(to));
-  return rules().is_full(waits, limit_);
+  const std::uint64_t waits = outbox_.unasked_appended(to) - decisions().taken(outbox_.unasked_taken(to));
+  return decisions().is_full(waits, limit_);
 }
 
-void Backlog::note_waiting(NodeId to) {
+void SendBacklog::note_waiting(NodeId to) {
   newly_waiting_ = true;
   if (!is_full(to)) return;  // it waits for one frame to be taken
   waiting_[to] = true;

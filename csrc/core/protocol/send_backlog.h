@@ -17,9 +17,9 @@ namespace adaps {
 // Rows and changes that nobody's call asks for are kept back while many of them wait for the same peer: where
 // they are, they take no memory, and newer ones take the place of older ones. What calls ask for is bounded
 // by how many calls there are; it is not counted, so neither keeps the other waiting for ever.
-class Backlog {
+class SendBacklog {
  public:
-  Backlog(const Settings& settings, Outbox& outbox, ChannelCounters& counters);
+  SendBacklog(const Settings& settings, Outbox& outbox, ChannelCounters& counters);
 
   // Tells how many of the frames to a peer that were drained the network has not taken yet. Without it, it
   // takes all at once.

@@ -11,10 +11,10 @@ void Syncs::begin(Operation& operation) {
 
 void Syncs::on_mark(NodeId from, const SyncMessage& message) {
   refreshes_.expect_echo(from);
-  after_flush({rules().flush_before_echo(flusher_), nullptr, from, message.number});
+  after_flush({decisions().flush_before_echo(flusher_), nullptr, from, message.number});
 }
 
-std::uint64_t Rules::flush_before_echo(Flusher& flusher) const {
+std::uint64_t Decisions::flush_before_echo(Flusher& flusher) const {
   flusher.flush(true);
   return flusher.end();
 }
@@ -31,7 +31,7 @@ void Syncs::send_flushed() {
     if (message.sync != nullptr) {
       send_mark(*message.sync);
     } else {
-      const std::uint64_t held_back = rules().held_back_before_echo(refreshes_.held_back(message.to));
+      const std::uint64_t held_back = decisions().held_back_before_echo(refreshes_.held_back(message.to));
       echoes_.push_back({message.to, message.number, held_back});
     }
   }
@@ -54,7 +54,7 @@ void Syncs::send_mark(Operation& operation) {
     operation.finish();
     return;
   }
-  if (!rules().needs_own_mark(syncs_, operation)) return;
+  if (!decisions().needs_own_mark(syncs_, operation)) return;
   const std::uint32_t number = next_mark_++;
   syncs_.push_back({&operation, number, nodes - 1});
   for (NodeId peer = 0; peer < nodes; ++peer) {

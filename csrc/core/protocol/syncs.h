@@ -8,11 +8,11 @@
 
 #include "common/types.h"
 #include "protocol/channel_context.h"
+#include "protocol/decisions.h"
 #include "protocol/flusher.h"
 #include "protocol/message.h"
 #include "protocol/operation.h"
 #include "protocol/refreshes.h"
-#include "protocol/rules.h"
 
 namespace adaps {
 

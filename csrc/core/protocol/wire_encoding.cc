@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "protocol/context.h"
-#include "protocol/rules.h"
+#include "protocol/decisions.h"
 #include "store/codec.h"
 
 namespace adaps {
@@ -69,7 +69,7 @@ bool keep_rest(const Table& table, Wire wire, Unapplied& changes, std::vector<fl
   decode(table, wire, words, sent);
   bool any = false;
   for (std::size_t i = 0; i < table.width(); ++i) {
-    rest[i] = rules().rest(rest[i], sent[i]);
+    rest[i] = decisions().rest(rest[i], sent[i]);
     any = any || rest[i] != 0.0F;
   }
   if (!any) return true;
@@ -80,10 +80,10 @@ bool keep_rest(const Table& table, Wire wire, Unapplied& changes, std::vector<fl
 
 void leave_no_rests(NodeContext& node) {
   node.exact.store(true);
-  if (!rules().takes_up_rests()) return;
+  if (!decisions().merges_rests()) return;
   for (std::size_t i = 0; i < node.tables.size(); ++i) {
     const Table& table = node.tables[i];
-    if (!rules().may_have_rests(table)) continue;
+    if (!decisions().may_have_rests(table)) continue;
     for (Key name = table.first_key(); name < table.end_key(); ++name) {
       if ((node.store.peek(name) & (kOfCopies | word::kSet)) != kOfCopies) continue;
       // A change that leaves behind this lock finds that it has to be exact.
@@ -92,7 +92,7 @@ void leave_no_rests(NodeContext& node) {
       Partition& partition = node.partition_of(name);
       Delta& unsent = partition.tables.unapplied.at(key.header().changes()).unsent;
       if (!unsent.is_rest()) continue;
-      take_up(node.epochs, unsent);
+      merge_rest(node.epochs, unsent);
       partition.mark_dirty(key);
     }
   }

@@ -29,7 +29,7 @@ void decode(const Table& table, Wire wire, std::span<const float> words, std::sp
 bool keep_rest(const Table& table, Wire wire, Unapplied& changes, std::vector<float>& words);
 
 // A rest goes with what is sent next, and counts as a write from now on.
-inline void take_up(Epochs& epochs, Delta& delta) {
+inline void merge_rest(Epochs& epochs, Delta& delta) {
   if (!delta.is_rest()) return;
   delta.change = Change::kDelta;
   delta.epoch = epochs.add();

@@ -52,7 +52,7 @@ void check(const Accesses& accesses, const ReplaySettings& settings) {
 const char* name_of(ReplaySpan::Kind kind) {
   static constexpr const char* kNames[] = {"announce", "pull", "compute", "push", "synchronize",
                                            "meet",     "wait", "channel", "frame"};
-  return kNames[static_cast<std::size_t>(kind)];
+  return name_in(kNames, kind);
 }
 
 Replay::Replay(const Accesses& accesses, const ReplaySettings& settings)
@@ -66,13 +66,12 @@ Replay::Replay(const Accesses& accesses, const ReplaySettings& settings)
   check(accesses, settings);
   const NodeId count = nodes_of(accesses, settings);
   const std::size_t announced = settings.warm_up ? longest_lookahead(accesses, settings) : 0;
-  Settings own;
-  own.nodes = count;
-  own.workers = settings.workers;
-  own.channels = settings.channels;
-  own.technique = settings.technique;
-  own.timing = settings.timing;
-  own.max_rounds_per_second = settings.max_rounds_per_second;
+  Settings own{.nodes = count,
+               .workers = settings.workers,
+               .channels = settings.channels,
+               .technique = settings.technique,
+               .timing = settings.timing,
+               .max_rounds_per_second = settings.max_rounds_per_second};
   nodes_.resize(count);
   for (NodeId rank = 0; rank < count; ++rank) {
     own.rank = rank;
@@ -148,7 +147,7 @@ ReplayResult Replay::run(const std::function<void()>& interrupted) {
     warm_ = accesses_.workers.size();
     begin_counting();
   }
-  for (NodeId rank = 0; rank < static_cast<NodeId>(nodes_.size()); ++rank) befall(rank, 0);
+  for (NodeId rank = 0; rank < static_cast<NodeId>(nodes_.size()); ++rank) apply_incident(rank, 0);
   auto asked = std::chrono::steady_clock::now();
   for (std::size_t event = 0; !has_ended(); ++event) {
     if (!advance())
@@ -227,13 +226,13 @@ bool Replay::advance() {
   } else if (node.lost) {
     return true;
   } else if (thread == threads_ + kLookTimer) {
-    look_at_lost_nodes(rank);
+    check_lost_nodes(rank);
   } else if (thread == threads_ + kStallTimer) {
     end_stall(rank);
   } else if (thread >= node.channels.size()) {
     const std::size_t worker = thread - node.channels.size();
-    if (node.workers[worker].meets) {
-      node.workers[worker].meets = false;
+    if (node.workers[worker].at_barrier) {
+      node.workers[worker].at_barrier = false;
       resume(rank, worker);
     } else {
       begin_work(rank, worker);
@@ -245,7 +244,7 @@ bool Replay::advance() {
   return true;
 }
 
-void Replay::arrive(const Link& link, std::span<const std::byte> frame) {
+void Replay::arrive(const NetworkLink& link, std::span<const std::byte> frame) {
   for (const NodeId end : {link.from, link.to}) {
     Node& node = nodes_[end];
     if (--node.under_way == 0) node.network_time += network_.now() - node.network_since;
@@ -332,7 +331,7 @@ void Replay::end_turn(NodeId rank, std::size_t number) {
   thread.busy = false;
   trace(ReplaySpan::Kind::kChannel, rank, number, bytes, thread.began, network_.now());
   note_failure(rank);
-  look_at_calls(rank);
+  check_calls(rank);
   if (node.lost) return;
   if (thread.woken || !thread.inbox.empty() || thread.due <= network_.now()) {
     begin_turn(rank, number, false);
@@ -434,16 +433,16 @@ void Replay::end_work_of(NodeId rank, std::size_t number) {
     return;
   }
   thread.owed = micros_of_accesses(rank, number, action.table) - accessed;
-  thread.meets = action.kind == ReplaySpan::Kind::kMeet;
-  if (ticket == kDone && !thread.meets) {
-    go_on(rank, number);
+  thread.at_barrier = action.kind == ReplaySpan::Kind::kMeet;
+  if (ticket == kDone && !thread.at_barrier) {
+    continue_worker(rank, number);
     return;
   }
   thread.ticket = ticket;
   thread.waits = true;
   thread.began = now;
   thread.network_then = network_time(node);
-  if (thread.meets) let_go_if_all_meet();
+  if (thread.at_barrier) release_workers_if_all_wait();
 }
 
 double Replay::micros_of_accesses(NodeId rank, std::size_t worker, std::size_t table) const {
@@ -456,10 +455,10 @@ double Replay::micros_of_accesses(NodeId rank, std::size_t worker, std::size_t t
 }
 
 // Each hears of it when a message could have gone to the farthest node and back.
-void Replay::let_go_if_all_meet() {
+void Replay::release_workers_if_all_wait() {
   for (const Node& node : nodes_) {
     for (const WorkerThread& thread : node.workers) {
-      if (!thread.ended && !thread.meets) return;
+      if (!thread.ended && !thread.at_barrier) return;
     }
   }
   for (NodeId rank = 0; rank < static_cast<NodeId>(nodes_.size()); ++rank) {
@@ -485,10 +484,10 @@ void Replay::resume(NodeId rank, std::size_t number) {
   node.times.waiting += network_.now() - thread.began;
   node.times.on_network += network_time(node) - thread.network_then;
   trace(ReplaySpan::Kind::kWait, rank, node.channels.size() + number, 0, thread.began, network_.now());
-  go_on(rank, number);
+  continue_worker(rank, number);
 }
 
-void Replay::go_on(NodeId rank, std::size_t number) {
+void Replay::continue_worker(NodeId rank, std::size_t number) {
   WorkerThread& thread = nodes_[rank].workers[number];
   if (thread.next == thread.actions.size()) {
     thread.actions.clear();
@@ -500,7 +499,7 @@ void Replay::go_on(NodeId rank, std::size_t number) {
     if (thread.step == settings_.warm_up && ++warm_ == accesses_.workers.size()) begin_counting();
     if (thread.step == traced_until_) tracing_ = false;
     if (thread.step == thread.last_step) end_worker(thread);
-    if (number == 0) befall(rank, thread.step);
+    if (number == 0) apply_incident(rank, thread.step);
     if (thread.ended) return;
   }
   begin_work(rank, number);
@@ -509,17 +508,17 @@ void Replay::go_on(NodeId rank, std::size_t number) {
 void Replay::end_worker(WorkerThread& thread) {
   thread.ended = true;
   thread.waits = false;
-  thread.meets = false;
+  thread.at_barrier = false;
   ++ended_;
 }
 
 // What was done for workers that wait may be what they wait for.
-void Replay::look_at_calls(NodeId rank) {
+void Replay::check_calls(NodeId rank) {
   Node& node = nodes_[rank];
   for (std::size_t worker = 0; worker < node.workers.size() && !node.lost; ++worker) {
     WorkerThread& thread = node.workers[worker];
     if (!thread.waits) continue;
-    if (thread.meets) {
+    if (thread.at_barrier) {
       if (node.state->failed.load()) end_worker(thread);
       continue;
     }
@@ -533,7 +532,7 @@ void Replay::look_at_calls(NodeId rank) {
   }
 }
 
-void Replay::befall(NodeId rank, std::size_t step) {
+void Replay::apply_incident(NodeId rank, std::size_t step) {
   if (settings_.incidents.empty()) return;
   Node& node = nodes_[rank];
   const Host& host = hosts_[node.host];
@@ -585,7 +584,7 @@ void Replay::end_stall(NodeId rank) {
 
 // A node that lives says so now and then, and no frame is needed for that here: who is not lost has been
 // heard.
-void Replay::look_at_lost_nodes(NodeId rank) {
+void Replay::check_lost_nodes(NodeId rank) {
   Node& node = nodes_[rank];
   if (node.state->failed.load()) return;
   const Micros now = network_.now();
@@ -607,7 +606,7 @@ void Replay::look_at_lost_nodes(NodeId rank) {
       channel.membership().fail_for_lost_peer();
     }
     note_failure(rank);
-    look_at_calls(rank);
+    check_calls(rank);
     return;
   }
 }

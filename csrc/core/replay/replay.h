@@ -61,7 +61,7 @@ struct ReplaySettings {
   double max_rounds_per_second = 500.0;
   int workers = 1;  // of a node
   int channels = 1;
-  std::vector<std::size_t> lookahead;  // by table: batches announced ahead, 0 for none; dense ones for good
+  std::vector<std::size_t> lookahead{};  // by table: batches announced ahead, 0 for none; dense ones for good
   // First steps of every worker, which are not counted; counting ends with the first worker that has none
   // left whose batches are announced in full. Without it everything is counted, from the first step on until
   // nothing is under way after the last one.
@@ -70,12 +70,12 @@ struct ReplaySettings {
   // visible everywhere, and for each other, and nothing is announced across it.
   std::size_t epoch = 0;
   double compute = 10'000.0;  // what a step computes for: microseconds of a core of speed 1
-  ReplayCosts costs;
-  std::vector<Machine> machines;  // by node
-  std::vector<LinkTraits> links;  // from each node to each, those of node 0 first
+  ReplayCosts costs{};
+  std::vector<Machine> machines{};  // by node
+  std::vector<LinkTraits> links{};  // from each node to each, those of node 0 first
   std::uint64_t seed = 1;
   std::size_t traced_steps = 0;  // so many steps of each worker are recorded as spans
-  std::vector<Incident> incidents;
+  std::vector<Incident> incidents{};
   Micros peer_timeout = 5'000'000;
 };
 
@@ -157,7 +157,7 @@ class Replay {
     bool slept = false;           // it has waited since its last call
     bool cold = false;            // it has waited since it computed
     bool waits = false;
-    bool meets = false;  // waits for all other workers
+    bool at_barrier = false;  // waits for all other workers
     double owed = 0.0;   // micros of its last call, which turned out to cost more: part of its next piece
     bool ended = false;  // it has no step left, or a call has raised PeerLost
     Ticket ticket = kDone;
@@ -209,7 +209,7 @@ class Replay {
   void set_up();
   void run_until_quiet();
   bool advance();  // by one event; false if nothing is left
-  void arrive(const Link& link, std::span<const std::byte> frame);
+  void arrive(const NetworkLink& link, std::span<const std::byte> frame);
   bool has_ended() const;
   void work(NodeId rank, std::size_t thread, double micros);
   void end_work(Host& host);
@@ -224,16 +224,16 @@ class Replay {
   void begin_work(NodeId rank, std::size_t worker);
   void end_work_of(NodeId rank, std::size_t worker);
   void resume(NodeId rank, std::size_t worker);
-  void go_on(NodeId rank, std::size_t worker);
-  void look_at_calls(NodeId rank);
+  void continue_worker(NodeId rank, std::size_t worker);
+  void check_calls(NodeId rank);
   void end_worker(WorkerThread& thread);
-  void let_go_if_all_meet();
+  void release_workers_if_all_wait();
   // How many keys the worker found in copies, and how many it asked other nodes for, times what that costs.
   double micros_of_accesses(NodeId rank, std::size_t worker, std::size_t table) const;
 
-  void befall(NodeId rank, std::size_t step);
+  void apply_incident(NodeId rank, std::size_t step);
   void end_stall(NodeId rank);
-  void look_at_lost_nodes(NodeId rank);
+  void check_lost_nodes(NodeId rank);
   void note_failure(NodeId rank);
   void announce(WorkerThread& thread, std::size_t table, std::size_t step);
   // The steps whose rows are announced in this one, and how many these are.

@@ -51,7 +51,8 @@ template <bool kShrinks, bool kChange>
 [[gnu::always_inline]] inline void adagrad(float* __restrict value, float* __restrict state,
                                            const float* __restrict gradient, std::size_t length,
                                            float* __restrict change, float* __restrict state_change,
-                                           float rate, float weight_decay, float eps) {
+                                           const Hyperparameters& with, float eps) {
+  const float rate = with.learning_rate, weight_decay = with.weight_decay;
   for (std::size_t i = 0; i < length; ++i) {
     float g = gradient[i];
     if constexpr (kShrinks) g += weight_decay * value[i];
@@ -69,12 +70,10 @@ template <bool kShrinks, bool kChange>
 template <bool kShrinks>
 [[gnu::always_inline]] inline void adagrad(float* value, const float* gradient, std::size_t length,
                                            float* change, const Hyperparameters& with, float eps) {
-  const float rate = with.learning_rate, decay = with.weight_decay;
   if (change == nullptr) {
-    adagrad<kShrinks, false>(value, value + length, gradient, length, nullptr, nullptr, rate, decay, eps);
+    adagrad<kShrinks, false>(value, value + length, gradient, length, nullptr, nullptr, with, eps);
   } else {
-    adagrad<kShrinks, true>(value, value + length, gradient, length, change, change + length, rate, decay,
-                            eps);
+    adagrad<kShrinks, true>(value, value + length, gradient, length, change, change + length, with, eps);
   }
 }
 

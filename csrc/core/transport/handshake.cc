@@ -95,7 +95,7 @@ void Handshake::take_greeting() {
                            std::to_string(theirs_.channel) + ", not " + name_of(expected_) + ", channel " +
                            std::to_string(ours_.channel));
   if (role_ == Role::kAccept) greet(theirs_.channel);
-  if (role_ == Role::kConnect) say(proof_of(role_));
+  if (role_ == Role::kConnect) send(proof_of(role_));
   stage_ = Stage::kProof;
 }
 
@@ -105,7 +105,7 @@ void Handshake::take_proof() {
   const Role other = role_ == Role::kConnect ? Role::kAccept : Role::kConnect;
   if (!equal_in_constant_time(proof, proof_of(other)))
     throw HandshakeRefused("it does not know the job's secret");
-  if (role_ == Role::kAccept) say(proof_of(role_));
+  if (role_ == Role::kAccept) send(proof_of(role_));
   stage_ = Stage::kDone;
 }
 
@@ -135,7 +135,7 @@ std::string Handshake::conflict() const {
 
 void Handshake::greet(std::uint32_t channel) {
   ours_.channel = channel;
-  say(std::as_bytes(std::span(&ours_, 1)));
+  send(std::as_bytes(std::span(&ours_, 1)));
 }
 
 std::optional<FrameKeys> Handshake::frame_keys() const {
@@ -158,7 +158,7 @@ Digest Handshake::digest(std::string_view title) const {
   return hmac.finish();
 }
 
-void Handshake::say(std::span<const std::byte> bytes) {
+void Handshake::send(std::span<const std::byte> bytes) {
   outgoing_.insert(outgoing_.end(), bytes.begin(), bytes.end());
 }
 

@@ -85,7 +85,7 @@ class Handshake {
   void take_proof();
   Digest digest(std::string_view title) const;
   Digest proof_of(Role role) const;
-  void say(std::span<const std::byte> bytes);
+  void send(std::span<const std::byte> bytes);
 
   Role role_;
   Stage stage_ = Stage::kGreeting;

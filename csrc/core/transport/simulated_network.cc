@@ -22,7 +22,7 @@ void SimulatedNetwork::set_card(NodeId node, double bytes_per_micro) {
   cards_[node].bytes_per_micro = bytes_per_micro;
 }
 
-Micros SimulatedNetwork::send(const Link& link, std::span<const std::byte> entry) {
+Micros SimulatedNetwork::send(const NetworkLink& link, std::span<const std::byte> entry) {
   const LinkTraits& traits = traits_[static_cast<std::size_t>(link.from) * nodes_ + link.to];
   const std::uint32_t own_name = name(link);
   Queue& queue = queues_[own_name - timers_];
@@ -44,7 +44,7 @@ Micros SimulatedNetwork::send(const Link& link, std::span<const std::byte> entry
   return queue.last_due;
 }
 
-std::size_t SimulatedNetwork::backlog(const Link& link) const {
+std::size_t SimulatedNetwork::backlog(const NetworkLink& link) const {
   const Queue& queue = queues_[name(link) - timers_];
   std::size_t count = 0;
   while (count < queue.entries.size() - queue.head &&
@@ -53,7 +53,7 @@ std::size_t SimulatedNetwork::backlog(const Link& link) const {
   return count;
 }
 
-void SimulatedNetwork::freeze(const Link& link, Micros until) {
+void SimulatedNetwork::freeze(const NetworkLink& link, Micros until) {
   Queue& queue = queues_[name(link) - timers_];
   queue.frozen_until = std::max(queue.frozen_until, until);
 }
@@ -96,22 +96,22 @@ SimulatedNetwork::Event SimulatedNetwork::next() {
   return {};
 }
 
-std::span<const std::byte> SimulatedNetwork::take(const Link& link, std::size_t entries) {
+std::span<const std::byte> SimulatedNetwork::take(const NetworkLink& link, std::size_t entries) {
   Queue& queue = queues_[name(link) - timers_];
   return cut(queue, std::min(entries, queue.entries.size() - queue.head));
 }
 
-std::size_t SimulatedNetwork::waiting(const Link& link) const {
+std::size_t SimulatedNetwork::waiting(const NetworkLink& link) const {
   const Queue& queue = queues_[name(link) - timers_];
   return queue.entries.size() - queue.head;
 }
 
-std::uint32_t SimulatedNetwork::name(const Link& link) const {
+std::uint32_t SimulatedNetwork::name(const NetworkLink& link) const {
   const auto pair = static_cast<std::uint32_t>(link.from) * nodes_ + link.to;
   return timers_ + static_cast<std::uint32_t>(link.channel) * nodes_ * nodes_ + pair;
 }
 
-Link SimulatedNetwork::link_named(std::uint32_t name) const {
+NetworkLink SimulatedNetwork::link_named(std::uint32_t name) const {
   const std::uint32_t index = name - timers_;
   const std::uint32_t pair = index % (static_cast<std::uint32_t>(nodes_) * nodes_);
   return {static_cast<int>(index / (static_cast<std::uint32_t>(nodes_) * nodes_)),

@@ -17,7 +17,7 @@ namespace adaps {
 
 // One ordered pair of nodes on one channel: reliable and in order. Different links are independent of each
 // other, but for the network cards that they share.
-struct Link {
+struct NetworkLink {
   int channel = 0;
   NodeId from = 0;
   NodeId to = 0;
@@ -43,11 +43,11 @@ class SimulatedNetwork {
   void set_reordering(bool reordering) { reordering_ = reordering; }
 
   // `entry` is one message; frames are made of whole entries. Returns when it will have arrived.
-  Micros send(const Link& link, std::span<const std::byte> entry);
+  Micros send(const NetworkLink& link, std::span<const std::byte> entry);
   // How many entries of the link have not left their node yet.
-  std::size_t backlog(const Link& link) const;
+  std::size_t backlog(const NetworkLink& link) const;
   // Nothing is delivered on the link before `until`.
-  void freeze(const Link& link, Micros until);
+  void freeze(const NetworkLink& link, Micros until);
   // The timer goes off at the given time, or earlier if it was set to that.
   void set_timer(std::uint32_t timer, Micros at);
 
@@ -55,15 +55,15 @@ class SimulatedNetwork {
     enum class Kind : std::uint8_t { kNothingLeft, kFrame, kTimer };
     Kind kind = Kind::kNothingLeft;
     std::uint32_t timer = 0;
-    Link link;
+    NetworkLink link;
     std::span<const std::byte> frame;  // until the next call
   };
   // Advances the clock to the next event. Events at the same time come in random order.
   Event next();
 
   // Scheduling by hand instead of next(): takes up to `entries` from the front of a link whatever their time.
-  std::span<const std::byte> take(const Link& link, std::size_t entries);
-  std::size_t waiting(const Link& link) const;
+  std::span<const std::byte> take(const NetworkLink& link, std::size_t entries);
+  std::size_t waiting(const NetworkLink& link) const;
   void advance(Micros to) { now_ = to; }
 
  private:
@@ -95,8 +95,8 @@ class SimulatedNetwork {
     bool operator>(const Scheduled& other) const { return at != other.at ? at > other.at : tie > other.tie; }
   };
 
-  std::uint32_t name(const Link& link) const;
-  Link link_named(std::uint32_t name) const;
+  std::uint32_t name(const NetworkLink& link) const;
+  NetworkLink link_named(std::uint32_t name) const;
   void schedule(Micros at, std::uint32_t name);
   std::span<const std::byte> cut(Queue& queue, std::size_t entries);
   void swap_some(Queue& queue);

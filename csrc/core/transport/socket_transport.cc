@@ -15,8 +15,8 @@
 
 #include "common/log.h"
 #include "transport/event_loop.h"
-#include "transport/link.h"
 #include "transport/make_transport.h"
+#include "transport/peer_connection.h"
 
 namespace adaps {
 namespace {
@@ -67,7 +67,7 @@ class EpollTransport final : public SocketTransport {
   const Micros latency_;
   const double micros_per_byte_;
   EventLoop loop_;
-  std::vector<Link> links_;  // by rank; the own one is never open
+  std::vector<PeerConnection> links_;  // by rank; the own one is never open
   std::vector<NodeId> to_flush_;
   std::vector<Frame> sent_;
   std::priority_queue<Release, std::vector<Release>, std::greater<>>
@@ -119,7 +119,7 @@ void EpollTransport::send(NodeId to, Frame frame) {
   if (frame.size() > kMaxFrameBytes)
     throw std::length_error("a frame of " + std::to_string(frame.size()) + " bytes is too long; at most " +
                             std::to_string(kMaxFrameBytes) + " are allowed");
-  Link& link = links_[to];
+  PeerConnection& link = links_[to];
   if (!link.open() || link.peer_ended) return;
   if (latency_ == 0 && micros_per_byte_ == 0.0) {
     link.queue(std::move(frame));
@@ -151,14 +151,14 @@ void EpollTransport::shutdown(Micros timeout) {
     while (!std::all_of(links_.begin(), links_.end(), condition) && monotonic_now() < deadline)
       pass(deadline, nobody);
   };
-  run_until([](const Link& link) { return !link.open() || link.drained(); });
-  for (Link& link : links_) {
+  run_until([](const PeerConnection& link) { return !link.open() || link.drained(); });
+  for (PeerConnection& link : links_) {
     if (link.open()) link.end_writing();
   }
   // A socket that is closed with unread data in it resets the connection, and what the peer has not read yet
   // is lost.
-  run_until([](const Link& link) { return !link.open(); });
-  for (Link& link : links_) link.close();
+  run_until([](const PeerConnection& link) { return !link.open(); });
+  for (PeerConnection& link : links_) link.close();
 }
 
 void EpollTransport::pass(Micros deadline, TransportEvents& events) {
@@ -175,7 +175,7 @@ void EpollTransport::pass(Micros deadline, TransportEvents& events) {
   for (const epoll_event& event : happened) {
     const auto peer = static_cast<NodeId>(event.data.u64);
     if (links_[peer].shared()) {
-      links_[peer].hear_bell();
+      links_[peer].on_doorbell();
       continue;
     }
     if (event.events & kWritable || links_[peer].peer_ended) flush(peer);
@@ -203,7 +203,7 @@ bool EpollTransport::sleep() {
 void EpollTransport::read_shared(TransportEvents& events) {
   const bool slept = std::exchange(asleep_, false);
   for (const NodeId peer : shared_) {
-    Link& link = links_[peer];
+    PeerConnection& link = links_[peer];
     if (!link.open()) continue;
     if (slept) link.stay_awake();
     if (link.writing()) flush(peer);
@@ -240,9 +240,9 @@ void EpollTransport::flush() {
 }
 
 void EpollTransport::flush(NodeId peer) {
-  Link& link = links_[peer];
+  PeerConnection& link = links_[peer];
   if (!link.open()) return;
-  const Link::Transferred written = link.write(sent_);
+  const PeerConnection::Transferred written = link.write(sent_);
   counters_.bytes_sent.add(written.bytes);
   counters_.frames_sent.add(written.frames);
   if (written.bytes > 0) link.last_sent = monotonic_now();
@@ -254,17 +254,17 @@ void EpollTransport::flush(NodeId peer) {
 }
 
 void EpollTransport::watch_writability(NodeId peer, bool wanted) {
-  Link& link = links_[peer];
+  PeerConnection& link = links_[peer];
   if (link.shared()) return;  // a pass looks whether there is room
   if (std::exchange(link.waits_to_write, wanted) == wanted) return;
   loop_.change(link.fd(), (link.peer_ended ? 0 : kReadable) | (wanted ? kWritable : 0), peer);
 }
 
 void EpollTransport::read(NodeId peer, TransportEvents& events) {
-  Link& link = links_[peer];
+  PeerConnection& link = links_[peer];
   try {
     for (int i = 0; i < kReadsPerPass && link.open() && !link.peer_ended; ++i) {
-      const Link::Transferred got = link.receive();
+      const PeerConnection::Transferred got = link.receive();
       if (got.ended) return ended(peer, got.error, events);
       if (got.bytes == 0) return;
       link.last_heard = monotonic_now();
@@ -284,7 +284,7 @@ void EpollTransport::read(NodeId peer, TransportEvents& events) {
 }
 
 void EpollTransport::ended(NodeId peer, int error, TransportEvents& events) {
-  Link& link = links_[peer];
+  PeerConnection& link = links_[peer];
   if (!closing_) {
     if (error == 0) error = link.write_error;
     return down(peer, error == 0 ? "it closed the connection" : std::generic_category().message(error),
@@ -312,7 +312,7 @@ void EpollTransport::look_after_peers(Micros now, TransportEvents& events) {
   next_look_ = kNever;
   for (std::size_t i = 0; i < links_.size(); ++i) {
     const auto peer = static_cast<NodeId>(i);
-    Link& link = links_[peer];
+    PeerConnection& link = links_[peer];
     if (!link.open() || link.peer_ended) continue;
     const Micros patient_until =
         std::max(link.last_heard + patience(peer_timeout_), last_absence_ + peer_timeout_ / 2);

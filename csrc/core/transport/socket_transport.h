@@ -53,8 +53,8 @@ struct SocketOptions {
   NonFinite nonfinite = NonFinite::kRaise;
   std::uint64_t fingerprint = 0;  // of the tables
   bool frame_mac = false;         // every frame carries a MAC
-  std::string secret;             // of the job; a peer that does not know it is refused
-  LinkShape shape;
+  std::string secret{};           // of the job; a peer that does not know it is refused
+  LinkShape shape{};
   double connect_timeout_seconds = 60.0;
   double peer_timeout_seconds = 5.0;  // the same on every node: a peer that is silent for so long is down
 };

@@ -12,7 +12,7 @@ template <typename T>
 class Buffer {
  public:
   // Makes room for `extra` more elements.
-  void Reserve(std::size_t extra) {
+  void reserve(std::size_t extra) {
     if (size_ + extra <= capacity_) return;
     capacity_ = std::max(size_ + extra, capacity_ * 2);
     auto larger = std::make_unique_for_overwrite<T[]>(capacity_);
@@ -21,19 +21,19 @@ class Buffer {
   }
 
   // Adds `extra` elements that the caller writes; returns the first of them.
-  T* Extend(std::size_t extra) {
-    Reserve(extra);
+  T* extend(std::size_t extra) {
+    reserve(extra);
     size_ += extra;
     return data_.get() + size_ - extra;
   }
 
   // Drops all elements but the first `size`.
-  void Truncate(std::size_t size) { size_ = size; }
+  void truncate(std::size_t size) { size_ = size; }
 
   // There must be room.
-  void Append(T value) { data_[size_++] = value; }
+  void append(T value) { data_[size_++] = value; }
 
-  void Clear() { size_ = 0; }
+  void clear() { size_ = 0; }
 
   T* data() { return data_.get(); }
   const T* data() const { return data_.get(); }

@@ -20,7 +20,7 @@ template <typename T>
 using Array = py::array_t<T, py::array::c_style>;
 
 template <typename T>
-std::span<const T> View(const Array<T>& array, const char* name) {
+std::span<const T> span_of(const Array<T>& array, const char* name) {
   if (array.ndim() != 1) {
     throw std::invalid_argument(std::string(name) + " must have one dimension, not " +
                                 std::to_string(array.ndim()));
@@ -32,7 +32,7 @@ std::span<const T> View(const Array<T>& array, const char* name) {
 // the kernel would cost a third of the time that sampling takes.
 class Pool {
  public:
-  std::unique_ptr<Subgraph> Take() {
+  std::unique_ptr<Subgraph> take() {
     const std::lock_guard lock(mutex_);
     if (idle_.empty()) return std::make_unique<Subgraph>();
     auto subgraph = std::move(idle_.back());
@@ -40,7 +40,7 @@ class Pool {
     return subgraph;
   }
 
-  void GiveBack(std::unique_ptr<Subgraph> subgraph) {
+  void give_back(std::unique_ptr<Subgraph> subgraph) {
     const std::lock_guard lock(mutex_);
     if (idle_.size() < kMost) idle_.push_back(std::move(subgraph));
   }
@@ -57,10 +57,10 @@ struct Loan {
   std::shared_ptr<Pool> pool;
   std::unique_ptr<Subgraph> subgraph;
 
-  ~Loan() { pool->GiveBack(std::move(subgraph)); }
+  ~Loan() { pool->give_back(std::move(subgraph)); }
 };
 
-py::array_t<std::int64_t> ToNumpy(const Buffer<std::int64_t>& buffer, const py::capsule& owner) {
+py::array_t<std::int64_t> to_numpy(const Buffer<std::int64_t>& buffer, const py::capsule& owner) {
   if (buffer.size() == 0) return py::array_t<std::int64_t>(0);
   return py::array_t<std::int64_t>(static_cast<py::ssize_t>(buffer.size()), buffer.data(), owner);
 }
@@ -71,20 +71,20 @@ class Graph {
   Graph(Array<std::int64_t> indptr, Array<Node> indices)
       : indptr_(std::move(indptr)),
         indices_(std::move(indices)),
-        sampler_(View(indptr_, "indptr"), View(indices_, "indices")) {}
+        sampler_(span_of(indptr_, "indptr"), span_of(indices_, "indices")) {}
 
-  py::tuple Sample(const Array<std::int64_t>& seeds, const std::vector<std::int64_t>& fanouts,
+  py::tuple sample(const Array<std::int64_t>& seeds, const std::vector<std::int64_t>& fanouts,
                    std::uint64_t stream) const {
-    const auto view = View(seeds, "seeds");
-    auto loan = std::make_unique<Loan>(pool_, pool_->Take());
+    const auto view = span_of(seeds, "seeds");
+    auto loan = std::make_unique<Loan>(pool_, pool_->take());
     const Subgraph& out = *loan->subgraph;
     {
       const py::gil_scoped_release release;
-      sampler_.Sample(view, fanouts, stream, *loan->subgraph);
+      sampler_.sample(view, fanouts, stream, *loan->subgraph);
     }
     const py::capsule owner(loan.get(), [](void* memory) { delete static_cast<Loan*>(memory); });
     loan.release();
-    return py::make_tuple(ToNumpy(out.nodes, owner), ToNumpy(out.row, owner), ToNumpy(out.col, owner),
+    return py::make_tuple(to_numpy(out.nodes, owner), to_numpy(out.row, owner), to_numpy(out.col, owner),
                           out.nodes_per_hop, out.edges_per_hop);
   }
 
@@ -107,7 +107,7 @@ PYBIND11_MODULE(_sampler, module) {
   py::class_<Graph>(module, "NeighborSampler")
       .def(py::init<sampler::Array<std::int64_t>, sampler::Array<sampler::Node>>(),
            py::arg("indptr").noconvert(), py::arg("indices").noconvert())
-      .def("sample", &Graph::Sample, py::arg("seeds").noconvert(), py::arg("fanouts"), py::arg("stream"))
+      .def("sample", &Graph::sample, py::arg("seeds").noconvert(), py::arg("fanouts"), py::arg("stream"))
       .def_property_readonly("num_nodes", &Graph::num_nodes)
       .def_property_readonly("num_arcs", &Graph::num_arcs);
 }

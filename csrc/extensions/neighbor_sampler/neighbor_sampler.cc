@@ -4,10 +4,15 @@
 #include <string>
 #include <utility>
 
-#include "random.h"
+#include "common/random.h"
 
 namespace sampler {
 namespace {
+
+// Maps 32 random bits to [0, bound). The bias is at most bound / 2^32, which no sample can show.
+std::uint32_t bounded(std::uint32_t bits, std::uint32_t bound) {
+  return static_cast<std::uint32_t>((static_cast<std::uint64_t>(bits) * bound) >> 32);
+}
 
 constexpr Node kAbsent = -1;
 // Nodes whose neighbours are drawn before any is looked up: enough for the prefetches to arrive, few enough
@@ -17,9 +22,9 @@ constexpr std::size_t kBlock = 32;
 constexpr std::size_t kNodesAhead = 16;
 constexpr std::ptrdiff_t kSourcesAhead = 24;
 
-void Prefetch(const void* address) { __builtin_prefetch(address); }
+void prefetch(const void* address) { __builtin_prefetch(address); }
 
-std::int64_t DrawCount(std::int64_t degree, std::int64_t fanout) {
+std::int64_t draw_count(std::int64_t degree, std::int64_t fanout) {
   return fanout < 0 || degree < fanout ? degree : fanout;
 }
 
@@ -32,17 +37,17 @@ class NeighborSampler::Scratch {
       : local_(num_nodes, kAbsent), drawn_(max_degree / 64 + 1) {}
 
   // Whether the node is new; it then gets the next local number.
-  bool Add(Subgraph& out, std::int64_t node) {
+  bool add(Subgraph& out, std::int64_t node) {
     if (local_[node] != kAbsent) return false;
     local_[node] = static_cast<Node>(out.nodes.size());
-    out.nodes.Append(node);
+    out.nodes.append(node);
     return true;
   }
 
-  void Expand(const NeighborSampler& graph, std::size_t first, std::size_t last, std::int64_t fanout,
-              SplitMix64& random, Subgraph& out);
+  void expand(const NeighborSampler& graph, std::size_t first, std::size_t last, std::int64_t fanout,
+              adaps::SplitMix64& random, Subgraph& out);
 
-  void Forget(const Subgraph& out) {
+  void forget(const Subgraph& out) {
     for (std::size_t i = 0; i < out.nodes.size(); ++i) local_[out.nodes.data()[i]] = kAbsent;
   }
 
@@ -52,9 +57,9 @@ class NeighborSampler::Scratch {
     std::int64_t degree;
   };
 
-  std::size_t Locate(const NeighborSampler& graph, const std::int64_t* nodes, std::size_t count,
+  std::size_t locate(const NeighborSampler& graph, const std::int64_t* nodes, std::size_t count,
                      std::int64_t fanout);
-  const Node** Draw(const NeighborSampler& graph, Arcs arcs, std::int64_t fanout, SplitMix64& random,
+  const Node** draw(const NeighborSampler& graph, Arcs arcs, std::int64_t fanout, adaps::SplitMix64& random,
                     const Node** out);
 
   std::vector<Node> local_;           // of each node of the graph: its number in the subgraph
@@ -78,7 +83,7 @@ class NeighborSampler::Lease {
   }
 
   // A call that failed half-way leaves its scratch in disorder, so only a finished one gives it back.
-  void GiveBack() {
+  void give_back() {
     const std::lock_guard lock(owner_.mutex_);
     owner_.idle_.push_back(std::move(scratch_));
   }
@@ -90,10 +95,10 @@ class NeighborSampler::Lease {
   std::unique_ptr<Scratch> scratch_;
 };
 
-void Subgraph::Clear() {
-  nodes.Clear();
-  row.Clear();
-  col.Clear();
+void Subgraph::clear() {
+  nodes.clear();
+  row.clear();
+  col.clear();
   nodes_per_hop.clear();
   edges_per_hop.clear();
 }
@@ -122,7 +127,7 @@ NeighborSampler::NeighborSampler(std::span<const std::int64_t> indptr, std::span
 
 NeighborSampler::~NeighborSampler() = default;
 
-void NeighborSampler::Sample(std::span<const std::int64_t> seeds, std::span<const std::int64_t> fanouts,
+void NeighborSampler::sample(std::span<const std::int64_t> seeds, std::span<const std::int64_t> fanouts,
                              std::uint64_t stream, Subgraph& out) const {
   for (const std::int64_t fanout : fanouts) {
     if (fanout < -1) {
@@ -139,11 +144,11 @@ void NeighborSampler::Sample(std::span<const std::int64_t> seeds, std::span<cons
 
   Lease lease(*this);
   Scratch& scratch = *lease;
-  SplitMix64 random(stream);
-  out.Clear();
-  out.nodes.Reserve(seeds.size());
+  adaps::SplitMix64 random(stream);
+  out.clear();
+  out.nodes.reserve(seeds.size());
   for (const std::int64_t seed : seeds) {
-    if (!scratch.Add(out, seed)) {
+    if (!scratch.add(out, seed)) {
       throw std::invalid_argument("seed node " + std::to_string(seed) + " is given twice");
     }
   }
@@ -152,23 +157,23 @@ void NeighborSampler::Sample(std::span<const std::int64_t> seeds, std::span<cons
   for (const std::int64_t fanout : fanouts) {
     const std::size_t last = out.nodes.size();
     const std::size_t edges = out.row.size();
-    scratch.Expand(*this, first, last, fanout, random, out);
+    scratch.expand(*this, first, last, fanout, random, out);
     out.nodes_per_hop.push_back(static_cast<std::int64_t>(out.nodes.size() - last));
     out.edges_per_hop.push_back(static_cast<std::int64_t>(out.row.size() - edges));
     first = last;
   }
-  scratch.Forget(out);
-  lease.GiveBack();
+  scratch.forget(out);
+  lease.give_back();
 }
 
 // Draws in-neighbours of the subgraph's nodes first … last - 1.
-void NeighborSampler::Scratch::Expand(const NeighborSampler& graph, std::size_t first, std::size_t last,
-                                      std::int64_t fanout, SplitMix64& random, Subgraph& out) {
-  const std::size_t edges = Locate(graph, out.nodes.data() + first, last - first, fanout);
-  std::int64_t* row = out.row.Extend(edges);
-  std::int64_t* col = out.col.Extend(edges);
+void NeighborSampler::Scratch::expand(const NeighborSampler& graph, std::size_t first, std::size_t last,
+                                      std::int64_t fanout, adaps::SplitMix64& random, Subgraph& out) {
+  const std::size_t edges = locate(graph, out.nodes.data() + first, last - first, fanout);
+  std::int64_t* row = out.row.extend(edges);
+  std::int64_t* col = out.col.extend(edges);
   // One more than there can be, because the loop below writes before it knows whether the node is new.
-  std::int64_t* const nodes = out.nodes.Extend(edges + 1) - last;
+  std::int64_t* const nodes = out.nodes.extend(edges + 1) - last;
   Node* const local = local_.data();
   auto count = static_cast<Node>(last);
   for (std::size_t begin = first; begin < last; begin += kBlock) {
@@ -176,12 +181,12 @@ void NeighborSampler::Scratch::Expand(const NeighborSampler& graph, std::size_t 
     const Node** drawn = sources_.data();
     for (std::size_t target = begin; target < end; ++target) {
       const Node** const before = drawn;
-      drawn = Draw(graph, arcs_[target - first], fanout, random, drawn);
+      drawn = draw(graph, arcs_[target - first], fanout, random, drawn);
       col = std::fill_n(col, drawn - before, static_cast<std::int64_t>(target));
     }
     // Without a branch: about every second source is new, which no branch predictor can foresee.
     for (const Node** source = sources_.data(); source < drawn; ++source) {
-      if (drawn - source > kSourcesAhead) Prefetch(&local[*source[kSourcesAhead]]);
+      if (drawn - source > kSourcesAhead) prefetch(&local[*source[kSourcesAhead]]);
       const Node node = **source;
       const Node known = local[node];
       const Node is_new = known >> 31;  // all bits set or none, kAbsent being the only negative number
@@ -192,20 +197,20 @@ void NeighborSampler::Scratch::Expand(const NeighborSampler& graph, std::size_t 
       count -= is_new;
     }
   }
-  out.nodes.Truncate(count);
+  out.nodes.truncate(count);
 }
 
 // Finds the arcs of the frontier's nodes; returns how many will be drawn.
-std::size_t NeighborSampler::Scratch::Locate(const NeighborSampler& graph, const std::int64_t* nodes,
+std::size_t NeighborSampler::Scratch::locate(const NeighborSampler& graph, const std::int64_t* nodes,
                                              std::size_t count, std::int64_t fanout) {
   arcs_.resize(count);
   std::int64_t edges = 0;
   std::int64_t most = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    if (i + kNodesAhead < count) Prefetch(&graph.indptr_[nodes[i + kNodesAhead]]);
+    if (i + kNodesAhead < count) prefetch(&graph.indptr_[nodes[i + kNodesAhead]]);
     const std::int64_t begin = graph.indptr_[nodes[i]];
     const std::int64_t degree = graph.indptr_[nodes[i] + 1] - begin;
-    const std::int64_t draws = DrawCount(degree, fanout);
+    const std::int64_t draws = draw_count(degree, fanout);
     arcs_[i] = {begin, degree};
     edges += draws;
     most = std::max(most, draws);
@@ -216,26 +221,26 @@ std::size_t NeighborSampler::Scratch::Locate(const NeighborSampler& graph, const
 
 // Writes the addresses of the arcs drawn from `out` on and returns where they end.
 // Floyd's algorithm (Bentley, Floyd: A Sample of Brilliance, CACM 1987): k draws give a uniform k-subset.
-const Node** NeighborSampler::Scratch::Draw(const NeighborSampler& graph, Arcs arcs, std::int64_t fanout,
-                                            SplitMix64& random, const Node** out) {
+const Node** NeighborSampler::Scratch::draw(const NeighborSampler& graph, Arcs arcs, std::int64_t fanout,
+                                            adaps::SplitMix64& random, const Node** out) {
   const Node* const source = graph.indices_.data() + arcs.begin;
-  const std::int64_t count = DrawCount(arcs.degree, fanout);
+  const std::int64_t count = draw_count(arcs.degree, fanout);
   if (count == arcs.degree) {
     if (count == 0) return out;
-    Prefetch(source);
-    Prefetch(source + count - 1);
+    prefetch(source);
+    prefetch(source + count - 1);
     for (std::int64_t i = 0; i < count; ++i) *out++ = source + i;
     return out;
   }
   std::uint64_t bits = 0;
   const auto pick = [&](std::int64_t i, auto taken) {
     const auto bound = static_cast<std::uint32_t>(arcs.degree - count + i);
-    bits = i % 2 == 0 ? random.Next() : bits >> 32;
-    const std::uint32_t draw = Bounded(static_cast<std::uint32_t>(bits), bound + 1);
+    bits = i % 2 == 0 ? random.next() : bits >> 32;
+    const std::uint32_t draw = bounded(static_cast<std::uint32_t>(bits), bound + 1);
     // Without a branch: among few neighbours a draw is often taken already, as often as not unforeseeably.
     const std::uint32_t arc = draw ^ ((draw ^ bound) & (0 - taken(draw)));
     *out++ = source + arc;
-    Prefetch(source + arc);
+    prefetch(source + arc);
     return arc;
   };
   if (arcs.degree <= 64) {

@@ -23,7 +23,7 @@ struct Subgraph {
   std::vector<std::int64_t> edges_per_hop;
 
   // Empties it but keeps its memory.
-  void Clear();
+  void clear();
 };
 
 // Samples from arrays that it does not own. Safe to call from several threads at once.
@@ -37,7 +37,7 @@ class NeighborSampler {
   // Draws min(fanouts[h], in-degree) in-neighbours of every node that hop h has newly found, all of them
   // where the fan-out is -1; replaces what `out` held. Equal seeds, fan-outs and stream give equal subgraphs.
   // Throws std::invalid_argument for a seed that is no node, a seed given twice, a fan-out below -1.
-  void Sample(std::span<const std::int64_t> seeds, std::span<const std::int64_t> fanouts,
+  void sample(std::span<const std::int64_t> seeds, std::span<const std::int64_t> fanouts,
               std::uint64_t stream, Subgraph& out) const;
 
   std::int64_t num_nodes() const { return num_nodes_; }

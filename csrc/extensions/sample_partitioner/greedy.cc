@@ -4,11 +4,13 @@
 #include <stdexcept>
 #include <string>
 
+#include "common/random.h"
+
 namespace partition {
 namespace {
 
 template <typename Row>
-void RequireRows(std::span<const Row> rows, std::size_t count) {
+void require_rows(std::span<const Row> rows, std::size_t count) {
   for (const Row row : rows) {
     if (row < 0 || static_cast<std::uint64_t>(row) >= count) {
       throw std::out_of_range("row " + std::to_string(row) + " does not exist: rows are from 0 to " +
@@ -17,7 +19,7 @@ void RequireRows(std::span<const Row> rows, std::size_t count) {
   }
 }
 
-std::size_t Positive(std::int64_t number, const char* name) {
+std::size_t positive(std::int64_t number, const char* name) {
   if (number < 1) {
     throw std::invalid_argument(std::string(name) + " is " + std::to_string(number) +
                                 ": it must be 1 or more");
@@ -25,21 +27,12 @@ std::size_t Positive(std::int64_t number, const char* name) {
   return static_cast<std::size_t>(number);
 }
 
-// The finalizer of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA
-// 2014).
-std::uint64_t Mix(std::uint64_t z) {
-  z += 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-
 }  // namespace
 
 Greedy::Greedy(std::int64_t rows, std::int64_t parts, std::int64_t samples, std::uint64_t seed)
-    : home_(Positive(rows, "rows"), kNowhere),
+    : home_(positive(rows, "rows"), kNowhere),
       votes_(home_.size(), 0),
-      samples_(static_cast<std::int64_t>(Positive(samples, "samples"))),
+      samples_(static_cast<std::int64_t>(positive(samples, "samples"))),
       seed_(seed) {
   if (parts < 1 || parts > kMostParts) {
     throw std::invalid_argument("parts is " + std::to_string(parts) + ": it must be from 1 to " +
@@ -51,13 +44,13 @@ Greedy::Greedy(std::int64_t rows, std::int64_t parts, std::int64_t samples, std:
 }
 
 template <typename Row>
-void Greedy::Deal(std::span<const Row> rows, std::size_t width, std::span<Part> parts) {
+void Greedy::deal(std::span<const Row> rows, std::size_t width, std::span<Part> parts) {
   if (parts.size() > static_cast<std::uint64_t>(samples_ - dealt_)) {
     throw std::invalid_argument(std::to_string(parts.size()) + " samples more after " +
                                 std::to_string(dealt_) + " of " + std::to_string(samples_) +
                                 ": they must be no more than there are");
   }
-  RequireRows(rows, home_.size());
+  require_rows(rows, home_.size());
   // Rows are scattered over more memory than caches hold: they are asked for before they are needed.
   constexpr std::size_t kAhead = 4;
   for (std::size_t sample = 0; sample < parts.size(); ++sample) {
@@ -72,7 +65,7 @@ void Greedy::Deal(std::span<const Row> rows, std::size_t width, std::span<Part> 
       const Part home = home_[static_cast<std::size_t>(row)];
       if (home != kNowhere) ++here_[home];
     }
-    const Part best = Best(static_cast<std::uint64_t>(dealt_));
+    const Part best = best_part(static_cast<std::uint64_t>(dealt_));
     for (const Row row : own) {
       const Part home = home_[static_cast<std::size_t>(row)];
       if (home != kNowhere) here_[home] = 0;
@@ -97,14 +90,14 @@ void Greedy::Deal(std::span<const Row> rows, std::size_t width, std::span<Part> 
   }
 }
 
-template void Greedy::Deal(std::span<const std::int32_t>, std::size_t, std::span<Part>);
-template void Greedy::Deal(std::span<const std::int64_t>, std::size_t, std::span<Part>);
+template void Greedy::deal(std::span<const std::int32_t>, std::size_t, std::span<Part>);
+template void Greedy::deal(std::span<const std::int64_t>, std::size_t, std::span<Part>);
 
 // Compares whole numbers, so that compilers cannot differ. Of parts that are alike the one with fewer
 // samples, and then the next one from a part that the seed and the sample's number decide.
-Part Greedy::Best(std::uint64_t sample) const {
+Part Greedy::best_part(std::uint64_t sample) const {
   const std::size_t parts = sizes_.size();
-  std::size_t part = static_cast<std::size_t>(Mix(seed_ ^ Mix(sample)) % parts);
+  std::size_t part = static_cast<std::size_t>(adaps::mix(seed_ ^ adaps::mix(sample)) % parts);
   std::size_t best = parts;
   std::int64_t most = 0;
   for (std::size_t i = 0; i < parts; ++i, part = part + 1 == parts ? 0 : part + 1) {
@@ -119,7 +112,7 @@ Part Greedy::Best(std::uint64_t sample) const {
   return static_cast<Part>(best);
 }
 
-void Greedy::Again(std::span<const std::int32_t> homes) {
+void Greedy::again(std::span<const std::int32_t> homes) {
   if (homes.size() != home_.size()) {
     throw std::invalid_argument("homes of " + std::to_string(homes.size()) + " rows: there are " +
                                 std::to_string(home_.size()));
@@ -139,16 +132,16 @@ void Greedy::Again(std::span<const std::int32_t> homes) {
 }
 
 Readers::Readers(std::int64_t rows)
-    : most_(Positive(rows, "rows"), -1), highest_(most_.size(), 0), count_(most_.size(), 0) {}
+    : most_(positive(rows, "rows"), -1), highest_(most_.size(), 0), count_(most_.size(), 0) {}
 
 template <typename Row>
-void Readers::Add(std::int64_t part, std::span<const Row> rows) {
+void Readers::add(std::int64_t part, std::span<const Row> rows) {
   if (part < part_ || part >= kMostParts) {
     throw std::invalid_argument("part " + std::to_string(part) + " after part " + std::to_string(part_) +
                                 ": parts must ascend, and be below " + std::to_string(kMostParts));
   }
-  RequireRows(rows, count_.size());
-  if (part != part_) EndPart();
+  require_rows(rows, count_.size());
+  if (part != part_) end_part();
   part_ = part;
   constexpr std::size_t kAhead = 64;
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -158,15 +151,15 @@ void Readers::Add(std::int64_t part, std::span<const Row> rows) {
   }
 }
 
-template void Readers::Add(std::int64_t, std::span<const std::int32_t>);
-template void Readers::Add(std::int64_t, std::span<const std::int64_t>);
+template void Readers::add(std::int64_t, std::span<const std::int32_t>);
+template void Readers::add(std::int64_t, std::span<const std::int64_t>);
 
-const std::vector<std::int32_t>& Readers::Most() {
-  EndPart();
+const std::vector<std::int32_t>& Readers::most() {
+  end_part();
   return most_;
 }
 
-void Readers::EndPart() {
+void Readers::end_part() {
   for (std::size_t row = 0; row < count_.size(); ++row) {
     if (count_[row] > highest_[row]) {
       highest_[row] = count_[row];

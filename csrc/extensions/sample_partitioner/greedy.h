@@ -27,15 +27,15 @@ class Greedy {
   // The parts of the next samples, of which each reads `width` rows. Throws std::out_of_range for a row that
   // does not exist and std::invalid_argument for more samples than there are; then none of them is dealt.
   template <typename Row>
-  void Deal(std::span<const Row> rows, std::size_t width, std::span<Part> parts);
+  void deal(std::span<const Row> rows, std::size_t width, std::span<Part> parts);
 
   // The samples come once more, and are dealt anew (Nishimura and Ugander, KDD 2013): by where each row was
   // read most, or -1 for nowhere, as it is found when all have been dealt. Throws std::invalid_argument for
   // homes of another number of rows, or that are no parts.
-  void Again(std::span<const std::int32_t> homes);
+  void again(std::span<const std::int32_t> homes);
 
  private:
-  Part Best(std::uint64_t sample) const;
+  Part best_part(std::uint64_t sample) const;
 
   static constexpr Part kNowhere = 0xffff;
 
@@ -59,13 +59,13 @@ class Readers {
   // Samples of `part` read these rows. Throws std::out_of_range for a row that does not exist, and
   // std::invalid_argument if samples of a later part have come already.
   template <typename Row>
-  void Add(std::int64_t part, std::span<const Row> rows);
+  void add(std::int64_t part, std::span<const Row> rows);
 
   // The first of the parts that read each row most, or -1 where none reads it.
-  const std::vector<std::int32_t>& Most();
+  const std::vector<std::int32_t>& most();
 
  private:
-  void EndPart();
+  void end_part();
 
   std::vector<std::int32_t> most_;
   std::vector<std::uint32_t> highest_;

@@ -15,31 +15,31 @@ template <typename T>
 using Array = py::array_t<T, py::array::c_style>;
 
 template <typename T>
-std::span<const T> View(const Array<T>& array) {
+std::span<const T> span_of(const Array<T>& array) {
   return {array.data(), static_cast<std::size_t>(array.size())};
 }
 
 template <typename Row>
-Array<Part> Deal(Greedy& greedy, const Array<Row>& rows) {
+Array<Part> deal(Greedy& greedy, const Array<Row>& rows) {
   if (rows.ndim() != 2) {
     throw std::invalid_argument("rows must have two dimensions, samples and rows that each reads, not " +
                                 std::to_string(rows.ndim()));
   }
   Array<Part> parts(rows.shape(0));
   const std::span<Part> out(parts.mutable_data(), static_cast<std::size_t>(parts.size()));
-  const auto view = View(rows);
-  greedy.Deal(view, static_cast<std::size_t>(rows.shape(1)), out);
+  const auto view = span_of(rows);
+  greedy.deal(view, static_cast<std::size_t>(rows.shape(1)), out);
   return parts;
 }
 
 template <typename Row>
-void Add(Readers& readers, std::int64_t part, const Array<Row>& rows) {
-  const auto view = View(rows);
-  readers.Add(part, view);
+void add(Readers& readers, std::int64_t part, const Array<Row>& rows) {
+  const auto view = span_of(rows);
+  readers.add(part, view);
 }
 
-Array<std::int32_t> Most(Readers& readers) {
-  const auto& most = readers.Most();
+Array<std::int32_t> most(Readers& readers) {
+  const auto& most = readers.most();
   Array<std::int32_t> out(static_cast<py::ssize_t>(most.size()));
   std::copy(most.begin(), most.end(), out.mutable_data());
   return out;
@@ -56,15 +56,15 @@ PYBIND11_MODULE(_partition, module) {
   py::class_<Greedy>(module, "Greedy")
       .def(py::init<std::int64_t, std::int64_t, std::int64_t, std::uint64_t>(), py::arg("rows"),
            py::arg("parts"), py::arg("samples"), py::arg("seed"))
-      .def("deal", &partition::Deal<std::int32_t>, py::arg("rows").noconvert())
-      .def("deal", &partition::Deal<std::int64_t>, py::arg("rows").noconvert())
+      .def("deal", &partition::deal<std::int32_t>, py::arg("rows").noconvert())
+      .def("deal", &partition::deal<std::int64_t>, py::arg("rows").noconvert())
       .def(
           "again",
-          [](Greedy& greedy, const Array<std::int32_t>& homes) { greedy.Again(partition::View(homes)); },
+          [](Greedy& greedy, const Array<std::int32_t>& homes) { greedy.again(partition::span_of(homes)); },
           py::arg("homes").noconvert());
   py::class_<Readers>(module, "Readers")
       .def(py::init<std::int64_t>(), py::arg("rows"))
-      .def("add", &partition::Add<std::int32_t>, py::arg("part"), py::arg("rows").noconvert())
-      .def("add", &partition::Add<std::int64_t>, py::arg("part"), py::arg("rows").noconvert())
-      .def("most", &partition::Most);
+      .def("add", &partition::add<std::int32_t>, py::arg("part"), py::arg("rows").noconvert())
+      .def("add", &partition::add<std::int64_t>, py::arg("part"), py::arg("rows").noconvert())
+      .def("most", &partition::most);
 }

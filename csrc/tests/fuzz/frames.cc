@@ -3,20 +3,20 @@
 #include <cstring>
 
 #include "target.h"
+#include "transport/framing.h"
 #include "transport/socket_transport.h"
-#include "transport/wire.h"
 
 namespace adaps::fuzz {
 
 namespace {
 
 void append_frame(Bytes& stream, std::uint32_t length, std::uint32_t sequence) {
-  const wire::Header header{length, sequence};
+  const framing::Header header{length, sequence};
   const auto head = std::as_bytes(std::span(&header, 1));
   stream.insert(stream.end(), head.begin(), head.end());
-  if (length == wire::kKeepAlive) return;
+  if (length == framing::kKeepAlive) return;
   stream.insert(stream.end(), length, static_cast<std::byte>(sequence));
-  stream.resize(stream.size() + wire::padding_of(length));
+  stream.resize(stream.size() + framing::padding_of(length));
 }
 
 }  // namespace
@@ -26,7 +26,7 @@ std::vector<Bytes> examples() {
   for (const std::uint8_t piece : {0, 1, 9, 200}) {
     Bytes stream{std::byte{piece}};
     std::uint32_t sequence = 0;
-    for (const std::uint32_t length : {16U, wire::kKeepAlive, 0U, 3U, 100U, wire::kKeepAlive, 1U})
+    for (const std::uint32_t length : {16U, framing::kKeepAlive, 0U, 3U, 100U, framing::kKeepAlive, 1U})
       append_frame(stream, length, sequence++);
     all.push_back(std::move(stream));
   }
@@ -36,7 +36,7 @@ std::vector<Bytes> examples() {
 void run(std::span<const std::byte> input) {
   Source source(input);
   const std::size_t piece = std::size_t{1} + source.byte();
-  wire::ReceiveBuffer buffer;
+  framing::ReceiveBuffer buffer;
   std::size_t given = 0;
   std::size_t taken = 0;
   try {
@@ -50,7 +50,7 @@ void run(std::span<const std::byte> input) {
       while (const auto frame = buffer.next()) {
         if (frame->payload.size() > kMaxFrameBytes) broken("no frame is longer than the longest");
         if (frame->keep_alive && !frame->payload.empty()) broken("a keep-alive has no payload");
-        taken += wire::bytes_of(frame->payload.size(), false);
+        taken += framing::bytes_of(frame->payload.size(), false);
         if (taken > given) broken("frames lie in what was read");
         std::size_t sum = 0;  // touches every byte
         for (const std::byte b : frame->payload) sum += std::to_integer<std::size_t>(b);

@@ -12,14 +12,12 @@ namespace adaps::fuzz {
 namespace {
 
 SocketOptions options_of(NodeId rank) {
-  SocketOptions options;
-  options.rank = rank;
-  options.nodes = 3;
-  options.channels = 2;
-  options.fingerprint = 77;
-  options.secret = "the job's secret";
-  options.peer_timeout_seconds = 5.0;
-  return options;
+  return {.rank = rank,
+          .nodes = 3,
+          .channels = 2,
+          .fingerprint = 77,
+          .secret = "the job's secret",
+          .peer_timeout_seconds = 5.0};
 }
 
 // The first byte of an input chooses the role, the second how large the pieces are; then follows what is

@@ -29,11 +29,7 @@ constexpr Key kFirstPacked = kRows + std::size(kLossy) * kLossyRows + kMixedRows
 constexpr Key kAllKeys = kFirstPacked + kPackedRows;
 
 std::vector<TableSpec> tables() {
-  TableSpec table;
-  table.name = std::string("t");
-  table.rows = kRows;
-  table.length = kLength;
-  table.rule.kind = RuleKind::kAdagrad;
+  TableSpec table{.name = "t", .rows = kRows, .length = kLength, .rule = {.kind = RuleKind::kAdagrad}};
   std::vector<TableSpec> all{table};
   for (const Wire wire : kLossy) {
     table.name = name_of(wire);
@@ -189,16 +185,10 @@ std::vector<Bytes> examples() {
       for (std::uint8_t flags = 0; flags < 4; ++flags) {
         const std::uint8_t first = flags % 2;
         const std::uint8_t second = flags / 2;
-        BarrierMessage barrier;
-        barrier.for_good = first;
-        barrier.failed = second;
-        ReleaseMessage release;
-        release.all_left = first;
-        release.failed = second;
+        BarrierMessage barrier{.for_good = first, .failed = second};
+        ReleaseMessage release{.all_left = first, .failed = second};
         release.failed_node = flags;  // the last one is not in the cluster
-        LostMessage lost;
-        lost.stalled = first;
-        lost.node = flags;
+        LostMessage lost{.stalled = first, .node = flags};
         // Node 0 counts arrivals; to node 1 it is sender 1.
         if (rank == 0) {
           script.send(first, barrier);
@@ -215,11 +205,10 @@ std::vector<Bytes> examples() {
 
 void run(std::span<const std::byte> input) {
   Source source(input);
-  Settings settings;
-  settings.nodes = kNodes;
-  settings.rank = source.byte() % kNodes;
-  settings.technique = static_cast<Technique>(source.byte() % 5);
-  settings.timing = false;
+  Settings settings{.rank = static_cast<NodeId>(source.byte() % kNodes),
+                    .nodes = kNodes,
+                    .technique = static_cast<Technique>(source.byte() % 5),
+                    .timing = false};
   NodeState node(tables(), settings);
   Channel& channel = *node.channels[0];
   channel.partition().set_waker([] {});

@@ -4,18 +4,18 @@
 #include <cstring>
 
 #include "target.h"
-#include "transport/wire.h"
+#include "transport/framing.h"
 
 namespace adaps::fuzz {
 
 namespace {
 
 constexpr Digest kKey = {std::byte{1}, std::byte{2}, std::byte{3}};
-constexpr std::uint32_t kLengths[] = {16, wire::kKeepAlive, 0, 3, 100, wire::kKeepAlive, 1};
+constexpr std::uint32_t kLengths[] = {16, framing::kKeepAlive, 0, 3, 100, framing::kKeepAlive, 1};
 
 Bytes payload_of(std::size_t number) {
   const std::uint32_t length = kLengths[number];
-  return Bytes(length == wire::kKeepAlive ? 0 : length, static_cast<std::byte>(number));
+  return Bytes(length == framing::kKeepAlive ? 0 : length, static_cast<std::byte>(number));
 }
 
 void append(Bytes& stream, std::span<const std::byte> bytes) {
@@ -25,17 +25,17 @@ void append(Bytes& stream, std::span<const std::byte> bytes) {
 }  // namespace
 
 std::vector<Bytes> examples() {
-  const wire::Seal seal(kKey);
+  const framing::Seal seal(kKey);
   std::vector<Bytes> all;
   for (const std::uint8_t piece : {0, 9, 200}) {
     Bytes stream{std::byte{piece}};
     for (std::uint32_t number = 0; number < std::size(kLengths); ++number) {
       const Bytes payload = payload_of(number);
-      const wire::Header header{kLengths[number], number};
+      const framing::Header header{kLengths[number], number};
       append(stream, std::as_bytes(std::span(&header, 1)));
       append(stream, seal.of_header(number, header));
       append(stream, payload);
-      append(stream, Bytes(wire::padding_of(payload.size())));
+      append(stream, Bytes(framing::padding_of(payload.size())));
       if (!payload.empty()) append(stream, seal.of_payload(number, payload));
     }
     all.push_back(std::move(stream));
@@ -46,7 +46,7 @@ std::vector<Bytes> examples() {
 void run(std::span<const std::byte> input) {
   Source source(input);
   const std::size_t piece = std::size_t{1} + source.byte();
-  wire::ReceiveBuffer buffer(kKey);
+  framing::ReceiveBuffer buffer(kKey);
   std::size_t number = 0;
   try {
     while (!source.empty()) {
@@ -57,7 +57,7 @@ void run(std::span<const std::byte> input) {
       buffer.filled(bytes.size());
       while (const auto frame = buffer.next()) {
         if (number == std::size(kLengths)) broken("nobody else can make a frame");
-        if (frame->keep_alive != (kLengths[number] == wire::kKeepAlive))
+        if (frame->keep_alive != (kLengths[number] == framing::kKeepAlive))
           broken("keep-alives stay what they are");
         if (!std::ranges::equal(frame->payload, payload_of(number)))
           broken("frames arrive as they were sent");

@@ -46,7 +46,7 @@ Micros Cluster::tick(NodeId rank, int index) {
   return next;
 }
 
-void Cluster::deliver(const Link& link, std::span<const std::byte> frame) {
+void Cluster::deliver(const NetworkLink& link, std::span<const std::byte> frame) {
   if (log_ != nullptr) note_entries(link, " got ", frame);
   Channel& driven = channel(link.to, link.channel);
   driven.set_now(network_.now());
@@ -60,7 +60,7 @@ void Cluster::note(const std::string& line) {
 
 void Cluster::send_all(NodeId rank, int index) {
   channel(rank, index).outbox().drain([&](NodeId to, Frame frame) {
-    const Link link{index, rank, to};
+    const NetworkLink link{index, rank, to};
     std::span<const std::byte> rest(frame);
     if (log_ != nullptr) note_entries(link, "sends", rest);
     while (!rest.empty()) {
@@ -74,19 +74,19 @@ void Cluster::send_all(NodeId rank, int index) {
   });
 }
 
-Cluster::Sent& Cluster::sent(const Link& link) {
+Cluster::Sent& Cluster::sent(const NetworkLink& link) {
   const std::size_t pair = static_cast<std::size_t>(link.from) * nodes() + link.to;
   return sent_[static_cast<std::size_t>(link.channel) * nodes() * nodes() + pair];
 }
 
-std::size_t Cluster::backlog(const Link& link) {
+std::size_t Cluster::backlog(const NetworkLink& link) {
   Sent& all = sent(link);
   const std::uint64_t delivered = all.entries - network_.waiting(link);
   while (!all.frames.empty() && all.frames.front() <= delivered) all.frames.pop_front();
   return all.frames.size();
 }
 
-std::uint64_t Cluster::waiting(const Link& link) {
+std::uint64_t Cluster::waiting(const NetworkLink& link) {
   Sent& all = sent(link);
   const std::uint64_t delivered = all.entries - network_.waiting(link);
   while (!all.waiting.empty() && all.waiting.front().entry <= delivered) all.waiting.pop_front();
@@ -95,11 +95,11 @@ std::uint64_t Cluster::waiting(const Link& link) {
   return sum;
 }
 
-void Cluster::add_waiting(const Link& link, std::size_t bytes) {
+void Cluster::add_waiting(const NetworkLink& link, std::size_t bytes) {
   sent(link).waiting.push_back({sent(link).entries, bytes});
 }
 
-void Cluster::note_entries(const Link& link, const char* verb, std::span<const std::byte> frame) {
+void Cluster::note_entries(const NetworkLink& link, const char* verb, std::span<const std::byte> frame) {
   const bool sends = verb[0] == 's';
   while (!frame.empty()) {
     const Entry entry = cutters_[static_cast<std::size_t>(link.channel)].cut(link.from, link.to, frame);

@@ -37,17 +37,17 @@ class Cluster {
 
   // Both put what the channel has to send on the network, message by message.
   Micros tick(NodeId rank, int index);
-  void deliver(const Link& link, std::span<const std::byte> frame);
+  void deliver(const NetworkLink& link, std::span<const std::byte> frame);
 
   // Bytes of the messages that add_waiting was told of which have not been delivered.
-  std::uint64_t waiting(const Link& link);
+  std::uint64_t waiting(const NetworkLink& link);
   // The message that was sent last, of so many bytes.
-  void add_waiting(const Link& link, std::size_t bytes);
+  void add_waiting(const NetworkLink& link, std::size_t bytes);
 
   // Messages sent so far.
   std::uint64_t messages() const { return messages_; }
   // Told of every message that is sent.
-  std::function<void(const Link&, const Entry&)> on_sent;
+  std::function<void(const NetworkLink&, const Entry&)> on_sent;
   // Given a log, every message and its arrival is written there.
   void set_log(std::vector<std::string>* log) { log_ = log; }
   void note(const std::string& line);
@@ -64,9 +64,9 @@ class Cluster {
   };
 
   void send_all(NodeId rank, int index);
-  Sent& sent(const Link& link);
-  std::size_t backlog(const Link& link);
-  void note_entries(const Link& link, const char* arrow, std::span<const std::byte> frame);
+  Sent& sent(const NetworkLink& link);
+  std::size_t backlog(const NetworkLink& link);
+  void note_entries(const NetworkLink& link, const char* arrow, std::span<const std::byte> frame);
 
   const int channels_;
   SimulatedNetwork network_;

@@ -1,6 +1,8 @@
 #include "simulation/entries.h"
 
+#include <cctype>
 #include <sstream>
+#include <type_traits>
 
 #include "protocol/prefetcher.h"
 #include "protocol/wire_encoding.h"
@@ -12,9 +14,73 @@ namespace adaps::simulation {
 
 namespace {
 
+// Calls function(message) with the message at the start of `bytes`, in the type that carries it.
+template <typename Function>
+auto visit(MessageType type, std::span<const std::byte> bytes, Function function) {
+  Reader reader(bytes);
+  switch (type) {
+    case MessageType::kRequest:
+      return function(reader.read<RequestMessage>());
+    case MessageType::kIntent:
+      return function(reader.read<IntentMessage>());
+    case MessageType::kAnswer:
+      return function(reader.read<AnswerMessage>());
+    case MessageType::kSetup:
+      return function(reader.read<SetupMessage>());
+    case MessageType::kRefresh:
+      return function(reader.read<RefreshMessage>());
+    case MessageType::kDelta:
+    case MessageType::kDrop:
+      return function(reader.read<DeltaMessage>());
+    case MessageType::kAck:
+    case MessageType::kDropAck:
+      return function(reader.read<AckMessage>());
+    case MessageType::kTransfer:
+      return function(reader.read<TransferMessage>());
+    case MessageType::kNews:
+      return function(reader.read<NewsMessage>());
+    case MessageType::kMark:
+    case MessageType::kEcho:
+      return function(reader.read<SyncMessage>());
+    case MessageType::kBarrier:
+      return function(reader.read<BarrierMessage>());
+    case MessageType::kRelease:
+      return function(reader.read<ReleaseMessage>());
+    case MessageType::kGoodbye:
+      return function(reader.read<GoodbyeMessage>());
+    case MessageType::kLost:
+      return function(reader.read<LostMessage>());
+  }
+  throw Violation("a message of type ", static_cast<int>(type));
+}
+
+template <typename Message, typename Expected>
+constexpr bool is_a = std::is_same_v<std::remove_cvref_t<Message>, Expected>;
+
+// Returns how many floats follow a message about a key.
 template <typename Message>
-Message header_of(std::span<const std::byte> bytes) {
-  return Reader(bytes).read<Message>();
+std::size_t floats_after(const Message& message, const Table& table, Key key) {
+  if constexpr (is_a<Message, RequestMessage>) {
+    return payload_floats(message, table.length()).value_or(0);
+  } else if constexpr (is_a<Message, AnswerMessage>) {
+    return message.has_value != 0 ? payload_floats(message.encoded != 0, table, key, table.length()) : 0;
+  } else if constexpr (is_a<Message, RefreshMessage>) {
+    return payload_floats(message.encoded != 0, table, key, table.width());
+  } else if constexpr (is_a<Message, DeltaMessage>) {
+    return payload_floats(message, table, key).value_or(0);
+  } else if constexpr (requires { message.payload; }) {
+    return payload_floats(message.payload, table, key);
+  } else {
+    return 0;
+  }
+}
+
+template <typename Message>
+bool is_encoded(const Message& message) {
+  if constexpr (requires { message.encoded; }) return message.encoded != 0;
+  if constexpr (requires { message.change; }) return message.change == Change::kEncoded;
+  if constexpr (requires { message.payload; }) return message.payload == Payload::kEncoded;
+  return false;
 }
 
 std::string describe_floats(std::span<const std::byte> bytes, std::size_t length) {
@@ -30,199 +96,70 @@ std::string describe_floats(std::span<const std::byte> bytes, std::size_t length
   }
 }
 
-bool is_encoded(const RequestMessage&) { return false; }
-bool is_encoded(const AnswerMessage& message) { return message.encoded != 0; }
-bool is_encoded(const RefreshMessage& message) { return message.encoded != 0; }
-bool is_encoded(const DeltaMessage& message) { return message.change == Change::kEncoded; }
-template <typename Message>
-bool is_encoded(const Message& message) {
-  return message.payload == Payload::kEncoded;
-}
-
-const char* label_of(MessageType type) {
-  static constexpr const char* kNames[] = {"?",     "REQUEST", "INTENT",  "ANSWER",   "SETUP",    "REFRESH",
-                                           "DELTA", "ACK",     "DROP",    "DROP_ACK", "TRANSFER", "NEWS",
-                                           "MARK",  "ECHO",    "BARRIER", "RELEASE",  "GOODBYE"};
-  const auto index = static_cast<std::size_t>(type);
-  return index < std::size(kNames) ? kNames[index] : "?";
+std::string describe_payload(const Entry& entry, std::size_t header, bool encoded, std::size_t length) {
+  const auto bytes = entry.bytes.subspan(header);
+  return encoded ? joined(" encoded in ", bytes.size(), " bytes") : describe_floats(bytes, length);
 }
 
 }  // namespace
 
 Entry EntryCutter::cut(NodeId from, NodeId to, std::span<const std::byte>& rest) {
   Entry entry{static_cast<MessageType>(rest.front()), 0, {}};
-  std::size_t header = 0;
-  std::size_t floats = 0;
-  const auto take = [&](const auto& message, auto count) {
-    header = sizeof(message);
-    entry.key = message.key;
-    floats = count(tables_.find(message.key), message.key);
-  };
-  const auto none = [](const Table&, Key) { return std::size_t{0}; };
-  const auto take_valued = [&](const auto& message) {
-    take(message, [&](const Table& table, Key key) { return payload_floats(message.payload, table, key); });
-  };
-  switch (entry.type) {
-    case MessageType::kRequest: {
-      const auto message = header_of<RequestMessage>(rest);
-      header = sizeof(message);
+  const std::size_t bytes = visit(entry.type, rest, [&](const auto& message) -> std::size_t {
+    if constexpr (is_a<decltype(message), AnswerMessage>) {
+      entry.key = request_keys_[to].at(message.request);
+    } else if constexpr (requires { message.key; }) {
       entry.key = message.key;
-      floats = payload_floats(message, tables_.find(entry.key).length()).value_or(0);
+    } else {
+      return sizeof(message);
+    }
+    if constexpr (is_a<decltype(message), RequestMessage>) {
       if (message.origin == from) {
         std::vector<Key>& keys = request_keys_[from];
         if (keys.size() <= message.request) keys.resize(message.request + 1);
         keys[message.request] = entry.key;
       }
-      break;
     }
-    case MessageType::kAnswer: {
-      const auto message = header_of<AnswerMessage>(rest);
-      header = sizeof(message);
-      entry.key = request_keys_[to].at(message.request);
-      const Table& table = tables_.find(entry.key);
-      floats =
-          message.has_value != 0 ? payload_floats(message.encoded != 0, table, entry.key, table.length()) : 0;
-      break;
-    }
-    case MessageType::kIntent:
-      take(header_of<IntentMessage>(rest), none);
-      break;
-    case MessageType::kSetup:
-      take_valued(header_of<SetupMessage>(rest));
-      break;
-    case MessageType::kRefresh: {
-      const auto message = header_of<RefreshMessage>(rest);
-      take(message, [&](const Table& table, Key key) {
-        return payload_floats(message.encoded != 0, table, key, table.width());
-      });
-      break;
-    }
-    case MessageType::kDelta:
-    case MessageType::kDrop: {
-      const auto message = header_of<DeltaMessage>(rest);
-      take(message,
-           [&](const Table& table, Key key) { return payload_floats(message, table, key).value_or(0); });
-      break;
-    }
-    case MessageType::kAck:
-    case MessageType::kDropAck:
-      take(header_of<AckMessage>(rest), none);
-      break;
-    case MessageType::kTransfer:
-      take_valued(header_of<TransferMessage>(rest));
-      break;
-    case MessageType::kNews:
-      take(header_of<NewsMessage>(rest), none);
-      break;
-    case MessageType::kBarrier:
-      header = sizeof(BarrierMessage);
-      break;
-    case MessageType::kRelease:
-      header = sizeof(ReleaseMessage);
-      break;
-    case MessageType::kGoodbye:
-      header = sizeof(GoodbyeMessage);
-      break;
-    case MessageType::kLost:
-      header = sizeof(LostMessage);
-      break;
-    case MessageType::kMark:
-    case MessageType::kEcho:
-      header = sizeof(SyncMessage);
-      break;
-  }
-  entry.bytes = rest.first(header + floats * sizeof(float));
-  rest = rest.subspan(entry.bytes.size());
+    return sizeof(message) + floats_after(message, tables_.find(entry.key), entry.key) * sizeof(float);
+  });
+  entry.bytes = rest.first(bytes);
+  rest = rest.subspan(bytes);
   return entry;
 }
 
 std::string describe(const Entry& entry, const Tables& tables) {
   std::ostringstream text;
-  text << label_of(entry.type);
+  for (const char* c = name_of(entry.type); *c != '\0'; ++c) text << static_cast<char>(std::toupper(*c));
   const std::size_t length = tables.find(entry.key).length();
-  const auto payload = [&](const auto& message) {
-    const auto bytes = entry.bytes.subspan(sizeof(message));
-    return is_encoded(message) ? joined(" encoded in ", bytes.size(), " bytes")
-                               : describe_floats(bytes, length);
-  };
-  switch (entry.type) {
-    case MessageType::kRequest: {
+  visit(entry.type, entry.bytes, [&](const auto& message) {
+    using Message = std::remove_cvref_t<decltype(message)>;
+    if constexpr (is_a<Message, RequestMessage>) {
       static constexpr const char* kKinds[] = {"pull", "push", "push_gradients", "set"};
-      const auto message = header_of<RequestMessage>(entry.bytes);
-      text << " " << (message.kind < 4 ? kKinds[message.kind] : "?") << " of node " << message.origin
-           << ", hops " << static_cast<int>(message.route.hops) << payload(message);
-      break;
+      text << " " << (message.kind < 4 ? kKinds[message.kind] : "?");
     }
-    case MessageType::kIntent: {
-      const auto message = header_of<IntentMessage>(entry.bytes);
+    if constexpr (requires { message.route; })
       text << " of node " << message.origin << ", hops " << static_cast<int>(message.route.hops);
-      break;
-    }
-    case MessageType::kAnswer: {
-      const auto message = header_of<AnswerMessage>(entry.bytes);
-      text << " v" << message.version << " rc" << message.rc << payload(message);
-      break;
-    }
-    case MessageType::kSetup: {
-      const auto message = header_of<SetupMessage>(entry.bytes);
-      text << " v" << message.version << " rc" << message.rc << payload(message);
-      break;
-    }
-    case MessageType::kRefresh: {
-      const auto message = header_of<RefreshMessage>(entry.bytes);
-      text << " v" << message.version << payload(message);
-      break;
-    }
-    case MessageType::kDelta:
-    case MessageType::kDrop: {
-      const auto message = header_of<DeltaMessage>(entry.bytes);
-      text << " rc" << message.rc;
+    if constexpr (requires { message.version; }) text << " v" << message.version;
+    if constexpr (requires { message.rc; }) text << " rc" << message.rc;
+    if constexpr (requires { message.exact; }) text << (message.exact != 0 ? " exact" : "");
+    if constexpr (requires { message.number; }) text << " " << message.number;
+    if constexpr (requires { message.for_good; }) text << (message.for_good != 0 ? " left for good" : "");
+    if constexpr (requires { message.all_left; }) text << (message.all_left != 0 ? " all left" : "");
+    if constexpr (requires { message.failed; }) text << (message.failed != 0 ? " failed" : "");
+    if constexpr (requires { message.failed_node; }) text << " on n" << message.failed_node;
+    if constexpr (requires { message.stalled; })
+      text << " n" << message.node << (message.stalled != 0 ? " stalled" : "");
+    if constexpr (requires { message.change; }) {
       if (message.change == Change::kGradient) {
         const auto gradient = entry.bytes.subspan(sizeof(message));
-        text << " gradient at v" << header_of<GradientHeader>(gradient).base
-             << describe_floats(gradient.subspan(sizeof(GradientHeader)), length);
-      } else {
-        text << payload(message);
+        text << " gradient at v" << Reader(gradient).read<GradientHeader>().base
+             << describe_floats(gradient.subspan(sizeof(GradientHeader)), length) << " key " << entry.key;
+        return;
       }
-      break;
     }
-    case MessageType::kDropAck:
-      break;
-    case MessageType::kAck:
-      text << (header_of<AckMessage>(entry.bytes).exact != 0 ? " exact" : "");
-      break;
-    case MessageType::kTransfer: {
-      const auto message = header_of<TransferMessage>(entry.bytes);
-      text << " v" << message.version << " rc" << message.rc << payload(message);
-      break;
-    }
-    case MessageType::kNews:
-      text << " rc" << header_of<NewsMessage>(entry.bytes).rc;
-      break;
-    case MessageType::kMark:
-    case MessageType::kEcho:
-      text << " " << header_of<SyncMessage>(entry.bytes).number;
-      return text.str();
-    case MessageType::kBarrier: {
-      const auto message = header_of<BarrierMessage>(entry.bytes);
-      text << (message.for_good != 0 ? " left for good" : "") << (message.failed != 0 ? " failed" : "");
-      return text.str();
-    }
-    case MessageType::kRelease: {
-      const auto message = header_of<ReleaseMessage>(entry.bytes);
-      text << (message.all_left != 0 ? " all left" : "");
-      if (message.failed != 0) text << " failed on n" << message.failed_node;
-      return text.str();
-    }
-    case MessageType::kGoodbye:
-      return text.str();
-    case MessageType::kLost: {
-      const auto message = header_of<LostMessage>(entry.bytes);
-      text << " n" << message.node << (message.stalled != 0 ? " stalled" : "");
-      return text.str();
-    }
-  }
-  text << " key " << entry.key;
+    if constexpr (requires { message.key; } || is_a<Message, AnswerMessage>)
+      text << describe_payload(entry, sizeof(message), is_encoded(message), length) << " key " << entry.key;
+  });
   return text.str();
 }
 

@@ -54,9 +54,9 @@ std::optional<std::string> failure_of(const WorldSpec& spec, Mutant mutant, std:
 
 const std::vector<NamedMutant>& all_mutants() {
   static const std::vector<NamedMutant> all = {
-#define ADAPS_NAMED_MUTANT(name, text) {Mutant::name, #name, text},
-      ADAPS_MUTANTS(ADAPS_NAMED_MUTANT)
-#undef ADAPS_NAMED_MUTANT
+#define MUTANT(name, text, ...) {Mutant::name, #name, text},
+#include "simulation/mutants.def"
+#undef MUTANT
   };
   return all;
 }

@@ -148,9 +148,7 @@ class Generator {
   }
 
   Call draw_call() {
-    Call call;
-    call.asynchronous = random_.chance(asynchronous_);
-    call.keys = draw_keys();
+    Call call{.asynchronous = random_.chance(asynchronous_), .keys = draw_keys()};
     if (settled_) return draw_settled_call(std::move(call));
     double x = random_.unit();
     if (narrow_ && x >= 0.96) x = 0.6;  // wait_sync would put all in order
@@ -260,12 +258,11 @@ class Generator {
     Key next = 0;
     const std::size_t rows = full ? keys_ + random_.below(3) : 64 + keys_;
     for (std::size_t i = 0; i < tables; ++i) {
-      TableSpec table;
-      table.name = joined("t", i);
-      table.rows = rows;
-      table.management.wire = wires_[i];
-      table.dtype = dtypes_[i];
-      table.length = content_length(longest[i], spec_.coding()) + random_.below(3);
+      TableSpec table{.name = joined("t", i),
+                      .rows = rows,
+                      .length = content_length(longest[i], spec_.coding()) + random_.below(3),
+                      .management = {.wire = wires_[i]},
+                      .dtype = dtypes_[i]};
       if (random_.chance(0.1)) table.length += 64 + random_.below(200);  // long rows are exchanged less often
       table.rule.lr = 1.0F;
       if (spec_.rough) {
@@ -465,28 +462,25 @@ class Generator {
         if (key - first < table.rows) weights[key - first] = 1.0 + static_cast<double>(random.below(4));
       }
       first += table.rows;
-      SamplingSpec sampling;
-      sampling.distribution = std::make_shared<const Distribution>(Distribution::weighted(weights));
-      sampling.scheme = kSchemes[random.below(std::size(kSchemes))];
-      sampling.replacement = random.chance(0.5);
-      sampling.seed = random.next();
-      sampling.pool_size = 1 + random.below(6);
-      sampling.reuse = 1 + random.below(3);
+      SamplingSpec sampling{
+          .distribution = std::make_shared<const Distribution>(Distribution::weighted(weights)),
+          .scheme = kSchemes[random.below(std::size(kSchemes))],
+          .replacement = random.chance(0.5),
+          .seed = random.next(),
+          .pool_size = 1 + random.below(6),
+          .reuse = 1 + random.below(3)};
       const std::uint64_t rows = sampling.distribution->possible();
       largest.push_back(sampling.replacement ? 3 : std::min(rows, sampling.pool_size));
       table.sampling = std::move(sampling);
     }
     for (Program& program : spec_.programs) {
       for (std::size_t i = program.size() / 3; i > 0; --i) {
-        Call prepare;
-        prepare.kind = CallKind::kPrepareSample;
-        prepare.start_in = static_cast<Clock>(random.below(3));
-        prepare.length = 1 + static_cast<Clock>(random.below(narrow_ ? 2 : 6));
-        prepare.table = random.below(spec_.tables.size());
+        Call prepare{.kind = CallKind::kPrepareSample,
+                     .start_in = static_cast<Clock>(random.below(3)),
+                     .length = 1 + static_cast<Clock>(random.below(narrow_ ? 2 : 6)),
+                     .table = random.below(spec_.tables.size())};
         prepare.size = 1 + random.below(largest[prepare.table]);
-        Call pull;
-        pull.kind = CallKind::kPullSample;
-        pull.asynchronous = random.chance(asynchronous_);
+        Call pull{.kind = CallKind::kPullSample, .asynchronous = random.chance(asynchronous_)};
         const std::size_t at = random.below(program.size());
         const std::size_t behind = std::min(program.size() - 1, at + random.below(4));
         program.insert(program.begin() + static_cast<std::ptrdiff_t>(behind), pull);

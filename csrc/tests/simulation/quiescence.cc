@@ -30,7 +30,7 @@ View look(NodeState& node, Key name) {
     view.value.resize(key.width());
     key.table().init(name, view.value.data());
   } else if (view.state == State::kOwner || view.state == State::kReplica || view.state == State::kDropping) {
-    show_changes(node.partition_of(name), key);
+    apply_pending_changes(node.partition_of(name), key);
     view.value.assign(key.value(), key.value() + key.width());
   }
   view.readable = view.state == State::kOwner || view.state == State::kReplica;

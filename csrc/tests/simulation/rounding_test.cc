@@ -34,12 +34,7 @@ void call(NodeState& node, OperationKind kind, std::vector<float>& row) {
 
 // A row of ones, after many pushes that are small beside them.
 Row after_pushes(Mutant mutant) {
-  TableSpec table;
-  table.name = "t";
-  table.rows = 1;
-  table.length = kFloats;
-  table.init.a = 1.0F;
-  table.dtype = Dtype::kBfloat16;
+  TableSpec table{.name = "t", .rows = 1, .length = kFloats, .init = {.a = 1.0F}, .dtype = Dtype::kBfloat16};
   NodeState node({table}, Settings{});
   std::vector<float> floats(kFloats, kPushed);
   select_mutant(mutant);

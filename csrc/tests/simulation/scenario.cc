@@ -18,12 +18,11 @@ WorldSpec scenario_spec(NodeId nodes, RuleKind rule, Clock exchange) {
   spec.settings.timing = false;
   spec.settings.max_rounds_per_second = 1e6;
   spec.settings.slice = 1;
-  TableSpec table;
-  table.name = "t";
-  table.rows = 64;
-  table.length = content_length(kPushesPerFloat);
-  table.rule.kind = rule;
-  table.management.exchange = exchange;
+  TableSpec table{.name = "t",
+                  .rows = 64,
+                  .length = content_length(kPushesPerFloat),
+                  .rule = {.kind = rule},
+                  .management = {.exchange = exchange}};
   spec.rough = rule != RuleKind::kSgd;
   if (spec.rough) table.length = 8;  // so long that a gradient is sent itself
   spec.tables.push_back(table);

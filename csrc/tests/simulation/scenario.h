@@ -46,7 +46,7 @@ class Scenario {
  private:
   void call(NodeId node, CallKind kind, std::vector<std::uint32_t> keys);
   void tick(NodeId node);
-  Link link(NodeId from, NodeId to) const { return {0, from, to}; }
+  NetworkLink link(NodeId from, NodeId to) const { return {0, from, to}; }
 
   std::vector<std::string> log_;
   const WorldSpec spec_;

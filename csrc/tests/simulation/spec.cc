@@ -8,39 +8,11 @@
 namespace adaps::simulation {
 
 const char* name_of(CallKind kind) {
-  switch (kind) {
-    case CallKind::kPull:
-      return "pull";
-    case CallKind::kPush:
-      return "push";
-    case CallKind::kPushGradients:
-      return "push_gradients";
-    case CallKind::kSet:
-      return "set";
-    case CallKind::kIntent:
-      return "intent";
-    case CallKind::kWaitIntent:
-      return "wait_intent";
-    case CallKind::kPrepareSample:
-      return "prepare_sample";
-    case CallKind::kPullSample:
-      return "pull_sample";
-    case CallKind::kClock:
-      return "advance_clock";
-    case CallKind::kWaitAll:
-      return "waitall";
-    case CallKind::kSync:
-      return "wait_sync";
-    case CallKind::kBarrier:
-      return "barrier";
-    case CallKind::kFreeze:
-      return "freeze";
-    case CallKind::kTake:
-      return "take";
-    case CallKind::kThaw:
-      return "thaw";
-  }
-  return "?";
+  static constexpr const char* kNames[] = {
+      "pull",        "push",           "push_gradients", "set",           "intent",
+      "wait_intent", "prepare_sample", "pull_sample",    "advance_clock", "waitall",
+      "wait_sync",   "barrier",        "freeze",         "take",          "thaw"};
+  return name_in(kNames, kind);
 }
 
 namespace {

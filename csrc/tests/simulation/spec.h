@@ -37,8 +37,8 @@ enum class CallKind : std::uint8_t {
 struct Call {
   CallKind kind = CallKind::kPull;
   bool asynchronous = false;
-  std::vector<std::uint32_t> keys;  // positions in WorldSpec::keys
-  Clock start_in = 0;               // intent, sample: clocks from now
+  std::vector<std::uint32_t> keys{};  // positions in WorldSpec::keys
+  Clock start_in = 0;                 // intent, sample: clocks from now
   Clock length = 1;
   std::size_t table = 0;  // sample: of which
   std::size_t size = 0;   // sample: rows
@@ -72,8 +72,8 @@ struct WorldSpec {
   bool reordering = false;
   // The network takes a frame from its sender only when it delivers it, and tells so; else at once.
   bool backlog = false;
-  // Rules that leave no whole numbers: what values contain is not read from them; that replicas agree with
-  // their owner is, up to rounding.
+  // Decisions that leave no whole numbers: what values contain is not read from them; that replicas agree
+  // with their owner is, up to rounding.
   bool rough = false;
   // Wires or tables round. Either what values contain is so coarse that it stays as it is; or it is only read
   // from checkpoints and, together with the rests that are still on nodes, at the end.

@@ -34,7 +34,7 @@ World::World(const WorldSpec& spec, std::vector<std::string>* log)
   const bool checks_exchanges = longest_exchange(spec) > 0;
   const bool checks_room = limits_room(spec);
   if (spec.freeze_probability > 0.0 || checks_exchanges || checks_room) {
-    cluster_.on_sent = [this, checks_exchanges, checks_room](const Link& link, const Entry& entry) {
+    cluster_.on_sent = [this, checks_exchanges, checks_room](const NetworkLink& link, const Entry& entry) {
       if (checks_room) check_room(link, entry);
       if (checks_exchanges) check_exchange(link, entry);
       if (spec_.freeze_probability > 0.0) freeze_after(link, entry.type);
@@ -166,7 +166,7 @@ void World::wake_later(NodeId node, int channel) {
 // Changes of a key go out at most every so many clocks of their sender, unless somebody waits for them: in a
 // wait_sync, of anybody; a holder that is to be answered; a set behind them. What the network held back, or
 // had no room for, goes when it can.
-void World::check_exchange(const Link& link, const Entry& entry) {
+void World::check_exchange(const NetworkLink& link, const Entry& entry) {
   const bool refresh = entry.type == MessageType::kRefresh;
   if (entry.type != MessageType::kDelta && (!refresh || spec_.backlog)) return;
   if (limits_room(spec_)) return;
@@ -184,7 +184,7 @@ void World::check_exchange(const Link& link, const Entry& entry) {
 
 // What nobody's call asks for stays where it is while too much of that waits. A call may ask for a refresh of
 // its node's replica, and for the change that it goes behind.
-void World::check_room(const Link& link, const Entry& entry) {
+void World::check_room(const NetworkLink& link, const Entry& entry) {
   const bool refresh = entry.type == MessageType::kRefresh;
   const bool setup = entry.type == MessageType::kSetup;
   if (!refresh && !setup && entry.type != MessageType::kDelta) return;
@@ -213,7 +213,7 @@ bool World::calls_with(NodeId node, Key key) const {
   });
 }
 
-void World::freeze_after(const Link& link, MessageType type) {
+void World::freeze_after(const NetworkLink& link, MessageType type) {
   if (type != spec_.freeze_type || !random_.chance(spec_.freeze_probability)) return;
   const double length = random_.uniform(spec_.freeze_shortest, spec_.freeze_longest);
   cluster_.network().freeze(link, cluster_.network().now() + static_cast<Micros>(length));

@@ -128,9 +128,9 @@ class World {
   void collect(NodeId node);
   void continue_later(Caller& caller);
   void wake_later(NodeId node, int channel);
-  void freeze_after(const Link& link, MessageType type);
-  void check_exchange(const Link& link, const Entry& entry);
-  void check_room(const Link& link, const Entry& entry);
+  void freeze_after(const NetworkLink& link, MessageType type);
+  void check_exchange(const NetworkLink& link, const Entry& entry);
+  void check_room(const NetworkLink& link, const Entry& entry);
   bool calls_with(NodeId node, Key key) const;
   bool any_sync() const;
 

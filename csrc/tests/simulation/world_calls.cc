@@ -136,7 +136,7 @@ void World::call_operation(Caller& caller, const Call& call) {
 void World::submit_part(Caller& caller) {
   Operation& operation = caller.submitting->operation;
   NodeState& node = cluster_.node(caller.node);
-  caller.waits_for_room = operation.kind != OperationKind::kSync && !has_room(node, caller.worker);
+  caller.waits_for_room = operation.kind != OperationKind::kSync && !may_queue_more(node, caller.worker);
   if (caller.waits_for_room) return;
   --caller.parts_left;
   if (operation.kind == OperationKind::kSync) {
@@ -193,7 +193,7 @@ void World::signal_intent(Caller& caller, const Call& call) {
   std::vector<std::vector<Key>> by_channel(node.partitions.size());
   for (const std::uint32_t position : call.keys) {
     const Key key = spec_.keys[position];
-    if (rules().uses_intent(node, key))
+    if (decisions().uses_intent(node, key))
       by_channel[static_cast<std::size_t>(node.directory.channel(key))].push_back(key);
     if (node.settings.nodes > 1 && technique_of(spec_, key) != Technique::kStatic)
       intents_.push_back({caller.node, caller.worker, position, start, start + call.length});

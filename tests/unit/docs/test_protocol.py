@@ -81,7 +81,8 @@ def test_a_change_has_the_fields_that_its_table_names() -> None:
 
 
 def test_every_rule_names_mutants_that_there_are() -> None:
-    mutants = set(re.findall(r"X\((\w+),", (CORE / "tests/simulation/mutants.h").read_text(encoding="utf-8")))
+    table = (CORE / "tests/simulation/mutants.def").read_text(encoding="utf-8")
+    mutants = set(re.findall(r"^MUTANT\((\w+),", table, re.MULTILINE))
     named = [
         name for row in rows("## 15. Which race each rule closes") for name in re.findall(r"`(\w+)`", row[2])
     ]

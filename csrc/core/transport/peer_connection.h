@@ -13,19 +13,19 @@
 
 #include "common/types.h"
 #include "transport/descriptor.h"
+#include "transport/framing.h"
 #include "transport/make_transport.h"
 #include "transport/shared_stream.h"
 #include "transport/transport.h"
-#include "transport/wire.h"
 
 namespace adaps {
 
 // Queues frames until the stream takes them. A shaped link, which imitates a slower network, holds every
 // frame for some time first; frames are numbered only after that, so that keep-alives can overtake those
 // held.
-class Link {
+class PeerConnection {
  public:
-  Link(Connection connection, Micros now);
+  PeerConnection(Connection connection, Micros now);
 
   bool open() const { return static_cast<bool>(socket_); }
   int fd() const { return socket_.get(); }
@@ -39,7 +39,7 @@ class Link {
   void release();
   bool writing() const { return !queued_.empty(); }
   // Bytes of a frame on the wire.
-  std::size_t bytes_of(std::size_t payload) const { return wire::bytes_of(payload, seal_.has_value()); }
+  std::size_t bytes_of(std::size_t payload) const { return framing::bytes_of(payload, seal_.has_value()); }
   bool drained() const { return queued_.empty() && held_.empty(); }
   // Frames that the network has not taken yet, without keep-alives.
   std::size_t backlog(Micros now) const;
@@ -56,9 +56,9 @@ class Link {
   Transferred write(std::vector<Frame>& sent);
   // Reads once; neither bytes nor an end: there is nothing now.
   Transferred receive();
-  // The next complete frame of what was received, as of wire::ReceiveBuffer; its payload is there until the
-  // next call.
-  std::optional<wire::ReceiveBuffer::Received> next();
+  // The next complete frame of what was received, as of framing::ReceiveBuffer; its payload is there until
+  // the next call.
+  std::optional<framing::ReceiveBuffer::Received> next();
   bool readable() const;
   // Tells the peer that nothing follows.
   void end_writing();
@@ -66,13 +66,13 @@ class Link {
   // Of streams in shared memory only; see SharedStreams.
   bool shared() const { return shared_ != nullptr; }
   // The socket is readable: the peer has rung, or is gone, after which nobody reads what is written.
-  void hear_bell();
+  void on_doorbell();
   bool peer_gone() const { return gone_; }
   // False if there is something to do already.
   bool sleep() { return shared_->sleep(!peer_ended, writing()); }
   void stay_awake() { shared_->stay_awake(); }
   // Wakes the peer if it has to hear of what this side did.
-  void ring();
+  void ring_doorbell();
 
   Micros last_heard, last_sent;
   double free_at = 0.0;         // of a shaped link, in microseconds: when all its frames will be on the wire
@@ -84,9 +84,9 @@ class Link {
 
  private:
   struct Queued {
-    wire::Header header;
+    framing::Header header;
     Frame payload;
-    wire::Tag header_tag, payload_tag;  // of a sealed stream
+    framing::Tag header_tag, payload_tag;  // of a sealed stream
   };
 
   struct Held {
@@ -106,8 +106,8 @@ class Link {
   std::deque<Held> held_;
   std::size_t front_written_ = 0;  // bytes of queued_.front() that the socket took
   std::uint64_t number_ = 0;       // of the next frame
-  std::optional<wire::Seal> seal_;
-  wire::ReceiveBuffer incoming_;  // of a shared link, only of frames that its ring may be too short for
+  std::optional<framing::Seal> seal_;
+  framing::ReceiveBuffer incoming_;  // of a shared link, only of frames that its ring may be too short for
   std::unique_ptr<SharedStreams> shared_;  // if it goes through memory
   std::size_t handled_ = 0;                // bytes of the frame in shared memory that next() returned last
   bool gone_ = false;                      // the socket of a shared link has ended

@@ -18,7 +18,7 @@
 #include "transport/hmac.h"
 #include "transport/transport.h"
 
-namespace adaps::wire {
+namespace adaps::framing {
 
 inline constexpr std::size_t kAlignment = 8;
 inline constexpr std::uint32_t kKeepAlive = 0xffffffff;
@@ -90,4 +90,4 @@ class ReceiveBuffer {
   std::optional<Seal> seal_;
 };
 
-}  // namespace adaps::wire
+}  // namespace adaps::framing

@@ -1,4 +1,4 @@
-#include "transport/wire.h"
+#include "transport/framing.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,7 +6,7 @@
 
 #include "transport/socket_transport.h"
 
-namespace adaps::wire {
+namespace adaps::framing {
 namespace {
 
 constexpr std::size_t kUsualBytes = std::size_t{128} << 10;
@@ -95,4 +95,4 @@ Tag Seal::tag(std::byte part, std::uint64_t number, std::span<const std::byte> c
   return tag;
 }
 
-}  // namespace adaps::wire
+}  // namespace adaps::framing

@@ -47,9 +47,9 @@ class RandomOrder {
 // order; then it begins anew. So after any number of draws a row has come about as often as it should, where
 // independent draws leave out a third of even rows in the first n. A part that several rows share gives them
 // in turn: from one time to the next the place in it moves by the golden ratio.
-class Strata {
+class StratifiedDraws {
  public:
-  Strata(const Distribution& distribution, std::uint64_t seed)
+  StratifiedDraws(const Distribution& distribution, std::uint64_t seed)
       : distribution_(distribution), seed_(seed), order_(distribution.rows(), mix(seed)) {}
 
   std::uint64_t draw() {
@@ -62,8 +62,6 @@ class Strata {
   }
 
  private:
-  static constexpr std::uint64_t kGoldenRatio = 0x9e3779b97f4a7c15ULL;  // of 2^64
-
   const Distribution& distribution_;
   std::uint64_t seed_;
   std::uint64_t round_ = 0;

@@ -1,4 +1,4 @@
-#include "transport/link.h"
+#include "transport/peer_connection.h"
 
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kPieces =
     384;  // per sendmsg: header, payload and padding of 128 frames, or of 76 with MACs
-constexpr std::byte kZeros[wire::kAlignment] = {};
+constexpr std::byte kZeros[framing::kAlignment] = {};
 
 // The pieces of a stream that follow its first `skipped` bytes.
 class Gather {
@@ -47,7 +47,7 @@ bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
 }  // namespace
 
-Link::Link(Connection connection, Micros now)
+PeerConnection::PeerConnection(Connection connection, Micros now)
     : last_heard(now),
       last_sent(now),
       socket_(std::move(connection.socket)),
@@ -56,35 +56,35 @@ Link::Link(Connection connection, Micros now)
   if (connection.keys) seal_.emplace(connection.keys->sending);
 }
 
-void Link::close() {
+void PeerConnection::close() {
   drop();
   shared_.reset();
   socket_.reset();
 }
 
-void Link::drop() {
+void PeerConnection::drop() {
   queued_.clear();
   keep_alives_ = 0;
   held_.clear();
 }
 
-void Link::queue(Frame frame) {
+void PeerConnection::queue(Frame frame) {
   const auto length = static_cast<std::uint32_t>(frame.size());
   queue(length, std::move(frame));
 }
 
-void Link::queue_keep_alive() {
-  queue(wire::kKeepAlive, {});
+void PeerConnection::queue_keep_alive() {
+  queue(framing::kKeepAlive, {});
   ++keep_alives_;
 }
 
-std::size_t Link::backlog(Micros now) const {
+std::size_t PeerConnection::backlog(Micros now) const {
   const auto waiting = std::upper_bound(held_.begin(), held_.end(), now,
                                         [](Micros time, const Held& held) { return time < held.taken; });
   return queued_.size() - keep_alives_ + static_cast<std::size_t>(held_.end() - waiting);
 }
 
-void Link::queue(std::uint32_t length, Frame payload) {
+void PeerConnection::queue(std::uint32_t length, Frame payload) {
   const std::uint64_t number = number_++;
   queued_.push_back({{length, static_cast<std::uint32_t>(number)}, std::move(payload), {}, {}});
   Queued& frame = queued_.back();
@@ -93,13 +93,13 @@ void Link::queue(std::uint32_t length, Frame payload) {
   if (!frame.payload.empty()) frame.payload_tag = seal_->of_payload(number, frame.payload);
 }
 
-void Link::release() {
+void PeerConnection::release() {
   if (held_.empty()) return;  // the link was closed or failed since the frame was held
   queue(std::move(held_.front().frame));
   held_.pop_front();
 }
 
-Link::Transferred Link::write(std::vector<Frame>& sent) {
+PeerConnection::Transferred PeerConnection::write(std::vector<Frame>& sent) {
   Transferred done;
   while (!queued_.empty()) {
     Gather gather(front_written_);
@@ -108,7 +108,7 @@ Link::Transferred Link::write(std::vector<Frame>& sent) {
       gather.add(&frame.header, sizeof frame.header);
       if (seal_) gather.add(&frame.header_tag, sizeof frame.header_tag);
       gather.add(frame.payload.data(), frame.payload.size());
-      gather.add(kZeros, wire::padding_of(frame.payload.size()));
+      gather.add(kZeros, framing::padding_of(frame.payload.size()));
       if (seal_ && !frame.payload.empty()) gather.add(&frame.payload_tag, sizeof frame.payload_tag);
     }
     const ssize_t written = shared_ ? static_cast<ssize_t>(gather.copy_to(*shared_)) : gather.send(fd());
@@ -123,16 +123,16 @@ Link::Transferred Link::write(std::vector<Frame>& sent) {
     forget(static_cast<std::size_t>(written), done, sent);
     if (static_cast<std::size_t>(written) < gather.bytes()) break;
   }
-  if (shared_) ring();
+  if (shared_) ring_doorbell();
   return done;
 }
 
-void Link::forget(std::size_t written, Transferred& done, std::vector<Frame>& sent) {
+void PeerConnection::forget(std::size_t written, Transferred& done, std::vector<Frame>& sent) {
   done.bytes += written;
   front_written_ += written;
   while (!queued_.empty() && front_written_ >= bytes_of(queued_.front().payload.size())) {
     front_written_ -= bytes_of(queued_.front().payload.size());
-    const bool keep_alive = queued_.front().header.length == wire::kKeepAlive;
+    const bool keep_alive = queued_.front().header.length == framing::kKeepAlive;
     if (keep_alive) {
       --keep_alives_;
     } else {
@@ -143,7 +143,7 @@ void Link::forget(std::size_t written, Transferred& done, std::vector<Frame>& se
   }
 }
 
-Link::Transferred Link::receive() {
+PeerConnection::Transferred PeerConnection::receive() {
   if (shared_) return receive_shared();
   const std::span<std::byte> space = incoming_.space();
   ssize_t got;
@@ -158,17 +158,17 @@ Link::Transferred Link::receive() {
   return {.ended = true, .error = got < 0 ? errno : 0};
 }
 
-Link::Transferred Link::receive_shared() {
+PeerConnection::Transferred PeerConnection::receive_shared() {
   // Whatever the peer wrote was there before it said that it had ended, or was gone.
   const bool ended = gone_ || shared_->ended();
   if (const std::size_t got = shared_->look(); got > 0) return {.bytes = got, .more = true};
   return {.ended = ended, .error = gone_error_};
 }
 
-std::optional<wire::ReceiveBuffer::Received> Link::next() {
+std::optional<framing::ReceiveBuffer::Received> PeerConnection::next() {
   if (!shared_) return incoming_.next();
   shared_->release(std::exchange(handled_, 0));
-  std::optional<wire::ReceiveBuffer::Received> frame;
+  std::optional<framing::ReceiveBuffer::Received> frame;
   if (incoming_.empty()) {
     std::span<const std::byte> unread = shared_->unread();
     const std::size_t before = unread.size();
@@ -179,12 +179,12 @@ std::optional<wire::ReceiveBuffer::Received> Link::next() {
     copy_long_frame();
     frame = incoming_.next();
   }
-  if (!frame) ring();
+  if (!frame) ring_doorbell();
   return frame;
 }
 
 // The ring may be too short for the frame as a whole: what is there of it, and nothing beyond, moves.
-void Link::copy_long_frame() {
+void PeerConnection::copy_long_frame() {
   const std::span<std::byte> space = incoming_.space();
   const std::span<const std::byte> unread = shared_->unread();
   const std::size_t bytes = std::min(unread.size(), incoming_.missing());
@@ -193,7 +193,7 @@ void Link::copy_long_frame() {
   shared_->release(bytes);
 }
 
-void Link::hear_bell() {
+void PeerConnection::on_doorbell() {
   std::array<std::byte, 64> bells;
   ssize_t got;
   do {
@@ -206,25 +206,25 @@ void Link::hear_bell() {
 
 // A bell that does not fit is not missed: the peer has not heard the earlier ones yet. Nor is one to a peer
 // that is gone: its end is heard here.
-void Link::ring() {
+void PeerConnection::ring_doorbell() {
   constexpr std::byte kBell{};
   if (shared_->must_ring()) static_cast<void>(::send(fd(), &kBell, 1, MSG_NOSIGNAL | MSG_DONTWAIT));
 }
 
-bool Link::readable() const {
+bool PeerConnection::readable() const {
   if (shared_ && shared_->readable()) return true;
   std::byte one;
   return ::recv(fd(), &one, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
 }
 
-void Link::end_writing() {
+void PeerConnection::end_writing() {
   ended_writing = true;
   if (!shared_) {
     ::shutdown(fd(), SHUT_WR);
     return;
   }
   shared_->end();  // the socket still has to ring for what is read
-  ring();
+  ring_doorbell();
 }
 
 }  // namespace adaps

@@ -1,0 +1,376 @@
+// Decisions on which the protocol's correctness rests, one function for each (docs/concepts/protocol.md,
+// section 15). Their callers carry the decisions out.
+//
+// In the simulation build the functions are virtual: tests/simulation/mutants.cc replaces one at a time,
+// which proves that the simulator detects a wrong decision. In other builds they are plain inline functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "common/random.h"
+#include "common/types.h"
+#include "protocol/dirty_list.h"
+#include "protocol/message.h"
+#include "protocol/operation.h"
+#include "protocol/wire_encoding.h"
+#include "store/add.h"
+#include "store/directory.h"
+#include "store/store.h"
+#include "store/table.h"
+
+#ifdef ADAPS_SIMULATION
+#define ADAPS_DECISION virtual
+#else
+#define ADAPS_DECISION
+#endif
+
+namespace adaps {
+
+class Flusher;
+class Outbox;
+struct NodeContext;
+
+enum class IntentResponse : std::uint8_t { kRelocate, kReplicate };
+
+// A wait_sync whose MARK has been sent and not yet echoed by all nodes.
+struct PendingSync {
+  Operation* operation;
+  std::uint32_t number;
+  int echoes_left;
+};
+
+struct Decisions {
+#ifdef ADAPS_SIMULATION
+  virtual ~Decisions() = default;
+#endif
+
+  // --- how a key is managed, and its home node ---
+
+  // Returns how a key is managed. Its table defines this for each row.
+  ADAPS_DECISION const Management& managing(const Tables& tables, Key key) const {
+    return tables.find(key).management(key);
+  }
+  // Whether intent for a key has an effect. It has none if the key's technique never moves or copies rows.
+  ADAPS_DECISION bool uses_intent(const NodeContext& node, Key key) const;
+  // Whether a node keeps a permanent copy of the key, without any intent.
+  ADAPS_DECISION bool keeps_for_good(const NodeContext& node, Key key) const;
+  // Whether an owner may relocate a key to its last holder. Under replication a key stays at its home node.
+  ADAPS_DECISION bool may_give_to_last_holder(Technique technique) const {
+    return technique == Technique::kAdaptive;
+  }
+  // Returns the home nodes of all keys. They depend on the tables only, so all nodes agree on them.
+  ADAPS_DECISION Directory directory(const Settings& settings, const Tables& tables) const {
+    return {settings.nodes, settings.channels, tables};
+  }
+  // Returns the node that receives news of a relocation. Misdirected requests are routed through the home
+  // node.
+  ADAPS_DECISION NodeId node_to_notify(const Directory& directory, Key key) const {
+    return directory.home(key);
+  }
+
+  // --- owner and holders of a key ---
+
+  // Returns an owner's response to another node's intent. A key with holders is never relocated.
+  ADAPS_DECISION IntentResponse respond_to_intent(Technique technique, bool own_intent,
+                                                  bool has_holders) const {
+    switch (technique) {
+      case Technique::kRelocation:
+        return IntentResponse::kRelocate;
+      case Technique::kAdaptive:
+        return own_intent || has_holders ? IntentResponse::kReplicate : IntentResponse::kRelocate;
+      case Technique::kReplication:
+      case Technique::kFullReplication:
+      case Technique::kStatic:
+        break;
+    }
+    return IntentResponse::kReplicate;
+  }
+  // Returns the number of active intents after one more begins. A key is wanted until its last intent ends.
+  ADAPS_DECISION std::uint32_t begun(std::uint32_t count) const { return count + 1; }
+  // Whether an intent begins without a message, because this node already owns or holds the key.
+  ADAPS_DECISION bool begins_without_message(const Store& store, Key key) const {
+    const std::uint32_t seen = store.peek(key);
+    return is_owned_or_copied(seen) || store.untouched_here(key, seen);
+  }
+  // Whether an intent ends without a message, because no other node holds the key.
+  ADAPS_DECISION bool ends_without_message(const Store& store, Key key) const {
+    const std::uint32_t seen = store.peek(key);
+    return is_owned_alone(seen) || store.untouched_here(key, seen);
+  }
+  // Whether a node may request a key. It may not while an earlier exchange about the key is unfinished.
+  ADAPS_DECISION bool may_ask(State state) const { return state == State::kNone; }
+  // Registers a holder. The owner must know every holder.
+  ADAPS_DECISION void add_holder(Holders holders, NodeId node, Version sent) const {
+    holders.add(node, sent);
+  }
+  // Whether a holder can become owner without receiving the value. Its copy must be up to date.
+  ADAPS_DECISION bool has_value(const Holder& holder, Version version) const {
+    return holder.sent == version;
+  }
+  // Gives up a key. Reading its value and giving it up are one critical section.
+  ADAPS_DECISION void give_up(LockedKey& key, NodeId to, RelocationCount rc) const { key.release(to, rc); }
+  // Whether a location entry is newer than the known one. Only a larger relocation count replaces an entry.
+  ADAPS_DECISION bool is_newer_location(RelocationCount rc, RelocationCount known) const {
+    return newer_entry(rc, known);
+  }
+  // Whether a new replica is unwanted, because its last intent ended during the set-up. It is dropped at
+  // once.
+  ADAPS_DECISION bool is_unwanted(std::uint32_t intents) const { return intents == 0; }
+  // Whether a replica stays until the owner has confirmed, with DROP_ACK, that it is no holder any more.
+  ADAPS_DECISION bool stays_until_drop_ack() const { return true; }
+  // Whether an owner reconsiders the key's location after a drop. The last holder may be the only node with
+  // intent.
+  ADAPS_DECISION bool reconsiders_after_drop(const SlotHeader& header) const { return header.has_holders(); }
+
+  // --- values and changes ---
+
+  // Whether a value is the initial one, which receivers compute themselves.
+  ADAPS_DECISION bool is_initial(Version version) const { return version == 0; }
+  // Computes the initial value, which is never sent.
+  ADAPS_DECISION void make_initial(LockedKey& key) const { key.table().init(key.key(), key.value()); }
+  // Reads a row that was sent in its table's storage format.
+  ADAPS_DECISION void take_stored(LockedKey& key, Reader& reader) const {
+    key.take(reader.floats(key.table().stored_words(key.width())));
+  }
+  // Rounds a packed row stochastically, so that the expected value of what is stored is exact.
+  ADAPS_DECISION void round(LockedKey& key, std::uint64_t seed) const { key.keep(seed); }
+  // Returns the seed for rounding a row. It differs between versions and is equal on all nodes.
+  ADAPS_DECISION std::uint64_t seed_of_rounding(LockedKey& key) const {
+    return mix(mix(key.key()) ^ key.header().version());
+  }
+  // Applies an acknowledged change to a packed copy. The copy is stored as its owner stores it; changes that
+  // the owner has not applied yet are kept apart from it.
+  ADAPS_DECISION void settle(LockedKey& key, const Delta& applied) const {
+    const Table& table = key.table();
+    if (applied.change != Change::kGradient || applied.hyperparameters != table.now().with.fingerprint()) {
+      merge(key, applied);
+    } else {  // The delta could differ from the owner's result in the last bit.
+      apply_sent(key, applied.floats.get() + table.change_length());
+    }
+  }
+  // Whether a value that becomes the owner's lacks this node's changes. A copy that is not packed contains
+  // them.
+  ADAPS_DECISION bool lacks_changes(const Table& table, bool has_come) const {
+    return has_come || table.is_packed();
+  }
+  // Merges both kinds of unapplied changes into the value of a TRANSFER, which contains neither. A delta that
+  // crosses the TRANSFER is discarded.
+  ADAPS_DECISION void absorb(LockedKey& key, const Unapplied& changes) const { merge_both(key, changes); }
+  // Counts a write at the owner. Every new value needs a new version, also without holders.
+  ADAPS_DECISION void count_change(SlotHeader& owner) const { owner.advance_version(); }
+  // Returns the key word after a write to a key without holders. A bit in it defers the count until the
+  // version is read.
+  ADAPS_DECISION std::uint32_t written_alone(std::uint32_t word, const SlotHeader&) const {
+    return word | word::kUncounted;
+  }
+  // Returns the version after absorbing changes, which make a new value.
+  ADAPS_DECISION Version absorbed(Version version) const { return next_version(version); }
+  // Merges unapplied changes into a value that contains neither: that of a REFRESH, or a packed copy.
+  ADAPS_DECISION void add_again(LockedKey& key, const Unapplied& changes) const { merge_both(key, changes); }
+  // Returns the number format of a key's value and changes on the network, which its table defines for each
+  // row.
+  ADAPS_DECISION Wire wire_of(const Table& table, Key key) const { return table.management(key).wire; }
+  // Returns the number of the row's management in its table, which defines how often changes are exchanged.
+  ADAPS_DECISION std::size_t cadence_of(const Table& table, Key key) const {
+    return table.management_number(key);
+  }
+  // Whether changes are due after so many clocks. They are sent at most once every `exchange` clocks.
+  ADAPS_DECISION bool is_due(Clock since, Clock exchange) const { return since >= exchange; }
+  // Returns the clock at which the next round is requested: the first at which changes are due.
+  ADAPS_DECISION Clock round_at(Clock due) const { return due; }
+  // Whether newly dirty keys may be added to a flush that has begun. Otherwise they could be sent twice.
+  ADAPS_DECISION bool may_join_flush(bool everything) const { return everything; }
+  // Decodes a row that came through a lossy wire, with that row's scale.
+  ADAPS_DECISION void decode(const Table& table, Wire wire, std::span<const float> words,
+                             std::span<float> floats) const {
+    adaps::decode(table, wire, words, floats);
+  }
+  // Returns the rounding error of a sent change, which its sender keeps exactly once.
+  ADAPS_DECISION float rest(float change, float sent) const { return change - sent; }
+  // Whether an unsent change is sent with DROP. A rounding error must be, too.
+  ADAPS_DECISION bool goes_with_drop(const Delta& unsent) const { return static_cast<bool>(unsent); }
+  // Whether rounding errors are merged into changes before a checkpoint.
+  ADAPS_DECISION bool merges_rests() const { return true; }
+  // Whether rounding errors can exist in a table: if the wire of any row is lossy.
+  ADAPS_DECISION bool may_have_rests(const Table& table) const { return table.is_lossy(); }
+  // Whether copies of a key equal the owner's value. A copy that came through a lossy wire does not.
+  ADAPS_DECISION bool has_exact_copies(const Table& table, Key key) const { return !rounds(table, key); }
+  // Whether a replica may send a change. At most one is in flight at a time.
+  ADAPS_DECISION bool may_send_delta(LockedKey&, Unapplied& changes) const { return !changes.in_flight; }
+  // Whether a replica may send DROP, which needs the same.
+  ADAPS_DECISION bool may_send_drop(LockedKey&, Unapplied& changes) const { return !changes.in_flight; }
+  // Whether a change belongs to the owner's current tenure. Its sender has absorbed a change of an earlier
+  // one.
+  ADAPS_DECISION bool is_of_tenure(RelocationCount rc, RelocationCount tenure) const { return rc == tenure; }
+  // Discards a change of an earlier tenure.
+  ADAPS_DECISION void discard(Outbox&, LockedKey&, const DeltaMessage&, std::span<const float>) const {}
+  // Whether owner and holder have the same row after a change, so that the holder needs no refresh.
+  ADAPS_DECISION bool is_exact(bool gave_same_row, bool was_up_to_date) const {
+    return gave_same_row && was_up_to_date;
+  }
+  // Whether owner and holder compute the same row from a gradient.
+  ADAPS_DECISION bool gives_same_row(Version applied_to, Version version, bool same_hyperparameters) const {
+    return applied_to == version && same_hyperparameters;
+  }
+  // Returns the form of several pushes: a delta, not the gradient of one of them.
+  ADAPS_DECISION Change change_of_several(Change) const { return Change::kDelta; }
+  // Whether a replica serves an operation. A set goes to the owner, which orders the sets of all nodes.
+  ADAPS_DECISION bool is_served_by_replica(OperationKind kind) const { return kind != OperationKind::kSet; }
+  // Applies a push or a gradient to a copy and to its unsent change.
+  ADAPS_DECISION void apply_at_replica(OperationKind kind, LockedKey& key, const float* in, float* change,
+                                       const UpdateStep& step) const {
+    if (kind == OperationKind::kPush) {
+      add_to(key.value(), in, key.length());
+      add_to(change, in, key.length());
+    } else {
+      key.table().apply_gradient(key.value(), in, change, step);
+    }
+  }
+  // Whether a write at the owner has to be sent to holders.
+  ADAPS_DECISION bool is_to_be_refreshed(const SlotHeader& owner) const { return owner.has_holders(); }
+
+  // --- exports ---
+
+  // Whether a row is unchanged since it was last exported. Versions stay comparable when the row is
+  // relocated.
+  ADAPS_DECISION bool is_reported(Version told, Version version) const { return told == version; }
+
+  // --- requests ---
+
+  // Whether two occurrences belong to one request. All those of a key do, so that none overtakes another.
+  ADAPS_DECISION bool go_together(Key a, Key b) const { return a == b; }
+  // Whether a request waits for the answer to the part before it. Parts of a long push are sent one at a
+  // time.
+  ADAPS_DECISION bool waits_for_part_before(const KeyRequest& request) const { return request.follows; }
+  // Returns the occurrence whose value a set stores: the last one.
+  ADAPS_DECISION std::uint32_t occurrence_that_counts(const KeyRequest& set) const { return set.last; }
+  // Whether a set is preceded by a flush of the node's earlier pushes to the key.
+  ADAPS_DECISION bool is_to_be_flushed_before_set(const Unapplied& changes) const {
+    return static_cast<bool>(changes.unsent);
+  }
+  // Whether an answer makes a replica unreadable. A later owner's answer may overtake the earlier owner's
+  // DROP_ACK.
+  ADAPS_DECISION bool makes_unreadable(bool answer_is_newer, State state) const {
+    return answer_is_newer && state == State::kDropping;
+  }
+  // Whether a holder is refreshed before its request is answered. Its replica must not show an older value
+  // then.
+  ADAPS_DECISION bool is_refreshed_before_answer(const Holder* holder) const { return holder != nullptr; }
+  // Whether a worker may submit another call: while its queued bytes are below the limit.
+  ADAPS_DECISION bool may_queue_more(std::size_t queued_bytes, std::size_t limit) const {
+    return queued_bytes < limit;
+  }
+  // Returns how many bytes of a finished call leave the queue.
+  ADAPS_DECISION std::size_t freed(std::size_t bytes) const { return bytes; }
+
+  // --- samples ---
+
+  // Returns the bits of the key word that a sampled row needs to be read without a message.
+  ADAPS_DECISION std::uint32_t needed_for_sample() const { return word::kSlot | word::kReadable; }
+  // Returns for how many rows of a prepared sample intent is signalled: all of them.
+  ADAPS_DECISION std::size_t announced(std::size_t rows) const { return rows; }
+  // Returns how many rows of a pool are handed out: all of them, so that each comes equally often.
+  ADAPS_DECISION std::size_t handed_out(std::size_t pool) const { return pool; }
+  // Whether a row is skipped in a sample without replacement: if it is in the sample already.
+  ADAPS_DECISION bool is_left_out(bool in_sample) const { return in_sample; }
+
+  // --- wait_sync ---
+
+  // Whether a wait_sync needs a MARK of its own. An earlier MARK does not cover later writes.
+  ADAPS_DECISION bool needs_own_mark(std::vector<PendingSync>&, Operation&) const { return true; }
+  // Flushes all changes that existed when MARK arrived, and returns the position at which that flush ends.
+  // The ECHO follows them.
+  ADAPS_DECISION std::uint64_t flush_before_echo(Flusher& flusher) const;
+  // Returns how many held-back refreshes precede the ECHO: all of them.
+  ADAPS_DECISION std::uint64_t held_back_before_echo(std::uint64_t held_back) const { return held_back; }
+  // Queues a refresh that is held back.
+  ADAPS_DECISION void hold_back(std::deque<HeldBack>& waiting, const HeldBack& refresh) const {
+    waiting.push_back(refresh);
+  }
+
+  // --- frames that wait ---
+
+  // Whether a message may wait for its frame. Messages that a node sends on its own initiative may; answers
+  // to other nodes may not.
+  ADAPS_DECISION bool may_wait(MessageType type) const {
+    switch (type) {
+      case MessageType::kIntent:
+      case MessageType::kRefresh:
+      case MessageType::kDelta:
+      case MessageType::kDrop:
+      case MessageType::kNews:
+        return true;
+      default:
+        return false;
+    }
+  }
+  // Returns the frame to which a message is appended. Messages to a node keep their order.
+  ADAPS_DECISION Frame& frame_for(std::vector<Frame>& frames, bool) const { return frames.back(); }
+  // Whether a waiting frame is due.
+  ADAPS_DECISION bool is_time(Micros due, Micros now) const { return due <= now; }
+  // Whether a frame leaves at once because a wait_sync of this node waits for its changes.
+  ADAPS_DECISION bool leaves_for_sync(bool anyone_waits) const { return anyone_waits; }
+  // Whether a frame leaves at once because a wait_sync of its receiver waits for its refreshes.
+  ADAPS_DECISION bool leaves_for_echo() const { return true; }
+  // Whether changes that were kept until a frame leaves are sent with it.
+  ADAPS_DECISION bool goes_with_frame() const { return true; }
+
+  // --- limits on unsent bytes ---
+
+  // Whether further rows and changes that no call requested are kept back from a node.
+  ADAPS_DECISION bool is_full(std::uint64_t waiting, std::size_t limit) const { return waiting >= limit; }
+  // Returns how many of the bytes that the network has taken are no longer counted.
+  ADAPS_DECISION std::uint64_t taken(std::uint64_t bytes) const { return bytes; }
+  // Queues a change that is kept back.
+  ADAPS_DECISION void keep_change(std::deque<Key>& waiting, Key key) const { waiting.push_back(key); }
+  // Queues an intent whose decision is kept back.
+  ADAPS_DECISION void keep_intent(std::deque<IntentMessage>& waiting, const IntentMessage& intent) const {
+    waiting.push_back(intent);
+  }
+
+  // Applies a gradient in message format: a header, then the floats.
+  static void apply_sent(LockedKey& key, const float* floats) {
+    GradientHeader header;
+    std::memcpy(&header, floats, sizeof(header));
+    UpdateStep step = key.table().now();
+    step.with.learning_rate = header.learning_rate;
+    step.number = header.number;
+    key.table().apply_gradient(key.value(), floats + kGradientHeader, nullptr, step);
+  }
+
+  // Packs a row again that was unpacked and written, rounded as its version demands.
+  void keep(LockedKey& key) const {
+    if (key.is_unpacked()) round(key, seed_of_rounding(key));
+  }
+
+  // Whether the wire of a key is lossy. The row is looked up only if the table has any lossy wire.
+  bool rounds(const Table& table, Key key) const {
+    return table.is_lossy() && wire_of(table, key) != Wire::kFloat32;
+  }
+
+ protected:
+  static void merge(LockedKey& key, const Delta& delta) {
+    if (delta) key.table().merge(key.value(), delta.floats.get());
+  }
+  static void merge_both(LockedKey& key, const Unapplied& changes) {
+    merge(key, changes.in_flight);
+    merge(key, changes.unsent);
+  }
+};
+
+#ifdef ADAPS_SIMULATION
+inline const Decisions kDecisions;
+inline const Decisions* selected_decisions = &kDecisions;
+inline const Decisions& decisions() { return *selected_decisions; }
+#else
+constexpr Decisions decisions() { return {}; }
+#endif
+
+}  // namespace adaps
+
+#undef ADAPS_DECISION
