@@ -28,9 +28,9 @@ from adaps.sampling import SAMPLING_SCHEMES, LogUniform, Sampling, Weighted
 from adaps.simulation import (
     Cluster,
     Costs,
-    Line,
     LostNode,
     Machine,
+    NetworkLink,
     Simulation,
     Stall,
     Straggler,
@@ -52,10 +52,10 @@ __all__ = [
     "Cluster",
     "Constant",
     "Costs",
-    "Line",
     "LogUniform",
     "LostNode",
     "Machine",
+    "NetworkLink",
     "Node",
     "NodeTable",
     "Normal",
@@ -83,3 +83,12 @@ __all__ = [
     "trace_frame",
     "write_chrome_trace",
 ]
+
+
+def __getattr__(name: str) -> type[NetworkLink]:
+    if name != "Line":
+        raise AttributeError(f"module 'adaps' has no attribute {name!r}")
+    import warnings
+
+    warnings.warn("adaps.Line is now adaps.NetworkLink", DeprecationWarning, stacklevel=2)
+    return NetworkLink

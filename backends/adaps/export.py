@@ -42,6 +42,6 @@ def load_export(
     TypeError
         If `tables` is one name, or there is none in it.
     """
-    from adaps.checkpoint import _export  # loads NumPy
+    from adaps.checkpoint import table_export
 
-    return _export.load(Path(directory), tables)
+    return table_export.load(Path(directory), tables)

@@ -21,15 +21,15 @@ from adaps import _argument_checks, _core, rendezvous
 from adaps._typing import NonFinite, Technique
 from adaps.errors import AdapsError
 from adaps.policy import Policy
-from adaps.rendezvous import _hosts
+from adaps.rendezvous import host_addresses
 from adaps.tables import Table, managed_specs
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
     from adaps._typing import Int64Like
-    from adaps.checkpoint import Export, Participant, Restored
-    from adaps.checkpoint._export import Exports
+    from adaps.checkpoint import CheckpointWorker, Export, Restored
+    from adaps.checkpoint.table_export import Exports
 
 __all__ = ["TECHNIQUES", "Node", "NodeOptions", "listening_address", "open_node", "wants_frame_mac"]
 
@@ -191,7 +191,7 @@ class Node:
         self._posts: dict[str, str] = {}
         self._tables = {table.name: table for table in self._core.tables()}
         self._life = secrets.token_hex(8) if meeting_point is None else meeting_point.life
-        self._participants: dict[int, Participant] = {}
+        self._participants: dict[int, CheckpointWorker] = {}
         self._exports: Exports | None = None
         self._making_exports = threading.Lock()
 
@@ -362,7 +362,7 @@ class Node:
         TypeError
             If `tables` is one name, or there is none in it.
         """
-        from adaps.checkpoint._export import Exporter, Exports  # loads NumPy, which nothing else needs
+        from adaps.checkpoint.table_export import Exporter, Exports  # loads NumPy, which nothing else needs
 
         with self._making_exports:
             if self._exports is None:
@@ -456,11 +456,11 @@ class Node:
         """What was recorded of the traced keys, the oldest first."""
         return self._core.trace_events()
 
-    def _participant(self, worker: int) -> Participant:
-        from adaps.checkpoint import Participant  # loads NumPy, which nothing else needs
+    def _participant(self, worker: int) -> CheckpointWorker:
+        from adaps.checkpoint import CheckpointWorker  # loads NumPy, which nothing else needs
 
         if worker not in self._participants:
-            self._participants[worker] = Participant(
+            self._participants[worker] = CheckpointWorker(
                 self._core, self._described, self.rank, self.world_size, self.workers, worker, self._life
             )
         return self._participants[worker]
@@ -546,9 +546,9 @@ def open_node(
 def listening_address(listen: str | None) -> tuple[str, int] | None:
     """Host and port of `listen`, else of ADAPS_LISTEN; None leaves it to where the nodes meet."""
     if listen is not None:
-        return _hosts.split_address(listen, "listen")
+        return host_addresses.split_address(listen, "listen")
     chosen = os.environ.get("ADAPS_LISTEN")
-    return _hosts.split_address(chosen, "ADAPS_LISTEN") if chosen else None
+    return host_addresses.split_address(chosen, "ADAPS_LISTEN") if chosen else None
 
 
 _live: weakref.WeakSet[_core.Node] = weakref.WeakSet()

@@ -268,8 +268,8 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return "\n\n".join(parts) + "\n"
 
 
-def _line(link: Link | LinkBetween) -> adaps.Line:
-    return adaps.Line(link.latency_ms, link.gbit_per_second)
+def _line(link: Link | LinkBetween) -> adaps.NetworkLink:
+    return adaps.NetworkLink(link.latency_ms, link.gbit_per_second)
 
 
 def _from(document: Mapping[str, Any]) -> Resources:

@@ -198,9 +198,16 @@ def main() -> None:
     import atheris  # type: ignore[import-untyped]  # only a search needs it
 
     from adaps import checkpoint
-    from adaps.checkpoint import _contents, _editions, _export, _manifest, _participant, _safetensors
+    from adaps.checkpoint import (
+        checkpoint_worker,
+        editions,
+        manifests,
+        safetensors_file,
+        table_export,
+        table_files,
+    )
 
-    own = (checkpoint, _participant, _export, _contents, _editions, _manifest, _safetensors)
+    own = (checkpoint, checkpoint_worker, table_export, table_files, editions, manifests, safetensors_file)
     for module in (*own, json.decoder):
         for function in _functions(module):
             atheris.instrument_func(function)

@@ -32,7 +32,7 @@ from adabench.harness.errors import UsageError
 from adabench.harness.plugins import registry
 from adabench.harness.study import study
 from adaps import rendezvous
-from adaps.rendezvous._secret import Handover, secret_in_environment, take_secret
+from adaps.rendezvous.job_secret import Handover, secret_in_environment, take_secret
 from tests.conftest import free_port
 
 from .threats.pair import ROWS, Between, pair, port_of

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from adaps import checkpoint, rendezvous
-from adaps.checkpoint import Participant, _disk, _editions, _export, _together
-from adaps.checkpoint._export import Exporter, Exports
+from adaps.checkpoint import CheckpointWorker, collective, disk_calls, editions, table_export
+from adaps.checkpoint.table_export import Exporter, Exports
 from adaps.errors import AdapsError, CheckpointError, PeerLost
 from adaps.rendezvous import Rendezvous
 from adaps.tables import Table
@@ -173,7 +173,7 @@ class Cluster:
 
 
 class Node:
-    """Has what a `Participant` and an `Exporter` need of a node and of its worker."""
+    """Has what a `CheckpointWorker` and an `Exporter` need of a node and of its worker."""
 
     def __init__(self, simulation: Simulation, rank: int, size: int) -> None:
         self._world = simulation.world
@@ -345,7 +345,7 @@ class Job:
 
     def _write_checkpoints(self, node: Node, rank: int, size: int, life: str) -> None:
         checker = self._simulation.checker
-        participant = Participant(node, [], rank, size, 1, 0, life)  # type: ignore[arg-type]
+        participant = CheckpointWorker(node, [], rank, size, 1, 0, life)  # type: ignore[arg-type]
         begun, step = self._world.now, 0
         found = checkpoint.exists(DIRECTORY)
         node.barrier()
@@ -363,7 +363,7 @@ class Job:
     def _export(self, node: Node) -> None:
         begun, checker = self._world.now, self._simulation.checker
         try:
-            found = _export.load(DIRECTORY, None)[TABLE.name]
+            found = table_export.load(DIRECTORY, None)[TABLE.name]
         except CheckpointError as error:
             if "holds no complete export" not in str(error):
                 raise Violation(f"{self._world.me} cannot read the newest export: {error}") from error
@@ -425,22 +425,22 @@ def simulated(simulation: Simulation) -> Iterator[None]:
     logger = logging.getLogger("adaps")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
-    _editions._locks.clear()
+    editions._locks.clear()
     try:
         with contextlib.ExitStack() as context:
             for name, function in simulation.disk.functions().items():
-                context.enter_context(mock.patch.object(_disk, name, function))
+                context.enter_context(mock.patch.object(disk_calls, name, function))
             for module, name, other in [
                 (rendezvous, "secrets", tokens),
-                (_editions, "secrets", tokens),
-                (_together, "_core", core),
-                (_export, "_core", core),
-                (_export, "threading", Threads(simulation.world)),
-                (_export, "time", SimpleNamespace(monotonic=clock.now, sleep=clock.sleep)),
+                (editions, "secrets", tokens),
+                (collective, "_core", core),
+                (table_export, "_core", core),
+                (table_export, "threading", Threads(simulation.world)),
+                (table_export, "time", SimpleNamespace(monotonic=clock.now, sleep=clock.sleep)),
             ]:
                 context.enter_context(mock.patch.object(module, name, other))
             context.enter_context(mock.patch.dict(os.environ, ADAPS_SECRET="the same on all hosts"))
             yield
     finally:
         logger.setLevel(level)
-        _editions._locks.clear()
+        editions._locks.clear()

@@ -16,12 +16,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from adaps.checkpoint import _editions
-from adaps.checkpoint._export import Export
-from adaps.checkpoint._manifest import CHECKPOINTS
-from adaps.checkpoint._participant import Participant, Restored
+from adaps.checkpoint import editions
+from adaps.checkpoint.checkpoint_worker import CheckpointWorker, Restored
+from adaps.checkpoint.manifests import CHECKPOINTS
+from adaps.checkpoint.table_export import Export
 
-__all__ = ["Export", "Participant", "Restored", "exists"]
+__all__ = ["CheckpointWorker", "Export", "Restored", "exists"]
 
 
 def exists(directory: str | os.PathLike[str]) -> bool:
@@ -37,5 +37,5 @@ def exists(directory: str | os.PathLike[str]) -> bool:
     CheckpointError
         If there is one, but it cannot be read or is damaged.
     """
-    edition = _editions.newest(Path(directory), CHECKPOINTS)
+    edition = editions.newest(Path(directory), CHECKPOINTS)
     return edition is not None and edition.content is not None

@@ -24,7 +24,7 @@ from adaps.compat._presence import Presence, await_servers
 from adaps.errors import AdapsError, RendezvousError
 from adaps.initializers import Uniform
 from adaps.node import NodeOptions, listening_address, open_node, wants_frame_mac
-from adaps.rendezvous._hosts import address_towards
+from adaps.rendezvous.host_addresses import address_towards
 from adaps.sampling import SAMPLING_SCHEMES, LogUniform, RowDistribution, Sampling
 from adaps.tables import Table
 

@@ -24,17 +24,17 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from adaps.errors import RendezvousError
-from adaps.rendezvous import _hosts
-from adaps.rendezvous._secret import HOW_TO_SHARE, Handover, secret_in_environment, take_secret
-from adaps.rendezvous._store import TimedStore, open_store, wait_for
+from adaps.rendezvous import host_addresses
+from adaps.rendezvous.job_secret import HOW_TO_SHARE, Handover, secret_in_environment, take_secret
+from adaps.rendezvous.timed_store import TimedStore, open_store, wait_for
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
 __all__ = [
-    "Meeting",
     "Place",
     "Rendezvous",
+    "RendezvousResult",
     "integer_variable",
     "open_store",
     "place_in_environment",
@@ -66,11 +66,13 @@ class Place:
 
     def interface(self) -> str:
         """Where a node listens if nobody says otherwise: no more of the world can reach it than has to."""
-        return _hosts.LOOPBACK if self.one_host else _hosts.address_towards(self.host, self.port)
+        return (
+            host_addresses.LOOPBACK if self.one_host else host_addresses.address_towards(self.host, self.port)
+        )
 
 
 @dataclass(frozen=True)
-class Meeting:
+class RendezvousResult:
     """What every node knows after a rendezvous."""
 
     addresses: list[str]
@@ -170,7 +172,7 @@ class Rendezvous:
         world_size: int,
         prefix: str,
         *,
-        interface: Callable[[], str] = lambda: _hosts.LOOPBACK,
+        interface: Callable[[], str] = lambda: host_addresses.LOOPBACK,
         reopen: Callable[[float], Store | TimedStore] | None = None,
         clock: Clock | None = None,
         agreement: Mapping[str, str] | None = None,
@@ -188,7 +190,7 @@ class Rendezvous:
         self._met: int | None = None
         self._life: str | None = None
 
-    def meet(self, address: str, deadline: float) -> Meeting:
+    def meet(self, address: str, deadline: float) -> RendezvousResult:
         """Tell the others this node's address; blocks until everybody's and the job's secret are known.
 
         Every address was given by a process that came to this very meeting.
@@ -201,7 +203,7 @@ class Rendezvous:
             hosts have no secret, or listen where the others cannot reach them; if nodes do not agree.
         """
         given = secret_in_environment()
-        own = _Introduction(address, _hosts.identity(), given is not None, self._agreement)
+        own = _Introduction(address, host_addresses.identity(), given is not None, self._agreement)
         self.host = address.split(" ")[0]
         me = f"{secrets.token_hex(8)} {json.dumps(asdict(own))}"
         while True:
@@ -235,7 +237,7 @@ class Rendezvous:
         store = self.store.store if isinstance(self.store, TimedStore) else self.store
         return PrefixStore(self.key(name), store)
 
-    def _lead(self, me: str, given: str | None, deadline: float) -> Meeting:
+    def _lead(self, me: str, given: str | None, deadline: float) -> RendezvousResult:
         generation = self.store.add(self._key("generation"), 1)
         self.store.set(self._key(generation, "joined", 0), me)
         joined = self._await_all(generation, "joined", deadline)
@@ -252,7 +254,7 @@ class Rendezvous:
             self._await_all(generation, "knows", deadline, handover.serve)
             return self._meeting(generation, nodes, handover.secret, roll)
 
-    def _follow(self, me: str, given: str | None, deadline: float) -> Meeting:
+    def _follow(self, me: str, given: str | None, deadline: float) -> RendezvousResult:
         joined = 0
         while True:
             generation = self._generation()
@@ -292,12 +294,14 @@ class Rendezvous:
             self._clock.sleep(_PATIENCE)
         return [self.store.get(key) for key in keys]
 
-    def _meeting(self, generation: int, nodes: list[_Introduction], secret: str, roll: str) -> Meeting:
+    def _meeting(
+        self, generation: int, nodes: list[_Introduction], secret: str, roll: str
+    ) -> RendezvousResult:
         self._met = generation
         self._life = hashlib.sha256(roll.encode()).hexdigest()[:16]
         # A user's secret is the same for every start of the job; the roll makes the key differ.
         own = hmac.new(secret.encode(), roll.encode(), "sha256").hexdigest()
-        return Meeting([node.address for node in nodes], own)
+        return RendezvousResult([node.address for node in nodes], own)
 
     def _absent(self, generation: int) -> list[int]:
         """Who keeps a generation from being complete, for one that waits for it."""
@@ -364,7 +368,7 @@ def _check(nodes: Sequence[_Introduction]) -> None:
                     f"rank {rank} has {what} = {own} and rank 0 has {first}: give every node the same policy"
                 )
         host = node.address.split(" ")[0]
-        if elsewhere and _hosts.is_loopback(host):
+        if elsewhere and host_addresses.is_loopback(host):
             raise RendezvousError(
                 f"rank {rank} listens at {host}, which nodes on other hosts cannot reach: set listen= or the "
                 "environment variable ADAPS_LISTEN to the address of its interface to them"

@@ -38,9 +38,9 @@ __all__ = [
     "Cluster",
     "Costs",
     "Incident",
-    "Line",
     "LostNode",
     "Machine",
+    "NetworkLink",
     "NodeSimulation",
     "Simulation",
     "Stall",
@@ -176,7 +176,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Line:
+class NetworkLink:
     """The link between two nodes, alike in both directions.
 
     Parameters
@@ -203,17 +203,17 @@ class Cluster:
     ----------
     machines : sequence of Machine
         In the order of their ranks.
-    line : Line
+    line : NetworkLink
         Between any two nodes for which `lines` has no other.
-    lines : mapping of (int, int) to Line
+    lines : mapping of (int, int) to NetworkLink
         The exceptions, by the lesser and the greater number of the nodes.
     costs : Costs
         Of the server.
     """
 
     machines: Sequence[Machine]
-    line: Line = Line()
-    lines: Mapping[tuple[int, int], Line] = field(default_factory=dict)
+    line: NetworkLink = NetworkLink()
+    lines: Mapping[tuple[int, int], NetworkLink] = field(default_factory=dict)
     costs: Costs = Costs()
 
     def __post_init__(self) -> None:
@@ -234,7 +234,7 @@ class Cluster:
                 )
 
     @classmethod
-    def alike(cls, nodes: int, machine: Machine | None = None, line: Line | None = None) -> Cluster:
+    def alike(cls, nodes: int, machine: Machine | None = None, line: NetworkLink | None = None) -> Cluster:
         """A cluster of equal nodes and links.
 
         Parameters
@@ -243,12 +243,14 @@ class Cluster:
             At least 1.
         machine : Machine, optional
             Each of them; one with two cores.
-        line : Line, optional
+        line : NetworkLink, optional
             Between any two.
         """
-        return cls((machine or Machine(cores=2),) * _argument_checks.count("nodes", nodes), line or Line())
+        return cls(
+            (machine or Machine(cores=2),) * _argument_checks.count("nodes", nodes), line or NetworkLink()
+        )
 
-    def between(self, one: int, other: int) -> Line:
+    def between(self, one: int, other: int) -> NetworkLink:
         """The link between two nodes.
 
         Parameters
@@ -757,7 +759,7 @@ def _machines(cluster: Cluster) -> list[tuple[int | None, int, float, float]]:
     return machines
 
 
-def _link(line: Line) -> tuple[float, float]:
+def _link(line: NetworkLink) -> tuple[float, float]:
     return 1e3 * line.latency_ms, _bytes_per_micro(line.gbit_per_second)
 
 

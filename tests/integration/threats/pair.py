@@ -13,7 +13,7 @@ from typing import Any
 import adaps
 from adaps import _core
 from adaps.node import NodeOptions, open_node
-from adaps.rendezvous import Meeting
+from adaps.rendezvous import RendezvousResult
 
 __all__ = ["ROWS", "Between", "pair", "port_of"]
 
@@ -85,12 +85,12 @@ class _Introduced:
     def interface(self) -> str:
         return "127.0.0.1"
 
-    def meet(self, address: str, deadline: float) -> Meeting:
+    def meet(self, address: str, deadline: float) -> RendezvousResult:
         self._shared[self.rank] = address
         self._met.wait(max(deadline - time.monotonic(), 1.0))
         if self.rank == 1:
-            return Meeting([self._way(self._shared[0]), self._shared[1]], self._secret)
-        return Meeting([self._shared[0], self._shared[1]], self._secret)
+            return RendezvousResult([self._way(self._shared[0]), self._shared[1]], self._secret)
+        return RendezvousResult([self._shared[0], self._shared[1]], self._secret)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import pytest
 
 import adaps
 from adaps import checkpoint
-from adaps.checkpoint import _contents
+from adaps.checkpoint import table_files
 from tests.checkpoint_files import checksum, content, manifest, manifest_path
 from tests.unit.checkpoints import LENGTH, OPTIMIZERS, ROWS, table, train, values
 
@@ -50,7 +50,7 @@ def test_the_files_are_safetensors_with_the_touched_rows_only(saved: Path) -> No
 def test_large_tables_are_written_and_read_piece_by_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_contents, "CHUNK_BYTES", 7 * 32)  # seven rows of 8 + 12 + 12 bytes
+    monkeypatch.setattr(table_files, "CHUNK_BYTES", 7 * 32)  # seven rows of 8 + 12 + 12 bytes
     with adaps.Node([table()]) as node:
         train(node, 0, 3)
         node.checkpoint(tmp_path)

@@ -133,7 +133,7 @@ class Hourglass(rendezvous.Clock):
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Future[rendezvous.Meeting]]]:
+def start() -> Iterator[Callable[..., Future[rendezvous.RendezvousResult]]]:
     """Have a process, played by a thread, meet the others; ``start(store, rank, address, …)``."""
     clocks: list[Hourglass] = []
     with ThreadPoolExecutor(16) as threads:

@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from adaps import _argument_checks, _core
-from adaps.checkpoint import _contents, _editions, _manifest, _shares
-from adaps.checkpoint._editions import Publisher
-from adaps.checkpoint._manifest import EXPORTS, Exported, ExportedTable, Part
-from adaps.checkpoint._together import FAILURES, Together, explained
+from adaps.checkpoint import editions, manifests, node_files, table_files
+from adaps.checkpoint.collective import FAILURES, Collective, explained
+from adaps.checkpoint.editions import Publisher
+from adaps.checkpoint.manifests import EXPORTS, Exported, ExportedTable, Part
 from adaps.errors import CheckpointError, RendezvousError
 from adaps.tables import Table
 
@@ -137,7 +137,7 @@ class Exports:
     def publisher(self, directory: Path) -> Publisher[Exported]:
         """This node's right to write to a directory."""
         if directory not in self.publishers:
-            self.publishers[directory] = _shares.publisher_of(self.core, directory, self.life, EXPORTS)
+            self.publishers[directory] = node_files.publisher_of(self.core, directory, self.life, EXPORTS)
         return self.publishers[directory]
 
     def say(self, who: str, number: int, failure: str) -> None:
@@ -181,7 +181,7 @@ class Exporter:
     def __init__(self, node: Exports, worker: int) -> None:
         self._node = node
         self._worker = worker
-        self._all = Together(node.core, node.rank, worker)
+        self._all = Collective(node.core, node.rank, worker)
 
     def export(self, directory: Path, names: Sequence[str] | None) -> Export:
         """Copy what is to be told, and have it written; the arguments are those of `adaps.Node.export`."""
@@ -192,10 +192,10 @@ class Exporter:
             node.count += 1
         self._all.kv.barrier()
         number = node.count
-        folder = directory / _manifest.folder_name(number, node.life)
+        folder = directory / manifests.folder_name(number, node.life)
         try:
             self._all.act("prepare the export", lambda: self._prepare(folder, chosen))
-            self._all.act("find the export's folder", lambda: _shares.find(folder))
+            self._all.act("find the export's folder", lambda: node_files.find(folder))
             everything = not self._all.all_say(not self._needs_everything(directory, chosen))
             with self._all.nothing_moves():
                 counts = self._all.act("copy the rows", lambda: self._copy(directory, chosen, everything))
@@ -245,7 +245,7 @@ class Exporter:
             if (target := node.targets.get((folder.parent, chosen))) is not None:
                 _settle(target, told=False)
         if self._all.leads_all:
-            _shares.remove(folder)
+            node_files.remove(folder)
 
 
 class _Writing:
@@ -295,7 +295,7 @@ class _Writing:
         said = [self._node.heard(str(rank), self._number) for rank in range(self._node.world_size)]
         for failure in said:
             if failure:
-                _shares.remove(self._folder)
+                node_files.remove(self._folder)
                 return failure
         failed = self._failure_of("complete", self._publish)
         return "" if failed is None else str(failed)
@@ -322,13 +322,15 @@ class _Writing:
         files = []
         for index, count in self._counts.items():
             changed = self._target.changed[index]
-            file = _contents.write_changed(changed, count, index, node.tables[index], self._folder, node.rank)
+            file = table_files.write_changed(
+                changed, count, index, node.tables[index], self._folder, node.rank
+            )
             files += [] if file is None else [file]
-        _shares.write_share(self._folder, node.rank, 0, self._clocks, files)
+        node_files.write_share(self._folder, node.rank, 0, self._clocks, files)
 
     def _publish(self) -> None:
         node = self._node
-        part = Part(self._folder.name, *_shares.collect(self._folder, node.world_size, 1))
+        part = Part(self._folder.name, *node_files.collect(self._folder, node.world_size, 1))
         tables = exported_tables(node.tables, self._chosen)
         if self._everything:
             for table in tables:
@@ -353,7 +355,7 @@ def load(directory: Path, names: Sequence[str] | None) -> dict[str, npt.NDArray[
     if names is not None:
         _check_names(names)
     for _ in range(_MOST_TRIES):
-        edition = _editions.newest(directory, EXPORTS)
+        edition = editions.newest(directory, EXPORTS)
         if edition is None or edition.content is None:
             raise CheckpointError(f"{directory} holds no complete export: there is no manifest of one")
         known = {table.name: table for table in edition.content.tables}
@@ -361,7 +363,7 @@ def load(directory: Path, names: Sequence[str] | None) -> dict[str, npt.NDArray[
         try:
             return {name: _merged(directory, edition.content, known[name]) for name in wanted}
         except (CheckpointError, OSError) as error:
-            if _editions.newest_number(directory) == edition.number:
+            if editions.newest_number(directory) == edition.number:
                 if isinstance(error, OSError):
                     raise CheckpointError(f"{directory} cannot be read: {error.strerror}") from error
                 raise
@@ -385,7 +387,7 @@ def _merged(directory: Path, exported: Exported, table: ExportedTable) -> npt.ND
     for part in exported.parts:
         for file in part.files:
             if file.table == table.name:
-                _contents.merge(directory / part.folder, file, table, values, there)
+                table_files.merge(directory / part.folder, file, table, values, there)
         if not there.all():
             raise CheckpointError(
                 f"{directory / part.folder} does not have row {np.argmin(there)} of table {table.name!r}"
@@ -415,11 +417,11 @@ def _named(name: str, known: dict[str, int] | dict[str, ExportedTable]) -> str:
 
 def _check_tables(directory: Path, tables: Sequence[ExportedTable]) -> None:
     """Raise CheckpointError if a directory has exports of other tables."""
-    edition = _editions.newest(directory, EXPORTS)
+    edition = editions.newest(directory, EXPORTS)
     if edition is None or edition.content is None or edition.content.tables == list(tables):
         return
     raise CheckpointError(
-        f"{directory / _editions.edition_name(edition.number)} is of an export of "
+        f"{directory / editions.edition_name(edition.number)} is of an export of "
         f"{_text(edition.content.tables)}, and this one is of {_text(tables)}: give each its own directory"
     )
 

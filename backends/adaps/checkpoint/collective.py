@@ -9,7 +9,7 @@ from typing import TypeVar
 from adaps import _core
 from adaps.errors import CheckpointError
 
-__all__ = ["FAILURES", "Together", "explained"]
+__all__ = ["FAILURES", "Collective", "explained"]
 
 _T = TypeVar("_T")
 
@@ -17,7 +17,7 @@ FAILURES = (CheckpointError, OSError, MemoryError)
 """What a node may meet that the others have to be told."""
 
 
-class Together:
+class Collective:
     """What workers do together. Each method is collective: every worker of every node calls it.
 
     Parameters

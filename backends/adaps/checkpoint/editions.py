@@ -26,8 +26,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic
 
-from adaps.checkpoint import _disk, _manifest
-from adaps.checkpoint._manifest import Content, Edition, Kind, Writer
+from adaps.checkpoint import disk_calls, manifests
+from adaps.checkpoint.manifests import Content, Edition, Kind, Writer
 from adaps.errors import CheckpointError
 
 __all__ = ["VERSION_1", "Publisher", "edition_name", "newest", "newest_number"]
@@ -70,7 +70,7 @@ def newest(directory: Path, kind: Kind[Content]) -> Edition[Content] | None:
     if (found := _newest_text(directory)) is None:
         return None
     number, text = found
-    return _manifest.decode(directory / edition_name(number), text, number, kind)
+    return manifests.decode(directory / edition_name(number), text, number, kind)
 
 
 class Publisher(Generic[Content]):
@@ -92,7 +92,9 @@ class Publisher(Generic[Content]):
         self._directory = directory
         self._lives = lives
         self._kind: Kind[Content] = kind
-        self._writer = Writer(life, _disk.process(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S"))
+        self._writer = Writer(
+            life, disk_calls.process(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S")
+        )
         self._last = 0
 
     def begin(self, folder: Path) -> None:
@@ -104,15 +106,17 @@ class Publisher(Generic[Content]):
             If another job writes to the directory, or has begun to since this one did.
         OSError
         """
-        missing = [path for path in (self._directory, *self._directory.parents) if not _disk.is_folder(path)]
+        missing = [
+            path for path in (self._directory, *self._directory.parents) if not disk_calls.is_folder(path)
+        ]
         for path in reversed(missing):
-            _disk.make_folder(path)
-            _disk.sync_folder(path.parent)
+            disk_calls.make_folder(path)
+            disk_calls.sync_folder(path.parent)
         if self._last == 0:
             self._take_over()
         self.check()
-        _disk.make_folder(folder)
-        _disk.sync_folder(self._directory)
+        disk_calls.make_folder(folder)
+        disk_calls.sync_folder(self._directory)
 
     def publish(self, make: Callable[[Content | None], Content]) -> None:
         """Publish what `make` gives, told what the directory holds; all its files are on the disk.
@@ -145,7 +149,7 @@ class Publisher(Generic[Content]):
         if place in _locks and _locks[place][0] is self:
             _, handle = _locks.pop(place)
             if handle is not None:
-                _disk.unlock(handle)
+                disk_calls.unlock(handle)
 
     def _take_over(self) -> None:
         """Publish an edition that repeats the last one's content; only from one that does not live."""
@@ -173,12 +177,12 @@ class Publisher(Generic[Content]):
     def _published(self, number: int, content: Content | None) -> bool:
         """Whether this is now the edition that counts."""
         present = _names(self._directory)
-        text = _manifest.encode(self._writer, content, self._kind)
+        text = manifests.encode(self._writer, content, self._kind)
         unfinished = self._directory / f"manifest-{number:08d}-{secrets.token_hex(8)}.new"
         try:
             _write(unfinished, text)
             try:
-                _disk.link(unfinished, self._directory / edition_name(number))
+                disk_calls.link(unfinished, self._directory / edition_name(number))
             except (FileExistsError, FileNotFoundError):
                 # Another job published first, or a network file system made the link and lost the answer;
                 # what the directory holds, read below, tells which.
@@ -191,8 +195,8 @@ class Publisher(Generic[Content]):
                     ) from error
                 raise
         finally:
-            _disk.remove_file(unfinished)
-        _disk.sync_folder(self._directory)
+            disk_calls.remove_file(unfinished)
+        disk_calls.sync_folder(self._directory)
         if _newest_text(self._directory) != (number, text):
             return False
         needed = [] if content is None else content.folders
@@ -204,10 +208,10 @@ class Publisher(Generic[Content]):
         for name in superseded:
             path = self._directory / name
             try:
-                if _manifest.is_folder_name(name):
-                    _disk.remove_folder(path)
+                if manifests.is_folder_name(name):
+                    disk_calls.remove_folder(path)
                 else:
-                    _disk.remove_file(path)
+                    disk_calls.remove_file(path)
             except OSError as error:
                 left = self._kind.article
                 _log.warning("%s, which is left of %s, could not be removed: %s", path, left, error)
@@ -217,7 +221,7 @@ class Publisher(Generic[Content]):
         other, handle = _locks.get(place, (None, None))
         if other is None:
             try:
-                answer = _disk.lock(self._directory / _LOCK, str(self._writer).encode())
+                answer = disk_calls.lock(self._directory / _LOCK, str(self._writer).encode())
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
                     raise
@@ -242,7 +246,7 @@ class Publisher(Generic[Content]):
         )
 
     def _place(self) -> tuple[int, str]:
-        return _disk.process(), os.path.realpath(self._directory)
+        return disk_calls.process(), os.path.realpath(self._directory)
 
 
 # Keyed by process, too, as a forked child inherits this dictionary but not the locks.
@@ -256,7 +260,7 @@ def _newest_text(directory: Path) -> tuple[int, bytes] | None:
             return None
         path = directory / edition_name(number)
         try:
-            return number, _disk.read(path)
+            return number, disk_calls.read(path)
         except FileNotFoundError:
             continue  # a newer edition has replaced it meanwhile
         except OSError as error:
@@ -267,9 +271,9 @@ def _newest_text(directory: Path) -> tuple[int, bytes] | None:
 def _names(directory: Path) -> list[str]:
     """What is in the directory; nothing if it does not exist."""
     try:
-        found = _disk.names(directory)
+        found = disk_calls.names(directory)
         # A single listing may miss both the edition that is removed and the one that replaces it.
-        while (again := _disk.names(directory)) != found:
+        while (again := disk_calls.names(directory)) != found:
             found = again
     except FileNotFoundError:
         return []
@@ -280,7 +284,7 @@ def _names(directory: Path) -> list[str]:
 
 def _is_superseded(name: str, number: int, needed: list[str]) -> bool:
     """Whether nothing needs what was there before an edition was published that needs these folders."""
-    if _manifest.is_folder_name(name):
+    if manifests.is_folder_name(name):
         return name not in needed
     numbered = _NUMBERED.match(name)
     return (
@@ -291,10 +295,10 @@ def _is_superseded(name: str, number: int, needed: list[str]) -> bool:
 
 
 def _write(path: Path, text: bytes) -> None:
-    descriptor = _disk.create(path)
+    descriptor = disk_calls.create(path)
     try:
-        with _disk.naming(path):
-            _disk.write_at(descriptor, text, 0)
-            _disk.sync(descriptor)
+        with disk_calls.naming(path):
+            disk_calls.write_at(descriptor, text, 0)
+            disk_calls.sync(descriptor)
     finally:
-        _disk.close(descriptor)
+        disk_calls.close(descriptor)

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from adaps import _core
-from adaps.checkpoint import _safetensors
-from adaps.checkpoint._manifest import ExportedTable, File, TableEntry
+from adaps.checkpoint import safetensors_file
+from adaps.checkpoint.manifests import ExportedTable, File, TableEntry
 from adaps.errors import CheckpointError
 from adaps.tables import Table
 
@@ -55,7 +55,7 @@ def write_table(core: _core.Node, index: int, table: Table, folder: Path, rank: 
     path = folder / _table_file(index, rank)
     state_length = _core.state_length(core, index)
     chunk = _Chunk(table.length, state_length)
-    with _safetensors.Writer(
+    with safetensors_file.Writer(
         path, _shapes(owned, table.length, state_length), {"table": table.name}
     ) as writer:
         first, written = 0, 0
@@ -81,7 +81,9 @@ def write_changed(
         return None
     path = folder / _table_file(index, rank)
     chunk = _Chunk(table.length, 0)
-    with _safetensors.Writer(path, _exported_shapes(count, table.length), {"table": table.name}) as writer:
+    with safetensors_file.Writer(
+        path, _exported_shapes(count, table.length), {"table": table.name}
+    ) as writer:
         for first in range(0, count, len(chunk.rows)):
             rows, values = (array[: count - first] for array in (chunk.rows, chunk.values))
             changed.read(first, rows, values)
@@ -105,12 +107,12 @@ def merge(
         Unless the file is whole and fits the table.
     """
     path = folder / file.name
-    header = _safetensors.verify(path, file.bytes, file.checksums)
+    header = safetensors_file.verify(path, file.bytes, file.checksums)
     found = {name: (tensor.dtype, tensor.shape) for name, tensor in header.tensors.items()}
     if found != (shapes := _exported_shapes(file.rows, table.length)):
         raise CheckpointError(f"{path} holds {found}, where the table {table.name!r} needs {shapes}")
     chunk = _Chunk(table.length, 0)
-    with _safetensors.Reader(path) as reader:
+    with safetensors_file.Reader(path) as reader:
         for first in range(0, file.rows, len(chunk.rows)):
             rows, read = (array[: file.rows - first] for array in (chunk.rows, chunk.values))
             reader.read_into("rows", 8 * first, rows)
@@ -126,7 +128,7 @@ def merge(
 
 def verify(folder: Path, file: File, entry: TableEntry | None) -> None:
     """Raise CheckpointError unless a file is whole, and fits the table that it has rows of."""
-    header = _safetensors.verify(folder / file.name, file.bytes, file.checksums)
+    header = safetensors_file.verify(folder / file.name, file.bytes, file.checksums)
     found = {name: (tensor.dtype, tensor.shape) for name, tensor in header.tensors.items()}
     if entry is not None and found != (shapes := _shapes(file.rows, entry.length, entry.state_length)):
         raise CheckpointError(f"{folder / file.name} holds {found}, where the table needs {shapes}")
@@ -137,7 +139,7 @@ def verify_rows(folder: Path, table: Table, files: Iterable[File]) -> None:
     seen = np.zeros(table.rows, np.bool_)
     chunk = np.empty(max(1, CHUNK_BYTES // 8), np.int64)
     for file in files:
-        with _safetensors.Reader(folder / file.name) as reader:
+        with safetensors_file.Reader(folder / file.name) as reader:
             for first in range(0, file.rows, len(chunk)):
                 rows = chunk[: min(len(chunk), file.rows - first)]
                 reader.read_into("rows", 8 * first, rows)
@@ -164,7 +166,7 @@ def load_table(
     restore = _core.TableRestore(core, index)
     chunk = _Chunk(table.length, _core.state_length(core, index))
     for file in files:
-        with _safetensors.Reader(folder / file.name) as reader:
+        with safetensors_file.Reader(folder / file.name) as reader:
             for first in range(0, file.rows, len(chunk.rows)):
                 count = min(len(chunk.rows), file.rows - first)
                 for name, array in chunk.arrays.items():
@@ -183,7 +185,7 @@ def split_extra(extra: Mapping[str, Any]) -> tuple[dict[str, npt.NDArray[Any]], 
     for name, array in arrays.items():
         if name.encode(errors="ignore").decode() != name:
             raise TypeError(f"extra[{name!r}] has a name that is no text: it cannot be encoded as UTF-8")
-        if array.dtype.type not in _DTYPES.values() or name in ("__metadata__", _safetensors.HEADER):
+        if array.dtype.type not in _DTYPES.values() or name in ("__metadata__", safetensors_file.HEADER):
             raise TypeError(f"extra[{name!r}] is an array of {array.dtype}: it must be of plain numbers")
     for name, value in values.items():
         try:
@@ -202,7 +204,7 @@ def write_extra(
     """Write what a worker wants to be kept."""
     path = folder / f"extra-rank-{rank:04d}-worker-{worker:04d}.safetensors"
     shapes = {name: (_dtype_name(array), array.shape) for name, array in arrays.items()}
-    with _safetensors.Writer(path, shapes, {"values": json.dumps(values)}) as writer:
+    with safetensors_file.Writer(path, shapes, {"values": json.dumps(values)}) as writer:
         for name, array in arrays.items():
             writer.append(name, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
     return File(path.name, writer.bytes, writer.checksums, rank, worker=worker)
@@ -210,7 +212,7 @@ def write_extra(
 
 def read_extra(path: Path) -> dict[str, Any]:
     """What `write_extra` wrote."""
-    with _safetensors.Reader(path) as reader:
+    with safetensors_file.Reader(path) as reader:
         try:
             extra = dict(json.loads(reader.header.metadata["values"]))
         except (ValueError, TypeError, KeyError, RecursionError) as error:

@@ -10,14 +10,14 @@ from typing import Any
 import numpy.typing as npt
 
 from adaps import _core
-from adaps.checkpoint import _contents, _editions, _manifest, _shares
-from adaps.checkpoint._editions import Publisher
-from adaps.checkpoint._manifest import CHECKPOINTS, Edition, Manifest, TableEntry
-from adaps.checkpoint._together import Together
+from adaps.checkpoint import editions, manifests, node_files, table_files
+from adaps.checkpoint.collective import Collective
+from adaps.checkpoint.editions import Publisher
+from adaps.checkpoint.manifests import CHECKPOINTS, Edition, Manifest, TableEntry
 from adaps.errors import CheckpointError
 from adaps.tables import Table
 
-__all__ = ["Participant", "Restored"]
+__all__ = ["CheckpointWorker", "Restored"]
 
 _MOST_TRIES = 20
 """To read a checkpoint that another job replaces meanwhile."""
@@ -43,7 +43,7 @@ class Restored:
     shares: int
 
 
-class Participant:
+class CheckpointWorker:
     """One worker in the collective calls of `adaps.Node` that write and restore checkpoints.
 
     Parameters
@@ -74,14 +74,14 @@ class Participant:
         self._world_size = world_size
         self._workers = workers
         self._worker = worker
-        self._all = Together(core, rank, worker)
+        self._all = Collective(core, rank, worker)
         self._life = life
         self._count = 0  # of the checkpoints that all workers wrote together, or tried to
         self._publishers: dict[Path, Publisher[Manifest]] = {}
 
     def write(self, directory: Path, extra: Mapping[str, Any]) -> None:
         """Write what all nodes hold; `directory` and `extra` are those of `adaps.Node.checkpoint`."""
-        arrays, values = _contents.split_extra(extra)
+        arrays, values = table_files.split_extra(extra)
         with self._all.nothing_moves():
             self._write(directory, arrays, values)
 
@@ -106,18 +106,18 @@ class Participant:
     def _write(self, directory: Path, arrays: dict[str, npt.NDArray[Any]], values: dict[str, Any]) -> None:
         self._count += 1
         # The name contains this start of the job: if the process is suspended here, no later start uses it.
-        folder = directory / _manifest.folder_name(self._count, self._life)
+        folder = directory / manifests.folder_name(self._count, self._life)
         may_be_published = False
         try:
             self._all.act("prepare the checkpoint", lambda: self._prepare(folder))
-            self._all.act("find the checkpoint's folder", lambda: _shares.find(folder))
+            self._all.act("find the checkpoint's folder", lambda: node_files.find(folder))
             self._all.act("write the checkpoint", lambda: self._write_share(folder, arrays, values))
             may_be_published = True
             self._all.act("complete the checkpoint", lambda: self._complete(folder))
         except CheckpointError:
             if self._all.leads_all:
                 if not may_be_published:
-                    _shares.remove(folder)
+                    node_files.remove(folder)
                 self._publisher(directory).check()  # says so if another job has removed the files
             raise
 
@@ -127,23 +127,25 @@ class Participant:
 
     def _publisher(self, directory: Path) -> Publisher[Manifest]:
         if directory not in self._publishers:
-            self._publishers[directory] = _shares.publisher_of(self._core, directory, self._life, CHECKPOINTS)
+            self._publishers[directory] = node_files.publisher_of(
+                self._core, directory, self._life, CHECKPOINTS
+            )
         return self._publishers[directory]
 
     def _write_share(self, folder: Path, arrays: dict[str, npt.NDArray[Any]], values: dict[str, Any]) -> None:
         files = []
         if self._all.leads_node:
             for index, table in enumerate(self._tables):
-                file = _contents.write_table(self._core, index, table, folder, self._rank)
+                file = table_files.write_table(self._core, index, table, folder, self._rank)
                 files += [] if file is None else [file]
         if arrays or values:
-            files.append(_contents.write_extra(folder, self._rank, self._worker, arrays, values))
-        _shares.write_share(folder, self._rank, self._worker, [self._all.kv.current_clock], files)
+            files.append(table_files.write_extra(folder, self._rank, self._worker, arrays, values))
+        node_files.write_share(folder, self._rank, self._worker, [self._all.kv.current_clock], files)
 
     def _complete(self, folder: Path) -> None:
         if not self._all.leads_all:
             return
-        clocks, files = _shares.collect(folder, self._world_size, self._workers)
+        clocks, files = node_files.collect(folder, self._world_size, self._workers)
         manifest = Manifest(
             sequence=1,
             folder=folder.name,
@@ -161,7 +163,7 @@ class Participant:
 
     def _entries(self) -> list[TableEntry]:
         return [
-            _manifest.entry_of(
+            manifests.entry_of(
                 table, _core.state_length(self._core, index), placed.learning_rate, placed.step
             )
             for index, (table, placed) in enumerate(zip(self._tables, self._core.tables(), strict=True))
@@ -195,15 +197,15 @@ class Participant:
 
     def _is_newest(self, directory: Path, edition: Edition[Manifest]) -> bool:
         """For all workers alike, whether an edition still counts."""
-        found = self._all.act("read the checkpoint", lambda: _editions.newest_number(directory))
+        found = self._all.act("read the checkpoint", lambda: editions.newest_number(directory))
         return self._all.all_say(found == edition.number)
 
     def _suitable(self, directory: Path) -> Edition[Manifest]:
-        edition = _editions.newest(directory, CHECKPOINTS)
+        edition = editions.newest(directory, CHECKPOINTS)
         if edition is None or edition.content is None:
             raise CheckpointError(f"{directory} holds no complete checkpoint: there is no manifest of one")
-        path = directory / _editions.edition_name(edition.number)
-        _manifest.check_tables(edition.content, path, self._entries())
+        path = directory / editions.edition_name(edition.number)
+        manifests.check_tables(edition.content, path, self._entries())
         return edition
 
     def _verify_share(self, folder: Path, manifest: Manifest) -> None:
@@ -211,9 +213,9 @@ class Participant:
             return
         entries = {entry.name: entry for entry in self._entries()}
         for file in manifest.files[self._rank :: self._world_size]:
-            _contents.verify(folder, file, None if file.table is None else entries[file.table])
+            table_files.verify(folder, file, None if file.table is None else entries[file.table])
         for table in self._tables[self._rank :: self._world_size]:
-            _contents.verify_rows(
+            table_files.verify_rows(
                 folder, table, [file for file in manifest.files if file.table == table.name]
             )
 
@@ -223,7 +225,7 @@ class Participant:
         extra: dict[str, Any] = {}
         for file in manifest.files:
             if file.table is None and (file.rank, file.worker) == place:
-                extra = _contents.read_extra(directory / manifest.folder / file.name)
+                extra = table_files.read_extra(directory / manifest.folder / file.name)
         return Restored(extra, same, manifest.world_size * manifest.workers)
 
     def _loaded(self, folder: Path, manifest: Manifest) -> list[_core.TableRestore]:
@@ -233,7 +235,7 @@ class Participant:
         loaded = []
         for index, table in enumerate(self._tables):
             files = [file for file in manifest.files if file.table == table.name]
-            loaded.append(_contents.load_table(self._core, index, table, folder, files))
+            loaded.append(table_files.load_table(self._core, index, table, folder, files))
         return loaded
 
     def _take_over(self, loaded: list[_core.TableRestore], manifest: Manifest) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from adaps import _core
-from adaps.checkpoint import _disk
-from adaps.checkpoint._editions import Publisher
-from adaps.checkpoint._manifest import Content, File, Kind
+from adaps.checkpoint import disk_calls
+from adaps.checkpoint.editions import Publisher
+from adaps.checkpoint.manifests import Content, File, Kind
 from adaps.errors import AdapsError, CheckpointError
 
 __all__ = ["collect", "find", "publisher_of", "remove", "write_share"]
@@ -28,7 +28,7 @@ def publisher_of(core: _core.Node, directory: Path, life: str, kind: Kind[Conten
 
 def find(folder: Path) -> None:
     """Raise CheckpointError unless a folder is here that rank 0 made."""
-    if not _disk.is_folder(folder):
+    if not disk_calls.is_folder(folder):
         raise CheckpointError(
             f"the folder that rank 0 made in {folder.parent} is not there: the directory has to be on a "
             "file system that all nodes share"
@@ -37,14 +37,14 @@ def find(folder: Path) -> None:
 
 def write_share(folder: Path, rank: int, worker: int, clocks: Sequence[int], files: Sequence[File]) -> None:
     """Tell rank 0 of files that are on the disk, and of the clocks of the workers that they are of."""
-    descriptor = _disk.create(path := folder / _name(rank, worker))
+    descriptor = disk_calls.create(path := folder / _name(rank, worker))
     try:
         share = {"clocks": list(clocks), "files": [dataclasses.asdict(file) for file in files]}
-        with _disk.naming(path):
-            _disk.write_at(descriptor, json.dumps(share).encode(), 0)
+        with disk_calls.naming(path):
+            disk_calls.write_at(descriptor, json.dumps(share).encode(), 0)
     finally:
-        _disk.close(descriptor)
-    _disk.sync_folder(folder)
+        disk_calls.close(descriptor)
+    disk_calls.sync_folder(folder)
 
 
 def collect(folder: Path, world_size: int, shares: int) -> tuple[list[list[int]], list[File]]:
@@ -55,18 +55,18 @@ def collect(folder: Path, world_size: int, shares: int) -> tuple[list[list[int]]
         clocks.append([])
         for worker in range(shares):
             path = folder / _name(rank, worker)
-            share = json.loads(_disk.read(path))
+            share = json.loads(disk_calls.read(path))
             clocks[rank] += share["clocks"]
             files += [File(**entry) for entry in share["files"]]
-            _disk.remove_file(path)
-    _disk.sync_folder(folder)
+            disk_calls.remove_file(path)
+    disk_calls.sync_folder(folder)
     return clocks, files
 
 
 def remove(folder: Path) -> None:
     """Remove what was not published; what is left by a failure to do so goes with the next one."""
     try:
-        _disk.remove_folder(folder)
+        disk_calls.remove_folder(folder)
     except OSError as error:
         _log.warning("%s, which was not completed, could not be removed: %s", folder, error)
 

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from adaps.checkpoint import _disk
+from adaps.checkpoint import disk_calls
 from adaps.errors import CheckpointError
 
 __all__ = ["HEADER", "Header", "Reader", "Tensor", "Writer", "item_size", "read_header", "verify"]
@@ -111,12 +111,12 @@ class Writer:
         self.path = path
         self.bytes = offset
         self.checksums = {HEADER: zlib.crc32(head)} | dict.fromkeys(tensors, 0)
-        self._descriptor = _disk.create(path)
+        self._descriptor = disk_calls.create(path)
         try:
-            with _disk.naming(path):
-                _disk.write_at(self._descriptor, head, 0)
+            with disk_calls.naming(path):
+                disk_calls.write_at(self._descriptor, head, 0)
         except BaseException:
-            _disk.close(self._descriptor)
+            disk_calls.close(self._descriptor)
             raise
 
     def __enter__(self) -> Writer:
@@ -127,10 +127,10 @@ class Writer:
     ) -> None:
         try:
             if kind is None:
-                with _disk.naming(self.path):
-                    _disk.sync(self._descriptor)
+                with disk_calls.naming(self.path):
+                    disk_calls.sync(self._descriptor)
         finally:
-            _disk.close(self._descriptor)
+            disk_calls.close(self._descriptor)
         if kind is None and self._places != self._ends:
             raise AssertionError(f"{self.path} was left incomplete")
 
@@ -138,8 +138,8 @@ class Writer:
         """Write the next bytes of a tensor: any C-contiguous buffer."""
         view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
         self.checksums[tensor] = zlib.crc32(view, self.checksums[tensor])
-        with _disk.naming(self.path):
-            _disk.write_at(self._descriptor, view, self._places[tensor])
+        with disk_calls.naming(self.path):
+            disk_calls.write_at(self._descriptor, view, self._places[tensor])
         self._places[tensor] += len(view)
 
 
@@ -149,7 +149,7 @@ class Reader:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._file: BinaryIO = _disk.open_file(path)
+            self._file: BinaryIO = disk_calls.open_file(path)
         except OSError as error:
             raise CheckpointError(f"{path} cannot be opened: {error.strerror}") from error
         try:
@@ -222,7 +222,7 @@ def verify(path: Path, size: int, checksums: Mapping[str, int]) -> Header:
     """Read a whole file and compare its size and checksums."""
     told = f"the manifest tells of {size} bytes"
     try:
-        with _disk.open_file(path) as file:
+        with disk_calls.open_file(path) as file:
             found = file.seek(0, io.SEEK_END)
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing; {told}") from None
