@@ -22,6 +22,7 @@ from adaps.errors import AdapsError, CheckpointError, PeerLost, RendezvousError
 from adaps.export import load_export
 from adaps.initializers import Constant, Normal, Uniform
 from adaps.node import TECHNIQUES, Node
+from adaps.node_options import NodeOptions
 from adaps.optimizers import SGD, Adagrad, Adam, AdamW, RMSprop, RowAdagrad, SparseAdam
 from adaps.policy import Policy, PolicyError
 from adaps.sampling import SAMPLING_SCHEMES, LogUniform, Sampling, Weighted
@@ -32,6 +33,7 @@ from adaps.simulation import (
     Machine,
     NetworkLink,
     Simulation,
+    SimulationOptions,
     Stall,
     Straggler,
     Stream,
@@ -57,6 +59,7 @@ __all__ = [
     "Machine",
     "NetworkLink",
     "Node",
+    "NodeOptions",
     "NodeTable",
     "Normal",
     "PeerLost",
@@ -67,6 +70,7 @@ __all__ = [
     "RowAdagrad",
     "Sampling",
     "Simulation",
+    "SimulationOptions",
     "SparseAdam",
     "Stall",
     "Straggler",

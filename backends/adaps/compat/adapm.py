@@ -23,7 +23,8 @@ from adaps import _argument_checks, _core, rendezvous
 from adaps.compat._presence import Presence, await_servers
 from adaps.errors import AdapsError, RendezvousError
 from adaps.initializers import Uniform
-from adaps.node import NodeOptions, listening_address, open_node, wants_frame_mac
+from adaps.node_lifetime import open_node
+from adaps.node_options import NodeSettings, listening_address, wants_frame_mac
 from adaps.rendezvous.host_addresses import address_towards
 from adaps.sampling import SAMPLING_SCHEMES, LogUniform, RowDistribution, Sampling
 from adaps.tables import Table
@@ -60,7 +61,7 @@ def setup(num_keys: int, num_threads: int, use_techniques: str | None = None, nu
     """
     global _setup
     technique = _argument_checks.one_of("technique", use_techniques or "all", _TECHNIQUES)
-    options = NodeOptions(
+    options = NodeSettings(
         workers=_argument_checks.count("num_threads", num_threads, most=_core.MAX_WORKERS),
         channels=1
         if num_channels == -1
@@ -318,7 +319,7 @@ class Worker:
         raise IndexError(f"key {key_id} is not in [0, {self.num_keys})")
 
 
-_setup: tuple[int, NodeOptions] | None = None
+_setup: tuple[int, NodeSettings] | None = None
 
 
 def _kept(keys: Any, vals: Any, asynchronous: bool) -> tuple[Any, Any]:

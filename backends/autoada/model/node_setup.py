@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 import adaps
-import adaps.node
+import adaps.node_options
 import adaps.rendezvous
 from adaps.optimizers import Optimizer
 from adaps.policy import Aggregation, Catalogue, Home, Managed, PolicyError, RowSelection, Rule
@@ -274,7 +274,7 @@ def _check_links(what: str, instead: str, plan: Plan, options: Mapping[str, Any]
             f"{what} has sockets of its own, which the network {network!r} does not slow down: {instead}, or "
             "imitate the network between network namespaces"
         )
-    if adaps.node.wants_frame_mac(options.get("frame_mac")):
+    if adaps.node_options.wants_frame_mac(options.get("frame_mac")):
         raise PolicyError(f"{what} has sockets of its own, whose frames have no MAC; {instead}")
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import adaps
 from adaps import _core
-from adaps.node import NodeOptions, open_node
+from adaps.node_lifetime import open_node
+from adaps.node_options import NodeSettings
 from adaps.rendezvous import RendezvousResult
 
 __all__ = ["ROWS", "Between", "pair", "port_of"]
@@ -103,7 +104,7 @@ def pair(
     """Nodes 0 and 1; `way` gives the address at which node 1 looks for node 0."""
     shared: dict[int, str] = {}
     met = threading.Barrier(2)
-    chosen = NodeOptions(workers=1, channels=1, technique=_core.Technique.STATIC, **options)
+    chosen = NodeSettings(workers=1, channels=1, technique=_core.Technique.STATIC, **options)
     specs = [adaps.Table("emb", ROWS, LENGTH).spec()]
 
     def one(rank: int) -> _core.Node:

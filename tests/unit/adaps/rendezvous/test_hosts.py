@@ -20,7 +20,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 import adaps
 from adaps import rendezvous
-from adaps.node import listening_address
+from adaps.node_options import listening_address
 from adaps.rendezvous import host_addresses, timed_store
 from adaps.rendezvous.job_secret import take_secret
 from tests.conftest import free_port
