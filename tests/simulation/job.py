@@ -15,11 +15,11 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 
-from adaps import checkpoint, rendezvous
+from adaps import checkpoint
 from adaps.checkpoint import CheckpointWorker, collective, disk_calls, editions, table_export
 from adaps.checkpoint.table_export import Exporter, Exports
 from adaps.errors import AdapsError, CheckpointError, PeerLost
-from adaps.rendezvous import Rendezvous
+from adaps.rendezvous import Rendezvous, node_rendezvous
 from adaps.tables import Table
 from tests.simulation.checker import Checker
 from tests.simulation.disk import Disk
@@ -89,7 +89,7 @@ class Store:
         return self._keys[key]
 
 
-class Clock(rendezvous.Clock):
+class Clock(node_rendezvous.Clock):
     """Simulated time; one looks less often than in the real one."""
 
     def __init__(self, world: World) -> None:
@@ -431,7 +431,7 @@ def simulated(simulation: Simulation) -> Iterator[None]:
             for name, function in simulation.disk.functions().items():
                 context.enter_context(mock.patch.object(disk_calls, name, function))
             for module, name, other in [
-                (rendezvous, "secrets", tokens),
+                (node_rendezvous, "secrets", tokens),
                 (editions, "secrets", tokens),
                 (collective, "_core", core),
                 (table_export, "_core", core),

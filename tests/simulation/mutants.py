@@ -19,16 +19,16 @@ Mutant = Callable[[Simulation], contextlib.AbstractContextManager[Any]]
 
 
 def stale_generation(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
-    """A roll is taken by who is not in it."""
+    """A process accepts a list of members that it is not in."""
     return mock.patch.object(Rendezvous, "_is_in", return_value=True)
 
 
 def last_address(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
-    """Who joined is told under the same keys by all generations."""
+    """All generations write the entries of their members under the same keys."""
     original = Rendezvous._key
 
     def key(self: Rendezvous, *parts: object) -> str:
-        return original(self, *(parts[1:] if "joined" in parts else parts))
+        return original(self, *(parts[1:] if "member" in parts else parts))
 
     return mock.patch.object(Rendezvous, "_key", key)
 

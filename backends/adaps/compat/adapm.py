@@ -25,6 +25,7 @@ from adaps.errors import AdapsError, RendezvousError
 from adaps.initializers import Uniform
 from adaps.node_lifetime import open_node
 from adaps.node_options import NodeSettings, listening_address, wants_frame_mac
+from adaps.rendezvous.environment import MAX_NODES
 from adaps.rendezvous.host_addresses import address_towards
 from adaps.sampling import SAMPLING_SCHEMES, LogUniform, RowDistribution, Sampling
 from adaps.tables import Table
@@ -365,7 +366,7 @@ def _check_role(expected: str) -> None:
 def _root(environment: Mapping[str, str]) -> tuple[str, int, int]:
     """Host and port of the scheduler, and the number of servers."""
     servers = rendezvous.integer_variable(environment, "DMLC_NUM_SERVER", _VARIABLES)
-    if not 1 <= servers <= rendezvous.MAX_NODES:
-        raise RendezvousError(f"DMLC_NUM_SERVER is {servers}; it must be in [1, {rendezvous.MAX_NODES}]")
+    if not 1 <= servers <= MAX_NODES:
+        raise RendezvousError(f"DMLC_NUM_SERVER is {servers}; it must be in [1, {MAX_NODES}]")
     host = rendezvous.variable(environment, "DMLC_PS_ROOT_URI", _VARIABLES)
     return host, rendezvous.integer_variable(environment, "DMLC_PS_ROOT_PORT", _VARIABLES), servers

@@ -21,7 +21,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 import adaps
 from adaps import rendezvous
 from adaps.node_options import listening_address
-from adaps.rendezvous import host_addresses, timed_store
+from adaps.rendezvous import host_addresses, membership, node_rendezvous, timed_store
 from adaps.rendezvous.job_secret import take_secret
 from tests.conftest import free_port
 
@@ -267,7 +267,7 @@ def test_a_secret_on_some_nodes_only_is_named(meet: Any, monkeypatch: pytest.Mon
         with lock:
             return next(given)
 
-    monkeypatch.setattr(rendezvous, "secret_in_environment", secret)
+    monkeypatch.setattr(node_rendezvous, "secret_in_environment", secret)
     for said in meet(HashStore(), "a", "b"):
         assert said.endswith("which the others have: every node needs the same")
 
@@ -277,20 +277,20 @@ def test_on_one_host_nothing_has_to_be_set_up_and_nothing_secret_is_in_the_store
     first, second = meet(store, "127.0.0.1 1 a", "127.0.0.1 2 b")
     assert first == second
     assert first.secret not in store.written
-    (roll,) = [line for line in store.written.splitlines() if "/roll " in line]
-    told = json.loads(roll.partition("/roll ")[2])
+    (members,) = [line for line in store.written.splitlines() if "/members " in line]
+    told = json.loads(members.partition("/members ")[2])
     assert sorted(told) == ["members", "offer"]
-    # Whoever knows the roll alone could only ask the socket that it names, which answers this user alone.
+    # The list of members names a socket, which hands the secret to processes of this user only.
     with pytest.raises(adaps.RendezvousError, match="may have ended"):
         take_secret(told["offer"], time.monotonic() + 60)
 
 
 @pytest.mark.parametrize(
-    "roll", ["", "[]", "{}", '{"members": [1], "offer": ""}', '{"members": 3, "offer": ""}', "\ud83d\xff"]
+    "text", ["", "[]", "{}", '{"members": [1], "offer": ""}', '{"members": 3, "offer": ""}', "\ud83d\xff"]
 )
-def test_a_roll_that_no_node_writes_is_refused(roll: str) -> None:
-    with pytest.raises(adaps.RendezvousError, match="as the roll of all nodes"):
-        rendezvous._read(roll)
+def test_an_invalid_list_of_members_is_refused(text: str) -> None:
+    with pytest.raises(adaps.RendezvousError, match="as the list of all nodes"):
+        membership.read_member_list(text)
 
 
 @pytest.mark.parametrize(
@@ -302,9 +302,9 @@ def test_a_roll_that_no_node_writes_is_refused(roll: str) -> None:
         'x {"address": "a", "host": "h", "has_secret": true, "agreement": []}',
     ],
 )
-def test_a_member_that_no_node_writes_is_refused(member: str) -> None:
+def test_an_invalid_member_is_refused(member: str) -> None:
     with pytest.raises(adaps.RendezvousError, match="as rank 0"):
-        rendezvous._nodes({"members": [member]})
+        membership.read_members(membership.MemberList([member], ""))
 
 
 def test_a_store_at_loopback_is_reached_at_that_address_only() -> None:
