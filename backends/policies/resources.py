@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 import adaps
-from adaps.policy.fields import toml_string
+from adaps.policy.toml_text import toml_string
 
 if sys.version_info >= (3, 11):
     import tomllib

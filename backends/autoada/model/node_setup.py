@@ -17,7 +17,8 @@ import adaps.rendezvous
 from adaps.optimizers import Optimizer
 from adaps.policy import Aggregation, Catalogue, Home, Managed, PolicyError, RowSelection, Rule
 from adaps.policy.executed import merged, refuse_unexecuted
-from adaps.policy.fields import AUTO, toml_numbers
+from adaps.policy.fields import AUTO
+from adaps.policy.toml_text import toml_numbers
 from autoada.model.optimizer_lookup import optimizers_of
 from autoada.optimizer.rules import Optimizers
 from autoada.parameters.layout import DenseLayout, Layout, layout_of
