@@ -232,6 +232,16 @@ def test_mistakes_are_one_sentence(options: dict[str, Any], message: str) -> Non
         simulated(**options)
 
 
+def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(TypeError, match=r"simulate has no option 'lokahead' \(did you mean 'lookahead'\?\)"):
+        simulated(lokahead=3)
+
+
+def test_the_former_name_of_a_network_link_warns() -> None:
+    with pytest.warns(DeprecationWarning, match=r"adaps\.Line is now adaps\.NetworkLink"):
+        assert adaps.Line is adaps.NetworkLink
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

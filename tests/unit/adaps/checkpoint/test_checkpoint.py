@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,16 +130,8 @@ def test_the_next_checkpoint_takes_the_place_of_the_last(saved: Path) -> None:
 
 def test_every_worker_takes_part_and_gets_its_own(tmp_path: Path) -> None:
     def on_threads(work: Callable[[adaps.Node, int], Any]) -> list[Any]:
-        results: dict[int, Any] = {}
-        with adaps.Node([table()], workers=3) as node:
-            threads = [
-                threading.Thread(target=lambda i=i: results.update({i: work(node, i)})) for i in range(3)
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        return [results[i] for i in range(3)]
+        with adaps.Node([table()], workers=3) as node, ThreadPoolExecutor(3) as threads:
+            return list(threads.map(partial(work, node), range(3)))
 
     def write(node: adaps.Node, worker: int) -> None:
         kv = node.worker(worker)

@@ -6,6 +6,7 @@ import errno
 import json
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -213,11 +214,8 @@ def test_every_worker_takes_part_and_gets_the_same_export(tmp_path: Path) -> Non
             kv.push(np.arange(ROWS), np.full((ROWS, LENGTH), 100, np.float32))
             exports[worker].wait()
 
-        threads = [threading.Thread(target=work, args=(worker,)) for worker in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(3) as threads:
+            list(threads.map(work, range(3)))
     assert len(set(map(id, exports.values()))) == 1
     assert exported(tmp_path)["parts"][0]["clocks"] == [[0, 1, 2]]
     assert np.array_equal(adaps.load_export(tmp_path)["emb"], np.full((ROWS, LENGTH), 7, np.float32))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +88,8 @@ def test_a_worker_that_cannot_write_fails_the_others_too(
         def write(worker: int) -> None:
             said[worker] = said_by(lambda: node.checkpoint(tmp_path, worker=worker, extra={"worker": worker}))
 
-        threads = [threading.Thread(target=write, args=(worker,)) for worker in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(write, range(2)))
     assert said == {
         0: "rank 0 could not write the checkpoint: its own exception says why",
         1: "rank 0 could not write the checkpoint: Input/output error",
