@@ -201,13 +201,23 @@ def main() -> None:
     from adaps.checkpoint import (
         checkpoint_worker,
         editions,
+        export_reader,
         manifests,
         safetensors_file,
         table_export,
         table_files,
     )
 
-    own = (checkpoint, checkpoint_worker, table_export, table_files, editions, manifests, safetensors_file)
+    own = (
+        checkpoint,
+        checkpoint_worker,
+        export_reader,
+        table_export,
+        table_files,
+        editions,
+        manifests,
+        safetensors_file,
+    )
     for module in (*own, json.decoder):
         for function in _functions(module):
             atheris.instrument_func(function)

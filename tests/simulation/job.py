@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adaps import checkpoint
-from adaps.checkpoint import CheckpointWorker, collective, disk_calls, editions, table_export
+from adaps.checkpoint import CheckpointWorker, collective, disk_calls, editions, export_reader, table_export
 from adaps.checkpoint.table_export import Exporter, Exports
 from adaps.errors import AdapsError, CheckpointError, PeerLost
 from adaps.rendezvous import Rendezvous, node_rendezvous
@@ -363,7 +363,7 @@ class Job:
     def _export(self, node: Node) -> None:
         begun, checker = self._world.now, self._simulation.checker
         try:
-            found = table_export.load(DIRECTORY, None)[TABLE.name]
+            found = export_reader.load(DIRECTORY, None)[TABLE.name]
         except CheckpointError as error:
             if "holds no complete export" not in str(error):
                 raise Violation(f"{self._world.me} cannot read the newest export: {error}") from error
