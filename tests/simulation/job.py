@@ -137,7 +137,7 @@ class Event:
 class ChangedRows:
     """Has the methods of `adaps._core.ChangedRows`."""
 
-    def __init__(self, node: Node, index: int) -> None:
+    def __init__(self, node: SimulatedNode, index: int) -> None:
         self._node = node
         self._told = self._taken = 0
         self._rows: list[tuple[int, int]] = []
@@ -172,7 +172,7 @@ class Cluster:
         self.broken = False
 
 
-class Node:
+class SimulatedNode:
     """Has what a `CheckpointWorker` and an `Exporter` need of a node and of its worker."""
 
     def __init__(self, simulation: Simulation, rank: int, size: int) -> None:
@@ -221,7 +221,7 @@ class Node:
     def barrier(self) -> None:
         self.agree(True)
 
-    def worker(self, index: int) -> Node:
+    def worker(self, index: int) -> SimulatedNode:
         return self
 
     def tables(self) -> list[Any]:
@@ -329,7 +329,7 @@ class Job:
 
     def _work(self, rank: int, size: int) -> str:
         """What a process does, from its start to its end."""
-        node = Node(self._simulation, rank, size)
+        node = SimulatedNode(self._simulation, rank, size)
         try:
             life = node.life = self._meet(node, rank, size)
             if self._exports:
@@ -343,7 +343,7 @@ class Job:
             node.closed = True
             node._cluster.broken = True
 
-    def _write_checkpoints(self, node: Node, rank: int, size: int, life: str) -> None:
+    def _write_checkpoints(self, node: SimulatedNode, rank: int, size: int, life: str) -> None:
         checker = self._simulation.checker
         participant = CheckpointWorker(node, [], rank, size, 1, 0, life)  # type: ignore[arg-type]
         begun, step = self._world.now, 0
@@ -360,7 +360,7 @@ class Job:
         node.barrier()
         participant.end()
 
-    def _export(self, node: Node) -> None:
+    def _export(self, node: SimulatedNode) -> None:
         begun, checker = self._world.now, self._simulation.checker
         try:
             found = export_reader.load(DIRECTORY, None)[TABLE.name]
@@ -383,7 +383,7 @@ class Job:
         node.barrier()
         exports.end()
 
-    def _meet(self, node: Node, rank: int, size: int) -> str:
+    def _meet(self, node: SimulatedNode, rank: int, size: int) -> str:
         if size == 1:
             return f"{self._world.numbers.getrandbits(64):016x}"
         address = f"127.0.0.1 {self._world.me.number}"

@@ -1,4 +1,4 @@
-"""What the workers do together to write and restore a checkpoint."""
+"""The collective calls by which workers write and restore a checkpoint."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from adaps.tables import Table
 __all__ = ["CheckpointWorker", "Restored"]
 
 _MOST_TRIES = 20
-"""To read a checkpoint that another job replaces meanwhile."""
+"""Number of tries to read a checkpoint that another job replaces meanwhile."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Restored:
-    """What a worker gets back from a checkpoint beside the tables' content.
+    """A worker's own part of a restored checkpoint.
 
     Attributes
     ----------
     extra : dict
-        What the worker of this number gave to `Node.checkpoint`; if another number of nodes or workers wrote
-        the checkpoint, what the first worker of rank 0 gave.
+        Values that the worker of this number gave to `Node.checkpoint`. If another number of nodes or workers
+        wrote the checkpoint: the values of the first worker of rank 0.
     same_workers : bool
-        Whether as many nodes and workers wrote the checkpoint as there are now.
+        Whether the checkpoint was written by as many nodes and workers as there are now.
     shares : int
-        How many workers wrote it, of all nodes together.
+        Number of workers that wrote it, of all nodes together.
     """
 
     extra: dict[str, Any]
@@ -51,11 +51,11 @@ class CheckpointWorker:
     core : adaps._core.Node
         The node.
     tables : sequence of Table
-        Its tables, as it was made with them.
+        Its tables.
     rank, world_size, workers, worker : int
-        The node's number, how many there are, how many workers each has, and which this one is.
+        The node's number, the number of nodes, the number of workers of each, and this worker's index.
     life : str
-        16 hexadecimal digits that the nodes which are connected have in common, and no others.
+        16 hexadecimal digits that the connected nodes share with no other process.
     """
 
     def __init__(
@@ -80,24 +80,24 @@ class CheckpointWorker:
         self._publishers: dict[Path, Publisher[Manifest]] = {}
 
     def write(self, directory: Path, extra: Mapping[str, Any]) -> None:
-        """Write what all nodes hold; `directory` and `extra` are those of `adaps.Node.checkpoint`."""
+        """Write the tables of all nodes, and `extra`, to `directory`; see `adaps.Node.checkpoint`."""
         arrays, values = table_files.split_extra(extra)
-        with self._all.nothing_moves():
+        with self._all.frozen():
             self._write(directory, arrays, values)
 
     def restore(self, directory: Path) -> Restored:
-        """Make what all nodes hold that of a checkpoint; `directory` is that of `adaps.Node.restore`."""
+        """Read the tables of all nodes from `directory`; see `adaps.Node.restore`."""
         manifest, restored = self._verified(directory)
-        with self._all.nothing_moves():
-            loaded = self._all.act(
+        with self._all.frozen():
+            loaded = self._all.run(
                 "read the checkpoint", lambda: self._loaded(directory / manifest.folder, manifest)
             )
-            self._all.act("restore the checkpoint", lambda: self._take_over(loaded, manifest))
+            self._all.run("restore the checkpoint", lambda: self._take_over(loaded, manifest))
         self._all.make_visible()
         return restored
 
     def end(self) -> None:
-        """Let other jobs write to the directories that this one wrote to."""
+        """Release the directories, so that other jobs can write there."""
         for publisher in self._publishers.values():
             publisher.end()
 
@@ -109,20 +109,20 @@ class CheckpointWorker:
         folder = directory / manifests.folder_name(self._count, self._life)
         may_be_published = False
         try:
-            self._all.act("prepare the checkpoint", lambda: self._prepare(folder))
-            self._all.act("find the checkpoint's folder", lambda: node_files.find(folder))
-            self._all.act("write the checkpoint", lambda: self._write_share(folder, arrays, values))
+            self._all.run("prepare the checkpoint", lambda: self._prepare(folder))
+            self._all.run("find the checkpoint's folder", lambda: node_files.find(folder))
+            self._all.run("write the checkpoint", lambda: self._write_files(folder, arrays, values))
             may_be_published = True
-            self._all.act("complete the checkpoint", lambda: self._complete(folder))
+            self._all.run("complete the checkpoint", lambda: self._complete(folder))
         except CheckpointError:
-            if self._all.leads_all:
+            if self._all.is_primary:
                 if not may_be_published:
                     node_files.remove(folder)
                 self._publisher(directory).check()  # says so if another job has removed the files
             raise
 
     def _prepare(self, folder: Path) -> None:
-        if self._all.leads_all:
+        if self._all.is_primary:
             self._publisher(folder.parent).begin(folder)
 
     def _publisher(self, directory: Path) -> Publisher[Manifest]:
@@ -132,18 +132,18 @@ class CheckpointWorker:
             )
         return self._publishers[directory]
 
-    def _write_share(self, folder: Path, arrays: dict[str, npt.NDArray[Any]], values: dict[str, Any]) -> None:
+    def _write_files(self, folder: Path, arrays: dict[str, npt.NDArray[Any]], values: dict[str, Any]) -> None:
         files = []
-        if self._all.leads_node:
+        if self._all.is_node_primary:
             for index, table in enumerate(self._tables):
                 file = table_files.write_table(self._core, index, table, folder, self._rank)
                 files += [] if file is None else [file]
         if arrays or values:
             files.append(table_files.write_extra(folder, self._rank, self._worker, arrays, values))
-        node_files.write_share(folder, self._rank, self._worker, [self._all.kv.current_clock], files)
+        node_files.write_list(folder, self._rank, self._worker, [self._all.kv.current_clock], files)
 
     def _complete(self, folder: Path) -> None:
-        if not self._all.leads_all:
+        if not self._all.is_primary:
             return
         clocks, files = node_files.collect(folder, self._world_size, self._workers)
         manifest = Manifest(
@@ -174,7 +174,7 @@ class CheckpointWorker:
     def _verified(self, directory: Path) -> tuple[Manifest, Restored]:
         """The checkpoint of a directory, the same for all workers, found whole by every node."""
         for _ in range(_MOST_TRIES):
-            edition = self._all.act("read the checkpoint", lambda: self._suitable(directory))
+            edition = self._all.run("read the checkpoint", lambda: self._suitable(directory))
             # Numbers only rise: if each worker's edition is still the newest after all have read theirs, all
             # have read the same one.
             if not self._is_newest(directory, edition):
@@ -190,15 +190,15 @@ class CheckpointWorker:
     def _verified_edition(self, directory: Path, edition: Edition[Manifest]) -> tuple[Manifest, Restored]:
         manifest = edition.content
         assert manifest is not None
-        self._all.act(
-            "verify the checkpoint", lambda: self._verify_share(directory / manifest.folder, manifest)
+        self._all.run(
+            "verify the checkpoint", lambda: self._verify_files(directory / manifest.folder, manifest)
         )
-        return manifest, self._all.act("read the checkpoint", lambda: self._kept(directory, manifest))
+        return manifest, self._all.run("read the checkpoint", lambda: self._kept(directory, manifest))
 
     def _is_newest(self, directory: Path, edition: Edition[Manifest]) -> bool:
         """For all workers alike, whether an edition still counts."""
-        found = self._all.act("read the checkpoint", lambda: editions.newest_number(directory))
-        return self._all.all_say(found == edition.number)
+        found = self._all.run("read the checkpoint", lambda: editions.newest_number(directory))
+        return self._all.all_agree(found == edition.number)
 
     def _suitable(self, directory: Path) -> Edition[Manifest]:
         edition = editions.newest(directory, CHECKPOINTS)
@@ -208,8 +208,8 @@ class CheckpointWorker:
         manifests.check_tables(edition.content, path, self._entries())
         return edition
 
-    def _verify_share(self, folder: Path, manifest: Manifest) -> None:
-        if not self._all.leads_node:
+    def _verify_files(self, folder: Path, manifest: Manifest) -> None:
+        if not self._all.is_node_primary:
             return
         entries = {entry.name: entry for entry in self._entries()}
         for file in manifest.files[self._rank :: self._world_size]:
@@ -229,8 +229,8 @@ class CheckpointWorker:
         return Restored(extra, same, manifest.world_size * manifest.workers)
 
     def _loaded(self, folder: Path, manifest: Manifest) -> list[_core.TableRestore]:
-        """All that files tell, in memory: whatever is wrong with them, nothing is changed yet."""
-        if not self._all.leads_node:
+        """Read all files into memory. Nothing is changed yet, whatever is wrong with them."""
+        if not self._all.is_node_primary:
             return []
         loaded = []
         for index, table in enumerate(self._tables):
@@ -239,9 +239,9 @@ class CheckpointWorker:
         return loaded
 
     def _take_over(self, loaded: list[_core.TableRestore], manifest: Manifest) -> None:
-        """Make what was loaded that what the node holds."""
+        """Replace the node's tables by those that were loaded."""
         saved = {entry.name: entry for entry in manifest.tables}
-        if self._all.leads_node:
+        if self._all.is_node_primary:
             for table, placed, restore in zip(self._tables, self._core.tables(), loaded, strict=True):
                 restore.finish()
                 entry = saved[table.name]

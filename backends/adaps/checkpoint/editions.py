@@ -1,16 +1,17 @@
-"""Which checkpoint or export a directory holds, and who may say so: its editions, numbered manifests.
+"""The editions of a directory: numbered manifests, which decide the checkpoint or export that it contains.
 
-The edition with the highest number counts. Each comes into being whole and in one step, by a link to the next
-number, which fails if that number is taken. A job that is to write begins with an edition that repeats the
-last one's content, and publishes its own after it, each with the number after its last. So once another job
-has begun, whatever an earlier one still does fails, or gets a number that no longer counts: it may have been
-stopped at any instruction, for as long as it likes.
+The edition with the highest number is valid. An edition is created whole and in one step, by a link to the
+next number, which fails if that number is taken. A job begins to write with an edition that repeats the last
+one's content, and publishes its own editions after it, each with the number after its last. So once another
+job has begun, all later calls of an earlier job fail, or get a number that is no longer valid. That holds
+even if the earlier job was stopped at any instruction, for any time.
 
-Nothing is removed that a later edition could need: only what was there before an edition was published that
-does not name it and was the newest one afterwards. Whoever could have needed it comes too late to publish.
+No file is removed that a later edition could need. After an edition is published, and only if it is the
+newest one, a job removes files that existed before it and that it does not name. A job that could have needed
+them comes too late to publish.
 
-A lock, which its process holds until it ends, tells a second job of the first one. Where a file system knows
-no locks, or loses one because its holder cannot be reached, the editions still hold.
+A lock, which its process holds until it ends, warns a second job of the first one. If a file system has no
+locks, or loses one because its holder cannot be reached, the editions still protect the directory.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from adaps.errors import CheckpointError
 __all__ = ["VERSION_1", "Publisher", "edition_name", "newest", "newest_number"]
 
 VERSION_1 = "manifest.json"
-"""The only manifest of a directory that version 1 wrote."""
+"""Name of the only manifest of a directory that version 1 wrote."""
 
 _NUMBERED = re.compile(r"^manifest-([0-9]{8,18})\.json$")
 _UNFINISHED = re.compile(r"^manifest-[0-9]{8,18}-[0-9a-f]{16}\.new$|^manifest\.json\.new$")
@@ -42,25 +43,25 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 _MOST_TRIES = 100
-"""Each is in vain only if another process publishes at that moment."""
+"""Number of tries; one fails only if another process publishes at that moment."""
 
 _log = logging.getLogger("adaps")
 
 
 def edition_name(number: int) -> str:
-    """The file of an edition."""
+    """Name of the file of an edition."""
     return VERSION_1 if number == 0 else f"manifest-{number:08d}.json"
 
 
 def newest_number(directory: Path) -> int | None:
-    """The number of the edition that counts; None if there is none."""
+    """The number of the valid edition; None if there is none."""
     found = _names(directory)
     numbers = [int(match[1]) for name in found if (match := _NUMBERED.match(name))]
     return max(numbers, default=0 if VERSION_1 in found else None)
 
 
 def newest(directory: Path, kind: Kind[Content]) -> Edition[Content] | None:
-    """The edition that counts; None if there is none.
+    """The valid edition; None if there is none.
 
     Raises
     ------
@@ -79,13 +80,13 @@ class Publisher(Generic[Content]):
     Parameters
     ----------
     directory : Path
-        It need not exist.
+        The directory, which need not exist.
     life : str
         16 hexadecimal digits that no other job has, nor an earlier start of this one.
     lives : callable
-        Whether the node that writes is still there; if not, another one of this process may take its place.
+        Returns whether the node that writes still exists; if not, another one of this process may replace it.
     kind : Kind
-        What is written there.
+        Whether checkpoints or exports are written.
     """
 
     def __init__(self, directory: Path, life: str, lives: Callable[[], bool], kind: Kind[Content]) -> None:
@@ -119,7 +120,7 @@ class Publisher(Generic[Content]):
         disk_calls.sync_folder(self._directory)
 
     def publish(self, make: Callable[[Content | None], Content]) -> None:
-        """Publish what `make` gives, told what the directory holds; all its files are on the disk.
+        """Publish the result of `make`, which gets the present content; all its files are on the disk.
 
         Raises
         ------
@@ -144,7 +145,7 @@ class Publisher(Generic[Content]):
             self._check(newest(self._directory, self._kind))
 
     def end(self) -> None:
-        """Let other jobs write to the directory."""
+        """Release the directory, so that other jobs can write there."""
         place = self._place()
         if place in _locks and _locks[place][0] is self:
             _, handle = _locks.pop(place)
@@ -152,7 +153,7 @@ class Publisher(Generic[Content]):
                 disk_calls.unlock(handle)
 
     def _take_over(self) -> None:
-        """Publish an edition that repeats the last one's content; only from one that does not live."""
+        """Publish an edition that repeats the last one's content, unless its writer still lives."""
         for _ in range(_MOST_TRIES):
             seen = newest_number(self._directory)
             self._lock()
@@ -175,7 +176,7 @@ class Publisher(Generic[Content]):
             )
 
     def _published(self, number: int, content: Content | None) -> bool:
-        """Whether this is now the edition that counts."""
+        """Publish an edition; returns whether it is the valid one now."""
         present = _names(self._directory)
         text = manifests.encode(self._writer, content, self._kind)
         unfinished = self._directory / f"manifest-{number:08d}-{secrets.token_hex(8)}.new"
@@ -204,7 +205,7 @@ class Publisher(Generic[Content]):
         return True
 
     def _remove(self, superseded: list[str]) -> None:
-        """Remove what no edition needs; what is left by a failure to do so goes with the next one."""
+        """Remove files that no edition needs. If that fails, the next edition removes them."""
         for name in superseded:
             path = self._directory / name
             try:
@@ -269,7 +270,7 @@ def _newest_text(directory: Path) -> tuple[int, bytes] | None:
 
 
 def _names(directory: Path) -> list[str]:
-    """What is in the directory; nothing if it does not exist."""
+    """Names in the directory; none if it does not exist."""
     try:
         found = disk_calls.names(directory)
         # A single listing may miss both the edition that is removed and the one that replaces it.
@@ -283,7 +284,7 @@ def _names(directory: Path) -> list[str]:
 
 
 def _is_superseded(name: str, number: int, needed: list[str]) -> bool:
-    """Whether nothing needs what was there before an edition was published that needs these folders."""
+    """Whether an edition that needs the given folders replaces a file that was there before it."""
     if manifests.is_folder_name(name):
         return name not in needed
     numbered = _NUMBERED.match(name)

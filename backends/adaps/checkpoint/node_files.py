@@ -1,4 +1,4 @@
-"""What nodes write into one folder: each its share, of which rank 0 makes the whole."""
+"""The files that nodes write into one folder, and the lists by which rank 0 learns of them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from adaps.checkpoint.editions import Publisher
 from adaps.checkpoint.manifests import Content, File, Kind
 from adaps.errors import AdapsError, CheckpointError
 
-__all__ = ["collect", "find", "publisher_of", "remove", "write_share"]
+__all__ = ["collect", "find", "publisher_of", "remove", "write_list"]
 
 _log = logging.getLogger("adaps")
 
 
 def publisher_of(core: _core.Node, directory: Path, life: str, kind: Kind[Content]) -> Publisher[Content]:
-    """The right of a node, of rank 0, to write to a directory for as long as it lives."""
+    """The right of the node of rank 0 to write to a directory for as long as it lives."""
     reference = weakref.ref(core)
     return Publisher(directory, life, lambda: _lives(reference()), kind)
 
 
 def find(folder: Path) -> None:
-    """Raise CheckpointError unless a folder is here that rank 0 made."""
+    """Raise CheckpointError unless this host sees the folder that rank 0 made."""
     if not disk_calls.is_folder(folder):
         raise CheckpointError(
             f"the folder that rank 0 made in {folder.parent} is not there: the directory has to be on a "
@@ -35,36 +35,36 @@ def find(folder: Path) -> None:
         )
 
 
-def write_share(folder: Path, rank: int, worker: int, clocks: Sequence[int], files: Sequence[File]) -> None:
-    """Tell rank 0 of files that are on the disk, and of the clocks of the workers that they are of."""
+def write_list(folder: Path, rank: int, worker: int, clocks: Sequence[int], files: Sequence[File]) -> None:
+    """List for rank 0 the files that are on the disk, and the clocks of the workers that wrote them."""
     descriptor = disk_calls.create(path := folder / _name(rank, worker))
     try:
-        share = {"clocks": list(clocks), "files": [dataclasses.asdict(file) for file in files]}
+        listed = {"clocks": list(clocks), "files": [dataclasses.asdict(file) for file in files]}
         with disk_calls.naming(path):
-            disk_calls.write_at(descriptor, json.dumps(share).encode(), 0)
+            disk_calls.write_at(descriptor, json.dumps(listed).encode(), 0)
     finally:
         disk_calls.close(descriptor)
     disk_calls.sync_folder(folder)
 
 
-def collect(folder: Path, world_size: int, shares: int) -> tuple[list[list[int]], list[File]]:
-    """Clocks of each node's workers, and all files, as that many shares of each tell; these are removed."""
+def collect(folder: Path, world_size: int, lists: int) -> tuple[list[list[int]], list[File]]:
+    """Read and remove `lists` lists of each node: the clocks of each node's workers, and all files."""
     clocks: list[list[int]] = []
     files: list[File] = []
     for rank in range(world_size):
         clocks.append([])
-        for worker in range(shares):
+        for worker in range(lists):
             path = folder / _name(rank, worker)
-            share = json.loads(disk_calls.read(path))
-            clocks[rank] += share["clocks"]
-            files += [File(**entry) for entry in share["files"]]
+            listed = json.loads(disk_calls.read(path))
+            clocks[rank] += listed["clocks"]
+            files += [File(**entry) for entry in listed["files"]]
             disk_calls.remove_file(path)
     disk_calls.sync_folder(folder)
     return clocks, files
 
 
 def remove(folder: Path) -> None:
-    """Remove what was not published; what is left by a failure to do so goes with the next one."""
+    """Remove a folder that was not published. If that fails, the next one to be published removes it."""
     try:
         disk_calls.remove_folder(folder)
     except OSError as error:
@@ -72,11 +72,11 @@ def remove(folder: Path) -> None:
 
 
 def _name(rank: int, worker: int) -> str:
-    return f"share-rank-{rank:04d}-worker-{worker:04d}.json"
+    return f"files-rank-{rank:04d}-worker-{worker:04d}.json"
 
 
 def _lives(core: _core.Node | None) -> bool:
-    """Whether a node can still write."""
+    """Whether a node exists, is open and has lost no other node."""
     if core is None or core.closed:
         return False
     try:

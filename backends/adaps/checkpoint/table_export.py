@@ -183,24 +183,24 @@ class Exporter:
         """Copy the rows, and start to write them; the arguments are those of `adaps.Node.export`."""
         node = self._node
         chosen = _chosen(node.tables, names)
-        if self._all.leads_node:
+        if self._all.is_node_primary:
             node.await_last()
             node.count += 1
         self._all.kv.barrier()
         number = node.count
         folder = directory / manifests.folder_name(number, node.life)
         try:
-            self._all.act("prepare the export", lambda: self._prepare(folder, chosen))
-            self._all.act("find the export's folder", lambda: node_files.find(folder))
-            everything = not self._all.all_say(not self._needs_everything(directory, chosen))
-            with self._all.nothing_moves():
-                counts = self._all.act("copy the rows", lambda: self._copy(directory, chosen, everything))
+            self._all.run("prepare the export", lambda: self._prepare(folder, chosen))
+            self._all.run("find the export's folder", lambda: node_files.find(folder))
+            everything = not self._all.all_agree(not self._needs_everything(directory, chosen))
+            with self._all.frozen():
+                counts = self._all.run("copy the rows", lambda: self._copy(directory, chosen, everything))
         except CheckpointError:
             self._give_up(folder, chosen)
             raise
         export = node.last
         assert export is not None
-        if self._all.leads_node:
+        if self._all.is_node_primary:
             writing = _Writing(node, folder, number, chosen, counts, everything)
             threading.Thread(target=export._run, args=(writing.run,), name="adaps export").start()
         return export
@@ -208,23 +208,23 @@ class Exporter:
     def _prepare(self, folder: Path, chosen: tuple[int, ...]) -> None:
         node, directory = self._node, folder.parent
         node.clocks[self._worker] = self._all.kv.current_clock
-        if self._all.leads_node and (directory, chosen) not in node.targets:
+        if self._all.is_node_primary and (directory, chosen) not in node.targets:
             changed = {index: _core.ChangedRows(node.core, index) for index in chosen}
             node.targets[directory, chosen] = _Target(changed, [])
-        if self._all.leads_all:
+        if self._all.is_primary:
             _check_tables(directory, exported_tables(node.tables, chosen))
             node.publisher(directory).begin(folder)
 
     def _needs_everything(self, directory: Path, chosen: tuple[int, ...]) -> bool:
         """Whether rank 0 needs a part with all rows: the first, and once changes are as large as it."""
-        if not self._all.leads_all:
+        if not self._all.is_primary:
             return False
         sizes = self._node.targets[directory, chosen].bytes_of_parts
         return not sizes or sum(sizes[1:]) >= sizes[0]
 
     def _copy(self, directory: Path, chosen: tuple[int, ...], everything: bool) -> dict[int, int]:
         node = self._node
-        if not self._all.leads_node:
+        if not self._all.is_node_primary:
             return {}
         changed = node.targets[directory, chosen].changed
         for index, table in enumerate(node.core.tables()):
@@ -236,11 +236,11 @@ class Exporter:
 
     def _give_up(self, folder: Path, chosen: tuple[int, ...]) -> None:
         node = self._node
-        if self._all.leads_node:
+        if self._all.is_node_primary:
             node.last = None
             if (target := node.targets.get((folder.parent, chosen))) is not None:
                 _settle(target, told=False)
-        if self._all.leads_all:
+        if self._all.is_primary:
             node_files.remove(folder)
 
 
@@ -322,7 +322,7 @@ class _Writing:
                 changed, count, index, node.tables[index], self._folder, node.rank
             )
             files += [] if file is None else [file]
-        node_files.write_share(self._folder, node.rank, 0, self._clocks, files)
+        node_files.write_list(self._folder, node.rank, 0, self._clocks, files)
 
     def _publish(self) -> None:
         node = self._node
