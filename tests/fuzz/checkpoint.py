@@ -206,18 +206,12 @@ def main() -> None:
         safetensors_file,
         table_export,
         table_files,
+        table_match,
     )
 
-    own = (
-        checkpoint,
-        checkpoint_worker,
-        export_reader,
-        table_export,
-        table_files,
-        editions,
-        manifests,
-        safetensors_file,
-    )
+    exports = export_reader, table_export
+    files = safetensors_file, table_files, table_match
+    own = (checkpoint, checkpoint_worker, *exports, *files, editions, manifests)
     for module in (*own, json.decoder):
         for function in _functions(module):
             atheris.instrument_func(function)

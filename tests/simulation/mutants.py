@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 from adaps.checkpoint import disk_calls, editions, manifests
-from adaps.checkpoint.manifests import Manifest
+from adaps.checkpoint.manifests import CheckpointManifest
 from adaps.rendezvous import Rendezvous
 from tests.simulation.job import DIRECTORY, Simulation
 
@@ -48,7 +48,9 @@ def deletes_what_is_new(simulation: Simulation) -> contextlib.AbstractContextMan
     """Folders that the own edition does not name are removed, not only those that were there before it."""
     original = editions.Publisher._published
 
-    def published(self: editions.Publisher[Manifest], number: int, content: Manifest | None) -> bool:
+    def published(
+        self: editions.Publisher[CheckpointManifest], number: int, content: CheckpointManifest | None
+    ) -> bool:
         if not original(self, number, content):
             return False
         kept = [] if content is None else content.folders
@@ -104,7 +106,7 @@ def lock_of_the_living(simulation: Simulation) -> contextlib.AbstractContextMana
 def lost_lock(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
     """Who once got the lock takes over from whoever there is when it comes to it."""
 
-    def take_over(self: editions.Publisher[Manifest]) -> None:
+    def take_over(self: editions.Publisher[CheckpointManifest]) -> None:
         self._lock()
         while self._last == 0:
             before = editions.newest(self._directory, self._kind)

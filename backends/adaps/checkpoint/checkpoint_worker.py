@@ -13,7 +13,8 @@ from adaps import _core
 from adaps.checkpoint import editions, manifests, node_files, table_files
 from adaps.checkpoint.collective import Collective
 from adaps.checkpoint.editions import Publisher
-from adaps.checkpoint.manifests import CHECKPOINTS, Edition, Manifest, TableEntry
+from adaps.checkpoint.manifests import CHECKPOINTS, CheckpointManifest, Edition, TableEntry
+from adaps.checkpoint.table_match import check_tables, entry_of
 from adaps.errors import CheckpointError
 from adaps.tables import Table
 
@@ -77,7 +78,7 @@ class CheckpointWorker:
         self._all = Collective(core, rank, worker)
         self._life = life
         self._count = 0  # of the checkpoints that all workers wrote together, or tried to
-        self._publishers: dict[Path, Publisher[Manifest]] = {}
+        self._publishers: dict[Path, Publisher[CheckpointManifest]] = {}
 
     def write(self, directory: Path, extra: Mapping[str, Any]) -> None:
         """Write the tables of all nodes, and `extra`, to `directory`; see `adaps.Node.checkpoint`."""
@@ -125,7 +126,7 @@ class CheckpointWorker:
         if self._all.is_primary:
             self._publisher(folder.parent).begin(folder)
 
-    def _publisher(self, directory: Path) -> Publisher[Manifest]:
+    def _publisher(self, directory: Path) -> Publisher[CheckpointManifest]:
         if directory not in self._publishers:
             self._publishers[directory] = node_files.publisher_of(
                 self._core, directory, self._life, CHECKPOINTS
@@ -146,7 +147,7 @@ class CheckpointWorker:
         if not self._all.is_primary:
             return
         clocks, files = node_files.collect(folder, self._world_size, self._workers)
-        manifest = Manifest(
+        manifest = CheckpointManifest(
             sequence=1,
             folder=folder.name,
             world_size=self._world_size,
@@ -156,22 +157,20 @@ class CheckpointWorker:
             files=files,
         )
 
-        def follow(last: Manifest | None) -> Manifest:
+        def follow(last: CheckpointManifest | None) -> CheckpointManifest:
             return manifest if last is None else dataclasses.replace(manifest, sequence=last.sequence + 1)
 
         self._publisher(folder.parent).publish(follow)
 
     def _entries(self) -> list[TableEntry]:
         return [
-            manifests.entry_of(
-                table, _core.state_length(self._core, index), placed.learning_rate, placed.step
-            )
+            entry_of(table, _core.state_length(self._core, index), placed.learning_rate, placed.step)
             for index, (table, placed) in enumerate(zip(self._tables, self._core.tables(), strict=True))
         ]
 
     # Restoring
 
-    def _verified(self, directory: Path) -> tuple[Manifest, Restored]:
+    def _verified(self, directory: Path) -> tuple[CheckpointManifest, Restored]:
         """The checkpoint of a directory, the same for all workers, found whole by every node."""
         for _ in range(_MOST_TRIES):
             edition = self._all.run("read the checkpoint", lambda: self._suitable(directory))
@@ -187,7 +186,9 @@ class CheckpointWorker:
                 # A newer edition has replaced it, and its files may be gone: try that one.
         raise CheckpointError(f"{directory} gets new checkpoints faster than one can be read")
 
-    def _verified_edition(self, directory: Path, edition: Edition[Manifest]) -> tuple[Manifest, Restored]:
+    def _verified_edition(
+        self, directory: Path, edition: Edition[CheckpointManifest]
+    ) -> tuple[CheckpointManifest, Restored]:
         manifest = edition.content
         assert manifest is not None
         self._all.run(
@@ -195,20 +196,20 @@ class CheckpointWorker:
         )
         return manifest, self._all.run("read the checkpoint", lambda: self._kept(directory, manifest))
 
-    def _is_newest(self, directory: Path, edition: Edition[Manifest]) -> bool:
+    def _is_newest(self, directory: Path, edition: Edition[CheckpointManifest]) -> bool:
         """For all workers alike, whether an edition still counts."""
         found = self._all.run("read the checkpoint", lambda: editions.newest_number(directory))
         return self._all.all_agree(found == edition.number)
 
-    def _suitable(self, directory: Path) -> Edition[Manifest]:
+    def _suitable(self, directory: Path) -> Edition[CheckpointManifest]:
         edition = editions.newest(directory, CHECKPOINTS)
         if edition is None or edition.content is None:
             raise CheckpointError(f"{directory} holds no complete checkpoint: there is no manifest of one")
         path = directory / editions.edition_name(edition.number)
-        manifests.check_tables(edition.content, path, self._entries())
+        check_tables(edition.content, path, self._entries())
         return edition
 
-    def _verify_files(self, folder: Path, manifest: Manifest) -> None:
+    def _verify_files(self, folder: Path, manifest: CheckpointManifest) -> None:
         if not self._all.is_node_primary:
             return
         entries = {entry.name: entry for entry in self._entries()}
@@ -219,7 +220,7 @@ class CheckpointWorker:
                 folder, table, [file for file in manifest.files if file.table == table.name]
             )
 
-    def _kept(self, directory: Path, manifest: Manifest) -> Restored:
+    def _kept(self, directory: Path, manifest: CheckpointManifest) -> Restored:
         same = (manifest.world_size, manifest.workers) == (self._world_size, self._workers)
         place = (self._rank, self._worker) if same else (0, 0)
         extra: dict[str, Any] = {}
@@ -228,7 +229,7 @@ class CheckpointWorker:
                 extra = table_files.read_extra(directory / manifest.folder / file.name)
         return Restored(extra, same, manifest.world_size * manifest.workers)
 
-    def _loaded(self, folder: Path, manifest: Manifest) -> list[_core.TableRestore]:
+    def _loaded(self, folder: Path, manifest: CheckpointManifest) -> list[_core.TableRestore]:
         """Read all files into memory. Nothing is changed yet, whatever is wrong with them."""
         if not self._all.is_node_primary:
             return []
@@ -238,7 +239,7 @@ class CheckpointWorker:
             loaded.append(table_files.load_table(self._core, index, table, folder, files))
         return loaded
 
-    def _take_over(self, loaded: list[_core.TableRestore], manifest: Manifest) -> None:
+    def _take_over(self, loaded: list[_core.TableRestore], manifest: CheckpointManifest) -> None:
         """Replace the node's tables by those that were loaded."""
         saved = {entry.name: entry for entry in manifest.tables}
         if self._all.is_node_primary:

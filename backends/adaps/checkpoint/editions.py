@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Generic
 
 from adaps.checkpoint import disk_calls, manifests
-from adaps.checkpoint.manifests import Content, Edition, Kind, Writer
+from adaps.checkpoint.manifests import Content, Edition, ManifestKind, Writer
 from adaps.errors import CheckpointError
 
 __all__ = ["VERSION_1", "Publisher", "edition_name", "newest", "newest_number"]
@@ -60,7 +60,7 @@ def newest_number(directory: Path) -> int | None:
     return max(numbers, default=0 if VERSION_1 in found else None)
 
 
-def newest(directory: Path, kind: Kind[Content]) -> Edition[Content] | None:
+def newest(directory: Path, kind: ManifestKind[Content]) -> Edition[Content] | None:
     """The valid edition; None if there is none.
 
     Raises
@@ -85,14 +85,16 @@ class Publisher(Generic[Content]):
         16 hexadecimal digits that no other job has, nor an earlier start of this one.
     lives : callable
         Returns whether the node that writes still exists; if not, another one of this process may replace it.
-    kind : Kind
+    kind : ManifestKind
         Whether checkpoints or exports are written.
     """
 
-    def __init__(self, directory: Path, life: str, lives: Callable[[], bool], kind: Kind[Content]) -> None:
+    def __init__(
+        self, directory: Path, life: str, lives: Callable[[], bool], kind: ManifestKind[Content]
+    ) -> None:
         self._directory = directory
         self._lives = lives
-        self._kind: Kind[Content] = kind
+        self._kind: ManifestKind[Content] = kind
         self._writer = Writer(
             life, disk_calls.process(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S")
         )

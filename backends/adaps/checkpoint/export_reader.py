@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from adaps import _argument_checks
 from adaps.checkpoint import editions, table_files
-from adaps.checkpoint.manifests import EXPORTS, Exported, ExportedTable
+from adaps.checkpoint.manifests import EXPORTS, ExportedTable, ExportManifest
 from adaps.errors import CheckpointError
 
 __all__ = ["check_names", "known_name", "load"]
@@ -41,7 +41,7 @@ def load(directory: Path, names: Sequence[str] | None) -> dict[str, npt.NDArray[
     raise CheckpointError(f"{directory} gets new exports faster than one can be read")
 
 
-def _merged(directory: Path, exported: Exported, table: ExportedTable) -> npt.NDArray[np.float32]:
+def _merged(directory: Path, exported: ExportManifest, table: ExportedTable) -> npt.NDArray[np.float32]:
     try:
         values = np.empty((table.rows, table.length), np.float32)
     except (MemoryError, ValueError, OverflowError) as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 from adaps import _core
 from adaps.checkpoint import disk_calls
 from adaps.checkpoint.editions import Publisher
-from adaps.checkpoint.manifests import Content, File, Kind
+from adaps.checkpoint.manifests import Content, File, ManifestKind
 from adaps.errors import AdapsError, CheckpointError
 
 __all__ = ["collect", "find", "publisher_of", "remove", "write_list"]
@@ -20,7 +20,9 @@ __all__ = ["collect", "find", "publisher_of", "remove", "write_list"]
 _log = logging.getLogger("adaps")
 
 
-def publisher_of(core: _core.Node, directory: Path, life: str, kind: Kind[Content]) -> Publisher[Content]:
+def publisher_of(
+    core: _core.Node, directory: Path, life: str, kind: ManifestKind[Content]
+) -> Publisher[Content]:
     """The right of the node of rank 0 to write to a directory for as long as it lives."""
     reference = weakref.ref(core)
     return Publisher(directory, life, lambda: _lives(reference()), kind)

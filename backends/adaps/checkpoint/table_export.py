@@ -20,7 +20,7 @@ from adaps.checkpoint import editions, manifests, node_files, table_files
 from adaps.checkpoint.collective import FAILURES, Collective, explained
 from adaps.checkpoint.editions import Publisher
 from adaps.checkpoint.export_reader import check_names, known_name
-from adaps.checkpoint.manifests import EXPORTS, Exported, ExportedTable, Part
+from adaps.checkpoint.manifests import EXPORTS, ExportedTable, ExportManifest, ExportPart
 from adaps.errors import CheckpointError, RendezvousError
 from adaps.tables import Table
 
@@ -117,7 +117,7 @@ class Exports:
         self.count = 0
         self.last: Export | None = None
         self.targets: dict[tuple[Path, tuple[int, ...]], _Target] = {}
-        self.publishers: dict[Path, Publisher[Exported]] = {}
+        self.publishers: dict[Path, Publisher[ExportManifest]] = {}
         self._post, self._posted = node.post, node.posted
 
     def await_last(self) -> None:
@@ -130,7 +130,7 @@ class Exports:
         for publisher in self.publishers.values():
             publisher.end()
 
-    def publisher(self, directory: Path) -> Publisher[Exported]:
+    def publisher(self, directory: Path) -> Publisher[ExportManifest]:
         """This node's right to write to a directory."""
         if directory not in self.publishers:
             self.publishers[directory] = node_files.publisher_of(self.core, directory, self.life, EXPORTS)
@@ -326,7 +326,7 @@ class _Writing:
 
     def _publish(self) -> None:
         node = self._node
-        part = Part(self._folder.name, *node_files.collect(self._folder, node.world_size, 1))
+        part = ExportPart(self._folder.name, *node_files.collect(self._folder, node.world_size, 1))
         tables = exported_tables(node.tables, self._chosen)
         if self._everything:
             for table in tables:
@@ -337,9 +337,9 @@ class _Writing:
                         "has to export the same tables, and no worker may use its node meanwhile"
                     )
 
-        def follow(last: Exported | None) -> Exported:
+        def follow(last: ExportManifest | None) -> ExportManifest:
             before = [] if last is None or self._everything else last.parts
-            return Exported(1 if last is None else last.sequence + 1, tables, [*before, part])
+            return ExportManifest(1 if last is None else last.sequence + 1, tables, [*before, part])
 
         node.publisher(self._folder.parent).publish(follow)
         sizes = self._target.bytes_of_parts
