@@ -38,7 +38,7 @@ STEPS = WARM_UP + COUNTED + LOOKAHEAD
 MOST_COPIES = 7_000_000
 """Rows that all nodes together may hold under full replication, for memory and time."""
 
-LINE = adaps.Line(latency_ms=0.25, gbit_per_second=10.0)
+LINE = adaps.NetworkLink(latency_ms=0.25, gbit_per_second=10.0)
 MACHINE = adaps.Machine(cores=2, gbit_per_second=10.0 * max(NODES))
 """Its card is none that links wait for: each is alone."""
 COSTS = adaps.Costs(

@@ -22,16 +22,18 @@ from adaps.errors import AdapsError, CheckpointError, PeerLost, RendezvousError
 from adaps.export import load_export
 from adaps.initializers import Constant, Normal, Uniform
 from adaps.node import TECHNIQUES, Node
+from adaps.node_options import NodeOptions
 from adaps.optimizers import SGD, Adagrad, Adam, AdamW, RMSprop, RowAdagrad, SparseAdam
 from adaps.policy import Policy, PolicyError
 from adaps.sampling import SAMPLING_SCHEMES, LogUniform, Sampling, Weighted
 from adaps.simulation import (
     Cluster,
     Costs,
-    Line,
     LostNode,
     Machine,
+    NetworkLink,
     Simulation,
+    SimulationOptions,
     Stall,
     Straggler,
     Stream,
@@ -52,11 +54,12 @@ __all__ = [
     "Cluster",
     "Constant",
     "Costs",
-    "Line",
     "LogUniform",
     "LostNode",
     "Machine",
+    "NetworkLink",
     "Node",
+    "NodeOptions",
     "NodeTable",
     "Normal",
     "PeerLost",
@@ -67,6 +70,7 @@ __all__ = [
     "RowAdagrad",
     "Sampling",
     "Simulation",
+    "SimulationOptions",
     "SparseAdam",
     "Stall",
     "Straggler",
@@ -83,3 +87,12 @@ __all__ = [
     "trace_frame",
     "write_chrome_trace",
 ]
+
+
+def __getattr__(name: str) -> type[NetworkLink]:
+    if name != "Line":
+        raise AttributeError(f"module 'adaps' has no attribute {name!r}")
+    import warnings
+
+    warnings.warn("adaps.Line is now adaps.NetworkLink", DeprecationWarning, stacklevel=2)
+    return NetworkLink

@@ -6,19 +6,14 @@ import difflib
 import math
 import operator
 from collections.abc import Iterable
-from typing import SupportsFloat, SupportsIndex
+from typing import Any, SupportsFloat, SupportsIndex
 
-__all__ = ["count", "nearest", "number", "one_of", "seconds", "whole"]
+__all__ = ["count", "known_options", "nearest", "number", "one_of", "positive", "seconds", "whole"]
 
 
 def count(name: str, value: SupportsIndex, *, most: int | None = None) -> int:
     """`value` as a positive int of at most `most`; any integer type will do, a bool will not."""
-    try:
-        number_of = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} is {value!r}; it must be a positive integer") from None
-    if isinstance(value, bool) or number_of < 1:
-        raise ValueError(f"{name} is {value!r}; it must be a positive integer")
+    number_of = _integer(name, value, 1, "a positive integer")
     if most is not None and number_of > most:
         raise ValueError(f"{name} is {value!r}; it must be at most {most}")
     return number_of
@@ -26,12 +21,16 @@ def count(name: str, value: SupportsIndex, *, most: int | None = None) -> int:
 
 def whole(name: str, value: SupportsIndex, things: str) -> int:
     """`value` as an int of 0 or more of those things."""
+    return _integer(name, value, 0, f"0 or more {things}")
+
+
+def _integer(name: str, value: SupportsIndex, least: int, needed: str) -> int:
     try:
         number_of = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} is {value!r}; it must be 0 or more {things}") from None
-    if isinstance(value, bool) or number_of < 0:
-        raise ValueError(f"{name} is {value!r}; it must be 0 or more {things}")
+        raise TypeError(f"{name} is {value!r}; it must be {needed}") from None
+    if isinstance(value, bool) or number_of < least:
+        raise ValueError(f"{name} is {value!r}; it must be {needed}")
     return number_of
 
 
@@ -50,6 +49,14 @@ def number(name: str, value: SupportsFloat, *, low: float = -math.inf, high: flo
     return converted
 
 
+def positive(name: str, value: SupportsFloat) -> float:
+    """`value` as a finite float above 0."""
+    converted = number(name, value)
+    if converted <= 0:
+        raise ValueError(f"{name} is {value!r}; it must be more than 0")
+    return converted
+
+
 def seconds(name: str, value: SupportsFloat) -> float:
     """`value` as a positive number of seconds."""
     converted = number(name, value)
@@ -65,6 +72,15 @@ def one_of(name: str, value: str, valid: Iterable[str]) -> str:
         hint = nearest(value, known)
         raise ValueError(f"{name} {value!r} does not exist{hint}; valid are {', '.join(known)}")
     return value
+
+
+def known_options(owner: str, given: Iterable[str], options: Any) -> None:
+    """Raise TypeError, which names the nearest valid name, unless a TypedDict has all that are given."""
+    for name in given:
+        if name not in (valid := options.__annotations__):
+            raise TypeError(
+                f"{owner} has no option {name!r}{nearest(name, valid)}; it has {', '.join(valid)}"
+            )
 
 
 def nearest(value: object, valid: Iterable[str]) -> str:

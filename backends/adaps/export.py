@@ -42,6 +42,6 @@ def load_export(
     TypeError
         If `tables` is one name, or there is none in it.
     """
-    from adaps.checkpoint import _export  # loads NumPy
+    from adaps.checkpoint import export_reader
 
-    return _export.load(Path(directory), tables)
+    return export_reader.load(Path(directory), tables)

@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
-import atexit
-import multiprocessing
-import multiprocessing.util
 import os
 import secrets
-import sys
 import threading
 import time
-import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from adaps import _argument_checks, _core, rendezvous
-from adaps._typing import NonFinite, Technique
 from adaps.errors import AdapsError
-from adaps.policy import Policy
-from adaps.rendezvous import _hosts
+from adaps.node_lifetime import open_node
+from adaps.node_options import TECHNIQUES, NodeOptions, checked_policy, checked_settings
 from adaps.tables import Table, managed_specs
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
+    from typing_extensions import Unpack
 
     from adaps._typing import Int64Like
-    from adaps.checkpoint import Export, Participant, Restored
-    from adaps.checkpoint._export import Exports
+    from adaps.checkpoint import CheckpointWorker, Export, Restored
+    from adaps.checkpoint.table_export import Exports
 
-__all__ = ["TECHNIQUES", "Node", "NodeOptions", "listening_address", "open_node", "wants_frame_mac"]
-
-TECHNIQUES: tuple[Technique, ...] = get_args(Technique)
-"""How keys may be managed: `adaptive` decides for each key, the others are for comparison."""
-
-
-NONFINITE: tuple[NonFinite, ...] = get_args(NonFinite)
+__all__ = ["TECHNIQUES", "Node"]
 
 
 class Node:
@@ -53,56 +41,8 @@ class Node:
     ----------
     tables : sequence of Table
         The same on every node.
-    workers : int
-        Worker threads of this node; the same on every node.
-    channels : int
-        Communication threads of this node; keys are distributed over them. The same on every node.
-    techniques : str
-        One of `TECHNIQUES`, for all tables.
-    policy : Policy, optional
-        How each table is managed, instead of `techniques`: its rules' `parameters` are names of tables, all
-        of the kind ``tables``. The same on every node.
-    timing : bool
-        Act on an intent only when its start is near; otherwise at once.
-    max_rounds_per_second : float
-        Upper bound of exchange rounds. A round happens only if there is something to exchange.
-    nonfinite : str
-        What `push_gradients` does with rows whose gradient has NaN or infinity in it. ``raise``: ValueError
-        naming table and row, and nothing of the call is applied. ``skip``: these rows stay as they are, and
-        ``stats()["gradients_skipped"]`` counts them. ``pass``: they are applied as they are.
-    peer_timeout : float
-        Seconds after which a silent node counts as lost.
-    stall_timeout : float
-        Seconds after which a node counts as lost that lives but does not come to a barrier, a checkpoint,
-        `close` or its end where another waits for it: its code hangs. It must be longer than whatever one
-        node does alone while others wait, such as an evaluation. That of node 0 holds for all.
-    connect_timeout : float
-        Seconds until all nodes must have come together.
-    network : str, optional
-        The network to imitate between nodes: ``loopback`` (none), ``sockets`` (none, but nodes of one host
-        do not exchange frames through shared memory), ``lan``, ``slow``, or delay and bandwidth as in
-        ``0.5ms,2gbit``. Default: the environment variable ADAPS_NETWORK, else ``loopback``.
-    listen : str, optional
-        ``host`` or ``host:port`` where this node listens for the others. Default: the environment variable
-        ADAPS_LISTEN; else any port of the loopback interface if all nodes are on this host, so that only its
-        processes can connect, or of the interface by which MASTER_ADDR is reached.
-    max_queued_bytes : int
-        How much of each worker's calls may be on the way to other nodes, or back, in bytes. Beyond it a call
-        that needs another node waits until less is, also an asynchronous one, and
-        ``stats()["queue_full_micros"]`` counts the time; one call may be longer than that alone.
-    max_unsent_bytes : int
-        How much may wait on this node for each other one that takes it more slowly than this one has it, in
-        bytes: rows that go to it and changes of replicas. Beyond it they stay where they are, where newer
-        values take the place of older ones, until less waits; nobody is blocked but those who wait for them,
-        and ``stats()["unsent_full_micros"]`` counts the time.
-    frame_mac : bool, optional
-        Let every frame carry a MAC (HMAC-SHA256 with keys of this connection), so that nobody on the way can
-        change, repeat, reorder or leave out what the nodes tell each other: it is a `PeerLost` that says so.
-        Nothing is encrypted. Each end pays 3.8 ns per byte and 0.8 µs per frame, on a core that it would hash
-        260 MB per second with. The same on every node. Default: whether the environment variable
-        ADAPS_FRAME_MAC is 1.
-    agreement : mapping of str to str, optional
-        What else all nodes have to have alike, by what it is called.
+    **options : NodeOptions
+        Everything else, each by its keyword: `NodeOptions` describes all of them and their defaults.
 
     Notes
     -----
@@ -120,78 +60,35 @@ class Node:
         hosts have no secret or listen at loopback addresses, or nodes differ in their `agreement`.
     """
 
-    def __init__(
-        self,
-        tables: Sequence[Table],
-        *,
-        workers: int = 1,
-        channels: int = 1,
-        techniques: Technique = "adaptive",
-        policy: Policy | None = None,
-        timing: bool = True,
-        max_rounds_per_second: float = 500.0,
-        nonfinite: NonFinite = "raise",
-        peer_timeout: float = 5.0,
-        stall_timeout: float = 1800.0,
-        connect_timeout: float = 60.0,
-        network: str | None = None,
-        listen: str | None = None,
-        max_queued_bytes: int = 256 << 20,
-        max_unsent_bytes: int = 64 << 20,
-        frame_mac: bool | None = None,
-        agreement: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, tables: Sequence[Table], **options: Unpack[NodeOptions]) -> None:
         self._described = tuple(tables)
         for table in self._described:
             _check_table(table)
-        self.workers = _argument_checks.count("workers", workers, most=_core.MAX_WORKERS)
-        """Number of worker threads of this node."""
-        technique = _core.Technique[_argument_checks.one_of("technique", techniques, TECHNIQUES).upper()]
-        if not isinstance(timing, bool):
-            raise TypeError(f"timing is {timing!r}; it must be True or False")
-        timeout = _argument_checks.seconds("connect_timeout", connect_timeout)
-        checked = NodeOptions(
-            workers=self.workers,
-            channels=_argument_checks.count("channels", channels, most=_core.MAX_CHANNELS),
-            technique=technique,
-            timing=timing,
-            max_rounds_per_second=_rate("max_rounds_per_second", max_rounds_per_second),
-            nonfinite=_core.NonFinite[_argument_checks.one_of("nonfinite", nonfinite, NONFINITE).upper()],
-            peer_timeout=_argument_checks.seconds("peer_timeout", peer_timeout),
-            stall_timeout=_argument_checks.seconds("stall_timeout", stall_timeout),
-            network=os.environ.get("ADAPS_NETWORK", "loopback") if network is None else network,
-            listen=listening_address(listen),
-            max_queued_bytes=_argument_checks.count("max_queued_bytes", max_queued_bytes, most=2**62),
-            max_unsent_bytes=_argument_checks.count("max_unsent_bytes", max_unsent_bytes, most=2**62),
-            frame_mac=wants_frame_mac(frame_mac),
-        )
-        if policy is not None:
-            if not isinstance(policy, Policy):
-                raise TypeError(f"policy is {policy!r}; it must be an adaps.Policy")
-            if techniques != "adaptive":
-                raise ValueError(
-                    f"techniques is {techniques!r} beside a policy, which says it: give one of the two"
-                )
+        settings = checked_settings(options)
+        timeout = _argument_checks.seconds("connect_timeout", options.get("connect_timeout", 60.0))
+        self.policy = checked_policy(options)
+        """How each table is managed, if a policy was given."""
         place = rendezvous.place_in_environment()
-        self.policy = policy
-        """How each table is managed, if that was said."""
+        self.workers = settings.workers
+        """Number of worker threads of this node."""
         self.rank = 0 if place is None else place.rank
         """This node's number."""
         self.world_size = 1 if place is None else place.world_size
         """Number of nodes."""
-        self.peer_timeout = checked.peer_timeout
+        self.peer_timeout = settings.peer_timeout
         """Seconds after which a silent node counts as lost."""
-        self.stall_timeout = checked.stall_timeout
-        """Seconds after which a node counts as lost that lives but does not come where it is waited for."""
+        self.stall_timeout = settings.stall_timeout
+        """Seconds after which a node counts as lost that lives but does not come where others wait for it."""
         specs = self._specs()
         deadline = time.monotonic() + timeout
-        meeting_point = None if place is None else rendezvous.rendezvous_at(place, deadline, agreement)
-        self._core = open_node(specs, checked, meeting_point, deadline)
-        self._meeting = meeting_point
+        self._rendezvous: rendezvous.Rendezvous | None = None
+        if place is not None:
+            self._rendezvous = rendezvous.rendezvous_at(place, deadline, options.get("agreement"))
+        self._core = open_node(specs, settings, self._rendezvous, deadline)
         self._posts: dict[str, str] = {}
         self._tables = {table.name: table for table in self._core.tables()}
-        self._life = secrets.token_hex(8) if meeting_point is None else meeting_point.life
-        self._participants: dict[int, Participant] = {}
+        self._life = secrets.token_hex(8) if self._rendezvous is None else self._rendezvous.life
+        self._checkpoint_workers: dict[int, CheckpointWorker] = {}
         self._exports: Exports | None = None
         self._making_exports = threading.Lock()
 
@@ -291,7 +188,7 @@ class Node:
         CheckpointError
             On every worker, if anything could not be written, for instance because the disk is full.
         """
-        self._participant(worker).write(Path(directory), extra or {})
+        self._checkpoint_worker(worker).write(Path(directory), extra or {})
 
     def restore(self, directory: str | os.PathLike[str], *, worker: int = 0) -> Restored:
         """Collective: make what all nodes hold that of a checkpoint; the number of nodes may differ.
@@ -318,7 +215,7 @@ class Node:
             be read, a table differs, or there is no room in memory for what this node reads, which is as
             much as it holds. Nothing is changed then.
         """
-        return self._participant(worker).restore(Path(directory))
+        return self._checkpoint_worker(worker).restore(Path(directory))
 
     def export(
         self, directory: str | os.PathLike[str], *, tables: Sequence[str] | None = None, worker: int = 0
@@ -362,7 +259,7 @@ class Node:
         TypeError
             If `tables` is one name, or there is none in it.
         """
-        from adaps.checkpoint._export import Exporter, Exports  # loads NumPy, which nothing else needs
+        from adaps.checkpoint.table_export import Exporter, Exports  # loads NumPy, which nothing else needs
 
         with self._making_exports:
             if self._exports is None:
@@ -383,10 +280,10 @@ class Node:
         text : str
             Replaces what was left under the name before.
         """
-        if self._meeting is None:
+        if self._rendezvous is None:
             self._posts[name] = text
         else:
-            self._meeting.store.set(self._meeting.key(f"post/{name}"), text)
+            self._rendezvous.store.set(self._rendezvous.key(f"post/{name}"), text)
 
     def posted(self, name: str) -> str | None:
         """What was left under a name; None if nothing was yet. Never waits for it.
@@ -396,10 +293,10 @@ class Node:
         name : str
             As it was given to `post`, on any node.
         """
-        if self._meeting is None:
+        if self._rendezvous is None:
             return self._posts.get(name)
-        key = self._meeting.key(f"post/{name}")
-        store = self._meeting.store
+        key = self._rendezvous.key(f"post/{name}")
+        store = self._rendezvous.store
         return store.get(key).decode() if store.check([key]) else None
 
     def meeting_place(self, name: str) -> tuple[Store, str]:
@@ -422,9 +319,9 @@ class Node:
         AdapsError
             In a cluster of one.
         """
-        if self._meeting is None:
+        if self._rendezvous is None:
             raise AdapsError("a cluster of one node has nobody to meet")
-        return self._meeting.store_of(name), self._meeting.host
+        return self._rendezvous.store_of(name), self._rendezvous.host
 
     def stats(self) -> dict[str, float]:
         """Names and numbers of everything that this node counts; those of the end once it is closed.
@@ -456,17 +353,17 @@ class Node:
         """What was recorded of the traced keys, the oldest first."""
         return self._core.trace_events()
 
-    def _participant(self, worker: int) -> Participant:
-        from adaps.checkpoint import Participant  # loads NumPy, which nothing else needs
+    def _checkpoint_worker(self, worker: int) -> CheckpointWorker:
+        from adaps.checkpoint import CheckpointWorker  # loads NumPy, which nothing else needs
 
-        if worker not in self._participants:
-            self._participants[worker] = Participant(
+        if worker not in self._checkpoint_workers:
+            self._checkpoint_workers[worker] = CheckpointWorker(
                 self._core, self._described, self.rank, self.world_size, self.workers, worker, self._life
             )
-        return self._participants[worker]
+        return self._checkpoint_workers[worker]
 
     def _end_checkpoints(self) -> None:
-        for participant in self._participants.values():
+        for participant in self._checkpoint_workers.values():
             participant.end()
         if self._exports is not None:
             self._exports.end()
@@ -482,125 +379,6 @@ class Node:
         self._end_checkpoints()
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeOptions:
-    """The checked options of a node; see `Node`."""
-
-    workers: int
-    channels: int
-    technique: _core.Technique
-    timing: bool = True
-    max_rounds_per_second: float = 500.0
-    nonfinite: _core.NonFinite = _core.NonFinite.RAISE
-    peer_timeout: float = 5.0
-    stall_timeout: float = 1800.0
-    network: str = "loopback"
-    listen: tuple[str, int] | None = None
-    max_queued_bytes: int = 256 << 20
-    max_unsent_bytes: int = 64 << 20
-    frame_mac: bool = False
-
-
-def open_node(
-    specs: Sequence[_core.TableSpec],
-    options: NodeOptions,
-    meeting_point: rendezvous.Rendezvous | None,
-    deadline: float,
-) -> _core.Node:
-    """Make a node and connect it with the others, if any, until the deadline (of `time.monotonic`)."""
-    _core.check_network(options.network)
-    node = _core.Node(
-        specs,
-        rank=0 if meeting_point is None else meeting_point.rank,
-        world_size=1 if meeting_point is None else meeting_point.world_size,
-        workers=options.workers,
-        channels=options.channels,
-        technique=options.technique,
-        timing=options.timing,
-        max_rounds_per_second=options.max_rounds_per_second,
-        nonfinite=options.nonfinite,
-        stall_timeout=options.stall_timeout,
-        max_queued_bytes=options.max_queued_bytes,
-        max_unsent_bytes=options.max_unsent_bytes,
-    )
-    _live.add(node)
-    _end_with_child()
-    if meeting_point is not None:
-        try:
-            listen = options.listen or (meeting_point.interface(), 0)
-            meeting = meeting_point.meet(node.listen(*listen), deadline)
-            node.connect(
-                meeting.addresses,
-                secret=meeting.secret,
-                network=options.network,
-                connect_timeout=max(deadline - time.monotonic(), 1.0),
-                peer_timeout=options.peer_timeout,
-                frame_mac=options.frame_mac,
-            )
-        except BaseException:
-            node.abandon()
-            raise
-    return node
-
-
-def listening_address(listen: str | None) -> tuple[str, int] | None:
-    """Host and port of `listen`, else of ADAPS_LISTEN; None leaves it to where the nodes meet."""
-    if listen is not None:
-        return _hosts.split_address(listen, "listen")
-    chosen = os.environ.get("ADAPS_LISTEN")
-    return _hosts.split_address(chosen, "ADAPS_LISTEN") if chosen else None
-
-
-_live: weakref.WeakSet[_core.Node] = weakref.WeakSet()
-"""Nodes that may not be closed."""
-
-
-def _leave_nodes_unclosed() -> None:
-    """The interpreter ends: nodes that nobody closed must not touch it any more."""
-    for node in list(_live):
-        node.leave_unclosed()
-    _core.use_logging(False)
-
-
-def _end_with_child() -> None:
-    """Have `_end_nodes_of_child` called if this process is a child of `multiprocessing`."""
-    global _ending
-    if multiprocessing.parent_process() is not None and _ending != os.getpid():
-        _ending = os.getpid()
-        multiprocessing.util.Finalize(None, _end_nodes_of_child, exitpriority=0)
-
-
-_ending = 0
-"""The process of multiprocessing that will end its nodes."""
-
-
-def _end_nodes_of_child() -> None:
-    """A process that `multiprocessing` forked leaves without the handlers that others leave with."""
-    error = sys.exc_info()[1]
-    _leave_nodes_unclosed()
-    _core.end_served_nodes(error is None or (isinstance(error, SystemExit) and not error.code))
-
-
-_core.use_logging(True)
-atexit.register(_leave_nodes_unclosed)
-
-
-def wants_frame_mac(option: bool | None) -> bool:
-    """Whether frames get a MAC, by the option of `Node` or else the environment."""
-    if option is None:
-        said = os.environ.get("ADAPS_FRAME_MAC", "0")
-        return _argument_checks.one_of("the environment variable ADAPS_FRAME_MAC", said, ["0", "1"]) == "1"
-    if not isinstance(option, bool):
-        raise TypeError(f"frame_mac is {option!r}; it must be True or False")
-    return option
-
-
 def _check_table(table: Any) -> None:
     if not isinstance(table, Table):
         raise TypeError(f"tables holds {table!r}; it must be a sequence of adaps.Table")
-
-
-def _rate(name: str, value: float) -> float:
-    if _argument_checks.number(name, value) <= 0:
-        raise ValueError(f"{name} is {value!r}; it must be more than 0")
-    return float(value)

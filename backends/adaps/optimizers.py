@@ -9,7 +9,8 @@ numbers, a row changes only with a gradient.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from adaps import _argument_checks, _core
@@ -17,8 +18,39 @@ from adaps import _argument_checks, _core
 __all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Optimizer", "RMSprop", "RowAdagrad", "SparseAdam"]
 
 
+_BELOW_1 = ("alpha", "betas")
+"""Hyperparameters in [0, 1); the other numbers are 0 or more."""
+
+
+class _UpdateRule:
+    """Checks the hyperparameters, which are the fields of a subclass, and hands them to the core."""
+
+    _kind: ClassVar[_core.RuleKind]
+    _decoupled: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]
+            value, high = getattr(self, field.name), 1.0 if field.name in _BELOW_1 else math.inf
+            if field.name == "betas":
+                if len(value) != 2:
+                    raise ValueError(f"betas is {value!r}; it must be two numbers")
+                for i, beta in enumerate(value):
+                    _argument_checks.number(f"betas[{i}]", beta, low=0.0, high=high)
+            elif field.type != "bool":
+                _argument_checks.number(field.name, value, low=0.0, high=high)
+
+    def rule(self) -> _core.UpdateRule:
+        """The rule as the core applies it, for `NodeTable.set_hyperparameters`."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        if "betas" in given:
+            given["beta1"], given["beta2"] = given.pop("betas")
+        if "alpha" in given:
+            given["beta2"] = given.pop("alpha")
+        return _core.UpdateRule(self._kind, decoupled=self._decoupled, **given)
+
+
 @dataclass(frozen=True)
-class SGD:
+class SGD(_UpdateRule):
     """Stochastic gradient descent as `torch.optim.SGD`, with momentum if it is not 0.
 
     A row has 4 bytes of state per float with momentum, and 4 bytes with momentum or weight decay.
@@ -46,38 +78,17 @@ class SGD:
     nesterov: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("lr", "momentum", "weight_decay"):
-            _argument_checks.number(name, getattr(self, name), low=0.0)
+        super().__post_init__()
         if self.nesterov and not self.momentum:
             raise ValueError(f"nesterov is {self.nesterov!r} and momentum 0: it needs a momentum")
 
-    def rule(self) -> _core.UpdateRule:
-        """The rule as the core applies it, for `NodeTable.set_hyperparameters`."""
-        kind = _core.RuleKind.MOMENTUM if self.momentum else _core.RuleKind.SGD
-        return _core.UpdateRule(
-            kind,
-            lr=self.lr,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            nesterov=self.nesterov,
-        )
+    @property
+    def _kind(self) -> _core.RuleKind:  # type: ignore[override]
+        return _core.RuleKind.MOMENTUM if self.momentum else _core.RuleKind.SGD
 
 
 @dataclass(frozen=True)
-class _Accumulating:
-    """What both kinds of Adagrad have in common."""
-
-    lr: float = 0.01
-    eps: float = 1e-10
-    initial_accumulator: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("lr", "eps", "initial_accumulator"):
-            _argument_checks.number(name, getattr(self, name), low=0.0)
-
-
-@dataclass(frozen=True)
-class Adagrad(_Accumulating):
+class Adagrad(_UpdateRule):
     """Adagrad (Duchi, Hazan, Singer 2011): one accumulator per float; as `torch.optim.Adagrad`.
 
     With weight decay a row replays the steps that it missed one by one when it is used, which costs what the
@@ -100,25 +111,16 @@ class Adagrad(_Accumulating):
         For a number out of these bounds.
     """
 
+    lr: float = 0.01
+    eps: float = 1e-10
+    initial_accumulator: float = 0.0
     weight_decay: float = 0.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _argument_checks.number("weight_decay", self.weight_decay, low=0.0)
-
-    def rule(self) -> _core.UpdateRule:
-        """The rule as the core applies it, for `NodeTable.set_hyperparameters`."""
-        return _core.UpdateRule(
-            _core.RuleKind.ADAGRAD,
-            lr=self.lr,
-            eps=self.eps,
-            initial_accumulator=self.initial_accumulator,
-            weight_decay=self.weight_decay,
-        )
+    _kind: ClassVar[_core.RuleKind] = _core.RuleKind.ADAGRAD
 
 
 @dataclass(frozen=True)
-class RowAdagrad(_Accumulating):
+class RowAdagrad(_UpdateRule):
     """Row-wise Adagrad: one accumulator per row, of the mean of the gradient's squares.
 
     Parameters
@@ -136,47 +138,22 @@ class RowAdagrad(_Accumulating):
         For a number out of these bounds.
     """
 
-    def rule(self) -> _core.UpdateRule:
-        """The rule as the core applies it, for `NodeTable.set_hyperparameters`."""
-        return _core.UpdateRule(
-            _core.RuleKind.ROW_ADAGRAD,
-            lr=self.lr,
-            eps=self.eps,
-            initial_accumulator=self.initial_accumulator,
-        )
+    lr: float = 0.01
+    eps: float = 1e-10
+    initial_accumulator: float = 0.0
+
+    _kind: ClassVar[_core.RuleKind] = _core.RuleKind.ROW_ADAGRAD
 
 
 @dataclass(frozen=True)
-class _Moments:
-    """What all kinds of Adam have in common."""
+class _Moments(_UpdateRule):
+    """The hyperparameters that all kinds of Adam have."""
 
     lr: float = 0.001
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
 
     _kind: ClassVar[_core.RuleKind] = _core.RuleKind.ADAM
-    _decoupled: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        _argument_checks.number("lr", self.lr, low=0.0)
-        _argument_checks.number("eps", self.eps, low=0.0)
-        if len(self.betas) != 2:
-            raise ValueError(f"betas is {self.betas!r}; it must be two numbers")
-        for i, beta in enumerate(self.betas):
-            _argument_checks.number(f"betas[{i}]", beta, low=0.0, high=1.0)
-
-    def rule(self) -> _core.UpdateRule:
-        """The rule as the core applies it, for `NodeTable.set_hyperparameters`."""
-        beta1, beta2 = self.betas
-        return _core.UpdateRule(
-            self._kind,
-            lr=self.lr,
-            eps=self.eps,
-            beta1=beta1,
-            beta2=beta2,
-            weight_decay=getattr(self, "weight_decay", 0.0),
-            decoupled=self._decoupled,
-        )
 
 
 @dataclass(frozen=True)
@@ -207,10 +184,6 @@ class Adam(_Moments):
 
     weight_decay: float = 0.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _argument_checks.number("weight_decay", self.weight_decay, low=0.0)
-
 
 @dataclass(frozen=True)
 class AdamW(_Moments):
@@ -240,10 +213,6 @@ class AdamW(_Moments):
 
     _decoupled: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _argument_checks.number("weight_decay", self.weight_decay, low=0.0)
-
 
 @dataclass(frozen=True)
 class SparseAdam(_Moments):
@@ -268,7 +237,7 @@ class SparseAdam(_Moments):
 
 
 @dataclass(frozen=True)
-class RMSprop:
+class RMSprop(_UpdateRule):
     """RMSprop (Tieleman, Hinton 2012) as `torch.optim.RMSprop`.
 
     A row has 4 bytes of state per float, as many more with momentum, and as many more if it is centered. With
@@ -302,22 +271,7 @@ class RMSprop:
     momentum: float = 0.0
     centered: bool = False
 
-    def __post_init__(self) -> None:
-        for name in ("lr", "eps", "weight_decay", "momentum"):
-            _argument_checks.number(name, getattr(self, name), low=0.0)
-        _argument_checks.number("alpha", self.alpha, low=0.0, high=1.0)
-
-    def rule(self) -> _core.UpdateRule:
-        """The rule as the core applies it, for `NodeTable.set_hyperparameters`."""
-        return _core.UpdateRule(
-            _core.RuleKind.RMSPROP,
-            lr=self.lr,
-            eps=self.eps,
-            beta2=self.alpha,
-            weight_decay=self.weight_decay,
-            momentum=self.momentum,
-            centered=self.centered,
-        )
+    _kind: ClassVar[_core.RuleKind] = _core.RuleKind.RMSPROP
 
 
 Optimizer = SGD | Adagrad | RowAdagrad | Adam | AdamW | SparseAdam | RMSprop

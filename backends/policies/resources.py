@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 import adaps
-from adaps.policy.fields import toml_string
+from adaps.policy.toml_text import toml_string
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -268,8 +268,8 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return "\n\n".join(parts) + "\n"
 
 
-def _line(link: Link | LinkBetween) -> adaps.Line:
-    return adaps.Line(link.latency_ms, link.gbit_per_second)
+def _line(link: Link | LinkBetween) -> adaps.NetworkLink:
+    return adaps.NetworkLink(link.latency_ms, link.gbit_per_second)
 
 
 def _from(document: Mapping[str, Any]) -> Resources:

@@ -198,9 +198,20 @@ def main() -> None:
     import atheris  # type: ignore[import-untyped]  # only a search needs it
 
     from adaps import checkpoint
-    from adaps.checkpoint import _contents, _editions, _export, _manifest, _participant, _safetensors
+    from adaps.checkpoint import (
+        checkpoint_worker,
+        editions,
+        export_reader,
+        manifests,
+        safetensors_file,
+        table_export,
+        table_files,
+        table_match,
+    )
 
-    own = (checkpoint, _participant, _export, _contents, _editions, _manifest, _safetensors)
+    exports = export_reader, table_export
+    files = safetensors_file, table_files, table_match
+    own = (checkpoint, checkpoint_worker, *exports, *files, editions, manifests)
     for module in (*own, json.decoder):
         for function in _functions(module):
             atheris.instrument_func(function)

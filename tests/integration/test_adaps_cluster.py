@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.warm import WarmProcess
 
 Rank = WarmProcess
 StartRanks = Callable[..., list[Rank]]
+RunRanks = Callable[..., list[subprocess.CompletedProcess[str]]]
 
 TABLE = "adaps.Table('emb', 1000, 4)"
 FAR_AWAY = 3600
@@ -55,6 +57,13 @@ def start_ranks(tmp_path: Path, warm: ForkServer) -> Iterator[StartRanks]:
 def outcome(process: Rank, timeout: float = 240.0) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=timeout)
     return process.wait(), out, err
+
+
+def output_of_two(run_ranks: RunRanks, program: str) -> list[str]:
+    """What the two ranks of a program that ends well print."""
+    done = run_ranks(program, 2)
+    assert [rank.returncode for rank in done] == [0, 0], done
+    return [rank.stdout for rank in done]
 
 
 def await_line(process: Rank, text: str) -> None:
@@ -108,26 +117,20 @@ print("fine")
     assert result.stdout.count("fine") == 2
 
 
-def test_a_process_group_may_use_the_same_port_without_torchrun(start_ranks: StartRanks) -> None:
-    ranks = start_ranks(
-        f"""
+def test_a_process_group_may_use_the_same_port_without_torchrun(run_ranks: RunRanks) -> None:
+    program = f"""
 import adaps, torch.distributed as dist
 dist.init_process_group("gloo")
 with adaps.Node([{TABLE}]) as node:
     node.worker(0).barrier()
 dist.barrier()
 dist.destroy_process_group()
-""",
-        range(2),
-        2,
-    )
-    for code, _, err in map(outcome, ranks):
-        assert code == 0, err
+"""
+    assert output_of_two(run_ranks, program) == ["", ""]
 
 
-def test_an_exception_in_one_body_ends_all_and_its_cause_is_told(start_ranks: StartRanks) -> None:
-    ranks = start_ranks(
-        f"""
+def test_an_exception_in_one_body_ends_all_and_its_cause_is_told(run_ranks: RunRanks) -> None:
+    program = f"""
 import adaps
 with adaps.Node([{TABLE}]) as node:
     kv = node.worker(0)
@@ -143,15 +146,12 @@ with adaps.Node([{TABLE}]) as node:
         except adaps.PeerLost as again:
             print("again", again.rank)
         raise
-""",
-        range(2),
-        2,
-    )
-    (code0, out0, err0), (code1, _, err1) = map(outcome, ranks)
-    assert (code0, out0) == (1, "lost 1\nagain 1\n"), err0
-    assert code1 == 1
-    assert "the first cause" in err1
-    assert "PeerLost" not in err1
+"""
+    first, last = run_ranks(program, 2)
+    assert (first.returncode, first.stdout) == (1, "lost 1\nagain 1\n"), first
+    assert last.returncode == 1
+    assert "the first cause" in last.stderr
+    assert "PeerLost" not in last.stderr
 
 
 BLOCKED = f"""
@@ -265,9 +265,8 @@ def test_ctrl_c_ends_a_blocked_node_and_then_the_other(start_ranks: StartRanks) 
         assert "KeyboardInterrupt" in err or "PeerLost" in err
 
 
-def test_a_process_that_fails_without_closing_counts_as_lost(start_ranks: StartRanks) -> None:
-    ranks = start_ranks(
-        f"""
+def test_a_process_that_fails_without_closing_counts_as_lost(run_ranks: RunRanks) -> None:
+    program = f"""
 import adaps, sys
 node = adaps.Node([{TABLE}])
 kv = node.worker(0)
@@ -278,13 +277,10 @@ try:
     kv.barrier()
 except adaps.PeerLost as lost:
     print("lost", lost.rank)
-""",
-        range(2),
-        2,
-    )
-    (code0, out0, err0), (code1, _, err1) = map(outcome, ranks)
-    assert (code0, out0) == (0, "lost 1\n"), err0
-    assert code1 == 3, err1
+"""
+    first, last = run_ranks(program, 2)
+    assert (first.returncode, first.stdout) == (0, "lost 1\n"), first
+    assert last.returncode == 3, last
 
 
 def test_waiting_for_missing_ranks_can_be_interrupted(start_ranks: StartRanks) -> None:
@@ -308,22 +304,17 @@ adaps.Node([{TABLE}], connect_timeout=600)
     assert "KeyboardInterrupt" in err
 
 
-def test_nodes_with_different_tables_do_not_join(start_ranks: StartRanks) -> None:
-    ranks = start_ranks(
-        """
+def test_nodes_with_different_tables_do_not_join(run_ranks: RunRanks) -> None:
+    program = """
 import adaps, os
 rows = 10 + int(os.environ["RANK"])
 try:
     adaps.Node([adaps.Table("emb", rows, 4)], connect_timeout=10)
 except adaps.AdapsError as error:
     print("refused:", error)
-""",
-        range(2),
-        2,
-    )
-    for code, out, err in map(outcome, ranks):
-        assert code == 0, err
-        assert out.startswith("refused:"), out + err
+"""
+    for out in output_of_two(run_ranks, program):
+        assert out.startswith("refused:"), out
 
 
 def test_an_impossible_listening_address_is_named(start_ranks: StartRanks) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.test_adaps_cluster import StartRanks, outcome, start_ranks
-
-__all__ = ["start_ranks"]
+from tests.integration.test_adaps_cluster import RunRanks, output_of_two
 
 NODE = "adaps.Node([adaps.Table('emb', 1000, 16_384)], techniques='static', network='30ms,10gbit')"
 
@@ -46,13 +44,9 @@ print("fine")
 """,
     ],
 )
-def test_a_tensor_that_lets_go_of_its_memory_does_not_harm_a_pull(
-    start_ranks: StartRanks, change: str
-) -> None:
+def test_a_tensor_that_lets_go_of_its_memory_does_not_harm_a_pull(run_ranks: RunRanks, change: str) -> None:
     script = AWAY.replace("NODE", NODE).replace("CHANGE", change.strip())
-    for code, out, err in map(outcome, start_ranks(script, range(2), 2)):
-        assert code == 0, err
-        assert "fine" in out
+    assert output_of_two(run_ranks, script) == ["fine\n", "fine\n"]
 
 
 @pytest.mark.parametrize(
@@ -65,31 +59,25 @@ def test_a_tensor_that_lets_go_of_its_memory_does_not_harm_a_pull(
     ],
 )
 def test_nodes_with_other_settings_do_not_join(
-    start_ranks: StartRanks, option: str, values: tuple[str, str], told: tuple[str, str, str]
+    run_ranks: RunRanks, option: str, values: tuple[str, str], told: tuple[str, str, str]
 ) -> None:
-    ranks = start_ranks(
-        f"""
+    program = f"""
 import adaps, os
 value = [{values[0]}, {values[1]}][int(os.environ["RANK"])]
 try:
     adaps.Node([adaps.Table("emb", 10, 4)], connect_timeout=60, {option}=value)
 except adaps.AdapsError as error:
     print("refused:", error)
-""",
-        range(2),
-        2,
-    )
+"""
     start, first, second = told
-    for code, out, err in map(outcome, ranks):
-        assert code == 0, err
-        assert out.startswith("refused:"), out + err
+    for out in output_of_two(run_ranks, program):
+        assert out.startswith("refused:"), out
         # Each names the other's value first.
         assert f"{start}, {first} and {second};" in out or f"{start}, {second} and {first};" in out, out
 
 
-def test_pushes_that_nobody_awaits_wait_for_room_and_nothing_is_lost(start_ranks: StartRanks) -> None:
-    ranks = start_ranks(
-        """
+def test_pushes_that_nobody_awaits_wait_for_room_and_nothing_is_lost(run_ranks: RunRanks) -> None:
+    program = """
 import numpy as np, adaps, resource
 with adaps.Node([adaps.Table("emb", 64, 16_384)], techniques="static", network="1ms,400mbit",
                 max_queued_bytes=2_000_000) as node:
@@ -111,21 +99,15 @@ with adaps.Node([adaps.Table("emb", 64, 16_384)], techniques="static", network="
     assert (out == 26 * node.world_size).all()
     assert grown < 30, grown
 print("fine")
-""",
-        range(2),
-        2,
-    )
-    for code, out, err in map(outcome, ranks):
-        assert code == 0, err
-        assert "fine" in out
+"""
+    assert output_of_two(run_ranks, program) == ["fine\n", "fine\n"]
 
 
 def test_nodes_whose_frames_carry_macs_work_as_others(
-    start_ranks: StartRanks, monkeypatch: pytest.MonkeyPatch
+    run_ranks: RunRanks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ADAPS_FRAME_MAC", "1")
-    ranks = start_ranks(
-        """
+    program = """
 import numpy as np, adaps
 with adaps.Node([adaps.Table("emb", 1000, 64)], channels=2) as node:
     kv = node.worker(0)
@@ -140,10 +122,5 @@ with adaps.Node([adaps.Table("emb", 1000, 64)], channels=2) as node:
     kv.pull(keys, out)
     assert (out == 10 * node.world_size).all()
 print("fine")
-""",
-        range(2),
-        2,
-    )
-    for code, out, err in map(outcome, ranks):
-        assert code == 0, err
-        assert "fine" in out
+"""
+    assert output_of_two(run_ranks, program) == ["fine\n", "fine\n"]

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from tests.conftest import Launch
 
 
+COUNTED = ("replicas", "pulled_local", "pulled_replica", "pulled_remote", "set_remote", "pushed_replica")
+
+
 def test_calls_with_duplicates_do_what_arrays_do(launch: Launch, full: bool) -> None:
     lives = [
         (4, "adaptive", False),
@@ -26,17 +29,11 @@ def test_calls_with_duplicates_do_what_arrays_do(launch: Launch, full: bool) -> 
         workers=2,
         lives=lives,
         steps=2_000 if full else 120,
+        counted=COUNTED,
     )
     # Which way a call takes is the schedule's choice; that all are taken is asked of all nodes and lives
     # together, for in the second one every node has replicas of every row.
-    for name in (
-        "replicas",
-        "pulled_local",
-        "pulled_replica",
-        "pulled_remote",
-        "set_remote",
-        "pushed_replica",
-    ):
+    for name in COUNTED:
         assert sum(life[name] for rank in ranks for life in rank["lives"]) > 20, name
 
 

@@ -33,7 +33,7 @@ def test_counts_and_bytes_of_what_does_not_depend_on_time_are_those_of_a_real_ru
     launch: Launch, nodes: int, policy: Policy
 ) -> None:
     real = launch(CELL, nodes, usecase=USECASE, backend="autoada-automatic", policy=policy.text())
-    cluster = adaps.Cluster.alike(nodes, line=adaps.Line(0.25, 10.0))
+    cluster = adaps.Cluster.alike(nodes, line=adaps.NetworkLink(0.25, 10.0))
     found = AutoAdaAutomatic().simulate(
         usecase_from(USECASE, None, 0), ServerOptions(), SimulatedRun(cluster, policy)
     )

@@ -32,7 +32,7 @@ from adabench.harness.errors import UsageError
 from adabench.harness.plugins import registry
 from adabench.harness.study import study
 from adaps import rendezvous
-from adaps.rendezvous._secret import Handover, secret_in_environment, take_secret
+from adaps.rendezvous.job_secret import Handover, secret_in_environment, take_secret
 from tests.conftest import free_port
 
 from .threats.pair import ROWS, Between, pair, port_of
@@ -186,17 +186,17 @@ def test_a_stranger_at_the_store_can_end_a_meeting_but_is_not_met() -> None:
     store = HashStore()
     with ThreadPoolExecutor(1) as threads:
         leader = threads.submit(meet, store, 0)
-        assert rendezvous.wait_for(store, ["job/of 2/1/joined/0"], time.monotonic() + LATE)
+        assert rendezvous.wait_for(store, ["job/of 2/1/member/0"], time.monotonic() + LATE)
         store.add("job/of 2/generation", 1)
         with pytest.raises(adaps.RendezvousError, match="another process has come as rank 0"):
             leader.result()
     store = HashStore()
     store.add("job/of 2/generation", 1)
-    store.set("job/of 2/1/joined/1", "nobody's")
+    store.set("job/of 2/1/member/1", "nobody's")
     with ThreadPoolExecutor(1) as threads:
         leader = threads.submit(meet, store, 0)
-        assert rendezvous.wait_for(store, ["job/of 2/2/joined/0"], time.monotonic() + LATE)
-        store.set("job/of 2/2/joined/1", "nobody's")
+        assert rendezvous.wait_for(store, ["job/of 2/2/member/0"], time.monotonic() + LATE)
+        store.set("job/of 2/2/member/1", "nobody's")
         with pytest.raises(adaps.RendezvousError, match="as rank 1"):
             leader.result()
 

@@ -7,7 +7,7 @@ import io
 from pathlib import Path
 from typing import Any
 
-from adaps.checkpoint import _disk
+from adaps.checkpoint import disk_calls
 from tests.simulation.world import Process, World
 
 __all__ = ["Disk"]
@@ -22,7 +22,7 @@ class File:
 
 
 class Disk:
-    """Has the functions of `adaps.checkpoint._disk`; each is a turn, and then one step."""
+    """Has the functions of `adaps.checkpoint.disk_calls`; each is a turn, and then one step."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -37,8 +37,8 @@ class Disk:
         self.on_link: Any = lambda target, data: None
 
     def functions(self) -> dict[str, Any]:
-        """What takes the place of the functions of `adaps.checkpoint._disk`."""
-        return {name: getattr(self, name) for name in _disk.__all__ if name != "naming"}
+        """What takes the place of the functions of `adaps.checkpoint.disk_calls`."""
+        return {name: getattr(self, name) for name in disk_calls.__all__ if name != "naming"}
 
     # What asks
 

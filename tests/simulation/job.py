@@ -15,11 +15,11 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 
-from adaps import checkpoint, rendezvous
-from adaps.checkpoint import Participant, _disk, _editions, _export, _together
-from adaps.checkpoint._export import Exporter, Exports
+from adaps import checkpoint
+from adaps.checkpoint import CheckpointWorker, collective, disk_calls, editions, export_reader, table_export
+from adaps.checkpoint.table_export import Exporter, Exports
 from adaps.errors import AdapsError, CheckpointError, PeerLost
-from adaps.rendezvous import Rendezvous
+from adaps.rendezvous import Rendezvous, node_rendezvous
 from adaps.tables import Table
 from tests.simulation.checker import Checker
 from tests.simulation.disk import Disk
@@ -89,7 +89,7 @@ class Store:
         return self._keys[key]
 
 
-class Clock(rendezvous.Clock):
+class Clock(node_rendezvous.Clock):
     """Simulated time; one looks less often than in the real one."""
 
     def __init__(self, world: World) -> None:
@@ -137,7 +137,7 @@ class Event:
 class ChangedRows:
     """Has the methods of `adaps._core.ChangedRows`."""
 
-    def __init__(self, node: Node, index: int) -> None:
+    def __init__(self, node: SimulatedNode, index: int) -> None:
         self._node = node
         self._told = self._taken = 0
         self._rows: list[tuple[int, int]] = []
@@ -172,8 +172,8 @@ class Cluster:
         self.broken = False
 
 
-class Node:
-    """Has what a `Participant` and an `Exporter` need of a node and of its worker."""
+class SimulatedNode:
+    """Has what a `CheckpointWorker` and an `Exporter` need of a node and of its worker."""
 
     def __init__(self, simulation: Simulation, rank: int, size: int) -> None:
         self._world = simulation.world
@@ -221,7 +221,7 @@ class Node:
     def barrier(self) -> None:
         self.agree(True)
 
-    def worker(self, index: int) -> Node:
+    def worker(self, index: int) -> SimulatedNode:
         return self
 
     def tables(self) -> list[Any]:
@@ -329,7 +329,7 @@ class Job:
 
     def _work(self, rank: int, size: int) -> str:
         """What a process does, from its start to its end."""
-        node = Node(self._simulation, rank, size)
+        node = SimulatedNode(self._simulation, rank, size)
         try:
             life = node.life = self._meet(node, rank, size)
             if self._exports:
@@ -343,9 +343,9 @@ class Job:
             node.closed = True
             node._cluster.broken = True
 
-    def _write_checkpoints(self, node: Node, rank: int, size: int, life: str) -> None:
+    def _write_checkpoints(self, node: SimulatedNode, rank: int, size: int, life: str) -> None:
         checker = self._simulation.checker
-        participant = Participant(node, [], rank, size, 1, 0, life)  # type: ignore[arg-type]
+        participant = CheckpointWorker(node, [], rank, size, 1, 0, life)  # type: ignore[arg-type]
         begun, step = self._world.now, 0
         found = checkpoint.exists(DIRECTORY)
         node.barrier()
@@ -360,10 +360,10 @@ class Job:
         node.barrier()
         participant.end()
 
-    def _export(self, node: Node) -> None:
+    def _export(self, node: SimulatedNode) -> None:
         begun, checker = self._world.now, self._simulation.checker
         try:
-            found = _export.load(DIRECTORY, None)[TABLE.name]
+            found = export_reader.load(DIRECTORY, None)[TABLE.name]
         except CheckpointError as error:
             if "holds no complete export" not in str(error):
                 raise Violation(f"{self._world.me} cannot read the newest export: {error}") from error
@@ -383,7 +383,7 @@ class Job:
         node.barrier()
         exports.end()
 
-    def _meet(self, node: Node, rank: int, size: int) -> str:
+    def _meet(self, node: SimulatedNode, rank: int, size: int) -> str:
         if size == 1:
             return f"{self._world.numbers.getrandbits(64):016x}"
         address = f"127.0.0.1 {self._world.me.number}"
@@ -425,22 +425,22 @@ def simulated(simulation: Simulation) -> Iterator[None]:
     logger = logging.getLogger("adaps")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
-    _editions._locks.clear()
+    editions._locks.clear()
     try:
         with contextlib.ExitStack() as context:
             for name, function in simulation.disk.functions().items():
-                context.enter_context(mock.patch.object(_disk, name, function))
+                context.enter_context(mock.patch.object(disk_calls, name, function))
             for module, name, other in [
-                (rendezvous, "secrets", tokens),
-                (_editions, "secrets", tokens),
-                (_together, "_core", core),
-                (_export, "_core", core),
-                (_export, "threading", Threads(simulation.world)),
-                (_export, "time", SimpleNamespace(monotonic=clock.now, sleep=clock.sleep)),
+                (node_rendezvous, "secrets", tokens),
+                (editions, "secrets", tokens),
+                (collective, "_core", core),
+                (table_export, "_core", core),
+                (table_export, "threading", Threads(simulation.world)),
+                (table_export, "time", SimpleNamespace(monotonic=clock.now, sleep=clock.sleep)),
             ]:
                 context.enter_context(mock.patch.object(module, name, other))
             context.enter_context(mock.patch.dict(os.environ, ADAPS_SECRET="the same on all hosts"))
             yield
     finally:
         logger.setLevel(level)
-        _editions._locks.clear()
+        editions._locks.clear()

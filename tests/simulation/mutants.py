@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from adaps.checkpoint import _disk, _editions, _manifest
-from adaps.checkpoint._manifest import Manifest
+from adaps.checkpoint import disk_calls, editions, manifests
+from adaps.checkpoint.manifests import CheckpointManifest
 from adaps.rendezvous import Rendezvous
 from tests.simulation.job import DIRECTORY, Simulation
 
@@ -19,16 +19,16 @@ Mutant = Callable[[Simulation], contextlib.AbstractContextManager[Any]]
 
 
 def stale_generation(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
-    """A roll is taken by who is not in it."""
+    """A process accepts a list of members that it is not in."""
     return mock.patch.object(Rendezvous, "_is_in", return_value=True)
 
 
 def last_address(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
-    """Who joined is told under the same keys by all generations."""
+    """All generations write the entries of their members under the same keys."""
     original = Rendezvous._key
 
     def key(self: Rendezvous, *parts: object) -> str:
-        return original(self, *(parts[1:] if "joined" in parts else parts))
+        return original(self, *(parts[1:] if "member" in parts else parts))
 
     return mock.patch.object(Rendezvous, "_key", key)
 
@@ -41,33 +41,35 @@ def no_fence(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
         simulation.world.turn("publish")
         disk.put(target, disk._file(source))
 
-    return mock.patch.object(_disk, "link", replace)
+    return mock.patch.object(disk_calls, "link", replace)
 
 
 def deletes_what_is_new(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
     """Folders that the own edition does not name are removed, not only those that were there before it."""
-    original = _editions.Publisher._published
+    original = editions.Publisher._published
 
-    def published(self: _editions.Publisher[Manifest], number: int, content: Manifest | None) -> bool:
+    def published(
+        self: editions.Publisher[CheckpointManifest], number: int, content: CheckpointManifest | None
+    ) -> bool:
         if not original(self, number, content):
             return False
         kept = [] if content is None else content.folders
-        for name in _disk.names(self._directory):
-            if _manifest.is_folder_name(name) and name not in kept:
-                _disk.remove_folder(self._directory / name)
+        for name in disk_calls.names(self._directory):
+            if manifests.is_folder_name(name) and name not in kept:
+                disk_calls.remove_folder(self._directory / name)
         return True
 
-    return mock.patch.object(_editions.Publisher, "_published", published)
+    return mock.patch.object(editions.Publisher, "_published", published)
 
 
 def only_the_last_part_kept(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
     """What an export told first is removed when it has told what changed since."""
-    original = _editions._is_superseded
+    original = editions._is_superseded
 
     def is_superseded(name: str, number: int, needed: list[str]) -> bool:
         return original(name, number, needed[-1:])
 
-    return mock.patch.object(_editions, "_is_superseded", is_superseded)
+    return mock.patch.object(editions, "_is_superseded", is_superseded)
 
 
 def unsynced_files(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
@@ -78,7 +80,7 @@ def unsynced_files(simulation: Simulation) -> contextlib.AbstractContextManager[
         if simulation.disk.is_manifest(descriptor):
             original(descriptor)
 
-    return mock.patch.object(_disk, "sync", sync)
+    return mock.patch.object(disk_calls, "sync", sync)
 
 
 def unsynced_names(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
@@ -88,7 +90,7 @@ def unsynced_names(simulation: Simulation) -> contextlib.AbstractContextManager[
         if path != DIRECTORY:
             simulation.disk.sync_folder(path)
 
-    return mock.patch.object(_disk, "sync_folder", sync_folder)
+    return mock.patch.object(disk_calls, "sync_folder", sync_folder)
 
 
 def lock_of_the_living(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
@@ -98,21 +100,21 @@ def lock_of_the_living(simulation: Simulation) -> contextlib.AbstractContextMana
         simulation.disk.locks.pop(path, None)
         return simulation.disk.lock(path, text)
 
-    return mock.patch.object(_disk, "lock", lock)
+    return mock.patch.object(disk_calls, "lock", lock)
 
 
 def lost_lock(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
     """Who once got the lock takes over from whoever there is when it comes to it."""
 
-    def take_over(self: _editions.Publisher[Manifest]) -> None:
+    def take_over(self: editions.Publisher[CheckpointManifest]) -> None:
         self._lock()
         while self._last == 0:
-            before = _editions.newest(self._directory, self._kind)
+            before = editions.newest(self._directory, self._kind)
             number = 1 if before is None else before.number + 1
             if self._published(number, None if before is None else before.content):
                 self._last = number
 
-    return mock.patch.object(_editions.Publisher, "_take_over", take_over)
+    return mock.patch.object(editions.Publisher, "_take_over", take_over)
 
 
 MUTANTS: dict[str, Mutant] = {

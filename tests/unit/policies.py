@@ -15,8 +15,8 @@ from adaps.policy import (
     Rule,
     Synchronization,
 )
-from adaps.policy.document import AGGREGATIONS, EXPECTS_FAULTY
 from adaps.policy.fields import TECHNIQUES, WIRES
+from adaps.policy.sections import AGGREGATIONS, EXPECTS_FAULTY
 
 CATALOGUE = Catalogue.of_shapes(
     [("wide.weight", (100, 1)), ("deep.weight", (100, 16)), ("mlp.0.weight", (8, 16)), ("mlp.0.bias", (8,))],

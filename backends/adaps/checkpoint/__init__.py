@@ -1,14 +1,14 @@
-"""Checkpoints: what all nodes hold, in files, complete or invisible.
+"""Checkpoints: the tables of all nodes in files, complete or invisible.
 
-A directory holds one checkpoint: a numbered manifest, and the files that it names in the folder that it
-names. The next one is written to a folder of its own; then its manifest gets the next number, in one step,
-and the old one goes. So what the manifest names is complete at any moment, whatever an earlier job does that
-has not noticed yet that another one took over.
+A directory contains one checkpoint: a numbered manifest, and the files that it names in the folder that it
+names. The next checkpoint is written to a folder of its own. Then its manifest gets the next number, in one
+step, and the old checkpoint is removed. So the files of the manifest are complete at any moment, even while
+an earlier job has not noticed yet that another one took over.
 
 The files are in the safetensors format. Each node writes, for each table, the rows that it owns: ``rows``
-(int64), ``values`` (float32, one row each) and ``state`` (float32, of the optimizer). Rows that nobody ever
-touched are not written: they begin as the table's initializer says, in any run. Each worker can add arrays
-and values of its own.
+(int64), ``values`` (float32, one row each) and ``state`` (float32, of the optimizer). Rows that were never
+used are not written: in any run, the table's initializer gives them. Each worker can add arrays and values of
+its own.
 """
 
 from __future__ import annotations
@@ -16,26 +16,36 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from adaps.checkpoint import _editions
-from adaps.checkpoint._export import Export
-from adaps.checkpoint._manifest import CHECKPOINTS
-from adaps.checkpoint._participant import Participant, Restored
+from adaps.checkpoint import editions
+from adaps.checkpoint.checkpoint_worker import CheckpointWorker, Restored
+from adaps.checkpoint.manifests import CHECKPOINTS
+from adaps.checkpoint.table_export import Export
 
-__all__ = ["Export", "Participant", "Restored", "exists"]
+__all__ = ["CheckpointWorker", "Export", "Restored", "exists"]
 
 
 def exists(directory: str | os.PathLike[str]) -> bool:
-    """Whether a directory holds a checkpoint, which `adaps.Node.restore` can read.
+    """Whether a directory contains a checkpoint, which `adaps.Node.restore` can read.
 
     Parameters
     ----------
     directory : path
-        It need not exist.
+        The directory, which need not exist.
 
     Raises
     ------
     CheckpointError
-        If there is one, but it cannot be read or is damaged.
+        If there is a checkpoint, but it cannot be read or is damaged.
     """
-    edition = _editions.newest(Path(directory), CHECKPOINTS)
+    edition = editions.newest(Path(directory), CHECKPOINTS)
     return edition is not None and edition.content is not None
+
+
+def __getattr__(name: str) -> type[CheckpointWorker]:
+    if name != "Participant":
+        raise AttributeError(f"module 'adaps.checkpoint' has no attribute {name!r}")
+    import warnings
+
+    message = "adaps.checkpoint.Participant is now adaps.checkpoint.CheckpointWorker"
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
+    return CheckpointWorker

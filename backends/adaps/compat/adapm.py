@@ -23,8 +23,10 @@ from adaps import _argument_checks, _core, rendezvous
 from adaps.compat._presence import Presence, await_servers
 from adaps.errors import AdapsError, RendezvousError
 from adaps.initializers import Uniform
-from adaps.node import NodeOptions, listening_address, open_node, wants_frame_mac
-from adaps.rendezvous._hosts import address_towards
+from adaps.node_lifetime import open_node
+from adaps.node_options import NodeSettings, listening_address, wants_frame_mac
+from adaps.rendezvous.environment import MAX_NODES
+from adaps.rendezvous.host_addresses import address_towards
 from adaps.sampling import SAMPLING_SCHEMES, LogUniform, RowDistribution, Sampling
 from adaps.tables import Table
 
@@ -60,7 +62,7 @@ def setup(num_keys: int, num_threads: int, use_techniques: str | None = None, nu
     """
     global _setup
     technique = _argument_checks.one_of("technique", use_techniques or "all", _TECHNIQUES)
-    options = NodeOptions(
+    options = NodeSettings(
         workers=_argument_checks.count("num_threads", num_threads, most=_core.MAX_WORKERS),
         channels=1
         if num_channels == -1
@@ -318,7 +320,7 @@ class Worker:
         raise IndexError(f"key {key_id} is not in [0, {self.num_keys})")
 
 
-_setup: tuple[int, NodeOptions] | None = None
+_setup: tuple[int, NodeSettings] | None = None
 
 
 def _kept(keys: Any, vals: Any, asynchronous: bool) -> tuple[Any, Any]:
@@ -364,7 +366,7 @@ def _check_role(expected: str) -> None:
 def _root(environment: Mapping[str, str]) -> tuple[str, int, int]:
     """Host and port of the scheduler, and the number of servers."""
     servers = rendezvous.integer_variable(environment, "DMLC_NUM_SERVER", _VARIABLES)
-    if not 1 <= servers <= rendezvous.MAX_NODES:
-        raise RendezvousError(f"DMLC_NUM_SERVER is {servers}; it must be in [1, {rendezvous.MAX_NODES}]")
+    if not 1 <= servers <= MAX_NODES:
+        raise RendezvousError(f"DMLC_NUM_SERVER is {servers}; it must be in [1, {MAX_NODES}]")
     host = rendezvous.variable(environment, "DMLC_PS_ROOT_URI", _VARIABLES)
     return host, rendezvous.integer_variable(environment, "DMLC_PS_ROOT_PORT", _VARIABLES), servers

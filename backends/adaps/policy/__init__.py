@@ -1,4 +1,4 @@
-"""How each parameter is managed, as data: who keeps it, how it travels, how fresh it is.
+"""How each parameter is managed, as data: the nodes that own it, its format in messages, its freshness.
 
 A policy is a document (TOML, format 1) of rules. For each parameter, or each of its rows, the first rule that
 matches counts; the last rule matches all. `docs/concepts/policies.md` describes it field by field.
@@ -6,10 +6,13 @@ matches counts; the last rule matches all. `docs/concepts/policies.md` describes
 
 from __future__ import annotations
 
-from adaps.policy.document import Aggregation, DataSharing, MadeFor, Policy, Rule, Synchronization
-from adaps.policy.fields import AccessesMissing, Home, PolicyError, RowSelection
+from adaps.policy.document import Policy
+from adaps.policy.fields import Home, RowSelection
 from adaps.policy.matching import Managed, Part
 from adaps.policy.model_parameters import Catalogue, Parameter
+from adaps.policy.rule import Rule
+from adaps.policy.sections import Aggregation, DataSharing, MadeFor, Synchronization
+from adaps.policy.validation import AccessesMissing, PolicyError
 
 __all__ = [
     "AccessesMissing",

@@ -10,10 +10,11 @@ from typing import TypeVar
 
 from adaps._core import homes_by_hash
 from adaps.policy.document import Policy
-from adaps.policy.fields import Home, PolicyError
+from adaps.policy.fields import Home
 from adaps.policy.limits import left_to_training, not_executed
 from adaps.policy.matching import Managed
 from adaps.policy.model_parameters import Catalogue
+from adaps.policy.validation import PolicyError
 
 __all__ = [
     "BY_HASH",

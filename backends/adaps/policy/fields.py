@@ -1,54 +1,40 @@
-"""The fields of a rule: where rows are at home, which rows are meant, and what may stand there."""
+"""The fields of a rule: where rows are at home, and which rows it manages."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from adaps import _argument_checks
+from adaps.policy.toml_text import toml_value
+from adaps.policy.validation import (
+    PolicyError,
+    check_one_of,
+    checked_shares,
+    is_number,
+)
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = [
-    "AUTO",
-    "EXCHANGE_AUTO",
-    "TECHNIQUES",
-    "WIRES",
-    "AccessesMissing",
-    "Home",
-    "PolicyError",
-    "RowSelection",
-    "checked_shares",
-    "toml_numbers",
-    "toml_string",
-]
+__all__ = ["AUTO", "EXCHANGE_AUTO", "TECHNIQUES", "WIRES", "Home", "RowSelection"]
 
 AUTO = "auto"
 TECHNIQUES = ("adaptive", "relocation", "replication", "static", "full_replication", AUTO, "allreduce")
 """How a rule may manage parameters; `allreduce` is for dense ones only, and `auto` for tables only."""
 WIRES = ("float32", "bfloat16", "float16", "int8")
-"""Formats that values and changes may travel in."""
+"""Formats in which values and changes may travel."""
 EXCHANGE_AUTO = "auto"
-SCHEMES = ("hash", "blocks", "node", "shares", "with")
-_TOLERANCE = 1e-6
 _MOST_LISTED = 20
-"""So many ranges of rows are written as a list; more as a text, which takes a TOML parser no time."""
-_RANGE = re.compile(r"[0-9]{1,19}:[0-9]{1,19}")
+"""Most ranges of rows that are written as a list. TOML parsers read more of them faster as one text."""
+_RANGE = re.compile(r"([0-9]{1,19}):([0-9]{1,19})")
 
-
-class PolicyError(ValueError):
-    """A policy that is wrong, or that does not fit: one sentence that names file, rule and field."""
-
-
-class AccessesMissing(PolicyError):
-    """A policy cannot be built or resolved without knowing how often rows are accessed."""
+_Scheme = Literal["hash", "blocks", "node", "shares", "with"]
+_WITH_VALUE = {"node": "node", "shares": "shares", "with": "table"}
+"""Schemes that need a value, and the attribute that holds it."""
 
 
 @dataclass(frozen=True)
@@ -59,27 +45,25 @@ class Home:
     ----------
     scheme : str
         ``hash`` scatters rows over the nodes; ``blocks`` gives each node an equal range of consecutive rows;
-        ``node`` keeps all on one; ``shares`` gives each node a range in proportion; ``with`` puts each row
-        where the row with the same number of another table is.
+        ``node`` keeps all on one; ``shares`` gives each node a range in proportion; ``with`` puts each row on
+        the node that has the row with the same number of another table.
     node : int, optional
-        Of ``node``.
+        The node, for ``node``.
     shares : tuple of float, optional
-        Of ``shares``: one per node, which add up to 1.
+        One number per node, which add up to 1, for ``shares``.
     table : str, optional
-        Of ``with``: the other table's qualified name.
+        The other table's qualified name, for ``with``.
     """
 
-    scheme: Literal["hash", "blocks", "node", "shares", "with"] = "hash"
+    scheme: _Scheme = "hash"
     node: int | None = None
     shares: tuple[float, ...] | None = None
     table: str | None = None
 
     def __post_init__(self) -> None:
-        if self.scheme not in SCHEMES:
-            raise PolicyError(_unknown("home", self.scheme, SCHEMES))
-        given = {"node": self.node, "shares": self.shares, "with": self.table}
-        for scheme, value in given.items():
-            if (value is not None) != (scheme == self.scheme):
+        check_one_of("home", self.scheme, get_args(_Scheme))
+        for scheme, attribute in _WITH_VALUE.items():
+            if (getattr(self, attribute) is not None) != (scheme == self.scheme):
                 needed = "needs its value" if scheme == self.scheme else f"takes no {scheme}"
                 raise PolicyError(f"home {self.scheme!r} {needed}")
         if self.node is not None and (not _is_int(self.node) or self.node < 0):
@@ -91,7 +75,7 @@ class Home:
 
     @classmethod
     def of(cls, value: Any) -> Home:
-        """What stands behind ``home =``.
+        """The home that a document describes by the value of ``home``.
 
         Parameters
         ----------
@@ -101,39 +85,30 @@ class Home:
         if isinstance(value, Home):
             return value
         if isinstance(value, str):
-            if value in ("hash", "blocks"):
-                return cls("hash" if value == "hash" else "blocks")
+            others = ", { node = … }, { shares = … }, { with = … }"
+            check_one_of("home", value, ("hash", "blocks"), others)
+            return cls("hash" if value == "hash" else "blocks")
+        if not isinstance(value, Mapping) or len(value) != 1:
             raise PolicyError(
-                _unknown("home", value, ("hash", "blocks")) + ", { node = … }, { shares = … }, { with = … }"
+                f"home is {value!r}; it must be 'hash', 'blocks', {{ node = … }}, {{ shares = … }} or "
+                "{ with = … }"
             )
-        if isinstance(value, Mapping) and len(value) == 1:
-            ((name, given),) = value.items()
-            if name == "node":
-                return cls("node", node=given)
-            if name == "shares":
-                if not isinstance(given, Sequence) or isinstance(given, str):
-                    raise PolicyError(f"home shares is {given!r}; it must be a list of numbers")
-                return cls("shares", shares=tuple(given))
-            if name == "with":
-                return cls("with", table=given)
-            raise PolicyError(_unknown("field of home", name, ("node", "shares", "with")))
-        raise PolicyError(
-            f"home is {value!r}; it must be 'hash', 'blocks', {{ node = … }}, {{ shares = … }} or "
-            "{ with = … }"
-        )
+        ((scheme, given),) = value.items()
+        check_one_of("field of home", scheme, tuple(_WITH_VALUE))
+        if scheme == "shares":
+            if not isinstance(given, Sequence) or isinstance(given, str):
+                raise PolicyError(f"home shares is {given!r}; it must be a list of numbers")
+            given = tuple(given)
+        return cls(scheme, **{_WITH_VALUE[scheme]: given})
 
     def text(self) -> str:
-        """As TOML says it."""
-        if self.node is not None:
-            return f"{{ node = {self.node} }}"
-        if self.shares is not None:
-            return f"{{ shares = {toml_numbers(self.shares)} }}"
-        if self.table is not None:
-            return f"{{ with = {toml_string(self.table)} }}"
-        return toml_string(self.scheme)
+        """The value of ``home`` as TOML."""
+        if self.scheme in _WITH_VALUE:
+            return toml_value({self.scheme: getattr(self, _WITH_VALUE[self.scheme])})
+        return toml_value(self.scheme)
 
     def node_counts(self, rows: int, nodes: int) -> list[float]:
-        """How many of a parameter's rows each node is expected to keep; ``with`` as a hash would.
+        """Expected number of a parameter's rows on each node; ``with`` is counted as a hash.
 
         Parameters
         ----------
@@ -170,12 +145,12 @@ class Home:
 
 @dataclass(frozen=True)
 class RowSelection:
-    """Some rows of a parameter; exactly one of the three says which.
+    """Some rows of a parameter, selected by exactly one of three attributes.
 
     Attributes
     ----------
     ranges : tuple of (int, int), optional
-        First row, and the one behind the last; ascending, without overlap.
+        For each range its first row, and the one after its last row; ascending, without overlap.
     file : str, optional
         A NumPy file of int64 row numbers, relative to the policy's own folder.
     hottest : float, optional
@@ -198,7 +173,7 @@ class RowSelection:
         if self.file is not None and (not isinstance(self.file, str) or not self.file):
             raise PolicyError(f"rows file is {self.file!r}; it must be the name of a NumPy file")
         if self.hottest is not None:
-            if not _is_number(self.hottest) or not 0 < self.hottest <= 1:
+            if not is_number(self.hottest) or not 0 < self.hottest <= 1:
                 raise PolicyError(
                     f"rows hottest is {self.hottest!r}; it must be a share of the rows, above 0 and at most 1"
                 )
@@ -206,7 +181,7 @@ class RowSelection:
 
     @classmethod
     def of(cls, value: Any) -> RowSelection:
-        """What stands behind ``rows =``.
+        """The rows that a document selects by the value of ``rows``.
 
         Parameters
         ----------
@@ -220,8 +195,7 @@ class RowSelection:
         if not isinstance(value, Mapping):
             raise PolicyError(f"rows is {value!r}; it must be a table with one of {', '.join(known)}")
         for name in value:
-            if name not in known:
-                raise PolicyError(_unknown("field of rows", name, known))
+            check_one_of("field of rows", name, known)
         return cls(**value)
 
     @classmethod
@@ -241,14 +215,11 @@ class RowSelection:
         return cls(ranges=tuple(zip(starts.tolist(), ends.tolist(), strict=True)))
 
     def text(self) -> str:
-        """As TOML says it."""
-        if self.ranges is not None:
-            if len(self.ranges) > _MOST_LISTED:
-                return f"{{ ranges = '{' '.join(f'{start}:{end}' for start, end in self.ranges)}' }}"
-            return f"{{ ranges = [{', '.join(f'[{start}, {end}]' for start, end in self.ranges)}] }}"
-        if self.file is not None:
-            return f"{{ file = {toml_string(self.file)} }}"
-        return f"{{ hottest = {self.hottest!r} }}"
+        """The value of ``rows`` as TOML."""
+        if self.ranges is not None and len(self.ranges) > _MOST_LISTED:
+            return f"{{ ranges = '{' '.join(f'{start}:{end}' for start, end in self.ranges)}' }}"
+        given = {"ranges": self.ranges, "file": self.file, "hottest": self.hottest}
+        return toml_value({name: value for name, value in given.items() if value is not None})
 
     def selected(self, folder: Path) -> tuple[tuple[int, int], ...]:
         """The rows as ranges.
@@ -291,42 +262,12 @@ class RowSelection:
         return ranges
 
 
-def toml_string(text: str) -> str:
-    """A basic string of TOML."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def toml_numbers(numbers: Iterable[float]) -> str:
-    """An array of TOML."""
-    return f"[{', '.join(repr(float(number)) for number in numbers)}]"
-
-
-def checked_shares(what: str, shares: Sequence[Any]) -> tuple[float, ...]:
-    """Numbers of 0 or more that add up to 1; raises `PolicyError`, which names `what`, if they are others."""
-    for share in shares:
-        if not _is_number(share) or share < 0:
-            raise PolicyError(f"{what} holds {share!r}; each must be a number of 0 or more")
-    if not shares or abs(sum(shares) - 1) > _TOLERANCE:
-        raise PolicyError(f"{what} add up to {sum(shares):.6g}; they must add up to 1")
-    return tuple(float(share) for share in shares)
-
-
-def _unknown(what: str, value: object, valid: Iterable[str]) -> str:
-    known = list(valid)
-    hint = _argument_checks.nearest(value, known)
-    return f"{what} {value!r} does not exist{hint}; valid are {', '.join(known)}"
-
-
 def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
-
-
 def _checked_ranges(given: Any) -> tuple[tuple[int, int], ...]:
-    ranges = _spelled_out(given) if isinstance(given, str) else given
+    ranges = _ranges_in_text(given) if isinstance(given, str) else given
     if not isinstance(ranges, Sequence) or not ranges:
         raise PolicyError(
             f"rows ranges is {given!r}; it must be a list of [first, behind the last], or a text such as "
@@ -349,12 +290,11 @@ def _checked_ranges(given: Any) -> tuple[tuple[int, int], ...]:
     return tuple(checked)
 
 
-def _spelled_out(text: str) -> list[list[int]]:
+def _ranges_in_text(text: str) -> list[list[int]]:
     """The ranges of a text such as ``"0:100 5000:5100"``."""
     ranges = []
     for one in text.split():
-        if not _RANGE.fullmatch(one):
+        if not (found := _RANGE.fullmatch(one)):
             raise PolicyError(f"rows ranges holds {one!r}; it must be first:behind the last, such as 0:100")
-        start, _, end = one.partition(":")
-        ranges.append([int(start), int(end)])
+        ranges.append([int(end) for end in found.groups()])
     return ranges

@@ -4,9 +4,11 @@ never ignored.
 
 from __future__ import annotations
 
-from adaps.policy.document import MEAN, SHARES_BY_SPEED, SHARES_EQUAL, Policy, Rule
+from adaps.policy.document import Policy
 from adaps.policy.fields import AUTO
 from adaps.policy.model_parameters import Catalogue
+from adaps.policy.rule import Rule
+from adaps.policy.sections import MEAN, SHARES_BY_SPEED, SHARES_EQUAL
 
 __all__ = ["left_to_training", "not_executed"]
 

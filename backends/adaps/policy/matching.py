@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adaps import _argument_checks
-from adaps.policy.fields import AUTO, AccessesMissing, PolicyError, RowSelection
+from adaps.policy.fields import AUTO, RowSelection
 from adaps.policy.model_parameters import Catalogue, Parameter
+from adaps.policy.validation import AccessesMissing, PolicyError
 
 if TYPE_CHECKING:
-    from adaps.policy.document import Rule
+    from adaps.policy.rule import Rule
 
 __all__ = ["Managed", "Part", "check_fit", "check_managed", "managed_by", "matches", "resolve_hottest"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from adaps import _argument_checks
-from adaps.policy.fields import PolicyError
+from adaps.policy.validation import PolicyError
 
 if TYPE_CHECKING:
     import numpy as np

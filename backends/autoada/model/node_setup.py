@@ -12,12 +12,13 @@ from typing import Any
 from torch import nn
 
 import adaps
-import adaps.node
+import adaps.node_options
 import adaps.rendezvous
 from adaps.optimizers import Optimizer
 from adaps.policy import Aggregation, Catalogue, Home, Managed, PolicyError, RowSelection, Rule
 from adaps.policy.executed import merged, refuse_unexecuted
-from adaps.policy.fields import AUTO, toml_numbers
+from adaps.policy.fields import AUTO
+from adaps.policy.toml_text import toml_numbers
 from autoada.model.optimizer_lookup import optimizers_of
 from autoada.optimizer.rules import Optimizers
 from autoada.parameters.layout import DenseLayout, Layout, layout_of
@@ -274,7 +275,7 @@ def _check_links(what: str, instead: str, plan: Plan, options: Mapping[str, Any]
             f"{what} has sockets of its own, which the network {network!r} does not slow down: {instead}, or "
             "imitate the network between network namespaces"
         )
-    if adaps.node.wants_frame_mac(options.get("frame_mac")):
+    if adaps.node_options.wants_frame_mac(options.get("frame_mac")):
         raise PolicyError(f"{what} has sockets of its own, whose frames have no MAC; {instead}")
 
 

@@ -230,7 +230,7 @@ class Parts:
         sums = []
         for table in owned.tables:
             taken = table.take()
-            if taken and table.at_hand:
+            if taken and table.is_local:
                 sums.append(taken)
             else:
                 for keys, gradients, _ in taken:

@@ -132,7 +132,7 @@ class RemoteTable:
         """Pushes with a gradient so far, of this worker."""
 
     @property
-    def at_hand(self) -> bool:
+    def is_local(self) -> bool:
         """Whether the server adds up the gradients of a row itself, as all rows are on this node."""
         return self._reads_as_asked
 
@@ -276,7 +276,7 @@ class RemoteTable:
     def take(self) -> list[Given]:
         """What was collected and has arrived in host memory: the gradients of a step, which now is made.
 
-        If the table is `at_hand`, what each read got; else each row is there once.
+        If the table is `is_local`, what each read got; else each row is there once.
         """
         taken = self._collected
         if taken:

@@ -13,8 +13,8 @@ import threading
 from pathlib import Path
 
 import adaps
-from adaps.checkpoint import _editions
-from adaps.checkpoint._manifest import CHECKPOINTS
+from adaps.checkpoint import editions
+from adaps.checkpoint.manifests import CHECKPOINTS
 
 TRIES, THREADS = 40, 2
 
@@ -37,7 +37,7 @@ def dies(directory: Path) -> bool:
 
         def read() -> None:
             together.wait()
-            if _editions.newest(directory, CHECKPOINTS) is None:
+            if editions.newest(directory, CHECKPOINTS) is None:
                 os._exit(1)
 
         threads = [threading.Thread(target=read) for _ in range(THREADS)]

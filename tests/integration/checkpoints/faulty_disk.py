@@ -1,6 +1,6 @@
 """A disk that kills its process at a chosen call, and then forgets what was not yet on it.
 
-It takes the place of the functions of `adaps.checkpoint._disk` in a process that is to die. What the
+It takes the place of the functions of `adaps.checkpoint.disk_calls` in a process that is to die. What the
 operating system would lose in a power failure, a killed process loses nothing of; so the dying process says
 what it had not synchronised, and `lose` does that to the files.
 """
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from adaps.checkpoint import _disk
+from adaps.checkpoint import disk_calls
 
 CHANGING = (
     *("create", "write_at", "sync", "sync_folder", "link", "make_folder", "remove_file", "remove_folder"),
@@ -43,9 +43,9 @@ class FaultyDisk:
         self._paths: dict[int, Path] = {}
         self._unsynced_files: set[Path] = set()
         self._unsynced_names: set[Path] = set()
-        self._original = {name: getattr(_disk, name) for name in CHANGING}
+        self._original = {name: getattr(disk_calls, name) for name in CHANGING}
         for name in self._original:
-            setattr(_disk, name, getattr(self, f"_{name}"))
+            setattr(disk_calls, name, getattr(self, f"_{name}"))
 
     def _step(self, action: Callable[[], Any], half: Callable[[], Any] | None = None) -> Any:
         self._left -= 1

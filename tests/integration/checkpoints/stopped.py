@@ -27,10 +27,10 @@ import numpy as np
 
 import adaps
 import adaps.checkpoint
-from adaps.checkpoint import _disk
+from adaps.checkpoint import disk_calls
 
 ROWS = 40
-CALLS = [name for name in _disk.__all__ if name not in ("naming", "process")]
+CALLS = [name for name in disk_calls.__all__ if name not in ("naming", "process")]
 TOLD, DONE, FAILED = 3, 0, 1
 
 
@@ -69,17 +69,17 @@ def is_stopped(directory: Path, at: int) -> int:
                 os.kill(os.getpid(), signal.SIGSTOP)
             return original(*arguments)
 
-        setattr(_disk, name, call)
+        setattr(disk_calls, name, call)
 
     def no_locks(path: Path, text: bytes) -> int:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    _disk.lock = no_locks
+    disk_calls.lock = no_locks
     logging.getLogger("adaps").setLevel(logging.ERROR)  # it says that there are no locks
     with adaps.Node([adaps.Table("emb", ROWS, 1)]) as node:
         train_and_write(node, directory, 1)
         for name in CALLS:
-            before_each(name, getattr(_disk, name))
+            before_each(name, getattr(disk_calls, name))
         try:
             train_and_write(node, directory, 2)
         except adaps.CheckpointError as error:

@@ -18,7 +18,7 @@ from tests.integration.guarantees.common import (
     Floats,
     Ids,
     arguments,
-    cluster_of,
+    lives,
     on_threads,
     random_generator,
     report,
@@ -90,10 +90,8 @@ class Writer:
 
 def main() -> None:
     given = arguments()
-    lives = []
-    for number, (nodes, technique, everybody_wants_all) in enumerate(given["lives"]):
-        if not cluster_of(nodes):
-            break
+    reports = []
+    for number, (nodes, technique, everybody_wants_all) in enumerate(lives(given)):
         rows = ROWS_A_WORKER * given["workers"] * nodes
         with adaps.Node(
             [adaps.Table("t", rows=rows, length=LENGTH)],
@@ -104,16 +102,8 @@ def main() -> None:
         ) as node:
             on_threads(node.workers, partial(run_worker, node, number, given["steps"], everybody_wants_all))
         stats = node.stats()
-        names = (
-            "replicas",
-            "pulled_local",
-            "pulled_replica",
-            "pulled_remote",
-            "set_remote",
-            "pushed_replica",
-        )
-        lives.append({name: stats[name] for name in names})
-    report(lives=lives)
+        reports.append({name: stats[name] for name in given["counted"]})
+    report(lives=reports)
 
 
 def run_worker(node: adaps.Node, life: int, steps: int, everybody_wants_all: bool, index: int) -> None:

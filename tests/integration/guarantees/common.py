@@ -6,12 +6,14 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from threading import Thread
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+import adaps
 
 Ids = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -36,6 +38,21 @@ def cluster_of(nodes: int) -> bool:
     """
     os.environ["WORLD_SIZE"] = str(nodes)
     return nodes > RANK
+
+
+def lives(given: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """The clusters that this rank is part of, one after the other: each begins with its number of nodes."""
+    for nodes, *rest in given["lives"]:
+        if not cluster_of(nodes):
+            return
+        yield nodes, *rest
+
+
+def pulled(kv: adaps.Worker, keys: Ids, length: int) -> Floats:
+    """The values of keys, all of one length."""
+    out = np.full((len(keys), length), np.nan, dtype=np.float32)
+    kv.pull(keys, out)
+    return out
 
 
 def on_threads(count: int, work: Callable[[int], T]) -> list[T]:

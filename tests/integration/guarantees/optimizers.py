@@ -15,7 +15,8 @@ from tests.integration.guarantees.common import (
     RANK,
     Floats,
     arguments,
-    cluster_of,
+    lives,
+    pulled,
     random_generator,
     report,
 )
@@ -34,16 +35,13 @@ OPTIMIZERS: dict[str, adaps.SGD | adaps.Adagrad | adaps.RowAdagrad | adaps.Adam]
 
 
 def main() -> None:
-    given = arguments()
     tables = [
         adaps.Table(name, rows=ROWS, length=LENGTH, optimizer=optimizer, init=adaps.Uniform(-1, 1, seed=3))
         for name, optimizer in OPTIMIZERS.items()
     ]
     largest: dict[str, float] = {}
     replica_gradients = 0.0
-    for nodes, technique in given["lives"]:
-        if not cluster_of(nodes):
-            break
+    for _, technique in lives(arguments()):
         with adaps.Node(tables, techniques=technique, max_rounds_per_second=4000) as node:
             kv = node.worker(0)
             kv.intent(np.arange(node.num_keys), 0, FOREVER)
@@ -66,7 +64,7 @@ def in_turns(node: adaps.Node, kv: adaps.Worker, name: str) -> float:
         if turn % node.world_size == RANK:
             kv.push_gradients(keys, gradient)
         kv.end_setup()
-    return float(np.abs(rows_of(kv, keys) - alone(name, gradients)).max())
+    return float(np.abs(pulled(kv, keys, LENGTH) - alone(name, gradients)).max())
 
 
 def alone(name: str, gradients: Floats) -> Floats:
@@ -89,7 +87,7 @@ def alone(name: str, gradients: Floats) -> Floats:
     kv = node.worker(0)
     for gradient in gradients:
         kv.push_gradients(np.arange(ROWS), gradient)
-    values = rows_of(kv, np.arange(ROWS))
+    values = pulled(kv, np.arange(ROWS), LENGTH)
     node.close()
     return values
 
@@ -126,14 +124,8 @@ def accumulators(kv: adaps.Worker, keys: np.ndarray) -> np.ndarray:
     """Adagrad moves a value by lr·g/√(accumulator + g²), which tells the accumulator."""
     kv.set(keys, np.zeros((ROWS, LENGTH), dtype=np.float32))
     kv.push_gradients(keys, np.full((ROWS, LENGTH), PROBE, dtype=np.float32))
-    moved = rows_of(kv, keys).astype(np.float64)
+    moved = pulled(kv, keys, LENGTH).astype(np.float64)
     return (0.1 * PROBE / moved) ** 2 - PROBE**2
-
-
-def rows_of(kv: adaps.Worker, keys: np.ndarray) -> Floats:
-    out = np.empty((len(keys), LENGTH), dtype=np.float32)
-    kv.pull(keys, out)
-    return out
 
 
 if __name__ == "__main__":

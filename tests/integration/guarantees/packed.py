@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import adaps
-from tests.integration.guarantees.common import FOREVER, RANK, Floats, arguments, cluster_of, report
+from tests.integration.guarantees.common import FOREVER, RANK, arguments, cluster_of, pulled, report
 
 
 def main() -> None:
@@ -29,11 +29,6 @@ def use(
     table = adaps.Table("rows", rows, length, init=adaps.Constant(1.0), dtype=dtype)
     keys = np.arange(rows)
 
-    def pulled() -> Floats:
-        out = np.full((rows, length), np.nan, dtype=np.float32)
-        kv.pull(keys, out)
-        return out
-
     with adaps.Node([table], techniques=technique, timing=False) as node:
         kv = node.worker(0)
         kv.end_setup()
@@ -47,9 +42,9 @@ def use(
                 if technique == "relocation":
                     kv.intent(keys, kv.current_clock, FOREVER)
                     kv.wait_intent(keys)
-                before = pulled()
+                before = pulled(kv, keys, length)
                 kv.push(keys, np.full((rows, length), pushed, np.float32))
-                own = pulled() - before
+                own = pulled(kv, keys, length) - before
                 kv.wait_sync()
             kv.barrier()
         kv.wait_sync()
@@ -57,15 +52,15 @@ def use(
         kv.wait_sync()
         stats = node.table("rows").stats()
         kv.barrier()  # or one node's answers to the other's pull would count, or not
-        seen = pulled()
+        seen = pulled(kv, keys, length)
         # Relocated rows are all at the last node that wanted them.
         resident = node.stats()["resident_bytes"]
         node.checkpoint(directory)
-        saved = pulled()  # of which nothing is left over any more
+        saved = pulled(kv, keys, length)  # of which nothing is left over any more
         kv.barrier()
         kv.push(keys, np.full((rows, length), 1.0, np.float32))
         node.restore(directory)
-        restored = pulled()
+        restored = pulled(kv, keys, length)
     return {
         "bytes": sum(value for name, value in stats.items() if name.startswith("bytes_sent_")),
         "resident": resident,

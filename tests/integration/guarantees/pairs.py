@@ -18,7 +18,7 @@ from tests.integration.guarantees.common import (
     RANK,
     Floats,
     arguments,
-    cluster_of,
+    lives,
     on_threads,
     random_generator,
     report,
@@ -30,9 +30,7 @@ KEYS = 24
 def main() -> None:
     given = arguments()
     totals: list[dict[str, float]] = []
-    for number, (nodes, technique, owner_has_intent, pairs) in enumerate(given["lives"]):
-        if not cluster_of(nodes):
-            break
+    for number, (nodes, technique, owner_has_intent, pairs) in enumerate(lives(given)):
         columns = nodes * given["workers"]
         table = adaps.Table("counts", rows=KEYS, length=columns)
         start = time.monotonic()
@@ -47,17 +45,9 @@ def main() -> None:
             permanent = owner_has_intent and RANK == 0
             results = on_threads(node.workers, partial(run_worker, node, number, quota, permanent))
         stats = node.stats()
-        totals.append(
-            {
-                "pairs": sum(results),
-                "seconds": time.monotonic() - start,
-                "replicas": stats["replicas"],
-                "replicas_dropped": stats["replicas_dropped"],
-                "relocations": stats["relocations"],
-                "pulled_remote": stats["pulled_remote"],
-                "pulled_replica": stats["pulled_replica"],
-            }
-        )
+        counted = ("replicas", "replicas_dropped", "relocations", "pulled_remote", "pulled_replica")
+        timed = {"pairs": sum(results), "seconds": time.monotonic() - start}
+        totals.append(timed | {name: stats[name] for name in counted})
     report(lives=totals)
 
 

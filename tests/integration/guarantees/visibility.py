@@ -10,7 +10,7 @@ from tests.integration.guarantees.common import (
     Floats,
     Ids,
     arguments,
-    cluster_of,
+    lives,
     random_generator,
     report,
     skewed,
@@ -19,15 +19,15 @@ from tests.integration.guarantees.common import (
 
 def main() -> None:
     given = arguments()
-    lives = []
-    for nodes, technique in given["lives"]:
-        if not cluster_of(nodes):
-            break
+    reports = []
+    for _, technique in lives(given):
         table = adaps.Table("t", rows=given["keys"], length=2)
         with adaps.Node([table], techniques=technique) as node:
             misses = run(node, given["keys"], given["rounds"], given["pushed"])
-        lives.append({"misses": misses, **{name: node.stats()[name] for name in ("replicas", "relocations")}})
-    report(lives=lives)
+        reports.append(
+            {"misses": misses, **{name: node.stats()[name] for name in ("replicas", "relocations")}}
+        )
+    report(lives=reports)
 
 
 def run(node: adaps.Node, keys: int, rounds: int, pushed: int) -> int:

@@ -15,6 +15,7 @@ from tests.integration.guarantees.common import (
     Floats,
     arguments,
     cluster_of,
+    pulled,
     random_generator,
     report,
 )
@@ -45,7 +46,7 @@ def use(wire: str, length: int, steps: int, directory: Path) -> dict[str, Any]:
         if RANK == 0:
             kv.set(rows, np.full((ROWS, length), 0.5, dtype=np.float32))
         kv.end_setup()
-        answered = pulled(kv, length)
+        answered = pulled(kv, rows, length)
         kv.intent(rows, 0, kv.current_clock + 10)
         kv.wait_intent(rows)
         kv.barrier()
@@ -53,10 +54,10 @@ def use(wire: str, length: int, steps: int, directory: Path) -> dict[str, Any]:
             kv.push(rows, change)
             kv.wait_sync()
         make_visible(kv)
-        seen = pulled(kv, length)
+        seen = pulled(kv, rows, length)
         stats = node.table("rows").stats()
         node.checkpoint(directory)
-        saved = pulled(kv, length)
+        saved = pulled(kv, rows, length)
         kv.barrier()
         for change in changes(length, steps, RANK):
             kv.push(rows, change)
@@ -66,12 +67,12 @@ def use(wire: str, length: int, steps: int, directory: Path) -> dict[str, Any]:
         once = 0.5 + sum(changes(length, steps, rank).sum(axis=0, dtype=np.float64) for rank in range(2))
         twice = 2 * once - 0.5
         # Node 1 gives up its copies: what is left of its changes comes to node 0 with that.
-        while RANK == 0 and distance(pulled(kv, length), twice) > EXACT:
+        while RANK == 0 and distance(pulled(kv, rows, length), twice) > EXACT:
             kv.wait_sync()
         make_visible(kv)
-        dropped = pulled(kv, length)
+        dropped = pulled(kv, rows, length)
         node.restore(directory)
-        restored = pulled(kv, length)
+        restored = pulled(kv, rows, length)
         kv.intent(rows, kv.current_clock, FOREVER)
         kv.wait_intent(rows)
         kv.barrier()
@@ -79,7 +80,7 @@ def use(wire: str, length: int, steps: int, directory: Path) -> dict[str, Any]:
         if RANK == 1:
             kv.push(rows, last)
         # Node 1 leaves: what is left of its change comes to node 0, sooner or later.
-        while RANK == 0 and distance(pulled(kv, length), once + last) > EXACT:
+        while RANK == 0 and distance(pulled(kv, rows, length), once + last) > EXACT:
             kv.wait_sync()
     return {
         "answered": distance(answered, np.full_like(once, 0.5)),
@@ -106,12 +107,6 @@ def make_visible(kv: adaps.Worker) -> None:
     kv.barrier()
     kv.wait_sync()
     kv.barrier()
-
-
-def pulled(kv: adaps.Worker, length: int) -> Floats:
-    out = np.full((ROWS, length), np.nan, dtype=np.float32)
-    kv.pull(np.arange(ROWS), out)
-    return out
 
 
 def distance(values: Floats, expected: np.ndarray[Any, Any]) -> float:

@@ -12,8 +12,9 @@ from typing import Any
 
 import adaps
 from adaps import _core
-from adaps.node import NodeOptions, open_node
-from adaps.rendezvous import Meeting
+from adaps.node_lifetime import open_node
+from adaps.node_options import NodeSettings
+from adaps.rendezvous import RendezvousResult
 
 __all__ = ["ROWS", "Between", "pair", "port_of"]
 
@@ -85,12 +86,12 @@ class _Introduced:
     def interface(self) -> str:
         return "127.0.0.1"
 
-    def meet(self, address: str, deadline: float) -> Meeting:
+    def meet(self, address: str, deadline: float) -> RendezvousResult:
         self._shared[self.rank] = address
         self._met.wait(max(deadline - time.monotonic(), 1.0))
         if self.rank == 1:
-            return Meeting([self._way(self._shared[0]), self._shared[1]], self._secret)
-        return Meeting([self._shared[0], self._shared[1]], self._secret)
+            return RendezvousResult([self._way(self._shared[0]), self._shared[1]], self._secret)
+        return RendezvousResult([self._shared[0], self._shared[1]], self._secret)
 
 
 @contextlib.contextmanager
@@ -103,7 +104,7 @@ def pair(
     """Nodes 0 and 1; `way` gives the address at which node 1 looks for node 0."""
     shared: dict[int, str] = {}
     met = threading.Barrier(2)
-    chosen = NodeOptions(workers=1, channels=1, technique=_core.Technique.STATIC, **options)
+    chosen = NodeSettings(workers=1, channels=1, technique=_core.Technique.STATIC, **options)
     specs = [adaps.Table("emb", ROWS, LENGTH).spec()]
 
     def one(rank: int) -> _core.Node:

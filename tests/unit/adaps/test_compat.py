@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -97,12 +97,8 @@ def test_workers_meet_and_finalize(server: adapm.Server) -> None:
         kv.finalize()
 
     server.barrier()
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-        assert not thread.is_alive()
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(work, range(2)))
     assert server.my_rank() == 0
 
 

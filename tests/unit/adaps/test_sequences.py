@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -219,11 +219,8 @@ class TwoNodes(Calls):
         self.workers = [node.worker(0) for node in self.nodes]
 
     def together(self, call: Any) -> None:
-        threads = [threading.Thread(target=call, args=(node,)) for node in self.nodes]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(call, self.nodes))
 
     def end(self) -> None:
         with contextlib.ExitStack() as ends:

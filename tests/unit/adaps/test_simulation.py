@@ -90,13 +90,13 @@ def test_a_slow_machine_and_a_slow_line_slow_down_whom_they_concern() -> None:
     uneven = simulated(cluster=slow)
     assert uneven.nodes[2].computing == pytest.approx(4 * usual.nodes[2].computing, rel=0.01)
     assert uneven.nodes[1].computing == pytest.approx(usual.nodes[1].computing, rel=0.01)
-    far = simulated(cluster=replace(even, lines={(0, 3): adaps.Line(latency_ms=30.0)}))
+    far = simulated(cluster=replace(even, lines={(0, 3): adaps.NetworkLink(latency_ms=30.0)}))
     for rank in (0, 3):
         assert far.nodes[rank].waiting > usual.nodes[rank].waiting + STEPS * 0.06
         assert far.nodes[rank].on_network > 0.9 * far.nodes[rank].waiting
     for node in (1, 2):
         assert far.nodes[node].waiting < usual.nodes[node].waiting + 0.06
-    narrow = replace(even, line=adaps.Line(gbit_per_second=0.001))
+    narrow = replace(even, line=adaps.NetworkLink(gbit_per_second=0.001))
     assert simulated(cluster=narrow).seconds > 1.2 * usual.seconds
     card = replace(even, machines=(replace(machine, gbit_per_second=0.001), machine, machine, machine))
     assert simulated(cluster=card).nodes[0].waiting > 2 * usual.nodes[0].waiting
@@ -232,6 +232,16 @@ def test_mistakes_are_one_sentence(options: dict[str, Any], message: str) -> Non
         simulated(**options)
 
 
+def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(TypeError, match=r"simulate has no option 'lokahead' \(did you mean 'lookahead'\?\)"):
+        simulated(lokahead=3)
+
+
+def test_the_former_name_of_a_network_link_warns() -> None:
+    with pytest.warns(DeprecationWarning, match=r"adaps\.Line is now adaps\.NetworkLink"):
+        assert adaps.Line is adaps.NetworkLink
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -257,7 +267,10 @@ def test_what_the_server_does_not_execute_is_refused() -> None:
         (lambda: adaps.Costs(byte=-1.0), "cost of a byte is -1.0; it must be at least 0"),
         (lambda: adaps.Costs(speed=0.0), "speed of the machine of the costs is 0.0; it must be more than 0"),
         (lambda: adaps.Machine(cores=0), "cores of a machine is 0; it must be a positive integer"),
-        (lambda: adaps.Line(gbit_per_second=0.0), "gbit_per_second of a line is 0.0; it must be more than 0"),
+        (
+            lambda: adaps.NetworkLink(gbit_per_second=0.0),
+            "gbit_per_second of a line is 0.0; it must be more than 0",
+        ),
         (
             lambda: adaps.Cluster((adaps.Machine(2, host="one"), adaps.Machine(1, host="one"))),
             "nodes of host 'one' have 2 and 1 cores of speed 1 and 1: they share them, so give equal ones",
@@ -270,7 +283,7 @@ def test_what_the_server_does_not_execute_is_refused() -> None:
         (lambda: adaps.Stall(1, 3, 0.0), "duration of a stall is 0.0; it must be more than 0 seconds"),
         (lambda: adaps.LostNode(1, -3), "step of a lost node is -3; it must be 0 or more steps"),
         (
-            lambda: adaps.Cluster((adaps.Machine(),) * 2, lines={(1, 0): adaps.Line()}),
+            lambda: adaps.Cluster((adaps.Machine(),) * 2, lines={(1, 0): adaps.NetworkLink()}),
             "a line between nodes 1 and 0 of 2: give the lesser first",
         ),
     ],

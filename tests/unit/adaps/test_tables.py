@@ -51,6 +51,7 @@ loose: Any = adaps  # for arguments of wrong types, given on purpose
         (lambda: loose.Node([TABLE, TABLE]), ValueError, "two tables are called 'emb'"),
         (lambda: loose.Node(["emb"]), TypeError, "must be a sequence of adaps.Table"),
         (lambda: loose.Node([TABLE], workers=0), ValueError, "workers is 0"),
+        (lambda: loose.Node([TABLE], worker=1), TypeError, "no option 'worker' .did you mean 'workers'"),
         (lambda: loose.Node([TABLE], channels=-1), ValueError, "channels is -1"),
         (lambda: loose.Node([TABLE], timing="no"), TypeError, "timing is 'no'; it must be True or False"),
         (lambda: loose.Node([TABLE], max_rounds_per_second=0), ValueError, "max_rounds_per_second is 0"),

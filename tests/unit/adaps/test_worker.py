@@ -7,6 +7,7 @@ import multiprocessing
 import threading
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -158,11 +159,8 @@ def test_threads_do_not_disturb_each_other() -> None:
                 kv.push(keys, np.ones((100, 4), dtype=np.float32))
             kv.barrier()
 
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(workers)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        with ThreadPoolExecutor(workers) as threads:
+            list(threads.map(work, range(workers)))
         assert pulled(node.worker(0), range(100)) == [workers * rounds] * 100
 
 

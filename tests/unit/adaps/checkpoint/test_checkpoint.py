@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 import adaps
 from adaps import checkpoint
-from adaps.checkpoint import _contents
+from adaps.checkpoint import table_files
 from tests.checkpoint_files import checksum, content, manifest, manifest_path
 from tests.unit.checkpoints import LENGTH, OPTIMIZERS, ROWS, table, train, values
 
@@ -50,7 +51,7 @@ def test_the_files_are_safetensors_with_the_touched_rows_only(saved: Path) -> No
 def test_large_tables_are_written_and_read_piece_by_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_contents, "CHUNK_BYTES", 7 * 32)  # seven rows of 8 + 12 + 12 bytes
+    monkeypatch.setattr(table_files, "CHUNK_BYTES", 7 * 32)  # seven rows of 8 + 12 + 12 bytes
     with adaps.Node([table()]) as node:
         train(node, 0, 3)
         node.checkpoint(tmp_path)
@@ -129,16 +130,8 @@ def test_the_next_checkpoint_takes_the_place_of_the_last(saved: Path) -> None:
 
 def test_every_worker_takes_part_and_gets_its_own(tmp_path: Path) -> None:
     def on_threads(work: Callable[[adaps.Node, int], Any]) -> list[Any]:
-        results: dict[int, Any] = {}
-        with adaps.Node([table()], workers=3) as node:
-            threads = [
-                threading.Thread(target=lambda i=i: results.update({i: work(node, i)})) for i in range(3)
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        return [results[i] for i in range(3)]
+        with adaps.Node([table()], workers=3) as node, ThreadPoolExecutor(3) as threads:
+            return list(threads.map(partial(work, node), range(3)))
 
     def write(node: adaps.Node, worker: int) -> None:
         kv = node.worker(worker)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 
 import adaps
-from adaps.checkpoint import _contents, _safetensors
+from adaps.checkpoint import safetensors_file, table_files
 from tests.checkpoint_files import checksum, manifest_path, tensors
 from tests.unit.checkpoints import LENGTH, ROWS, said_by, table, train, values
 
@@ -94,7 +94,7 @@ def with_rows(path: Path, change: Callable[[npt.NDArray[np.int64]], None]) -> No
 def test_bad_rows_whose_checksums_fit_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, row: int, sentence: str
 ) -> None:
-    monkeypatch.setattr(_contents, "CHUNK_BYTES", 7 * 8)  # seven rows
+    monkeypatch.setattr(table_files, "CHUNK_BYTES", 7 * 8)  # seven rows
     write_two_tables(tmp_path)
     (path,) = tmp_path.glob("*/table-0001-*")
     with_rows(path, lambda rows: rows.__setitem__(at, row))
@@ -114,15 +114,15 @@ def test_what_fails_behind_all_checks_changes_nothing(
 ) -> None:
     """The last rows of the last table cannot be read, after they could be when they were verified."""
     write_two_tables(tmp_path)
-    original = _safetensors.Reader.read_into
+    original = safetensors_file.Reader.read_into
 
-    def fail_at_last(reader: _safetensors.Reader, tensor: str, *rest: Any) -> None:
+    def fail_at_last(reader: safetensors_file.Reader, tensor: str, *rest: Any) -> None:
         if reader.path.name.startswith("table-0001-") and tensor == "state":
             raise failure
         original(reader, tensor, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_safetensors.Reader, "read_into", fail_at_last)
+        patch.setattr(safetensors_file.Reader, "read_into", fail_at_last)
         restore_changes_nothing(tmp_path, f"^rank 0 could not read the checkpoint: {sentence}$")
     with adaps.Node(TWO_TABLES) as node:
         node.restore(tmp_path)

@@ -6,6 +6,7 @@ import errno
 import json
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy.typing as npt
 import pytest
 
 import adaps
-from adaps.checkpoint import _contents, _disk, _export
+from adaps.checkpoint import disk_calls, table_export, table_files
 from tests.checkpoint_files import checksum, manifest_path
 from tests.unit.checkpoints import LENGTH, ROWS, said_by, table, train, values
 
@@ -160,7 +161,7 @@ def test_tables_can_be_chosen(tmp_path: Path) -> None:
 def test_large_tables_are_written_and_read_piece_by_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_contents, "CHUNK_BYTES", 7 * 20)  # seven rows of 8 + 12 bytes
+    monkeypatch.setattr(table_files, "CHUNK_BYTES", 7 * 20)  # seven rows of 8 + 12 bytes
     with adaps.Node([table()]) as node:
         train(node, 0, 3)
         node.export(tmp_path).wait()
@@ -170,13 +171,13 @@ def test_large_tables_are_written_and_read_piece_by_piece(
 def test_workers_write_on_while_an_export_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files are begun only after further changes, which are not in them."""
     changed = threading.Event()
-    original = _contents.write_changed
+    original = table_files.write_changed
 
     def late(*arguments: Any) -> Any:
         assert changed.wait(60)
         return original(*arguments)
 
-    monkeypatch.setattr(_contents, "write_changed", late)
+    monkeypatch.setattr(table_files, "write_changed", late)
     with adaps.Node([table()]) as node:
         train(node, 0, 3)
         cut = values(node)
@@ -213,11 +214,8 @@ def test_every_worker_takes_part_and_gets_the_same_export(tmp_path: Path) -> Non
             kv.push(np.arange(ROWS), np.full((ROWS, LENGTH), 100, np.float32))
             exports[worker].wait()
 
-        threads = [threading.Thread(target=work, args=(worker,)) for worker in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(3) as threads:
+            list(threads.map(work, range(3)))
     assert len(set(map(id, exports.values()))) == 1
     assert exported(tmp_path)["parts"][0]["clocks"] == [[0, 1, 2]]
     assert np.array_equal(adaps.load_export(tmp_path)["emb"], np.full((ROWS, LENGTH), 7, np.float32))
@@ -263,7 +261,7 @@ def test_whichever_call_fails_the_export_before_stays_and_the_next_makes_up(
             raise OSError(errno.EIO, "Input/output error")
 
         with monkeypatch.context() as patch:
-            patch.setattr(_disk, call, fail)
+            patch.setattr(disk_calls, call, fail)
             with pytest.raises(adaps.CheckpointError, match=r"^rank 0 could not .*Input/output error"):
                 node.export(tmp_path).wait()
         assert same_bits(adaps.load_export(tmp_path)["emb"], before)
@@ -303,7 +301,7 @@ def test_without_memory_for_the_copies_nothing_is_exported(
 
     with adaps.Node([table()]) as node:
         with monkeypatch.context() as patch:
-            patch.setattr(_export.Exporter, "_copy", copy)
+            patch.setattr(table_export.Exporter, "_copy", copy)
             with pytest.raises(adaps.CheckpointError, match="could not copy the rows: there is not enough"):
                 node.export(tmp_path)
         assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
@@ -319,7 +317,7 @@ def test_a_mistake_of_the_writing_thread_is_told_and_the_node_works_on(
 
     with adaps.Node([table()]) as node:
         with monkeypatch.context() as patch:
-            patch.setattr(_contents, "write_changed", fail)
+            patch.setattr(table_files, "write_changed", fail)
             with pytest.raises(
                 adaps.CheckpointError, match="could not write the export: ZeroDivisionError: odd"
             ):
@@ -439,10 +437,10 @@ def test_a_reader_goes_on_with_the_export_that_replaces_what_it_reads(
 ) -> None:
     with adaps.Node([table()]) as node:
         node.export(tmp_path).wait()
-    original = _contents.merge
+    original = table_files.merge
 
     def replaced(*arguments: Any) -> None:
-        monkeypatch.setattr(_contents, "merge", original)
+        monkeypatch.setattr(table_files, "merge", original)
         with adaps.Node([table()]) as node:
             push(node, 3)
             node.export(tmp_path).wait()
@@ -450,6 +448,6 @@ def test_a_reader_goes_on_with_the_export_that_replaces_what_it_reads(
         original(*arguments)
 
     expected: list[Values] = []
-    monkeypatch.setattr(_contents, "merge", replaced)
+    monkeypatch.setattr(table_files, "merge", replaced)
     found = adaps.load_export(tmp_path)["emb"]
     assert same_bits(found, expected[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import adaps
-from adaps.checkpoint import _contents, _disk
+from adaps.checkpoint import disk_calls, table_files
 from tests.checkpoint_files import content, manifest
 from tests.unit.checkpoints import said_by, table, train, values
 
@@ -58,7 +58,7 @@ def test_whichever_call_fails_the_previous_checkpoint_stays(
             raise OSError(errno.EIO, "Input/output error")
 
         with monkeypatch.context() as patch:
-            patch.setattr(_disk, call, fail)
+            patch.setattr(disk_calls, call, fail)
             with pytest.raises(adaps.CheckpointError, match=r"^rank 0 could not .*Input/output error"):
                 node.checkpoint(saved)
         after = content(saved, "emb")
@@ -74,25 +74,22 @@ def test_whichever_call_fails_the_previous_checkpoint_stays(
 def test_a_worker_that_cannot_write_fails_the_others_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = _contents.write_extra
+    original = table_files.write_extra
 
     def fail_for_one(folder: Path, rank: int, worker: int, *rest: Any) -> Any:
         if worker == 1:
             raise OSError(errno.EIO, "Input/output error")
         return original(folder, rank, worker, *rest)
 
-    monkeypatch.setattr(_contents, "write_extra", fail_for_one)
+    monkeypatch.setattr(table_files, "write_extra", fail_for_one)
     said: dict[int, str | None] = {}
     with adaps.Node([table()], workers=2) as node:
 
         def write(worker: int) -> None:
             said[worker] = said_by(lambda: node.checkpoint(tmp_path, worker=worker, extra={"worker": worker}))
 
-        threads = [threading.Thread(target=write, args=(worker,)) for worker in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(write, range(2)))
     assert said == {
         0: "rank 0 could not write the checkpoint: its own exception says why",
         1: "rank 0 could not write the checkpoint: Input/output error",

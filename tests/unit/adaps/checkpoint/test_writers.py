@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import adaps
-from adaps.checkpoint import _disk
+from adaps.checkpoint import disk_calls
 from tests.checkpoint_files import manifest
 
 
@@ -105,7 +105,7 @@ def test_without_locks_the_first_job_is_told_that_it_was_taken_over(
     def no_locks(path: Path, text: bytes) -> int:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(_disk, "lock", no_locks)
+    monkeypatch.setattr(disk_calls, "lock", no_locks)
     with adaps.Node([table()]) as node:
         node.checkpoint(tmp_path)
         assert "cannot be locked, so no second job is told before it writes there" in caplog.text
@@ -128,7 +128,7 @@ def test_a_file_system_without_links_is_told(tmp_path: Path, monkeypatch: pytest
     def no_links(source: Path, target: Path) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr(_disk, "link", no_links)
+    monkeypatch.setattr(disk_calls, "link", no_links)
     with (
         adaps.Node([table()]) as node,
         pytest.raises(adaps.CheckpointError, match="is on a file system without hard links"),
@@ -139,13 +139,13 @@ def test_a_file_system_without_links_is_told(tmp_path: Path, monkeypatch: pytest
 def test_a_link_whose_answer_was_lost_is_known_to_have_worked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = _disk.link
+    original = disk_calls.link
 
     def asked_twice(source: Path, target: Path) -> None:
         original(source, target)
         original(source, target)
 
-    monkeypatch.setattr(_disk, "link", asked_twice)
+    monkeypatch.setattr(disk_calls, "link", asked_twice)
     with adaps.Node([table()]) as node:
         node.checkpoint(tmp_path)
         node.checkpoint(tmp_path)

@@ -20,9 +20,9 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 import adaps
 from adaps import rendezvous
-from adaps.node import listening_address
-from adaps.rendezvous import _hosts, _store
-from adaps.rendezvous._secret import take_secret
+from adaps.node_options import listening_address
+from adaps.rendezvous import host_addresses, membership, node_rendezvous, timed_store
+from adaps.rendezvous.job_secret import take_secret
 from tests.conftest import free_port
 
 SECRET = "lMe6iY1fC9Q0Vd3n"
@@ -60,7 +60,7 @@ def test_listen_goes_before_the_variable_which_goes_before_the_interface(
 def test_jobs_of_this_host_listen_at_loopback_only(master: str) -> None:
     place = rendezvous.place_in_environment({**TORCHRUN, "MASTER_ADDR": master})
     assert place is not None
-    assert _hosts.is_loopback(place.interface())
+    assert host_addresses.is_loopback(place.interface())
 
 
 def test_torchrun_says_when_all_nodes_are_on_this_host() -> None:
@@ -109,17 +109,21 @@ def test_other_jobs_listen_at_the_interface_to_the_master_and_say_so_once(
 def test_a_host_whose_name_means_loopback_listens_at_the_default_route(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_hosts, "_resolve", lambda host, port: [(socket.AF_INET, ("127.0.1.1", port))])
+    monkeypatch.setattr(
+        host_addresses, "_resolve", lambda host, port: [(socket.AF_INET, ("127.0.1.1", port))]
+    )
     lead_to(monkeypatch, "192.0.2.8")
-    assert _hosts.address_towards("this-host", 1) == "192.0.2.8"
+    assert host_addresses.address_towards("this-host", 1) == "192.0.2.8"
 
 
 def test_a_host_without_a_network_whose_name_means_loopback_listens_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_hosts, "_resolve", lambda host, port: [(socket.AF_INET, ("127.0.1.1", port))])
+    monkeypatch.setattr(
+        host_addresses, "_resolve", lambda host, port: [(socket.AF_INET, ("127.0.1.1", port))]
+    )
     lead_to(monkeypatch, "")
-    assert _hosts.address_towards("this-host", 1) == "127.0.0.1"
+    assert host_addresses.address_towards("this-host", 1) == "127.0.0.1"
 
 
 def test_no_interface_is_looked_for_where_one_is_given(
@@ -143,7 +147,7 @@ def test_no_way_to_the_master_names_what_to_set(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(
         adaps.RendezvousError, match=r"leads to MASTER_ADDR=192.0.2.1 .*unreach.*ADAPS_LISTEN"
     ):
-        _hosts.address_towards("192.0.2.1", 1)
+        host_addresses.address_towards("192.0.2.1", 1)
 
 
 class Watched:
@@ -189,7 +193,7 @@ def two_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
         with lock:
             return next(hosts)
 
-    monkeypatch.setattr(_hosts, "identity", identity)
+    monkeypatch.setattr(host_addresses, "identity", identity)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +267,7 @@ def test_a_secret_on_some_nodes_only_is_named(meet: Any, monkeypatch: pytest.Mon
         with lock:
             return next(given)
 
-    monkeypatch.setattr(rendezvous, "secret_in_environment", secret)
+    monkeypatch.setattr(node_rendezvous, "secret_in_environment", secret)
     for said in meet(HashStore(), "a", "b"):
         assert said.endswith("which the others have: every node needs the same")
 
@@ -273,20 +277,20 @@ def test_on_one_host_nothing_has_to_be_set_up_and_nothing_secret_is_in_the_store
     first, second = meet(store, "127.0.0.1 1 a", "127.0.0.1 2 b")
     assert first == second
     assert first.secret not in store.written
-    (roll,) = [line for line in store.written.splitlines() if "/roll " in line]
-    told = json.loads(roll.partition("/roll ")[2])
+    (members,) = [line for line in store.written.splitlines() if "/members " in line]
+    told = json.loads(members.partition("/members ")[2])
     assert sorted(told) == ["members", "offer"]
-    # Whoever knows the roll alone could only ask the socket that it names, which answers this user alone.
+    # The list of members names a socket, which hands the secret to processes of this user only.
     with pytest.raises(adaps.RendezvousError, match="may have ended"):
         take_secret(told["offer"], time.monotonic() + 60)
 
 
 @pytest.mark.parametrize(
-    "roll", ["", "[]", "{}", '{"members": [1], "offer": ""}', '{"members": 3, "offer": ""}', "\ud83d\xff"]
+    "text", ["", "[]", "{}", '{"members": [1], "offer": ""}', '{"members": 3, "offer": ""}', "\ud83d\xff"]
 )
-def test_a_roll_that_no_node_writes_is_refused(roll: str) -> None:
-    with pytest.raises(adaps.RendezvousError, match="as the roll of all nodes"):
-        rendezvous._read(roll)
+def test_an_invalid_list_of_members_is_refused(text: str) -> None:
+    with pytest.raises(adaps.RendezvousError, match="as the list of all nodes"):
+        membership.read_member_list(text)
 
 
 @pytest.mark.parametrize(
@@ -298,9 +302,9 @@ def test_a_roll_that_no_node_writes_is_refused(roll: str) -> None:
         'x {"address": "a", "host": "h", "has_secret": true, "agreement": []}',
     ],
 )
-def test_a_member_that_no_node_writes_is_refused(member: str) -> None:
+def test_an_invalid_member_is_refused(member: str) -> None:
     with pytest.raises(adaps.RendezvousError, match="as rank 0"):
-        rendezvous._nodes({"members": [member]})
+        membership.read_members(membership.MemberList([member], ""))
 
 
 def test_a_store_at_loopback_is_reached_at_that_address_only() -> None:
@@ -346,14 +350,14 @@ def test_a_store_that_is_stopped_is_told_at_the_deadline(monkeypatch: pytest.Mon
             if rank == 1:
                 where = rendezvous.rendezvous_at(place, deadline)
                 holder.send_signal(signal.SIGSTOP)
-                where.store = _store.TimedStore(where.store, time.monotonic(), lambda: None)
+                where.store = timed_store.TimedStore(where.store, time.monotonic(), lambda: None)
                 with pytest.raises(
                     adaps.RendezvousError, match=r"^the rendezvous store does not answer: .*stopped"
                 ):
                     where.meet("a", deadline)
             else:
                 holder.send_signal(signal.SIGSTOP)
-                monkeypatch.setattr(_store, "_LEAST", 0.5)
+                monkeypatch.setattr(timed_store, "_LEAST", 0.5)
                 with pytest.raises(
                     adaps.RendezvousError, match=rf"^the rendezvous store at 127.0.0.1:{port} does n"
                 ):

@@ -133,7 +133,7 @@ class Hourglass(rendezvous.Clock):
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Future[rendezvous.Meeting]]]:
+def start() -> Iterator[Callable[..., Future[rendezvous.RendezvousResult]]]:
     """Have a process, played by a thread, meet the others; ``start(store, rank, address, …)``."""
     clocks: list[Hourglass] = []
     with ThreadPoolExecutor(16) as threads:
@@ -193,7 +193,7 @@ def test_one_that_waits_joins_whoever_comes_as_rank_0_next(start: Any) -> None:
     time_of_gone = Hourglass()
     gone = start(store, 0, "gone", world=3, clock=time_of_gone)
     waits = start(store, 1, "1", world=3)
-    await_key(store, "1/joined/1", world=3)
+    await_key(store, "1/member/1", world=3)
     time_of_gone.up = True
     with pytest.raises(adaps.RendezvousError, match=r"^rank 2 of 3 nodes did not come in time$"):
         gone.result()
@@ -205,7 +205,7 @@ def test_one_that_waits_joins_whoever_comes_as_rank_0_next(start: Any) -> None:
 def test_an_old_rank_0_that_is_still_there_gives_way(start: Any) -> None:
     store = HashStore()
     old = start(store, 0, "old")
-    await_key(store, "1/joined/0")
+    await_key(store, "1/member/0")
     new = start(store, 0, "new")
     with pytest.raises(adaps.RendezvousError, match="another process has come as rank 0 after this one"):
         old.result()
@@ -217,11 +217,11 @@ def test_an_old_rank_1_that_is_still_there_meets_nobody_without_being_met(start:
     time_of_old = Hourglass()
     old = start(store, 1, "old", world=3, clock=time_of_old)
     leader = start(store, 0, "0", world=3)
-    await_key(store, "1/joined/1", world=3)
-    joined = store.get("test/of 3/1/joined/1")
+    await_key(store, "1/member/1", world=3)
+    joined = store.get("test/of 3/1/member/1")
     new = start(store, 1, "new", world=3)
     deadline = time.monotonic() + LATE
-    while store.get("test/of 3/1/joined/1") == joined and time.monotonic() < deadline:
+    while store.get("test/of 3/1/member/1") == joined and time.monotonic() < deadline:
         time.sleep(0.01)
     last = start(store, 2, "2", world=3)
     assert new.result().addresses == leader.result().addresses == last.result().addresses == ["0", "new", "2"]

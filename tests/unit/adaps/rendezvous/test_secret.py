@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import adaps
-from adaps.rendezvous import _secret
-from adaps.rendezvous._secret import Handover, secret_in_environment, take_secret
+from adaps.rendezvous import job_secret
+from adaps.rendezvous.job_secret import Handover, secret_in_environment, take_secret
 
 GOOD = "lMe6iY1fC9Q0Vd3n"
 
@@ -128,7 +128,7 @@ def test_names_of_other_sockets_are_not_asked() -> None:
 
 def test_an_answer_that_is_no_secret_is_refused() -> None:
     with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor(1) as threads:
-        listener.bind(f"\0{_secret._PREFIX}test-{os.getpid()}")
+        listener.bind(f"\0{job_secret._PREFIX}test-{os.getpid()}")
         listener.listen()
 
         def greet() -> None:
@@ -138,5 +138,5 @@ def test_an_answer_that_is_no_secret_is_refused() -> None:
 
         greeting = threads.submit(greet)
         with pytest.raises(adaps.RendezvousError, match="rank 0 did not hand over the job's secret"):
-            take_secret(f"{_secret._PREFIX}test-{os.getpid()}", time.monotonic() + 60)
+            take_secret(f"{job_secret._PREFIX}test-{os.getpid()}", time.monotonic() + 60)
         greeting.result()

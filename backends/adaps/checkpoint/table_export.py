@@ -1,8 +1,8 @@
-"""What the workers do together to export tables while they train, and who reads what they exported.
+"""The collective call by which workers export tables while they train.
 
-Everybody waits while rows are copied, so that all of them are of one moment; then a thread of each node
-writes its copies. Each one says at the meeting place when it has, rank 0 publishes the whole, and says so,
-too: workers take no part in that.
+All workers wait while rows are copied, so that the copies are of one moment. Then a thread of each node
+writes its copies and posts its outcome at the rendezvous store. The thread of rank 0 publishes the export and
+posts that it did. Workers take no part in that.
 """
 
 from __future__ import annotations
@@ -15,28 +15,24 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
-from adaps import _argument_checks, _core
-from adaps.checkpoint import _contents, _editions, _manifest, _shares
-from adaps.checkpoint._editions import Publisher
-from adaps.checkpoint._manifest import EXPORTS, Exported, ExportedTable, Part
-from adaps.checkpoint._together import FAILURES, Together, explained
+from adaps import _core
+from adaps.checkpoint import editions, manifests, node_files, table_files
+from adaps.checkpoint.collective import FAILURES, Collective, explained
+from adaps.checkpoint.editions import Publisher
+from adaps.checkpoint.export_reader import check_names, known_name
+from adaps.checkpoint.manifests import EXPORTS, ExportedTable, ExportManifest, ExportPart
 from adaps.errors import CheckpointError, RendezvousError
 from adaps.tables import Table
 
 if TYPE_CHECKING:
     from adaps.node import Node
 
-__all__ = ["Export", "Exporter", "Exports", "load"]
+__all__ = ["Export", "Exporter", "Exports"]
 
-_MOST_TRIES = 20
-"""To read an export that another one replaces meanwhile."""
-_PATIENCE = 0.05
-"""Seconds between two looks at what other nodes say."""
-_LONGEST = 60.0
-"""Seconds in which the meeting place must have answered."""
+_POLL_SECONDS = 0.05
+"""Seconds between two looks at the messages of other nodes."""
+_MOST_SECONDS = 60.0
+"""Seconds in which the rendezvous store must have answered."""
 
 _T = TypeVar("_T")
 
@@ -44,12 +40,12 @@ _log = logging.getLogger("adaps")
 
 
 class Export:
-    """What `adaps.Node.export` gives: an export that is written while training goes on.
+    """An export that is written while training goes on; `adaps.Node.export` returns it.
 
     Parameters
     ----------
     directory : Path
-        Where it goes.
+        Directory of the export.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -83,33 +79,33 @@ class Export:
     def _run(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except BaseException as error:  # raised again by whoever waits
+        except BaseException as error:  # `wait` raises it again
             self._failure = error
         self._ended.set()
 
 
 @dataclasses.dataclass
 class _Target:
-    """A directory, and what this node has to tell there of some tables."""
+    """The changes that this node has to write to a directory, for some tables."""
 
     changed: dict[int, _core.ChangedRows]
     bytes_of_parts: list[int]
-    """Of what this life of the job has published there; rank 0 counts it."""
+    """Sizes of the parts that this job has published there; only rank 0 counts them."""
 
 
 class Exports:
-    """What the workers of one node share to export.
+    """The state of exports that the workers of one node share.
 
     Parameters
     ----------
     node : Node
-        Whose tables they are.
+        The node whose tables are exported.
     core : adaps._core.Node
         Its core.
     tables : sequence of Table
-        As it was made with them.
+        Its tables.
     life : str
-        16 hexadecimal digits that the nodes which are connected have in common, and no others.
+        16 hexadecimal digits that the connected nodes share with no other process.
     """
 
     def __init__(self, node: Node, core: _core.Node, tables: Sequence[Table], life: str) -> None:
@@ -121,7 +117,7 @@ class Exports:
         self.count = 0
         self.last: Export | None = None
         self.targets: dict[tuple[Path, tuple[int, ...]], _Target] = {}
-        self.publishers: dict[Path, Publisher[Exported]] = {}
+        self.publishers: dict[Path, Publisher[ExportManifest]] = {}
         self._post, self._posted = node.post, node.posted
 
     def await_last(self) -> None:
@@ -130,32 +126,32 @@ class Exports:
             self.last._ended.wait()
 
     def end(self) -> None:
-        """Let other jobs write to the directories that this one wrote to."""
+        """Release the directories, so that other jobs can write there."""
         for publisher in self.publishers.values():
             publisher.end()
 
-    def publisher(self, directory: Path) -> Publisher[Exported]:
+    def publisher(self, directory: Path) -> Publisher[ExportManifest]:
         """This node's right to write to a directory."""
         if directory not in self.publishers:
-            self.publishers[directory] = _shares.publisher_of(self.core, directory, self.life, EXPORTS)
+            self.publishers[directory] = node_files.publisher_of(self.core, directory, self.life, EXPORTS)
         return self.publishers[directory]
 
     def say(self, who: str, number: int, failure: str) -> None:
-        """Tell all nodes how it went with an export: what failed, or nothing."""
+        """Post the failure of an export for all nodes, or an empty text if there was none."""
         self._answer(lambda: self._post(f"export/{who}", f"{number} {failure}"))
 
     def heard(self, who: str, number: int) -> str:
-        """Block until somebody has said how it went with an export: what failed, or nothing."""
+        """Block until `who` has posted the failure of an export; empty if there was none."""
         while True:
             said = self._answer(lambda: self._posted(f"export/{who}")) or ""
             about, _, failure = said.partition(" ")
             if about == str(number):
                 return failure
-            time.sleep(_PATIENCE)
+            time.sleep(_POLL_SECONDS)
 
     def _answer(self, ask: Callable[[], _T]) -> _T:
-        """What the meeting place answers, which may be busy for a while; PeerLost if a node is lost."""
-        deadline = time.monotonic() + _LONGEST
+        """The answer of the rendezvous store, which may be busy; PeerLost if a node is lost."""
+        deadline = time.monotonic() + _MOST_SECONDS
         while True:
             self.core.check()
             try:
@@ -164,7 +160,7 @@ class Exports:
                 # If it has ended with rank 0, the node will soon know.
                 if time.monotonic() >= deadline:
                     raise RendezvousError(f"the rendezvous store does not answer: {error}") from error
-            time.sleep(_PATIENCE)
+            time.sleep(_POLL_SECONDS)
 
 
 class Exporter:
@@ -173,38 +169,38 @@ class Exporter:
     Parameters
     ----------
     node : Exports
-        What it shares with the others of its node.
+        The state that the workers of its node share.
     worker : int
-        Which one it is.
+        Index of the worker.
     """
 
     def __init__(self, node: Exports, worker: int) -> None:
         self._node = node
         self._worker = worker
-        self._all = Together(node.core, node.rank, worker)
+        self._all = Collective(node.core, node.rank, worker)
 
     def export(self, directory: Path, names: Sequence[str] | None) -> Export:
-        """Copy what is to be told, and have it written; the arguments are those of `adaps.Node.export`."""
+        """Copy the rows, and start to write them; the arguments are those of `adaps.Node.export`."""
         node = self._node
         chosen = _chosen(node.tables, names)
-        if self._all.leads_node:
+        if self._all.is_node_primary:
             node.await_last()
             node.count += 1
         self._all.kv.barrier()
         number = node.count
-        folder = directory / _manifest.folder_name(number, node.life)
+        folder = directory / manifests.folder_name(number, node.life)
         try:
-            self._all.act("prepare the export", lambda: self._prepare(folder, chosen))
-            self._all.act("find the export's folder", lambda: _shares.find(folder))
-            everything = not self._all.all_say(not self._needs_everything(directory, chosen))
-            with self._all.nothing_moves():
-                counts = self._all.act("copy the rows", lambda: self._copy(directory, chosen, everything))
+            self._all.run("prepare the export", lambda: self._prepare(folder, chosen))
+            self._all.run("find the export's folder", lambda: node_files.find(folder))
+            everything = not self._all.all_agree(not self._needs_everything(directory, chosen))
+            with self._all.frozen():
+                counts = self._all.run("copy the rows", lambda: self._copy(directory, chosen, everything))
         except CheckpointError:
             self._give_up(folder, chosen)
             raise
         export = node.last
         assert export is not None
-        if self._all.leads_node:
+        if self._all.is_node_primary:
             writing = _Writing(node, folder, number, chosen, counts, everything)
             threading.Thread(target=export._run, args=(writing.run,), name="adaps export").start()
         return export
@@ -212,44 +208,44 @@ class Exporter:
     def _prepare(self, folder: Path, chosen: tuple[int, ...]) -> None:
         node, directory = self._node, folder.parent
         node.clocks[self._worker] = self._all.kv.current_clock
-        if self._all.leads_node and (directory, chosen) not in node.targets:
+        if self._all.is_node_primary and (directory, chosen) not in node.targets:
             changed = {index: _core.ChangedRows(node.core, index) for index in chosen}
             node.targets[directory, chosen] = _Target(changed, [])
-        if self._all.leads_all:
+        if self._all.is_primary:
             _check_tables(directory, exported_tables(node.tables, chosen))
             node.publisher(directory).begin(folder)
 
     def _needs_everything(self, directory: Path, chosen: tuple[int, ...]) -> bool:
-        """Whether rank 0 wants a part with all rows: the first one, and if changes are as much by now."""
-        if not self._all.leads_all:
+        """Whether rank 0 needs a part with all rows: the first, and once changes are as large as it."""
+        if not self._all.is_primary:
             return False
         sizes = self._node.targets[directory, chosen].bytes_of_parts
         return not sizes or sum(sizes[1:]) >= sizes[0]
 
     def _copy(self, directory: Path, chosen: tuple[int, ...], everything: bool) -> dict[int, int]:
         node = self._node
-        if not self._all.leads_node:
+        if not self._all.is_node_primary:
             return {}
         changed = node.targets[directory, chosen].changed
         for index, table in enumerate(node.core.tables()):
             if index in chosen:
-                table.catch_up()  # whoever reads an export has no optimizer to do it
+                table.catch_up()  # readers of an export have no optimizer to do it
         counts = {index: changed[index].take(everything) for index in chosen}
         node.last = Export(directory)
         return counts
 
     def _give_up(self, folder: Path, chosen: tuple[int, ...]) -> None:
         node = self._node
-        if self._all.leads_node:
+        if self._all.is_node_primary:
             node.last = None
             if (target := node.targets.get((folder.parent, chosen))) is not None:
                 _settle(target, told=False)
-        if self._all.leads_all:
-            _shares.remove(folder)
+        if self._all.is_primary:
+            node_files.remove(folder)
 
 
 class _Writing:
-    """What the thread of a node does for an export."""
+    """The work of a node's thread for one export."""
 
     def __init__(
         self,
@@ -291,17 +287,17 @@ class _Writing:
             _settle(self._target, told)
 
     def _conclude(self) -> str:
-        """What rank 0 does: publish, if all nodes have written; gives what failed, or nothing."""
+        """Publish, as rank 0, if all nodes have written; returns the failure, or an empty text."""
         said = [self._node.heard(str(rank), self._number) for rank in range(self._node.world_size)]
         for failure in said:
             if failure:
-                _shares.remove(self._folder)
+                node_files.remove(self._folder)
                 return failure
         failed = self._failure_of("complete", self._publish)
         return "" if failed is None else str(failed)
 
     def _failure_of(self, what: str, action: Callable[[], None]) -> CheckpointError | None:
-        """What failed: whatever it is, the other nodes are to be told, for they wait."""
+        """The failure of an action, of any kind, because the other nodes wait to be told of it."""
         rank, what = self._node.rank, f"{what} the export"
         try:
             action()
@@ -322,13 +318,15 @@ class _Writing:
         files = []
         for index, count in self._counts.items():
             changed = self._target.changed[index]
-            file = _contents.write_changed(changed, count, index, node.tables[index], self._folder, node.rank)
+            file = table_files.write_changed(
+                changed, count, index, node.tables[index], self._folder, node.rank
+            )
             files += [] if file is None else [file]
-        _shares.write_share(self._folder, node.rank, 0, self._clocks, files)
+        node_files.write_list(self._folder, node.rank, 0, self._clocks, files)
 
     def _publish(self) -> None:
         node = self._node
-        part = Part(self._folder.name, *_shares.collect(self._folder, node.world_size, 1))
+        part = ExportPart(self._folder.name, *node_files.collect(self._folder, node.world_size, 1))
         tables = exported_tables(node.tables, self._chosen)
         if self._everything:
             for table in tables:
@@ -339,34 +337,13 @@ class _Writing:
                         "has to export the same tables, and no worker may use its node meanwhile"
                     )
 
-        def follow(last: Exported | None) -> Exported:
+        def follow(last: ExportManifest | None) -> ExportManifest:
             before = [] if last is None or self._everything else last.parts
-            return Exported(1 if last is None else last.sequence + 1, tables, [*before, part])
+            return ExportManifest(1 if last is None else last.sequence + 1, tables, [*before, part])
 
         node.publisher(self._folder.parent).publish(follow)
         sizes = self._target.bytes_of_parts
         sizes[:] = [*([] if self._everything else sizes), part.bytes]
-
-
-def load(directory: Path, names: Sequence[str] | None) -> dict[str, npt.NDArray[np.float32]]:
-    """All rows of tables, as the newest export of a directory has them; see `adaps.load_export`."""
-    if names is not None:
-        _check_names(names)
-    for _ in range(_MOST_TRIES):
-        edition = _editions.newest(directory, EXPORTS)
-        if edition is None or edition.content is None:
-            raise CheckpointError(f"{directory} holds no complete export: there is no manifest of one")
-        known = {table.name: table for table in edition.content.tables}
-        wanted = list(known) if names is None else [_named(name, known) for name in names]
-        try:
-            return {name: _merged(directory, edition.content, known[name]) for name in wanted}
-        except (CheckpointError, OSError) as error:
-            if _editions.newest_number(directory) == edition.number:
-                if isinstance(error, OSError):
-                    raise CheckpointError(f"{directory} cannot be read: {error.strerror}") from error
-                raise
-            # A newer edition has replaced it, and its files may be gone: try that one.
-    raise CheckpointError(f"{directory} gets new exports faster than one can be read")
 
 
 def exported_tables(tables: Sequence[Table], chosen: Sequence[int]) -> list[ExportedTable]:
@@ -374,52 +351,21 @@ def exported_tables(tables: Sequence[Table], chosen: Sequence[int]) -> list[Expo
     return [ExportedTable(tables[i].name, tables[i].rows, tables[i].length) for i in chosen]
 
 
-def _merged(directory: Path, exported: Exported, table: ExportedTable) -> npt.NDArray[np.float32]:
-    try:
-        values = np.empty((table.rows, table.length), np.float32)
-    except (MemoryError, ValueError, OverflowError) as error:
-        raise CheckpointError(
-            f"{directory}: there is no memory for table {table.name!r} of {table.rows} rows of {table.length}"
-        ) from error
-    there = np.zeros(table.rows, np.bool_)
-    for part in exported.parts:
-        for file in part.files:
-            if file.table == table.name:
-                _contents.merge(directory / part.folder, file, table, values, there)
-        if not there.all():
-            raise CheckpointError(
-                f"{directory / part.folder} does not have row {np.argmin(there)} of table {table.name!r}"
-            )
-    return values
-
-
 def _chosen(tables: Sequence[Table], names: Sequence[str] | None) -> tuple[int, ...]:
     known = {table.name: index for index, table in enumerate(tables)}
     if names is None:
         return tuple(known.values())
-    _check_names(names)
-    return tuple(sorted({known[_named(name, known)] for name in names}))
-
-
-def _check_names(names: Sequence[str]) -> None:
-    if isinstance(names, str) or not names:
-        raise TypeError(f"tables is {names!r}; it must be a sequence of tables' names, or None for all")
-
-
-def _named(name: str, known: dict[str, int] | dict[str, ExportedTable]) -> str:
-    if name not in known:
-        hint = _argument_checks.nearest(name, known)
-        raise KeyError(f"no table {name!r}{hint}; there are {', '.join(known)}")
-    return name
+    check_names(names)
+    return tuple(sorted({known[known_name(name, known)] for name in names}))
 
 
 def _check_tables(directory: Path, tables: Sequence[ExportedTable]) -> None:
     """Raise CheckpointError if a directory has exports of other tables."""
-    edition = _editions.newest(directory, EXPORTS)
+    edition = editions.newest(directory, EXPORTS)
     if edition is None or edition.content is None or edition.content.tables == list(tables):
         return
     raise CheckpointError(
-        f"{directory / _editions.edition_name(edition.number)} is of an export of "
+        f"{directory / editions.edition_name(edition.number)} is of an export of "
         f"{_text(edition.content.tables)}, and this one is of {_text(tables)}: give each its own directory"
     )
 

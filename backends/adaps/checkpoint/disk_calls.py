@@ -1,7 +1,7 @@
-"""The few system calls of checkpoints: all that they ask of a disk, or change on it, goes through here.
+"""All system calls by which checkpoints and exports read a disk or change it.
 
-On a network file system, too, each of these is one step for all hosts: `link` and `create`, which fail if the
-name is taken, `lock`, and the removal of a name. Nothing relies on more.
+Also on a network file system, each of these is one step for all hosts: `link` and `create`, which fail if the
+name is taken, `lock`, and the removal of a name. No other call has to be.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Have an OSError of the body name the file, which a call on a descriptor does not."""
+    """Add the file's name to an OSError of the body, as calls on a descriptor do not name it."""
     try:
         yield
     except OSError as error:
@@ -55,7 +55,7 @@ def process() -> int:
 
 
 def names(path: Path) -> list[str]:
-    """What is in a folder, sorted; entries that come or go meanwhile may be there or not."""
+    """Names in a folder, sorted; entries that are added or removed meanwhile may be included or not."""
     return sorted(os.listdir(path))
 
 
@@ -65,7 +65,7 @@ def is_folder(path: Path) -> bool:
 
 
 def read(path: Path) -> bytes:
-    """All of a file."""
+    """The content of a file."""
     return path.read_bytes()
 
 
@@ -106,7 +106,7 @@ def sync_folder(path: Path) -> None:
 
 
 def close(descriptor: int) -> None:
-    """Let go of a file."""
+    """Close a file."""
     os.close(descriptor)
 
 
@@ -134,7 +134,7 @@ def remove_folder(path: Path) -> None:
 def lock(path: Path, text: bytes) -> bytes | int:
     """Lock a file for this process, until its end at the latest, and write `text` into it.
 
-    Gives a handle for `unlock`, or, if the lock is held, what the holder wrote.
+    Returns a handle for `unlock`, or, if another process holds the lock, the text that it wrote.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -154,7 +154,7 @@ def lock(path: Path, text: bytes) -> bytes | int:
 
 
 def unlock(handle: int) -> None:
-    """Let others have a lock."""
+    """Release a lock."""
     _locked.remove(handle)
     os.close(handle)
 
@@ -163,7 +163,7 @@ _locked: set[int] = set()
 
 
 def _leave_locks_to_the_parent() -> None:
-    """A child that outlives its parent must not keep the parent's locks."""
+    """Release the locks in a forked child, which may outlive its parent."""
     for handle in _locked:
         os.close(handle)
     _locked.clear()

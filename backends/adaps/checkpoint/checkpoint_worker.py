@@ -1,4 +1,4 @@
-"""What the workers do together to write and restore a checkpoint."""
+"""The collective calls by which workers write and restore a checkpoint."""
 
 from __future__ import annotations
 
@@ -10,32 +10,33 @@ from typing import Any
 import numpy.typing as npt
 
 from adaps import _core
-from adaps.checkpoint import _contents, _editions, _manifest, _shares
-from adaps.checkpoint._editions import Publisher
-from adaps.checkpoint._manifest import CHECKPOINTS, Edition, Manifest, TableEntry
-from adaps.checkpoint._together import Together
+from adaps.checkpoint import editions, manifests, node_files, table_files
+from adaps.checkpoint.collective import Collective
+from adaps.checkpoint.editions import Publisher
+from adaps.checkpoint.manifests import CHECKPOINTS, CheckpointManifest, Edition, TableEntry
+from adaps.checkpoint.table_match import check_tables, entry_of
 from adaps.errors import CheckpointError
 from adaps.tables import Table
 
-__all__ = ["Participant", "Restored"]
+__all__ = ["CheckpointWorker", "Restored"]
 
 _MOST_TRIES = 20
-"""To read a checkpoint that another job replaces meanwhile."""
+"""Number of tries to read a checkpoint that another job replaces meanwhile."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Restored:
-    """What a worker gets back from a checkpoint beside the tables' content.
+    """A worker's own part of a restored checkpoint.
 
     Attributes
     ----------
     extra : dict
-        What the worker of this number gave to `Node.checkpoint`; if another number of nodes or workers wrote
-        the checkpoint, what the first worker of rank 0 gave.
+        Values that the worker of this number gave to `Node.checkpoint`. If another number of nodes or workers
+        wrote the checkpoint: the values of the first worker of rank 0.
     same_workers : bool
-        Whether as many nodes and workers wrote the checkpoint as there are now.
+        Whether the checkpoint was written by as many nodes and workers as there are now.
     shares : int
-        How many workers wrote it, of all nodes together.
+        Number of workers that wrote it, of all nodes together.
     """
 
     extra: dict[str, Any]
@@ -43,7 +44,7 @@ class Restored:
     shares: int
 
 
-class Participant:
+class CheckpointWorker:
     """One worker in the collective calls of `adaps.Node` that write and restore checkpoints.
 
     Parameters
@@ -51,11 +52,11 @@ class Participant:
     core : adaps._core.Node
         The node.
     tables : sequence of Table
-        Its tables, as it was made with them.
+        Its tables.
     rank, world_size, workers, worker : int
-        The node's number, how many there are, how many workers each has, and which this one is.
+        The node's number, the number of nodes, the number of workers of each, and this worker's index.
     life : str
-        16 hexadecimal digits that the nodes which are connected have in common, and no others.
+        16 hexadecimal digits that the connected nodes share with no other process.
     """
 
     def __init__(
@@ -74,30 +75,30 @@ class Participant:
         self._world_size = world_size
         self._workers = workers
         self._worker = worker
-        self._all = Together(core, rank, worker)
+        self._all = Collective(core, rank, worker)
         self._life = life
         self._count = 0  # of the checkpoints that all workers wrote together, or tried to
-        self._publishers: dict[Path, Publisher[Manifest]] = {}
+        self._publishers: dict[Path, Publisher[CheckpointManifest]] = {}
 
     def write(self, directory: Path, extra: Mapping[str, Any]) -> None:
-        """Write what all nodes hold; `directory` and `extra` are those of `adaps.Node.checkpoint`."""
-        arrays, values = _contents.split_extra(extra)
-        with self._all.nothing_moves():
+        """Write the tables of all nodes, and `extra`, to `directory`; see `adaps.Node.checkpoint`."""
+        arrays, values = table_files.split_extra(extra)
+        with self._all.frozen():
             self._write(directory, arrays, values)
 
     def restore(self, directory: Path) -> Restored:
-        """Make what all nodes hold that of a checkpoint; `directory` is that of `adaps.Node.restore`."""
+        """Read the tables of all nodes from `directory`; see `adaps.Node.restore`."""
         manifest, restored = self._verified(directory)
-        with self._all.nothing_moves():
-            loaded = self._all.act(
+        with self._all.frozen():
+            loaded = self._all.run(
                 "read the checkpoint", lambda: self._loaded(directory / manifest.folder, manifest)
             )
-            self._all.act("restore the checkpoint", lambda: self._take_over(loaded, manifest))
+            self._all.run("restore the checkpoint", lambda: self._take_over(loaded, manifest))
         self._all.make_visible()
         return restored
 
     def end(self) -> None:
-        """Let other jobs write to the directories that this one wrote to."""
+        """Release the directories, so that other jobs can write there."""
         for publisher in self._publishers.values():
             publisher.end()
 
@@ -106,45 +107,47 @@ class Participant:
     def _write(self, directory: Path, arrays: dict[str, npt.NDArray[Any]], values: dict[str, Any]) -> None:
         self._count += 1
         # The name contains this start of the job: if the process is suspended here, no later start uses it.
-        folder = directory / _manifest.folder_name(self._count, self._life)
+        folder = directory / manifests.folder_name(self._count, self._life)
         may_be_published = False
         try:
-            self._all.act("prepare the checkpoint", lambda: self._prepare(folder))
-            self._all.act("find the checkpoint's folder", lambda: _shares.find(folder))
-            self._all.act("write the checkpoint", lambda: self._write_share(folder, arrays, values))
+            self._all.run("prepare the checkpoint", lambda: self._prepare(folder))
+            self._all.run("find the checkpoint's folder", lambda: node_files.find(folder))
+            self._all.run("write the checkpoint", lambda: self._write_files(folder, arrays, values))
             may_be_published = True
-            self._all.act("complete the checkpoint", lambda: self._complete(folder))
+            self._all.run("complete the checkpoint", lambda: self._complete(folder))
         except CheckpointError:
-            if self._all.leads_all:
+            if self._all.is_primary:
                 if not may_be_published:
-                    _shares.remove(folder)
+                    node_files.remove(folder)
                 self._publisher(directory).check()  # says so if another job has removed the files
             raise
 
     def _prepare(self, folder: Path) -> None:
-        if self._all.leads_all:
+        if self._all.is_primary:
             self._publisher(folder.parent).begin(folder)
 
-    def _publisher(self, directory: Path) -> Publisher[Manifest]:
+    def _publisher(self, directory: Path) -> Publisher[CheckpointManifest]:
         if directory not in self._publishers:
-            self._publishers[directory] = _shares.publisher_of(self._core, directory, self._life, CHECKPOINTS)
+            self._publishers[directory] = node_files.publisher_of(
+                self._core, directory, self._life, CHECKPOINTS
+            )
         return self._publishers[directory]
 
-    def _write_share(self, folder: Path, arrays: dict[str, npt.NDArray[Any]], values: dict[str, Any]) -> None:
+    def _write_files(self, folder: Path, arrays: dict[str, npt.NDArray[Any]], values: dict[str, Any]) -> None:
         files = []
-        if self._all.leads_node:
+        if self._all.is_node_primary:
             for index, table in enumerate(self._tables):
-                file = _contents.write_table(self._core, index, table, folder, self._rank)
+                file = table_files.write_table(self._core, index, table, folder, self._rank)
                 files += [] if file is None else [file]
         if arrays or values:
-            files.append(_contents.write_extra(folder, self._rank, self._worker, arrays, values))
-        _shares.write_share(folder, self._rank, self._worker, [self._all.kv.current_clock], files)
+            files.append(table_files.write_extra(folder, self._rank, self._worker, arrays, values))
+        node_files.write_list(folder, self._rank, self._worker, [self._all.kv.current_clock], files)
 
     def _complete(self, folder: Path) -> None:
-        if not self._all.leads_all:
+        if not self._all.is_primary:
             return
-        clocks, files = _shares.collect(folder, self._world_size, self._workers)
-        manifest = Manifest(
+        clocks, files = node_files.collect(folder, self._world_size, self._workers)
+        manifest = CheckpointManifest(
             sequence=1,
             folder=folder.name,
             world_size=self._world_size,
@@ -154,25 +157,23 @@ class Participant:
             files=files,
         )
 
-        def follow(last: Manifest | None) -> Manifest:
+        def follow(last: CheckpointManifest | None) -> CheckpointManifest:
             return manifest if last is None else dataclasses.replace(manifest, sequence=last.sequence + 1)
 
         self._publisher(folder.parent).publish(follow)
 
     def _entries(self) -> list[TableEntry]:
         return [
-            _manifest.entry_of(
-                table, _core.state_length(self._core, index), placed.learning_rate, placed.step
-            )
+            entry_of(table, _core.state_length(self._core, index), placed.learning_rate, placed.step)
             for index, (table, placed) in enumerate(zip(self._tables, self._core.tables(), strict=True))
         ]
 
     # Restoring
 
-    def _verified(self, directory: Path) -> tuple[Manifest, Restored]:
+    def _verified(self, directory: Path) -> tuple[CheckpointManifest, Restored]:
         """The checkpoint of a directory, the same for all workers, found whole by every node."""
         for _ in range(_MOST_TRIES):
-            edition = self._all.act("read the checkpoint", lambda: self._suitable(directory))
+            edition = self._all.run("read the checkpoint", lambda: self._suitable(directory))
             # Numbers only rise: if each worker's edition is still the newest after all have read theirs, all
             # have read the same one.
             if not self._is_newest(directory, edition):
@@ -185,61 +186,63 @@ class Participant:
                 # A newer edition has replaced it, and its files may be gone: try that one.
         raise CheckpointError(f"{directory} gets new checkpoints faster than one can be read")
 
-    def _verified_edition(self, directory: Path, edition: Edition[Manifest]) -> tuple[Manifest, Restored]:
+    def _verified_edition(
+        self, directory: Path, edition: Edition[CheckpointManifest]
+    ) -> tuple[CheckpointManifest, Restored]:
         manifest = edition.content
         assert manifest is not None
-        self._all.act(
-            "verify the checkpoint", lambda: self._verify_share(directory / manifest.folder, manifest)
+        self._all.run(
+            "verify the checkpoint", lambda: self._verify_files(directory / manifest.folder, manifest)
         )
-        return manifest, self._all.act("read the checkpoint", lambda: self._kept(directory, manifest))
+        return manifest, self._all.run("read the checkpoint", lambda: self._kept(directory, manifest))
 
-    def _is_newest(self, directory: Path, edition: Edition[Manifest]) -> bool:
+    def _is_newest(self, directory: Path, edition: Edition[CheckpointManifest]) -> bool:
         """For all workers alike, whether an edition still counts."""
-        found = self._all.act("read the checkpoint", lambda: _editions.newest_number(directory))
-        return self._all.all_say(found == edition.number)
+        found = self._all.run("read the checkpoint", lambda: editions.newest_number(directory))
+        return self._all.all_agree(found == edition.number)
 
-    def _suitable(self, directory: Path) -> Edition[Manifest]:
-        edition = _editions.newest(directory, CHECKPOINTS)
+    def _suitable(self, directory: Path) -> Edition[CheckpointManifest]:
+        edition = editions.newest(directory, CHECKPOINTS)
         if edition is None or edition.content is None:
             raise CheckpointError(f"{directory} holds no complete checkpoint: there is no manifest of one")
-        path = directory / _editions.edition_name(edition.number)
-        _manifest.check_tables(edition.content, path, self._entries())
+        path = directory / editions.edition_name(edition.number)
+        check_tables(edition.content, path, self._entries())
         return edition
 
-    def _verify_share(self, folder: Path, manifest: Manifest) -> None:
-        if not self._all.leads_node:
+    def _verify_files(self, folder: Path, manifest: CheckpointManifest) -> None:
+        if not self._all.is_node_primary:
             return
         entries = {entry.name: entry for entry in self._entries()}
         for file in manifest.files[self._rank :: self._world_size]:
-            _contents.verify(folder, file, None if file.table is None else entries[file.table])
+            table_files.verify(folder, file, None if file.table is None else entries[file.table])
         for table in self._tables[self._rank :: self._world_size]:
-            _contents.verify_rows(
+            table_files.verify_rows(
                 folder, table, [file for file in manifest.files if file.table == table.name]
             )
 
-    def _kept(self, directory: Path, manifest: Manifest) -> Restored:
+    def _kept(self, directory: Path, manifest: CheckpointManifest) -> Restored:
         same = (manifest.world_size, manifest.workers) == (self._world_size, self._workers)
         place = (self._rank, self._worker) if same else (0, 0)
         extra: dict[str, Any] = {}
         for file in manifest.files:
             if file.table is None and (file.rank, file.worker) == place:
-                extra = _contents.read_extra(directory / manifest.folder / file.name)
+                extra = table_files.read_extra(directory / manifest.folder / file.name)
         return Restored(extra, same, manifest.world_size * manifest.workers)
 
-    def _loaded(self, folder: Path, manifest: Manifest) -> list[_core.TableRestore]:
-        """All that files tell, in memory: whatever is wrong with them, nothing is changed yet."""
-        if not self._all.leads_node:
+    def _loaded(self, folder: Path, manifest: CheckpointManifest) -> list[_core.TableRestore]:
+        """Read all files into memory. Nothing is changed yet, whatever is wrong with them."""
+        if not self._all.is_node_primary:
             return []
         loaded = []
         for index, table in enumerate(self._tables):
             files = [file for file in manifest.files if file.table == table.name]
-            loaded.append(_contents.load_table(self._core, index, table, folder, files))
+            loaded.append(table_files.load_table(self._core, index, table, folder, files))
         return loaded
 
-    def _take_over(self, loaded: list[_core.TableRestore], manifest: Manifest) -> None:
-        """Make what was loaded that what the node holds."""
+    def _take_over(self, loaded: list[_core.TableRestore], manifest: CheckpointManifest) -> None:
+        """Replace the node's tables by those that were loaded."""
         saved = {entry.name: entry for entry in manifest.tables}
-        if self._all.leads_node:
+        if self._all.is_node_primary:
             for table, placed, restore in zip(self._tables, self._core.tables(), loaded, strict=True):
                 restore.finish()
                 entry = saved[table.name]

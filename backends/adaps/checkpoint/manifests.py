@@ -11,33 +11,29 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
-from adaps import optimizers
 from adaps.errors import CheckpointError
-from adaps.tables import Table
 
 __all__ = [
     "CHECKPOINTS",
     "EXPORTS",
+    "CheckpointManifest",
     "Content",
     "Edition",
-    "Exported",
+    "ExportManifest",
+    "ExportPart",
     "ExportedTable",
     "File",
-    "Kind",
-    "Manifest",
-    "Part",
+    "ManifestKind",
     "TableEntry",
     "Writer",
-    "check_tables",
     "decode",
     "encode",
-    "entry_of",
     "folder_name",
     "is_folder_name",
 ]
@@ -51,7 +47,7 @@ Positive = Annotated[int, msgspec.Meta(gt=0, le=2**63 - 1)]
 
 @dataclasses.dataclass(frozen=True)
 class File:
-    """A file: rows of a table, or what a worker wanted to be kept with a checkpoint."""
+    """A file: rows of a table, or the values that a worker added to a checkpoint."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]+\.safetensors$")]
     bytes: Natural
@@ -64,7 +60,7 @@ class File:
 
 @dataclasses.dataclass(frozen=True)
 class TableEntry:
-    """A table as it was."""
+    """A table at the time of a checkpoint."""
 
     name: str
     rows: Positive
@@ -77,19 +73,19 @@ class TableEntry:
 
 
 @dataclasses.dataclass(frozen=True)
-class Manifest:
+class CheckpointManifest:
     """A complete checkpoint.
 
     Attributes
     ----------
     sequence : int
-        Counts the checkpoints of a directory, from 1.
+        Number of the checkpoint in its directory, from 1.
     folder : str
-        Where its files are, within the directory.
+        Folder of its files, within the directory.
     world_size, workers : int
-        Nodes, and workers of each, that wrote it.
+        Number of nodes that wrote it, and of workers of each.
     clocks : list of list of int
-        Of each node's workers.
+        For each node the clocks of its workers.
     """
 
     sequence: Positive
@@ -102,14 +98,13 @@ class Manifest:
 
     @property
     def folders(self) -> list[str]:
-        """What of the directory it needs."""
+        """Folders of its files."""
         return [self.folder]
 
     def __post_init__(self) -> None:
         if [len(clocks) for clocks in self.clocks] != [self.workers] * self.world_size:
             raise ValueError(f"there are no clocks of {self.world_size} nodes of {self.workers} workers")
-        if len(names := {file.name for file in self.files}) < len(self.files):
-            raise ValueError(f"of its {len(self.files)} files, only {len(names)} have names of their own")
+        _check_names("files", [file.name for file in self.files])
         for file in self.files:
             of_worker = file.table is None
             if file.rank >= self.world_size or of_worker == (file.worker is None):
@@ -123,6 +118,11 @@ class Manifest:
             raise ValueError("a learning rate is not finite")
 
 
+def _check_names(things: str, names: Sequence[str], least: int = 0) -> None:
+    if len(names) < least or len(set(names)) < len(names):
+        raise ValueError(f"of its {len(names)} {things}, only {len(set(names))} have names of their own")
+
+
 @dataclasses.dataclass(frozen=True)
 class ExportedTable:
     """A table whose rows are exported."""
@@ -133,15 +133,15 @@ class ExportedTable:
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
-    """What one export wrote: all rows, or those that had changed since the part before.
+class ExportPart:
+    """The files of one export: all rows, or those that had changed since the part before.
 
     Attributes
     ----------
     folder : str
-        Where its files are, within the directory.
+        Folder of its files, within the directory.
     clocks : list of list of int
-        Of each node's workers, at the cut.
+        For each node the clocks of its workers when the rows were copied.
     """
 
     folder: Annotated[str, msgspec.Meta(pattern=FOLDER)]
@@ -150,56 +150,51 @@ class Part:
 
     @property
     def bytes(self) -> int:
-        """Of all files."""
+        """Size of all files."""
         return sum(file.bytes for file in self.files)
 
 
 @dataclasses.dataclass(frozen=True)
-class Exported:
+class ExportManifest:
     """The newest export of a directory.
 
     Attributes
     ----------
     sequence : int
-        Counts the exports of a directory, from 1.
-    parts : list of Part
-        All rows, and then changes, the oldest first: a row is as the last part has it that has it.
+        Number of the export in its directory, from 1.
+    parts : list of ExportPart
+        All rows, and then changes, the oldest first. The last part that contains a row is valid for it.
     """
 
     sequence: Positive
     tables: list[ExportedTable]
-    parts: list[Part]
+    parts: list[ExportPart]
 
     @property
     def folders(self) -> list[str]:
-        """What of the directory it needs."""
+        """Folders of its files."""
         return [part.folder for part in self.parts]
 
     def __post_init__(self) -> None:
-        if not self.parts or len(set(self.folders)) < len(self.parts):
-            raise ValueError(
-                f"of its {len(self.parts)} parts, only {len(set(self.folders))} have own folders"
-            )
-        tables = {table.name for table in self.tables}
-        if len(tables) < len(self.tables):
-            raise ValueError(f"of its {len(self.tables)} tables, only {len(tables)} have names of their own")
+        _check_names("parts", self.folders, least=1)
+        tables = [table.name for table in self.tables]
+        _check_names("tables", tables)
         for part in self.parts:
-            if len(names := {file.name for file in part.files}) < len(part.files):
-                raise ValueError(f"of {len(part.files)} files, only {len(names)} have names of their own")
+            _check_names("files", [file.name for file in part.files])
             if strange := {str(file.table) for file in part.files if file.table not in tables}:
                 raise ValueError(f"it tells of rows of {min(strange)!r}, which is no table of it")
 
 
 @dataclasses.dataclass(frozen=True)
 class Writer:
-    """Who writes to a directory: a job, from the start of its node to its end.
+    """The job that writes to a directory, from the start of its node to its end.
 
     Attributes
     ----------
     life : str
-        Distinguishes it from all others, of the same process and of earlier starts of the job, too.
+        Digits that no other job has, not even one of the same process or an earlier start of this one.
     process, host, since
-        Where and when rank 0 of it was.
+        Process, host and start time of its rank 0.
     """
 
     life: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}$")]
@@ -211,23 +206,24 @@ class Writer:
         return " ".join(f"process {self.process} on {self.host} (since {self.since})".split())
 
 
-Content = TypeVar("Content", Manifest, Exported)
+Content = TypeVar("Content", CheckpointManifest, ExportManifest)
 
 
 @dataclasses.dataclass(frozen=True)
-class Kind(Generic[Content]):
-    """What the manifests of a directory tell of.
+class ManifestKind(Generic[Content]):
+    """Whether the manifests of a directory describe checkpoints or exports.
 
     Attributes
     ----------
     name : str
-        Under which a manifest has it.
+        Field of a manifest that contains the description.
     article : str
         The name with its article.
     formats : tuple of str
-        That can be read. The first one is written; it alone says who wrote it, and may tell of nothing yet.
+        Formats that can be read. The first one is written. Only that format names the writer, and may be
+        without content.
     content : type
-        That such a manifest holds.
+        Type of the description.
     """
 
     name: str
@@ -236,26 +232,26 @@ class Kind(Generic[Content]):
     content: type[Content]
 
 
-CHECKPOINTS = Kind(
+CHECKPOINTS = ManifestKind(
     "checkpoint",
     "a checkpoint",
     ("adaps checkpoint, version 2", "adaps checkpoint, version 1"),
-    Manifest,
+    CheckpointManifest,
 )
-EXPORTS = Kind("export", "an export", ("adaps export, version 1",), Exported)
+EXPORTS = ManifestKind("export", "an export", ("adaps export, version 1",), ExportManifest)
 
 
 @dataclasses.dataclass(frozen=True)
 class Edition(Generic[Content]):
-    """What a directory is to hold, from the moment at which it is published until the next one is.
+    """A numbered manifest, which is valid from its publication until that of the next one.
 
     Attributes
     ----------
     number : int
         From 1, each one more than the one before. A directory of version 1 has number 0.
     writer : Writer or None
-        Who published it; None in version 1.
-    content : Manifest, Exported or None
+        The job that published it; None in version 1.
+    content : CheckpointManifest, ExportManifest or None
         None if there is none yet.
     """
 
@@ -266,65 +262,23 @@ class Edition(Generic[Content]):
 
 # Workers restore at the same time, in threads. msgspec analyses a type when it is first used, and threads
 # that do so at once crash the process; so these types are used here first, while there is one thread.
-msgspec.json.Decoder(Manifest)
-msgspec.json.Decoder(Exported)
+msgspec.json.Decoder(CheckpointManifest)
+msgspec.json.Decoder(ExportManifest)
 msgspec.json.Decoder(Writer)
 
 
 def folder_name(count: int, life: str) -> str:
-    """The folder of the checkpoint or export that a life of a job writes as the so-manieth, from 1."""
+    """The folder of a job's checkpoint or export number `count`, from 1."""
     return f"{count:08d}-{life}"
 
 
 def is_folder_name(name: str) -> bool:
-    """Whether a folder of that name was made for a checkpoint or export."""
+    """Whether a name is that of a folder of a checkpoint or export."""
     return re.match(FOLDER, name) is not None
 
 
-def entry_of(table: Table, state_length: int, learning_rate: float, step: int) -> TableEntry:
-    """A table of a node, as a manifest describes it."""
-    return TableEntry(
-        table.name,
-        table.rows,
-        table.length,
-        state_length,
-        _described(table.optimizer),
-        _described(table.init),
-        learning_rate,
-        step,
-    )
-
-
-def check_tables(manifest: Manifest, path: Path, present: Sequence[TableEntry]) -> None:
-    """Raise CheckpointError unless the checkpoint holds what the tables of a node need."""
-    saved = {entry.name: entry for entry in manifest.tables}
-    if superfluous := saved.keys() - {entry.name for entry in present}:
-        raise CheckpointError(f"{path} has the table {min(superfluous)!r}, which this node does not have")
-    written: dict[str | None, int] = {}
-    for file in manifest.files:
-        if file.table is not None and file.table not in saved:
-            raise CheckpointError(f"{path} tells of rows of {file.table!r}, which is no table of it")
-        written[file.table] = written.get(file.table, 0) + file.rows
-    for entry in present:
-        if entry.name not in saved:
-            raise CheckpointError(f"{path} has no table {entry.name!r}; it has {', '.join(map(repr, saved))}")
-        other = saved[entry.name]
-        compared = ["rows", "length", "optimizer", "state_length"]
-        if written.get(entry.name, 0) < entry.rows:
-            compared.append("init")  # untouched rows are not in the checkpoint, so they start from it
-        for what in compared:
-            here, there = _without_rate(getattr(entry, what)), _without_rate(getattr(other, what))
-            if what == "optimizer":
-                there = _completed(there)
-            if here != there:
-                raise CheckpointError(
-                    f"{path}: the table {entry.name!r} has {what} {_text(there)} in the checkpoint, "
-                    f"but {_text(here)} on this node"
-                )
-
-
-def decode(path: Path, text: bytes, number: int, kind: Kind[Content]) -> Edition[Content]:
-    """What a manifest says.
+def decode(path: Path, text: bytes, number: int, kind: ManifestKind[Content]) -> Edition[Content]:
+    """The edition that a manifest describes.
 
     Raises
     ------
@@ -356,7 +310,7 @@ def decode(path: Path, text: bytes, number: int, kind: Kind[Content]) -> Edition
         raise CheckpointError(f"{path} is not {named}: {error}") from error
 
 
-def encode(writer: Writer, content: Content | None, kind: Kind[Content]) -> bytes:
+def encode(writer: Writer, content: Content | None, kind: ManifestKind[Content]) -> bytes:
     """The text of a manifest."""
     body = {
         "writer": dataclasses.asdict(writer),
@@ -364,33 +318,6 @@ def encode(writer: Writer, content: Content | None, kind: Kind[Content]) -> byte
     }
     checked = {"format": kind.formats[0], "crc32": zlib.crc32(_canonical(body)), **body}
     return json.dumps(checked, indent=1).encode()
-
-
-def _described(value: Any) -> dict[str, Any]:
-    # through JSON, so that it equals what is read from a manifest
-    described: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(value)))
-    return {"kind": type(value).__name__, **described}
-
-
-def _completed(described: dict[str, Any]) -> dict[str, Any]:
-    """An optimizer with the defaults of hyperparameters that there were not yet when it was written."""
-    kind = getattr(optimizers, str(described.get("kind")), None)
-    if not dataclasses.is_dataclass(kind):
-        return described
-    defaults = {field.name: field.default for field in dataclasses.fields(kind) if field.name != "lr"}
-    return {**defaults, **described}
-
-
-def _without_rate(value: Any) -> Any:
-    """An optimizer's learning rate may change, and is restored."""
-    return {k: v for k, v in value.items() if k != "lr"} if isinstance(value, dict) else value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, Mapping):
-        return str(value)
-    arguments = ", ".join(f"{name}={given}" for name, given in value.items() if name != "kind")
-    return " ".join(f"{value.get('kind')}({arguments})".split())  # one line, whatever the manifest holds
 
 
 def _canonical(body: Any) -> bytes:

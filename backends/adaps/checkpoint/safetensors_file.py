@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -19,11 +19,12 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 import msgspec
+import numpy as np
 
-from adaps.checkpoint import _disk
+from adaps.checkpoint import disk_calls
 from adaps.errors import CheckpointError
 
-__all__ = ["HEADER", "Header", "Reader", "Tensor", "Writer", "item_size", "read_header", "verify"]
+__all__ = ["DTYPES", "HEADER", "Header", "Reader", "Shapes", "Tensor", "Writer", "read_header", "verify"]
 
 HEADER = "header"
 """What the header is called among a file's checksums."""
@@ -31,20 +32,16 @@ HEADER = "header"
 MOST_HEADER_BYTES = 1 << 24
 CHUNK_BYTES = 1 << 22
 
-_ITEM_SIZES = {
-    "F64": 8,
-    "F32": 4,
-    "F16": 2,
-    "I64": 8,
-    "I32": 4,
-    "I16": 2,
-    "I8": 1,
-    "U64": 8,
-    "U32": 4,
-    "U16": 2,
-    "U8": 1,
-    "BOOL": 1,
+DTYPES: dict[str, type[np.number[Any] | np.bool_]] = {
+    **{"F64": np.float64, "F32": np.float32, "F16": np.float16},
+    **{"I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8},
+    **{"U64": np.uint64, "U32": np.uint32, "U16": np.uint16, "U8": np.uint8},
+    "BOOL": np.bool_,
 }
+"""Types of elements by their names in the format."""
+
+Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
+"""Dtype and shape of each tensor, in the order of their places."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ class Tensor:
     @property
     def bytes(self) -> int:
         """Size."""
-        return item_size(self.dtype) * prod(self.shape)
+        return size_of(self.dtype, self.shape)
 
 
 @dataclass(frozen=True)
@@ -72,9 +69,9 @@ class Header:
     """Size of the header with its length."""
 
 
-def item_size(dtype: str) -> int:
-    """Bytes of one element."""
-    return _ITEM_SIZES[dtype]
+def size_of(dtype: str, shape: Sequence[int]) -> int:
+    """Bytes of a tensor."""
+    return np.dtype(DTYPES[dtype]).itemsize * prod(shape)
 
 
 class Writer:
@@ -85,7 +82,7 @@ class Writer:
     path : Path
         The file.
     tensors : mapping of str to (dtype, shape)
-        In the order of their places.
+        Types of the tensors in the order of their places.
     metadata : mapping of str to str
         Text for the header.
 
@@ -94,29 +91,27 @@ class Writer:
     bytes : int
         Size of the complete file.
     checksums : dict of str to int
-        CRC-32 of what was written so far.
+        CRC-32 of the header and of the bytes of each tensor that were written so far.
     """
 
-    def __init__(
-        self, path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str]
-    ) -> None:
+    def __init__(self, path: Path, tensors: Shapes, metadata: Mapping[str, str]) -> None:
         head = _encode(tensors, metadata)
         self._places: dict[str, int] = {}
         self._ends: dict[str, int] = {}
         offset = len(head)
         for name, (dtype, shape) in tensors.items():
             self._places[name] = offset
-            offset += item_size(dtype) * prod(shape)
+            offset += size_of(dtype, shape)
             self._ends[name] = offset
         self.path = path
         self.bytes = offset
         self.checksums = {HEADER: zlib.crc32(head)} | dict.fromkeys(tensors, 0)
-        self._descriptor = _disk.create(path)
+        self._descriptor = disk_calls.create(path)
         try:
-            with _disk.naming(path):
-                _disk.write_at(self._descriptor, head, 0)
+            with disk_calls.naming(path):
+                disk_calls.write_at(self._descriptor, head, 0)
         except BaseException:
-            _disk.close(self._descriptor)
+            disk_calls.close(self._descriptor)
             raise
 
     def __enter__(self) -> Writer:
@@ -127,10 +122,10 @@ class Writer:
     ) -> None:
         try:
             if kind is None:
-                with _disk.naming(self.path):
-                    _disk.sync(self._descriptor)
+                with disk_calls.naming(self.path):
+                    disk_calls.sync(self._descriptor)
         finally:
-            _disk.close(self._descriptor)
+            disk_calls.close(self._descriptor)
         if kind is None and self._places != self._ends:
             raise AssertionError(f"{self.path} was left incomplete")
 
@@ -138,8 +133,8 @@ class Writer:
         """Write the next bytes of a tensor: any C-contiguous buffer."""
         view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
         self.checksums[tensor] = zlib.crc32(view, self.checksums[tensor])
-        with _disk.naming(self.path):
-            _disk.write_at(self._descriptor, view, self._places[tensor])
+        with disk_calls.naming(self.path):
+            disk_calls.write_at(self._descriptor, view, self._places[tensor])
         self._places[tensor] += len(view)
 
 
@@ -149,7 +144,7 @@ class Reader:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._file: BinaryIO = _disk.open_file(path)
+            self._file: BinaryIO = disk_calls.open_file(path)
         except OSError as error:
             raise CheckpointError(f"{path} cannot be opened: {error.strerror}") from error
         try:
@@ -222,7 +217,7 @@ def verify(path: Path, size: int, checksums: Mapping[str, int]) -> Header:
     """Read a whole file and compare its size and checksums."""
     told = f"the manifest tells of {size} bytes"
     try:
-        with _disk.open_file(path) as file:
+        with disk_calls.open_file(path) as file:
             found = file.seek(0, io.SEEK_END)
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing; {told}") from None
@@ -250,11 +245,11 @@ def verify(path: Path, size: int, checksums: Mapping[str, int]) -> Header:
     return header
 
 
-def _encode(tensors: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str]) -> bytes:
+def _encode(tensors: Shapes, metadata: Mapping[str, str]) -> bytes:
     entries: dict[str, Any] = {"__metadata__": dict(metadata)}
     offset = 0
     for name, (dtype, shape) in tensors.items():
-        end = offset + item_size(dtype) * prod(shape)
+        end = offset + size_of(dtype, shape)
         entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(entries, separators=(",", ":")).encode()

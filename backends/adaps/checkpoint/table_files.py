@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from adaps import _core
-from adaps.checkpoint import _safetensors
-from adaps.checkpoint._manifest import ExportedTable, File, TableEntry
+from adaps.checkpoint import safetensors_file
+from adaps.checkpoint.manifests import ExportedTable, File, TableEntry
+from adaps.checkpoint.safetensors_file import DTYPES
 from adaps.errors import CheckpointError
 from adaps.tables import Table
 
@@ -31,21 +32,6 @@ __all__ = [
 CHUNK_BYTES = 1 << 22
 """Of rows in memory at a time."""
 
-_DTYPES = {
-    "F64": np.float64,
-    "F32": np.float32,
-    "F16": np.float16,
-    "I64": np.int64,
-    "I32": np.int32,
-    "I16": np.int16,
-    "I8": np.int8,
-    "U64": np.uint64,
-    "U32": np.uint32,
-    "U16": np.uint16,
-    "U8": np.uint8,
-    "BOOL": np.bool_,
-}
-
 
 def write_table(core: _core.Node, index: int, table: Table, folder: Path, rank: int) -> File | None:
     """Write the rows of a table that a node owns; None if it owns none."""
@@ -53,11 +39,8 @@ def write_table(core: _core.Node, index: int, table: Table, folder: Path, rank: 
     if owned == 0:
         return None
     path = folder / _table_file(index, rank)
-    state_length = _core.state_length(core, index)
-    chunk = _Chunk(table.length, state_length)
-    with _safetensors.Writer(
-        path, _shapes(owned, table.length, state_length), {"table": table.name}
-    ) as writer:
+    chunk = _Chunk(table.length, _core.state_length(core, index))
+    with safetensors_file.Writer(path, chunk.shapes(owned), {"table": table.name}) as writer:
         first, written = 0, 0
         while first < table.rows and written <= owned:
             taken, first = _core.take_owned(core, index, first, chunk.rows, chunk.values, chunk.state)
@@ -76,14 +59,14 @@ def write_table(core: _core.Node, index: int, table: Table, folder: Path, rank: 
 def write_changed(
     changed: _core.ChangedRows, count: int, index: int, table: Table, folder: Path, rank: int
 ) -> File | None:
-    """Write so many rows of a table that were copied for an export; None if there are none."""
+    """Write `count` rows of a table that were copied for an export; None if there are none."""
     if count == 0:
         return None
     path = folder / _table_file(index, rank)
-    chunk = _Chunk(table.length, 0)
-    with _safetensors.Writer(path, _exported_shapes(count, table.length), {"table": table.name}) as writer:
-        for first in range(0, count, len(chunk.rows)):
-            rows, values = (array[: count - first] for array in (chunk.rows, chunk.values))
+    chunk = _Chunk(table.length)
+    with safetensors_file.Writer(path, chunk.shapes(count), {"table": table.name}) as writer:
+        for first, size in chunk.pieces_of(count):
+            rows, values = chunk.rows[:size], chunk.values[:size]
             changed.read(first, rows, values)
             writer.append("rows", rows)
             writer.append("values", values)
@@ -97,64 +80,60 @@ def merge(
     values: npt.NDArray[np.float32],
     there: npt.NDArray[np.bool_],
 ) -> None:
-    """Read rows of an export's file to their places, and note that they are there.
+    """Read rows of an export's file to their places, and mark them as read.
 
     Raises
     ------
     CheckpointError
         Unless the file is whole and fits the table.
     """
-    path = folder / file.name
-    header = _safetensors.verify(path, file.bytes, file.checksums)
-    found = {name: (tensor.dtype, tensor.shape) for name, tensor in header.tensors.items()}
-    if found != (shapes := _exported_shapes(file.rows, table.length)):
-        raise CheckpointError(f"{path} holds {found}, where the table {table.name!r} needs {shapes}")
-    chunk = _Chunk(table.length, 0)
-    with _safetensors.Reader(path) as reader:
-        for first in range(0, file.rows, len(chunk.rows)):
-            rows, read = (array[: file.rows - first] for array in (chunk.rows, chunk.values))
-            reader.read_into("rows", 8 * first, rows)
-            reader.read_into("values", 4 * table.length * first, read)
-            if len(wrong := rows[(rows < 0) | (rows >= table.rows)]):
-                raise CheckpointError(
-                    f"{path} does not fit: row {wrong[0]} does not exist in table {table.name!r}: rows are 0 "
-                    f"to {table.rows - 1}"
-                )
-            values[rows] = read
-            there[rows] = True
+    chunk = _Chunk(table.length)
+    _verify(folder, file, table.name, chunk.shapes(file.rows))
+    for path, count in chunk.read(folder, file):
+        rows = chunk.rows[:count]
+        _check_rows_exist(path, rows, table)
+        values[rows] = chunk.values[:count]
+        there[rows] = True
 
 
 def verify(folder: Path, file: File, entry: TableEntry | None) -> None:
     """Raise CheckpointError unless a file is whole, and fits the table that it has rows of."""
-    header = _safetensors.verify(folder / file.name, file.bytes, file.checksums)
+    if entry is None:
+        safetensors_file.verify(folder / file.name, file.bytes, file.checksums)
+    else:
+        _verify(folder, file, entry.name, _Chunk(entry.length, entry.state_length).shapes(file.rows))
+
+
+def _verify(folder: Path, file: File, table: str, shapes: safetensors_file.Shapes) -> None:
+    header = safetensors_file.verify(folder / file.name, file.bytes, file.checksums)
     found = {name: (tensor.dtype, tensor.shape) for name, tensor in header.tensors.items()}
-    if entry is not None and found != (shapes := _shapes(file.rows, entry.length, entry.state_length)):
-        raise CheckpointError(f"{folder / file.name} holds {found}, where the table needs {shapes}")
+    if found != shapes:
+        raise CheckpointError(f"{folder / file.name} holds {found}, where the table {table!r} needs {shapes}")
 
 
 def verify_rows(folder: Path, table: Table, files: Iterable[File]) -> None:
     """Raise CheckpointError unless each row of a checkpoint's files exists, and is there once."""
     seen = np.zeros(table.rows, np.bool_)
-    chunk = np.empty(max(1, CHUNK_BYTES // 8), np.int64)
+    chunk = _Chunk()
     for file in files:
-        with _safetensors.Reader(folder / file.name) as reader:
-            for first in range(0, file.rows, len(chunk)):
-                rows = chunk[: min(len(chunk), file.rows - first)]
-                reader.read_into("rows", 8 * first, rows)
-                if len(wrong := rows[(rows < 0) | (rows >= table.rows)]):
-                    raise CheckpointError(
-                        f"{reader.path} does not fit: row {wrong[0]} does not exist in table {table.name!r}: "
-                        f"rows are 0 to {table.rows - 1}"
-                    )
-                sorted_rows = np.sort(rows)
-                twice = np.concatenate(
-                    (rows[seen[rows]], sorted_rows[1:][sorted_rows[1:] == sorted_rows[:-1]])
+        for path, count in chunk.read(folder, file):
+            rows = chunk.rows[:count]
+            _check_rows_exist(path, rows, table)
+            ordered = np.sort(rows)
+            twice = np.concatenate((rows[seen[rows]], ordered[1:][ordered[1:] == ordered[:-1]]))
+            if len(twice):
+                raise CheckpointError(
+                    f"{path} does not fit: row {twice[0]} of table {table.name!r} is there twice"
                 )
-                if len(twice):
-                    raise CheckpointError(
-                        f"{reader.path} does not fit: row {twice[0]} of table {table.name!r} is there twice"
-                    )
-                seen[rows] = True
+            seen[rows] = True
+
+
+def _check_rows_exist(path: Path, rows: npt.NDArray[np.int64], table: Table | ExportedTable) -> None:
+    if len(wrong := rows[(rows < 0) | (rows >= table.rows)]):
+        raise CheckpointError(
+            f"{path} does not fit: row {wrong[0]} does not exist in table {table.name!r}: rows are 0 to "
+            f"{table.rows - 1}"
+        )
 
 
 def load_table(
@@ -164,15 +143,11 @@ def load_table(
     restore = _core.TableRestore(core, index)
     chunk = _Chunk(table.length, _core.state_length(core, index))
     for file in files:
-        with _safetensors.Reader(folder / file.name) as reader:
-            for first in range(0, file.rows, len(chunk.rows)):
-                count = min(len(chunk.rows), file.rows - first)
-                for name, array in chunk.arrays.items():
-                    reader.read_into(name, first * array[:1].nbytes, array[:count])
-                try:
-                    restore.put(chunk.rows[:count], chunk.values[:count], chunk.state[:count])
-                except (ValueError, IndexError) as error:
-                    raise CheckpointError(f"{reader.path} does not fit: {error}") from error
+        for path, count in chunk.read(folder, file):
+            try:
+                restore.put(chunk.rows[:count], chunk.values[:count], chunk.state[:count])
+            except (ValueError, IndexError) as error:
+                raise CheckpointError(f"{path} does not fit: {error}") from error
     return restore
 
 
@@ -183,7 +158,7 @@ def split_extra(extra: Mapping[str, Any]) -> tuple[dict[str, npt.NDArray[Any]], 
     for name, array in arrays.items():
         if name.encode(errors="ignore").decode() != name:
             raise TypeError(f"extra[{name!r}] has a name that is no text: it cannot be encoded as UTF-8")
-        if array.dtype.type not in _DTYPES.values() or name in ("__metadata__", _safetensors.HEADER):
+        if array.dtype.type not in DTYPES.values() or name in ("__metadata__", safetensors_file.HEADER):
             raise TypeError(f"extra[{name!r}] is an array of {array.dtype}: it must be of plain numbers")
     for name, value in values.items():
         try:
@@ -202,7 +177,7 @@ def write_extra(
     """Write what a worker wants to be kept."""
     path = folder / f"extra-rank-{rank:04d}-worker-{worker:04d}.safetensors"
     shapes = {name: (_dtype_name(array), array.shape) for name, array in arrays.items()}
-    with _safetensors.Writer(path, shapes, {"values": json.dumps(values)}) as writer:
+    with safetensors_file.Writer(path, shapes, {"values": json.dumps(values)}) as writer:
         for name, array in arrays.items():
             writer.append(name, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
     return File(path.name, writer.bytes, writer.checksums, rank, worker=worker)
@@ -210,16 +185,16 @@ def write_extra(
 
 def read_extra(path: Path) -> dict[str, Any]:
     """What `write_extra` wrote."""
-    with _safetensors.Reader(path) as reader:
+    with safetensors_file.Reader(path) as reader:
         try:
             extra = dict(json.loads(reader.header.metadata["values"]))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise CheckpointError(f"{path} has damaged metadata: {error}") from error
         for name, tensor in reader.header.tensors.items():
-            if tensor.dtype not in _DTYPES:
+            if tensor.dtype not in DTYPES:
                 raise CheckpointError(f"{path}: the tensor {name!r} is of the unknown dtype {tensor.dtype!r}")
             try:
-                array: npt.NDArray[Any] = np.empty(tensor.shape, _DTYPES[tensor.dtype])
+                array: npt.NDArray[Any] = np.empty(tensor.shape, DTYPES[tensor.dtype])
             except (ValueError, OverflowError) as error:  # no elements, but impossible dimensions
                 raise CheckpointError(f"{path}: the tensor {name!r} is no array: {error}") from error
             reader.read_into(name, 0, array.reshape(-1).view(np.uint8))
@@ -228,35 +203,49 @@ def read_extra(path: Path) -> dict[str, Any]:
 
 
 def _dtype_name(array: npt.NDArray[Any]) -> str:
-    return next(name for name, dtype in _DTYPES.items() if array.dtype.type is dtype)
+    return next(name for name, dtype in DTYPES.items() if array.dtype.type is dtype)
 
 
 def _table_file(index: int, rank: int) -> str:
     return f"table-{index:04d}-rank-{rank:04d}.safetensors"
 
 
-def _exported_shapes(rows: int, length: int) -> dict[str, tuple[str, tuple[int, ...]]]:
-    return {"rows": ("I64", (rows,)), "values": ("F32", (rows, length))}
-
-
-def _shapes(rows: int, length: int, state_length: int) -> dict[str, tuple[str, tuple[int, ...]]]:
-    return {
-        "rows": ("I64", (rows,)),
-        "values": ("F32", (rows, length)),
-        "state": ("F32", (rows, state_length)),
-    }
-
-
 class _Chunk:
-    """Memory for some rows."""
+    """Memory for some rows of a table, by which its files are written and read piece by piece.
 
-    def __init__(self, length: int, state_length: int) -> None:
-        count = max(1, CHUNK_BYTES // (8 + 4 * (length + state_length)))
+    Parameters
+    ----------
+    length : int, optional
+        Floats of a value. Without it only the numbers of rows are read.
+    state_length : int, optional
+        Floats of an optimizer state. Without it there is none, as in exports.
+    """
+
+    def __init__(self, length: int | None = None, state_length: int | None = None) -> None:
+        count = max(1, CHUNK_BYTES // (8 + 4 * ((length or 0) + (state_length or 0))))
         self.rows = np.empty(count, np.int64)
-        self.values = np.empty((count, length), np.float32)
-        self.state = np.empty((count, state_length), np.float32)
+        self.values = np.empty((count, length or 0), np.float32)
+        self.state = np.empty((count, state_length or 0), np.float32)
+        self.arrays: dict[str, npt.NDArray[Any]] = {"rows": self.rows}
+        """The arrays by the names of their tensors."""
+        if length is not None:
+            self.arrays["values"] = self.values
+        if state_length is not None:
+            self.arrays["state"] = self.state
 
-    @property
-    def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """By their names in the files."""
-        return {"rows": self.rows, "values": self.values, "state": self.state}
+    def shapes(self, rows: int) -> safetensors_file.Shapes:
+        """Tensors of a file that holds so many rows."""
+        return {name: (_dtype_name(array), (rows, *array.shape[1:])) for name, array in self.arrays.items()}
+
+    def pieces_of(self, rows: int) -> Iterator[tuple[int, int]]:
+        """First row and number of rows of each piece of so many rows."""
+        for first in range(0, rows, len(self.rows)):
+            yield first, min(len(self.rows), rows - first)
+
+    def read(self, folder: Path, file: File) -> Iterator[tuple[Path, int]]:
+        """Fill the arrays with one piece of a file after the other; yields its path and number of rows."""
+        with safetensors_file.Reader(folder / file.name) as reader:
+            for first, count in self.pieces_of(file.rows):
+                for name, array in self.arrays.items():
+                    reader.read_into(name, first * array[:1].nbytes, array[:count])
+                yield reader.path, count

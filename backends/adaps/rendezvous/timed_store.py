@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from adaps.errors import RendezvousError
-from adaps.rendezvous import _hosts
+from adaps.rendezvous import host_addresses
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
@@ -133,7 +133,7 @@ def _listener(host: str, port: int, deadline: float) -> socket.socket | None:
     store to itself: a name may mean other addresses of this host elsewhere; and if the port is taken, this
     process may have a store there, which is shared.
     """
-    where = _hosts.literal(host)
+    where = host_addresses.literal(host)
     if where is None:
         return None
     try:

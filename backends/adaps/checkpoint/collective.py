@@ -1,4 +1,4 @@
-"""All workers of all nodes, as one of them sees them while they write or restore together."""
+"""The steps that all workers of all nodes take together while they write or restore."""
 
 from __future__ import annotations
 
@@ -9,55 +9,55 @@ from typing import TypeVar
 from adaps import _core
 from adaps.errors import CheckpointError
 
-__all__ = ["FAILURES", "Together", "explained"]
+__all__ = ["FAILURES", "Collective", "explained"]
 
 _T = TypeVar("_T")
 
 FAILURES = (CheckpointError, OSError, MemoryError)
-"""What a node may meet that the others have to be told."""
+"""Failures of one worker that end the call for all."""
 
 
-class Together:
-    """What workers do together. Each method is collective: every worker of every node calls it.
+class Collective:
+    """The collective steps of one worker. Every worker of every node calls each method.
 
     Parameters
     ----------
     core : adaps._core.Node
         The node.
     rank, worker : int
-        Which worker this is.
+        Numbers of the node and of this worker.
     """
 
     def __init__(self, core: _core.Node, rank: int, worker: int) -> None:
         self._core = core
         self._rank = rank
         self.kv = core.worker(worker)
-        self.leads_node = worker == 0
-        self.leads_all = worker == 0 and rank == 0
+        self.is_node_primary = worker == 0
+        self.is_primary = worker == 0 and rank == 0
 
     @contextlib.contextmanager
-    def nothing_moves(self) -> Iterator[None]:
-        """All writes of all workers are applied, and every key stays where it is."""
+    def frozen(self) -> Iterator[None]:
+        """Apply all writes of all workers, and keep every key where it is meanwhile."""
         self.kv.waitall()
         self.kv.wait_sync()
         self.kv.barrier()  # no worker is in another call now, so none waits for a key that cannot move
-        if self.leads_node:
+        if self.is_node_primary:
             _core.freeze(self._core)
         try:
             self.make_visible()
             yield
         finally:
-            if self.leads_node and not self._core.closed:
+            if self.is_node_primary and not self._core.closed:
                 _core.thaw(self._core)
 
     def make_visible(self) -> None:
-        """Whoever reads from now on reads what was written before."""
+        """Make earlier writes visible to all later reads."""
         self.kv.wait_sync()
         self.kv.barrier()
         self.kv.wait_sync()
 
-    def act(self, what: str, action: Callable[[], _T]) -> _T:
-        """What `action` gives; if it fails for any worker, every one raises CheckpointError."""
+    def run(self, what: str, action: Callable[[], _T]) -> _T:
+        """Return the result of `action`; if it fails for any worker, every one raises CheckpointError."""
         failure: CheckpointError | OSError | MemoryError | None = None
         try:
             result = action()
@@ -72,13 +72,13 @@ class Together:
             raise CheckpointError(f"rank {failed_rank} could not {what}: its own exception says why")
         return result
 
-    def all_say(self, yes: bool) -> bool:
-        """Whether all workers do."""
+    def all_agree(self, yes: bool) -> bool:
+        """Whether `yes` is true for all workers."""
         return self.kv.agree(yes) is None
 
 
 def explained(rank: int, what: str, failure: CheckpointError | OSError | MemoryError) -> CheckpointError:
-    """A failure as one sentence."""
+    """The failure of an action as one sentence."""
     if isinstance(failure, CheckpointError):
         return failure
     where, reason = "", "there is not enough memory"

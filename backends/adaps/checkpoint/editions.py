@@ -1,16 +1,17 @@
-"""Which checkpoint or export a directory holds, and who may say so: its editions, numbered manifests.
+"""The editions of a directory: numbered manifests, which decide the checkpoint or export that it contains.
 
-The edition with the highest number counts. Each comes into being whole and in one step, by a link to the next
-number, which fails if that number is taken. A job that is to write begins with an edition that repeats the
-last one's content, and publishes its own after it, each with the number after its last. So once another job
-has begun, whatever an earlier one still does fails, or gets a number that no longer counts: it may have been
-stopped at any instruction, for as long as it likes.
+The edition with the highest number is valid. An edition is created whole and in one step, by a link to the
+next number, which fails if that number is taken. A job begins to write with an edition that repeats the last
+one's content, and publishes its own editions after it, each with the number after its last. So once another
+job has begun, all later calls of an earlier job fail, or get a number that is no longer valid. That holds
+even if the earlier job was stopped at any instruction, for any time.
 
-Nothing is removed that a later edition could need: only what was there before an edition was published that
-does not name it and was the newest one afterwards. Whoever could have needed it comes too late to publish.
+No file is removed that a later edition could need. After an edition is published, and only if it is the
+newest one, a job removes files that existed before it and that it does not name. A job that could have needed
+them comes too late to publish.
 
-A lock, which its process holds until it ends, tells a second job of the first one. Where a file system knows
-no locks, or loses one because its holder cannot be reached, the editions still hold.
+A lock, which its process holds until it ends, warns a second job of the first one. If a file system has no
+locks, or loses one because its holder cannot be reached, the editions still protect the directory.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic
 
-from adaps.checkpoint import _disk, _manifest
-from adaps.checkpoint._manifest import Content, Edition, Kind, Writer
+from adaps.checkpoint import disk_calls, manifests
+from adaps.checkpoint.manifests import Content, Edition, ManifestKind, Writer
 from adaps.errors import CheckpointError
 
 __all__ = ["VERSION_1", "Publisher", "edition_name", "newest", "newest_number"]
 
 VERSION_1 = "manifest.json"
-"""The only manifest of a directory that version 1 wrote."""
+"""Name of the only manifest of a directory that version 1 wrote."""
 
 _NUMBERED = re.compile(r"^manifest-([0-9]{8,18})\.json$")
 _UNFINISHED = re.compile(r"^manifest-[0-9]{8,18}-[0-9a-f]{16}\.new$|^manifest\.json\.new$")
@@ -42,25 +43,25 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 _MOST_TRIES = 100
-"""Each is in vain only if another process publishes at that moment."""
+"""Number of tries; one fails only if another process publishes at that moment."""
 
 _log = logging.getLogger("adaps")
 
 
 def edition_name(number: int) -> str:
-    """The file of an edition."""
+    """Name of the file of an edition."""
     return VERSION_1 if number == 0 else f"manifest-{number:08d}.json"
 
 
 def newest_number(directory: Path) -> int | None:
-    """The number of the edition that counts; None if there is none."""
+    """The number of the valid edition; None if there is none."""
     found = _names(directory)
     numbers = [int(match[1]) for name in found if (match := _NUMBERED.match(name))]
     return max(numbers, default=0 if VERSION_1 in found else None)
 
 
-def newest(directory: Path, kind: Kind[Content]) -> Edition[Content] | None:
-    """The edition that counts; None if there is none.
+def newest(directory: Path, kind: ManifestKind[Content]) -> Edition[Content] | None:
+    """The valid edition; None if there is none.
 
     Raises
     ------
@@ -70,7 +71,7 @@ def newest(directory: Path, kind: Kind[Content]) -> Edition[Content] | None:
     if (found := _newest_text(directory)) is None:
         return None
     number, text = found
-    return _manifest.decode(directory / edition_name(number), text, number, kind)
+    return manifests.decode(directory / edition_name(number), text, number, kind)
 
 
 class Publisher(Generic[Content]):
@@ -79,20 +80,24 @@ class Publisher(Generic[Content]):
     Parameters
     ----------
     directory : Path
-        It need not exist.
+        The directory, which need not exist.
     life : str
         16 hexadecimal digits that no other job has, nor an earlier start of this one.
     lives : callable
-        Whether the node that writes is still there; if not, another one of this process may take its place.
-    kind : Kind
-        What is written there.
+        Returns whether the node that writes still exists; if not, another one of this process may replace it.
+    kind : ManifestKind
+        Whether checkpoints or exports are written.
     """
 
-    def __init__(self, directory: Path, life: str, lives: Callable[[], bool], kind: Kind[Content]) -> None:
+    def __init__(
+        self, directory: Path, life: str, lives: Callable[[], bool], kind: ManifestKind[Content]
+    ) -> None:
         self._directory = directory
         self._lives = lives
-        self._kind: Kind[Content] = kind
-        self._writer = Writer(life, _disk.process(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S"))
+        self._kind: ManifestKind[Content] = kind
+        self._writer = Writer(
+            life, disk_calls.process(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S")
+        )
         self._last = 0
 
     def begin(self, folder: Path) -> None:
@@ -104,18 +109,20 @@ class Publisher(Generic[Content]):
             If another job writes to the directory, or has begun to since this one did.
         OSError
         """
-        missing = [path for path in (self._directory, *self._directory.parents) if not _disk.is_folder(path)]
+        missing = [
+            path for path in (self._directory, *self._directory.parents) if not disk_calls.is_folder(path)
+        ]
         for path in reversed(missing):
-            _disk.make_folder(path)
-            _disk.sync_folder(path.parent)
+            disk_calls.make_folder(path)
+            disk_calls.sync_folder(path.parent)
         if self._last == 0:
             self._take_over()
         self.check()
-        _disk.make_folder(folder)
-        _disk.sync_folder(self._directory)
+        disk_calls.make_folder(folder)
+        disk_calls.sync_folder(self._directory)
 
     def publish(self, make: Callable[[Content | None], Content]) -> None:
-        """Publish what `make` gives, told what the directory holds; all its files are on the disk.
+        """Publish the result of `make`, which gets the present content; all its files are on the disk.
 
         Raises
         ------
@@ -140,15 +147,15 @@ class Publisher(Generic[Content]):
             self._check(newest(self._directory, self._kind))
 
     def end(self) -> None:
-        """Let other jobs write to the directory."""
+        """Release the directory, so that other jobs can write there."""
         place = self._place()
         if place in _locks and _locks[place][0] is self:
             _, handle = _locks.pop(place)
             if handle is not None:
-                _disk.unlock(handle)
+                disk_calls.unlock(handle)
 
     def _take_over(self) -> None:
-        """Publish an edition that repeats the last one's content; only from one that does not live."""
+        """Publish an edition that repeats the last one's content, unless its writer still lives."""
         for _ in range(_MOST_TRIES):
             seen = newest_number(self._directory)
             self._lock()
@@ -171,14 +178,14 @@ class Publisher(Generic[Content]):
             )
 
     def _published(self, number: int, content: Content | None) -> bool:
-        """Whether this is now the edition that counts."""
+        """Publish an edition; returns whether it is the valid one now."""
         present = _names(self._directory)
-        text = _manifest.encode(self._writer, content, self._kind)
+        text = manifests.encode(self._writer, content, self._kind)
         unfinished = self._directory / f"manifest-{number:08d}-{secrets.token_hex(8)}.new"
         try:
             _write(unfinished, text)
             try:
-                _disk.link(unfinished, self._directory / edition_name(number))
+                disk_calls.link(unfinished, self._directory / edition_name(number))
             except (FileExistsError, FileNotFoundError):
                 # Another job published first, or a network file system made the link and lost the answer;
                 # what the directory holds, read below, tells which.
@@ -191,8 +198,8 @@ class Publisher(Generic[Content]):
                     ) from error
                 raise
         finally:
-            _disk.remove_file(unfinished)
-        _disk.sync_folder(self._directory)
+            disk_calls.remove_file(unfinished)
+        disk_calls.sync_folder(self._directory)
         if _newest_text(self._directory) != (number, text):
             return False
         needed = [] if content is None else content.folders
@@ -200,14 +207,14 @@ class Publisher(Generic[Content]):
         return True
 
     def _remove(self, superseded: list[str]) -> None:
-        """Remove what no edition needs; what is left by a failure to do so goes with the next one."""
+        """Remove files that no edition needs. If that fails, the next edition removes them."""
         for name in superseded:
             path = self._directory / name
             try:
-                if _manifest.is_folder_name(name):
-                    _disk.remove_folder(path)
+                if manifests.is_folder_name(name):
+                    disk_calls.remove_folder(path)
                 else:
-                    _disk.remove_file(path)
+                    disk_calls.remove_file(path)
             except OSError as error:
                 left = self._kind.article
                 _log.warning("%s, which is left of %s, could not be removed: %s", path, left, error)
@@ -217,7 +224,7 @@ class Publisher(Generic[Content]):
         other, handle = _locks.get(place, (None, None))
         if other is None:
             try:
-                answer = _disk.lock(self._directory / _LOCK, str(self._writer).encode())
+                answer = disk_calls.lock(self._directory / _LOCK, str(self._writer).encode())
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
                     raise
@@ -242,7 +249,7 @@ class Publisher(Generic[Content]):
         )
 
     def _place(self) -> tuple[int, str]:
-        return _disk.process(), os.path.realpath(self._directory)
+        return disk_calls.process(), os.path.realpath(self._directory)
 
 
 # Keyed by process, too, as a forked child inherits this dictionary but not the locks.
@@ -256,7 +263,7 @@ def _newest_text(directory: Path) -> tuple[int, bytes] | None:
             return None
         path = directory / edition_name(number)
         try:
-            return number, _disk.read(path)
+            return number, disk_calls.read(path)
         except FileNotFoundError:
             continue  # a newer edition has replaced it meanwhile
         except OSError as error:
@@ -265,11 +272,11 @@ def _newest_text(directory: Path) -> tuple[int, bytes] | None:
 
 
 def _names(directory: Path) -> list[str]:
-    """What is in the directory; nothing if it does not exist."""
+    """Names in the directory; none if it does not exist."""
     try:
-        found = _disk.names(directory)
+        found = disk_calls.names(directory)
         # A single listing may miss both the edition that is removed and the one that replaces it.
-        while (again := _disk.names(directory)) != found:
+        while (again := disk_calls.names(directory)) != found:
             found = again
     except FileNotFoundError:
         return []
@@ -279,8 +286,8 @@ def _names(directory: Path) -> list[str]:
 
 
 def _is_superseded(name: str, number: int, needed: list[str]) -> bool:
-    """Whether nothing needs what was there before an edition was published that needs these folders."""
-    if _manifest.is_folder_name(name):
+    """Whether an edition that needs the given folders replaces a file that was there before it."""
+    if manifests.is_folder_name(name):
         return name not in needed
     numbered = _NUMBERED.match(name)
     return (
@@ -291,10 +298,10 @@ def _is_superseded(name: str, number: int, needed: list[str]) -> bool:
 
 
 def _write(path: Path, text: bytes) -> None:
-    descriptor = _disk.create(path)
+    descriptor = disk_calls.create(path)
     try:
-        with _disk.naming(path):
-            _disk.write_at(descriptor, text, 0)
-            _disk.sync(descriptor)
+        with disk_calls.naming(path):
+            disk_calls.write_at(descriptor, text, 0)
+            disk_calls.sync(descriptor)
     finally:
-        _disk.close(descriptor)
+        disk_calls.close(descriptor)

@@ -1,0 +1,74 @@
+"""Reads the newest export of a directory, without a node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from adaps import _argument_checks
+from adaps.checkpoint import editions, table_files
+from adaps.checkpoint.manifests import EXPORTS, ExportedTable, ExportManifest
+from adaps.errors import CheckpointError
+
+__all__ = ["check_names", "known_name", "load"]
+
+_MOST_TRIES = 20
+"""Number of tries to read an export that another one replaces meanwhile."""
+
+
+def load(directory: Path, names: Sequence[str] | None) -> dict[str, npt.NDArray[np.float32]]:
+    """All rows of tables from the newest export of a directory; see `adaps.load_export`."""
+    if names is not None:
+        check_names(names)
+    for _ in range(_MOST_TRIES):
+        edition = editions.newest(directory, EXPORTS)
+        if edition is None or edition.content is None:
+            raise CheckpointError(f"{directory} holds no complete export: there is no manifest of one")
+        known = {table.name: table for table in edition.content.tables}
+        wanted = list(known) if names is None else [known_name(name, known) for name in names]
+        try:
+            return {name: _merged(directory, edition.content, known[name]) for name in wanted}
+        except (CheckpointError, OSError) as error:
+            if editions.newest_number(directory) == edition.number:
+                if isinstance(error, OSError):
+                    raise CheckpointError(f"{directory} cannot be read: {error.strerror}") from error
+                raise
+            # A newer edition has replaced it, and its files may be gone: try that one.
+    raise CheckpointError(f"{directory} gets new exports faster than one can be read")
+
+
+def _merged(directory: Path, exported: ExportManifest, table: ExportedTable) -> npt.NDArray[np.float32]:
+    try:
+        values = np.empty((table.rows, table.length), np.float32)
+    except (MemoryError, ValueError, OverflowError) as error:
+        raise CheckpointError(
+            f"{directory}: there is no memory for table {table.name!r} of {table.rows} rows of {table.length}"
+        ) from error
+    there = np.zeros(table.rows, np.bool_)
+    for part in exported.parts:
+        for file in part.files:
+            if file.table == table.name:
+                table_files.merge(directory / part.folder, file, table, values, there)
+        if not there.all():
+            raise CheckpointError(
+                f"{directory / part.folder} does not have row {np.argmin(there)} of table {table.name!r}"
+            )
+    return values
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise TypeError unless these are names of tables, at least one."""
+    if isinstance(names, str) or not names:
+        raise TypeError(f"tables is {names!r}; it must be a sequence of tables' names, or None for all")
+
+
+def known_name(name: str, known: Mapping[str, Any]) -> str:
+    """The name of a table; KeyError, which names the nearest one, if it is unknown."""
+    if name not in known:
+        hint = _argument_checks.nearest(name, known)
+        raise KeyError(f"no table {name!r}{hint}; there are {', '.join(known)}")
+    return name

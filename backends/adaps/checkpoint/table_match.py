@@ -1,0 +1,85 @@
+"""Compares the tables of a node with those of a checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from adaps import optimizers
+from adaps.checkpoint.manifests import CheckpointManifest, TableEntry
+from adaps.errors import CheckpointError
+from adaps.tables import Table
+
+__all__ = ["check_tables", "entry_of"]
+
+
+def entry_of(table: Table, state_length: int, learning_rate: float, step: int) -> TableEntry:
+    """A table of a node, as a manifest describes it."""
+    return TableEntry(
+        table.name,
+        table.rows,
+        table.length,
+        state_length,
+        _described(table.optimizer),
+        _described(table.init),
+        learning_rate,
+        step,
+    )
+
+
+def check_tables(manifest: CheckpointManifest, path: Path, present: Sequence[TableEntry]) -> None:
+    """Raise CheckpointError unless the checkpoint fits the tables of a node, which are `present`."""
+    saved = {entry.name: entry for entry in manifest.tables}
+    if superfluous := saved.keys() - {entry.name for entry in present}:
+        raise CheckpointError(f"{path} has the table {min(superfluous)!r}, which this node does not have")
+    written: dict[str | None, int] = {}
+    for file in manifest.files:
+        if file.table is not None and file.table not in saved:
+            raise CheckpointError(f"{path} tells of rows of {file.table!r}, which is no table of it")
+        written[file.table] = written.get(file.table, 0) + file.rows
+    for entry in present:
+        if entry.name not in saved:
+            raise CheckpointError(f"{path} has no table {entry.name!r}; it has {', '.join(map(repr, saved))}")
+        other = saved[entry.name]
+        compared = ["rows", "length", "optimizer", "state_length"]
+        if written.get(entry.name, 0) < entry.rows:
+            compared.append("init")  # untouched rows are not in the checkpoint, so they start from it
+        for what in compared:
+            here, there = _without_rate(getattr(entry, what)), _without_rate(getattr(other, what))
+            if what == "optimizer":
+                there = _completed(there)
+            if here != there:
+                raise CheckpointError(
+                    f"{path}: the table {entry.name!r} has {what} {_text(there)} in the checkpoint, "
+                    f"but {_text(here)} on this node"
+                )
+
+
+def _described(value: Any) -> dict[str, Any]:
+    # through JSON, so that it equals what is read from a manifest
+    described: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(value)))
+    return {"kind": type(value).__name__, **described}
+
+
+def _completed(described: dict[str, Any]) -> dict[str, Any]:
+    """An optimizer with the defaults of hyperparameters that are newer than the checkpoint."""
+    kind = getattr(optimizers, str(described.get("kind")), None)
+    if not dataclasses.is_dataclass(kind):
+        return described
+    defaults = {field.name: field.default for field in dataclasses.fields(kind) if field.name != "lr"}
+    return {**defaults, **described}
+
+
+def _without_rate(value: Any) -> Any:
+    """An optimizer without its learning rate, which may differ, and is restored."""
+    return {k: v for k, v in value.items() if k != "lr"} if isinstance(value, dict) else value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return str(value)
+    arguments = ", ".join(f"{name}={given}" for name, given in value.items() if name != "kind")
+    return " ".join(f"{value.get('kind')}({arguments})".split())  # one line, whatever the manifest holds

@@ -1,0 +1,226 @@
+"""The sections of a policy's document beside its rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from adaps.policy.toml_text import toml_fields, toml_value
+from adaps.policy.validation import (
+    PolicyError,
+    check_fields,
+    check_one_of,
+    check_whole,
+    checked_shares,
+)
+
+__all__ = [
+    "AGGREGATIONS",
+    "EXPECTS_FAULTY",
+    "MEAN",
+    "SHARES_BY_SPEED",
+    "SHARES_EQUAL",
+    "Aggregation",
+    "DataSharing",
+    "MadeFor",
+    "Synchronization",
+]
+
+SHARES_EQUAL, SHARES_BY_SPEED = "equal", "speed"
+AGGREGATIONS = ("mean", "median", "trimmed_mean", "krum", "suspicion")
+MEAN, KRUM = "mean", "krum"
+EXPECTS_FAULTY = ("trimmed_mean", "krum", "suspicion")
+"""Rules that need the number of workers that may be wrong."""
+
+
+@dataclass(frozen=True)
+class MadeFor:
+    """The model and the cluster that a policy was made for; it is refused for others.
+
+    Attributes
+    ----------
+    parameters : str, optional
+        `Catalogue.sha256` of the model's parameters.
+    nodes : int, optional
+        Number of nodes.
+    """
+
+    parameters: str | None = None
+    nodes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.parameters is not None:
+            digits = self.parameters.removeprefix("sha256:") if isinstance(self.parameters, str) else ""
+            if len(digits) != 64 or set(digits) - set("0123456789abcdef") or digits == self.parameters:
+                raise PolicyError(
+                    f"parameters is {self.parameters!r}; it must be sha256: and 64 hexadecimal digits"
+                )
+        if self.nodes is not None:
+            check_whole("nodes", self.nodes, least=1)
+
+    def text(self) -> str:
+        """The section as TOML."""
+        return toml_fields("[made_for]", parameters=self.parameters, nodes=self.nodes)
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """How the gradients of all workers are combined in each step.
+
+    Attributes
+    ----------
+    rule : str
+        ``mean``; ``median``, of each coordinate; ``trimmed_mean``, of each coordinate without the `faulty`
+        least and greatest values; ``krum``, the gradient that is nearest to its neighbours; ``suspicion``,
+        a mean weighted by the distance to the median, without the farthest if they stand out.
+    faulty : int, optional
+        Number of workers that may be wrong at once, 1 or more. trimmed_mean, krum and suspicion need it.
+    keep : int, optional
+        Number of gradients whose mean krum takes, 1 by default.
+    """
+
+    rule: str = MEAN
+    faulty: int | None = None
+    keep: int | None = None
+
+    def __post_init__(self) -> None:
+        check_one_of("aggregation", self.rule, AGGREGATIONS)
+        if (self.faulty is not None) != (self.rule in EXPECTS_FAULTY):
+            needed = (
+                f"takes no faulty = {self.faulty!r}"
+                if self.faulty is not None
+                else "needs faulty, how many workers may be wrong at once: "
+                f'{{ rule = "{self.rule}", faulty = 1 }}'
+            )
+            raise PolicyError(f"aggregation {self.rule!r} {needed}")
+        if self.faulty is not None:
+            check_whole("aggregation faulty", self.faulty, least=1)
+        if self.keep is not None:
+            if self.rule != KRUM:
+                raise PolicyError(f"aggregation {self.rule!r} takes no keep = {self.keep!r}")
+            check_whole("aggregation keep", self.keep, least=1)
+
+    @classmethod
+    def of(cls, value: Any) -> Aggregation:
+        """The aggregation that a document describes by the value of ``aggregation``.
+
+        Parameters
+        ----------
+        value : str, dict or Aggregation
+            ``"median"``, or ``{"rule": "trimmed_mean", "faulty": 2}``.
+        """
+        if isinstance(value, Aggregation):
+            return value
+        if isinstance(value, Mapping):
+            check_fields("aggregation", value, ("rule", "faulty", "keep"))
+            if "rule" not in value:
+                raise PolicyError(f"aggregation has no rule; valid are {', '.join(AGGREGATIONS)}")
+            return cls(**value)
+        return cls(value)
+
+    def check(self, workers: int) -> None:
+        """Raise `PolicyError` if there are too few workers to detect wrong ones.
+
+        Parameters
+        ----------
+        workers : int
+            Number of workers of all nodes together.
+        """
+        if self.faulty is None:
+            return
+        least = 2 * self.faulty + (2 if self.rule == KRUM else 0)
+        if workers <= least:
+            raise PolicyError(
+                f"aggregation {self.rule!r} with faulty = {self.faulty} needs more than {least} workers, and "
+                f"there {'is 1' if workers == 1 else f'are {workers}'}"
+            )
+        if self.keep is not None and self.keep > workers - self.faulty:
+            raise PolicyError(
+                f"aggregation keep is {self.keep}; of {workers} workers, {self.faulty} of them faulty, it "
+                f"can be at most {workers - self.faulty}"
+            )
+
+    def text(self) -> str:
+        """The value of ``aggregation`` as TOML."""
+        if self.faulty is None:
+            return toml_value(self.rule)
+        given = {"rule": self.rule, "faulty": self.faulty, "keep": self.keep}
+        return toml_value({name: value for name, value in given.items() if value is not None})
+
+
+@dataclass(frozen=True)
+class Synchronization:
+    """When workers see each other's updates, and how gradients of one step are combined.
+
+    Attributes
+    ----------
+    every : int
+        0: asynchronously. Otherwise all updates of all workers are visible to all every so many steps.
+    aggregation : Aggregation
+        How the gradients of all workers are combined. Any rule but the mean needs ``every = 1``.
+    """
+
+    every: int = 0
+    aggregation: Aggregation = field(default_factory=Aggregation)
+
+    def __post_init__(self) -> None:
+        check_whole("every", self.every, least=0)
+        if not isinstance(self.aggregation, Aggregation):
+            object.__setattr__(self, "aggregation", Aggregation.of(self.aggregation))
+        if self.aggregation.rule != MEAN and self.every != 1:
+            raise PolicyError(
+                f"aggregation is {self.aggregation.rule!r} with every = {self.every}; only gradients of the "
+                "same step can be compared: it needs every = 1"
+            )
+
+    def text(self) -> str:
+        """The section as TOML; the mean is not written."""
+        aggregation = None if self.aggregation == Aggregation() else self.aggregation
+        return toml_fields("[synchronization]", every=self.every, aggregation=aggregation)
+
+
+@dataclass(frozen=True)
+class DataSharing:
+    """How training samples are shared among workers.
+
+    Attributes
+    ----------
+    shares : "equal", "speed", or sequence of float
+        ``equal`` gives every worker the same number of samples. ``speed`` divides them in proportion to the
+        speed of each worker's node; it has to be replaced by numbers where speeds are known. Numbers are each
+        node's part of the samples of a step, and add up to 1.
+    """
+
+    shares: str | Sequence[float] = "equal"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.shares, str) or not isinstance(self.shares, Sequence):
+            check_one_of("shares", self.shares, (SHARES_EQUAL, SHARES_BY_SPEED), " or a list of numbers")
+            return
+        numbers = checked_shares("shares", self.shares)
+        if 0.0 in numbers:
+            raise PolicyError(f"shares holds 0 for node {numbers.index(0.0)}; every node needs samples")
+        object.__setattr__(self, "shares", numbers)
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """Each node's part; empty if `shares` is a text."""
+        return () if isinstance(self.shares, str) else tuple(self.shares)
+
+    def check(self, nodes: int) -> None:
+        """Raise `PolicyError` if numbers are given, but not one for each node.
+
+        Parameters
+        ----------
+        nodes : int
+            Number of nodes of the cluster.
+        """
+        if self.numbers and len(self.numbers) != nodes:
+            raise PolicyError(
+                f"[data]: shares has {len(self.numbers)} numbers for {nodes} nodes; give one each"
+            )
+
+    def text(self) -> str:
+        """The value of ``shares`` as TOML."""
+        return toml_value(self.shares)

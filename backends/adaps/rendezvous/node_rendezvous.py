@@ -1,0 +1,277 @@
+"""How nodes exchange their addresses in a store.
+
+The store may outlive the processes that use it: that of torchrun's agent survives restarts. No environment
+variable distinguishes one start of the job from the next, because each agent counts its own restarts. So the
+processes agree on it. A process that comes as rank 0 opens a new generation. The others see it, and add their
+addresses to it. When all have, rank 0 publishes the list of members. Entries of older generations are never
+read, and a process that is not in the list waits for the next generation.
+
+The store is open to every process that reaches its port, so it contains no secret. Its content is trusted
+only after the handshake of the connections, which proves that both sides know the job's secret and the same
+list.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from adaps.errors import RendezvousError
+from adaps.rendezvous import host_addresses
+from adaps.rendezvous.environment import Place
+from adaps.rendezvous.job_secret import Handover, secret_in_environment, take_secret
+from adaps.rendezvous.membership import (
+    Member,
+    MemberList,
+    ranks_in_words,
+    read_member_list,
+    read_members,
+)
+from adaps.rendezvous.timed_store import TimedStore, open_store
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
+__all__ = ["Clock", "Rendezvous", "RendezvousResult", "rendezvous_at"]
+
+_POLL_SECONDS = 0.02
+"""Seconds between two looks at the store."""
+
+
+@dataclass(frozen=True)
+class RendezvousResult:
+    """The addresses and the secret that every node has after a rendezvous."""
+
+    addresses: list[str]
+    secret: str
+    """Valid for this rendezvous only, so that a process of an earlier start of the job is rejected."""
+
+
+class Clock:
+    """The time of a rendezvous."""
+
+    def now(self) -> float:
+        """Seconds of `time.monotonic`."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        time.sleep(seconds)
+
+
+class Rendezvous:
+    """Finds the other nodes of a cluster by way of a store, in which all keys begin with `prefix`.
+
+    Parameters
+    ----------
+    store : torch.distributed.Store
+        The store of all nodes.
+    rank, world_size : int
+        This node's number, and the number of nodes.
+    prefix : str
+        Prefix of all keys.
+    interface : callable
+        Returns the default address at which a node listens.
+    reopen : callable, optional
+        Returns another connection, until a deadline, when the one to the store was lost: a process that comes
+        early may have found the store of the job's last start, about to end.
+    clock : Clock, optional
+        The time by which the rendezvous waits.
+    agreement : mapping of str to str, optional
+        Values that must be equal on all nodes.
+    """
+
+    def __init__(
+        self,
+        store: Store | TimedStore,
+        rank: int,
+        world_size: int,
+        prefix: str,
+        *,
+        interface: Callable[[], str] = lambda: host_addresses.LOOPBACK,
+        reopen: Callable[[float], Store | TimedStore] | None = None,
+        clock: Clock | None = None,
+        agreement: Mapping[str, str] | None = None,
+    ) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.store = store
+        self.prefix = prefix
+        self.interface = interface
+        self._reopen = reopen
+        self._clock = Clock() if clock is None else clock
+        self._agreement = dict(agreement or {})
+        self.host = ""
+        """The address at which this node listens, once `meet` was called."""
+        self._generation_met: int | None = None
+        self._life: str | None = None
+
+    def meet(self, address: str, deadline: float) -> RendezvousResult:
+        """Publish this node's address; blocks until the addresses of all nodes and the secret are known.
+
+        Every address was given by a process that came to this very rendezvous.
+
+        Raises
+        ------
+        RendezvousError
+            At the deadline (seconds of `time.monotonic`), naming the ranks that are missing; if another
+            process has come as rank 0 after this one; if the store is lost for good; if nodes on several
+            hosts have no secret, or listen where the others cannot reach them; if nodes do not agree.
+        """
+        given = secret_in_environment()
+        own = Member(address, host_addresses.identity(), given is not None, self._agreement)
+        self.host = address.split(" ")[0]
+        entry = f"{secrets.token_hex(8)} {msgspec.json.encode(own).decode()}"
+        while True:
+            try:
+                if self.rank == 0:
+                    return self._lead(entry, given, deadline)
+                return self._follow(entry, given, deadline)
+            except RendezvousError:
+                raise
+            except RuntimeError as error:  # raised by a store whose connection is broken
+                if self._reopen is None:
+                    reason = str(error).partition("\n")[0]
+                    raise RendezvousError(f"the rendezvous store was lost: {reason}") from error
+            self.store = self._reopen(deadline)
+
+    @property
+    def life(self) -> str:
+        """16 hexadecimal digits that the members of this rendezvous share with no other process."""
+        assert self._life is not None, "there was no rendezvous yet"
+        return self._life
+
+    def key(self, name: str) -> str:
+        """A key of the store for the members, which no other rendezvous uses."""
+        assert self._generation_met is not None, "there was no rendezvous yet"
+        return self._key(self._generation_met, "own", name)
+
+    def store_of(self, name: str) -> Store:
+        """A store for the members, whose keys no other rendezvous uses."""
+        from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
+        store = self.store.store if isinstance(self.store, TimedStore) else self.store
+        return PrefixStore(self.key(name), store)
+
+    def _lead(self, entry: str, given: str | None, deadline: float) -> RendezvousResult:
+        generation = self.store.add(self._key("generation"), 1)
+        self.store.set(self._key(generation, "member", 0), entry)
+        entries = [one.decode() for one in self._await_all(generation, "member", deadline)]
+        with ExitStack() as context:
+            handover = context.enter_context(Handover()) if given is None else None
+            member_list = MemberList(entries, "" if handover is None else handover.name)
+            text = msgspec.json.encode(member_list).decode()
+            self.store.set(self._key(generation, "members"), text)
+            members = read_members(member_list)
+            if handover is None:
+                assert given is not None
+                return self._result(generation, members, given, text)
+            self.store.set(self._key(generation, "has_secret", 0), "")
+            self._await_all(generation, "has_secret", deadline, handover.serve)
+            return self._result(generation, members, handover.secret, text)
+
+    def _follow(self, entry: str, given: str | None, deadline: float) -> RendezvousResult:
+        entered = 0
+        while True:
+            generation = self._generation()
+            if generation > entered:
+                self.store.set(self._key(generation, "member", self.rank), entry)
+                entered = generation
+            elif entered and self.store.check([self._key(entered, "members")]):
+                text = self.store.get(self._key(entered, "members")).decode("utf-8", "replace")
+                member_list = read_member_list(text)
+                if self._is_in(member_list, entry):
+                    members = read_members(member_list)
+                    if given is None:
+                        given = take_secret(member_list.offer, deadline)
+                        self.store.set(self._key(entered, "has_secret", self.rank), "")
+                    return self._result(entered, members, given, text)
+            if self._clock.now() >= deadline:
+                raise self._missing(self._absent(entered))
+            self._clock.sleep(_POLL_SECONDS)
+
+    def _is_in(self, member_list: MemberList, entry: str) -> bool:
+        return len(member_list.members) == self.world_size and member_list.members[self.rank] == entry
+
+    def _await_all(
+        self, generation: int, kind: str, deadline: float, meanwhile: Callable[[], None] = lambda: None
+    ) -> list[bytes]:
+        """Wait, as rank 0, until every rank has written its key; returns their values."""
+        keys = [self._key(generation, kind, rank) for rank in range(self.world_size)]
+        while not self.store.check(keys):
+            if self._generation() != generation:
+                raise RendezvousError(
+                    "another process has come as rank 0 after this one, which is of an earlier start of the "
+                    "job or was started twice"
+                )
+            if self._clock.now() >= deadline:
+                raise self._missing([rank for rank, key in enumerate(keys) if not self.store.check([key])])
+            meanwhile()
+            self._clock.sleep(_POLL_SECONDS)
+        return [self.store.get(key) for key in keys]
+
+    def _result(self, generation: int, members: list[Member], secret: str, text: str) -> RendezvousResult:
+        self._generation_met = generation
+        self._life = hashlib.sha256(text.encode()).hexdigest()[:16]
+        # A user's secret is the same for every start of the job; the list of members makes the key differ.
+        own = hmac.new(secret.encode(), text.encode(), "sha256").hexdigest()
+        return RendezvousResult([member.address for member in members], own)
+
+    def _absent(self, generation: int) -> list[int]:
+        """The ranks that keep a generation from being complete, for a node that waits for it."""
+        if not generation or self.store.check([self._key(generation, "members")]):
+            return [0]  # it has to open the next generation
+        keys = [self._key(generation, "member", rank) for rank in range(self.world_size)]
+        # If all have come, rank 0 has not written the list yet.
+        return [rank for rank, key in enumerate(keys) if not self.store.check([key])] or [0]
+
+    def _generation(self) -> int:
+        return self.store.add(self._key("generation"), 0)
+
+    def _missing(self, ranks: list[int]) -> RendezvousError:
+        return RendezvousError(f"{ranks_in_words(ranks)} of {self.world_size} nodes did not come in time")
+
+    def _key(self, *parts: object) -> str:
+        # Processes that expect another number of nodes have keys of their own, so they never meet these.
+        return "/".join([self.prefix, f"of {self.world_size}", *map(str, parts)])
+
+
+# Stores stay open until the process ends: otherwise a node that comes early to a second rendezvous might
+# connect to the first one's store while it is being closed.
+_stores: dict[tuple[str, int], Store] = {}
+
+
+def rendezvous_at(place: Place, deadline: float, agreement: Mapping[str, str] | None = None) -> Rendezvous:
+    """Open the store of torchrun's environment, or connect to it, for this process's next rendezvous."""
+    where = place.host, place.port
+    hosts = place.rank == 0 and not place.hosted
+
+    def forget() -> None:
+        _stores.pop(where, None)
+
+    def connect(deadline: float) -> TimedStore:
+        if where not in _stores:
+            _stores[where] = open_store(*where, hosts=hosts, deadline=deadline)
+        return TimedStore(_stores[where], deadline, forget)
+
+    def reopen(deadline: float) -> TimedStore:
+        forget()
+        return connect(deadline)
+
+    return Rendezvous(
+        connect(deadline),
+        place.rank,
+        place.world_size,
+        "adaps",
+        interface=place.interface,
+        reopen=None if hosts else reopen,
+        agreement=agreement,
+    )

@@ -1,0 +1,207 @@
+"""Replays the accesses of workers with the server's real code, on a simulated cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypedDict
+
+from adaps import _argument_checks, _core
+from adaps._typing import Technique
+from adaps.node_options import TECHNIQUES
+from adaps.policy import Policy
+from adaps.simulation.cluster import Cluster, links_of, machines_of
+from adaps.simulation.incidents import Incident, events_of
+from adaps.simulation.result import NodeSimulation, Simulation
+from adaps.simulation.streams import Stream, keys_of
+from adaps.tables import Table, managed_specs
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["SimulationOptions", "simulate"]
+
+_MICROS = 1e6
+
+
+class SimulationOptions(TypedDict, total=False):
+    """The keyword arguments of `simulate`; each has a default.
+
+    Attributes
+    ----------
+    dense : sequence of str
+        Names of tables all of whose rows are accessed in every step, and which streams do not name.
+    compute : float
+        Seconds that a step computes on a core of the machine of the costs, 0.01 by default.
+    lookahead : int or mapping of str to int
+        Batches announced ahead of their use, of all tables or by their names, 20 by default. Dense tables are
+        announced for good, unless a mapping has 0 for them.
+    warm_up : int or None
+        First steps of every worker, which are not counted; counting then ends with the first worker that has
+        nothing more to announce. Without it everything is counted, from the first step, for which the rows
+        that were announced are there, until nothing is under way after the last one.
+    epoch : int
+        Steps of an epoch, 0, the default, for none. After each epoch a worker waits until everything that was
+        written is visible everywhere, and for all other workers. Nothing is announced across its end, and the
+        first batches are announced when the first step begins.
+    workers, channels, timing, max_rounds_per_second
+        As in `NodeOptions`.
+    traced_steps : int
+        Number of counted steps that are kept as `Simulation.spans`, 0 by default.
+    incidents : sequence of Straggler, Stall or LostNode
+        Incidents of nodes. A lost node ends the training of all: their calls raise `PeerLost` when it has
+        sent nothing for seven eighths of `peer_timeout`, and those of nodes that have no step left do at the
+        end.
+    peer_timeout : float
+        Seconds, as in `NodeOptions`.
+    seed : int
+        Seed for the moments at which workers begin, and for the order of simultaneous events.
+    """
+
+    dense: Sequence[str]
+    compute: float
+    lookahead: int | Mapping[str, int]
+    warm_up: int | None
+    epoch: int
+    workers: int
+    channels: int
+    timing: bool
+    max_rounds_per_second: float
+    traced_steps: int
+    incidents: Sequence[Incident]
+    peer_timeout: float
+    seed: int
+
+
+def simulate(
+    streams: Sequence[Stream],
+    policy: Policy | Technique = "adaptive",
+    cluster: Cluster | None = None,
+    *,
+    tables: Sequence[Table],
+    **options: Unpack[SimulationOptions],
+) -> Simulation:
+    """Replay the accesses of workers with the server's real code, on simulated machines and links.
+
+    Every worker repeats the steps of `autoada`: it announces the batch that is `lookahead` ahead, pulls the
+    dense tables, but for its first step, and its rows, table after table, computes, pushes gradients of its
+    rows and of dense tables, pulls those again, and advances its clock. Before its first step it pulls the
+    dense tables, those of node 0 first, as that node is also the first in a real training. Equal arguments
+    give equal results. Counts and bytes that do not depend on time, as under ``static``, are those of a real
+    run.
+
+    Parameters
+    ----------
+    streams : sequence of Stream
+        One per worker, node after node.
+    policy : Policy or str
+        How each table is managed, as for `Node`; or one of its techniques for all.
+    cluster : Cluster, optional
+        The cluster, with as many machines as there are nodes. Default: equal ones of two cores.
+    tables : sequence of Table
+        As for `Node`.
+    **options : SimulationOptions
+        Everything else, each by its keyword: `SimulationOptions` describes all of them and their defaults.
+
+    Raises
+    ------
+    PolicyError
+        If the policy does not fit the tables or the number of nodes, or contains a setting that the server
+        does not execute.
+    ValueError
+        If streams are too few or too short, or name tables or rows that do not exist, or incidents are at
+        nodes or steps that do not exist.
+    """
+    _argument_checks.known_options("simulate", options, SimulationOptions)
+    workers = _argument_checks.count("workers", options.get("workers", 1))
+    nodes = _count_nodes(len(streams), workers)
+    cluster = Cluster.alike(nodes) if cluster is None else cluster
+    if len(cluster.machines) != nodes:
+        raise ValueError(
+            f"{len(streams)} streams are those of {nodes} nodes; the cluster has {len(cluster.machines)}"
+        )
+    names = [table.name for table in tables]
+    dense = options.get("dense", ())
+    for name in dense:
+        _argument_checks.one_of("dense table", name, names)
+    ahead = _lookaheads(options.get("lookahead", 20), names, dense)
+    technique, specs = _managed(policy, tables, nodes)
+    keys = [keys_of(number, stream, tables, dense) for number, stream in enumerate(streams)]
+    warm_up = options.get("warm_up")
+    if warm_up is not None:
+        warm_up = _argument_checks.whole("warm_up", warm_up, "steps")
+    peer_timeout = _argument_checks.seconds("peer_timeout", options.get("peer_timeout", 5.0))
+    found = _core.replay(
+        specs,
+        [name in dense for name in names],
+        keys,
+        technique=technique,
+        timing=options.get("timing", True),
+        max_rounds_per_second=options.get("max_rounds_per_second", 500.0),
+        workers=workers,
+        channels=_argument_checks.count("channels", options.get("channels", 1)),
+        lookahead=ahead,
+        warm_up=warm_up,
+        epoch=_argument_checks.whole("epoch", options.get("epoch", 0), "steps"),
+        compute=_argument_checks.number("compute", options.get("compute", 0.01), low=0.0) * _MICROS,
+        costs=cluster.costs.in_order(),
+        machines=machines_of(cluster),
+        links=links_of(cluster),
+        seed=options.get("seed", 0),
+        traced_steps=options.get("traced_steps", 0),
+        incidents=events_of(options.get("incidents", ()), streams[::workers], peer_timeout),
+        peer_timeout=round(peer_timeout * _MICROS),
+    )
+    per_node = tuple(_node(node, names) for node in found.nodes)
+    return Simulation(found.elapsed / _MICROS, workers, per_node, tuple(found.spans))
+
+
+def _count_nodes(streams: int, workers: int) -> int:
+    if not streams or streams % workers:
+        raise ValueError(f"{streams} streams for nodes of {workers} workers; give one per worker")
+    nodes = streams // workers
+    if nodes > 4096:
+        raise ValueError(f"{nodes} nodes; a cluster has at most 4096")
+    return nodes
+
+
+def _managed(
+    policy: Policy | Technique, tables: Sequence[Table], nodes: int
+) -> tuple[_core.Technique, list[_core.TableSpec]]:
+    if isinstance(policy, str):
+        technique = _core.Technique[_argument_checks.one_of("technique", policy, TECHNIQUES).upper()]
+        return technique, [table.spec() for table in tables]
+    if not isinstance(policy, Policy):
+        raise TypeError(f"policy is {policy!r}; it must be an adaps.Policy or a technique")
+    return _core.Technique.ADAPTIVE, managed_specs(tables, policy, nodes)
+
+
+def _lookaheads(lookahead: int | Mapping[str, int], names: Sequence[str], dense: Sequence[str]) -> list[int]:
+    """The lookahead of each table; 1 announces a dense table for good."""
+    always = {name: 1 if name in dense else 0 for name in names}
+    if not isinstance(lookahead, Mapping):
+        given = _argument_checks.whole("lookahead", lookahead, "batches")
+        return [always[name] or given for name in names]
+    for name in lookahead:
+        _argument_checks.one_of("table with a lookahead", name, names)
+    return [
+        _argument_checks.whole(f"lookahead of table {name!r}", lookahead.get(name, always[name]), "batches")
+        for name in names
+    ]
+
+
+def _node(node: _core.NodeReplay, names: Sequence[str]) -> NodeSimulation:
+    return NodeSimulation(
+        steps=node.steps,
+        computing=node.computing / _MICROS,
+        visiting=node.visiting / _MICROS,
+        waiting=node.waiting / _MICROS,
+        on_network=node.on_network / _MICROS,
+        working=node.working / _MICROS,
+        channels=node.channels / _MICROS,
+        seconds=node.last_step / _MICROS,
+        lost_at=None if node.lost is None else node.lost / _MICROS,
+        peer_lost=node.peer_lost,
+        peer_lost_at=None if node.peer_lost_at is None else node.peer_lost_at / _MICROS,
+        counters=node.counters,
+        tables=dict(zip(names, node.tables, strict=True)),
+    )
