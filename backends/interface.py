@@ -9,6 +9,7 @@ The loop is the same for every pair of backend and use case::
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -21,14 +22,8 @@ from adabench.usecases.interface import UseCase
 from adaps._typing import SamplingScheme
 from adaps.policy import Policy
 from adaps.simulation import Cluster as SimulatedCluster
-from adaps.simulation import Costs as Costs  # for the harness, which knows no adaps
-from adaps.simulation import Incident as Incident
-from adaps.simulation import LostNode as LostNode
-from adaps.simulation import Simulation as Simulation
-from adaps.simulation import Stall as Stall
-from adaps.simulation import Straggler as Straggler
-from autoada.training.endless import endless as endless  # for the harness, which knows no autoada
-from autoada.training.technique_choice import Chosen as Chosen
+from adaps.simulation import Incident, Simulation
+from autoada.training.technique_choice import Chosen
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,7 +108,7 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 @dataclass(frozen=True)
-class Cluster:
+class WorkerContext:
     """Where one worker stands: thread `worker` of `workers` in node process `rank` of `world_size`.
 
     Attributes
@@ -126,7 +121,7 @@ class Cluster:
         Of the run: weights and the order of the data.
     network : str
         What the parameter server is to make of its links.
-    share : callable
+    per_process : callable
         Gives all worker threads of a node process one object: the first caller's function makes it, and the
         owner of the cluster closes it (``close()``) after every session of the process is closed.
     host : str, optional
@@ -142,7 +137,7 @@ class Cluster:
     workers: int
     seed: int
     network: str
-    share: Callable[[Callable[[], Any]], Any]
+    per_process: Callable[[Callable[[], Any]], Any]
     host: str | None = None
     policy: Policy | None = None
 
@@ -150,6 +145,12 @@ class Cluster:
     def index(self) -> int:
         """This worker's number among all workers of the cluster."""
         return self.rank * self.workers + self.worker
+
+    @property
+    def share(self) -> Callable[[Callable[[], Any]], Any]:
+        """The old name of `per_process`, for one version."""
+        warnings.warn("WorkerContext.share is now called per_process", DeprecationWarning, stacklevel=2)
+        return self.per_process
 
 
 @dataclass(frozen=True)
@@ -260,7 +261,7 @@ class Simulated(Protocol):
         ...
 
 
-class Session(Protocol):
+class TrainingSession(Protocol):
     """One worker's training with one strategy."""
 
     @property
@@ -373,14 +374,14 @@ class Backend(Protocol):
     Options: ClassVar[type[Options]]
     distributed: ClassVar[bool]
 
-    def open(self, usecase: UseCase, cluster: Cluster, options: Any) -> Session:
+    def open(self, usecase: UseCase, cluster: WorkerContext, options: Any) -> TrainingSession:
         """Collective: begin one worker's training.
 
         Parameters
         ----------
         usecase : UseCase
             What to train.
-        cluster : Cluster
+        cluster : WorkerContext
             Where this worker stands.
         options : Options
             Of this backend's own `Options`.
@@ -390,7 +391,7 @@ class Backend(Protocol):
 
 @runtime_checkable
 class TakesPolicy(Protocol):
-    """A backend whose options have a `policy`, which `Cluster.policy` is built of."""
+    """A backend whose options have a `policy`, which `WorkerContext.policy` is built of."""
 
     def check_policy(self, usecase: UseCase, policy: Policy, nodes: int, workers: int, network: str) -> None:
         """Before any process starts: refuse a policy that it cannot execute.
@@ -406,7 +407,7 @@ class TakesPolicy(Protocol):
         workers : int
             Of each node.
         network : str
-            What the parameter server is to make of its links, as in `Cluster`.
+            What the parameter server is to make of its links, as in `WorkerContext`.
 
         Raises
         ------

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from adabench.backends.interface import Cluster, Unavailable
+from adabench.backends.interface import Unavailable, WorkerContext
 from adabench.usecases.interface import UseCase
 
 
@@ -36,7 +36,7 @@ def require_usecase(name: str, usecase: UseCase, wanted: str) -> None:
         raise Unavailable(f"{name} trains {wanted} alone, not {usecase.name}: say -u {wanted}")
 
 
-def require_plain_cluster(name: str, cluster: Cluster) -> None:
+def require_plain_cluster(name: str, cluster: WorkerContext) -> None:
     """Raise `Unavailable` for what only the parameter server has: worker threads, and links it shapes."""
     if cluster.workers > 1:
         raise Unavailable(
@@ -52,7 +52,7 @@ def require_plain_cluster(name: str, cluster: Cluster) -> None:
 class ProcessGroup:
     """The gloo group of all node processes; the owner closes it."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: WorkerContext) -> None:
         if cluster.world_size > 1:
             dist.init_process_group("gloo")
         else:

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from adabench.backends.external._shared import ProcessGroup, data_parallel, require_plain_cluster
-from adabench.backends.interface import Cluster
 from adabench.backends.interface import Options as BackendOptions
+from adabench.backends.interface import WorkerContext
 from adabench.usecases.interface import UseCase
 
 
@@ -22,9 +22,9 @@ class Ddp:
     Options: ClassVar[type[BackendOptions]] = BackendOptions
     distributed: ClassVar[bool] = True
 
-    def open(self, usecase: UseCase, cluster: Cluster, options: BackendOptions) -> DdpSession:
+    def open(self, usecase: UseCase, cluster: WorkerContext, options: BackendOptions) -> DdpSession:
         require_plain_cluster(self.name, cluster)
-        cluster.share(lambda: ProcessGroup(cluster))
+        cluster.per_process(lambda: ProcessGroup(cluster))
         return DdpSession(usecase)
 
 

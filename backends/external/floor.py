@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from adabench.backends.external._shared import dense_optimizer, replace_tables
-from adabench.backends.interface import Cluster
 from adabench.backends.interface import Options as BackendOptions
+from adabench.backends.interface import WorkerContext
 from adabench.usecases.interface import UseCase
 
 
@@ -25,7 +25,7 @@ class Floor:
     Options: ClassVar[type[BackendOptions]] = BackendOptions
     distributed: ClassVar[bool] = False
 
-    def open(self, usecase: UseCase, cluster: Cluster, options: BackendOptions) -> FloorSession:
+    def open(self, usecase: UseCase, cluster: WorkerContext, options: BackendOptions) -> FloorSession:
         return FloorSession(usecase, cluster)
 
 
@@ -52,7 +52,7 @@ class BareTable(nn.Module):
 
 
 class FloorSession:
-    def __init__(self, usecase: UseCase, cluster: Cluster) -> None:
+    def __init__(self, usecase: UseCase, cluster: WorkerContext) -> None:
         self.model = usecase.model()
         self._tables: list[BareTable] = []
 

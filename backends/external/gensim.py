@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from adabench.backends.external._shared import require_package, require_usecase
-from adabench.backends.interface import Cluster
 from adabench.backends.interface import Options as BackendOptions
+from adabench.backends.interface import WorkerContext
 from adabench.usecases.interface import UseCase
 
 
@@ -39,13 +39,13 @@ class Gensim:
     def __init__(self) -> None:
         require_package("gensim", "make models")
 
-    def open(self, usecase: UseCase, cluster: Cluster, options: GensimOptions) -> GensimSession:
+    def open(self, usecase: UseCase, cluster: WorkerContext, options: GensimOptions) -> GensimSession:
         require_usecase(self.name, usecase, "word2vec")
         return GensimSession(usecase, cluster, options)
 
 
 class GensimSession:
-    def __init__(self, usecase: Any, cluster: Cluster, options: GensimOptions) -> None:
+    def __init__(self, usecase: Any, cluster: WorkerContext, options: GensimOptions) -> None:
         from gensim.models.word2vec import Word2Vec
 
         self.model: nn.Module = usecase.model()

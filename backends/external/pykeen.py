@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from adabench.backends.external._shared import require_package, require_usecase
-from adabench.backends.interface import Cluster, Unavailable
 from adabench.backends.interface import Options as BackendOptions
+from adabench.backends.interface import Unavailable, WorkerContext
 from adabench.usecases.interface import UseCase
 
 
@@ -43,13 +43,13 @@ class PyKeen:
     def __init__(self) -> None:
         require_package("pykeen", "make models")
 
-    def open(self, usecase: UseCase, cluster: Cluster, options: PyKeenOptions) -> PyKeenSession:
+    def open(self, usecase: UseCase, cluster: WorkerContext, options: PyKeenOptions) -> PyKeenSession:
         require_usecase(self.name, usecase, "kge")
         return PyKeenSession(usecase, cluster, options)
 
 
 class PyKeenSession:
-    def __init__(self, usecase: Any, cluster: Cluster, options: PyKeenOptions) -> None:
+    def __init__(self, usecase: Any, cluster: WorkerContext, options: PyKeenOptions) -> None:
         params = usecase.params
         self._home = tempfile.TemporaryDirectory()  # where it makes folders as soon as it is imported
         os.environ.setdefault("PYSTOW_HOME", self._home.name)

@@ -24,8 +24,8 @@ from adabench.backends.external._shared import (
     replace_tables,
     require_plain_cluster,
 )
-from adabench.backends.interface import Cluster
 from adabench.backends.interface import Options as BackendOptions
+from adabench.backends.interface import WorkerContext
 from adabench.usecases.interface import UseCase
 
 
@@ -34,7 +34,7 @@ class Rpc:
     Options: ClassVar[type[BackendOptions]] = BackendOptions
     distributed: ClassVar[bool] = True
 
-    def open(self, usecase: UseCase, cluster: Cluster, options: BackendOptions) -> RpcSession:
+    def open(self, usecase: UseCase, cluster: WorkerContext, options: BackendOptions) -> RpcSession:
         require_plain_cluster(self.name, cluster)
         return RpcSession(usecase, cluster)
 
@@ -80,7 +80,7 @@ def _push(table: int, rows: Tensor, gradients: Tensor) -> None:
 class Servers:
     """This process's part of the parameter server; the owner closes it."""
 
-    def __init__(self, cluster: Cluster, blocks: Blocks) -> None:
+    def __init__(self, cluster: WorkerContext, blocks: Blocks) -> None:
         self._group = ProcessGroup(cluster)
         self._rpc = cluster.world_size > 1
         Blocks.serving = blocks
@@ -104,7 +104,7 @@ class Servers:
 class RemoteTable(nn.Module):
     """Looks rows up in the blocks of all processes, and remembers what was read until it is pushed."""
 
-    def __init__(self, number: int, rows: int, cluster: Cluster) -> None:
+    def __init__(self, number: int, rows: int, cluster: WorkerContext) -> None:
         super().__init__()
         self._number = number
         self._rank, self._world = cluster.rank, cluster.world_size
@@ -159,7 +159,7 @@ class RemoteTable(nn.Module):
 
 
 class RpcSession:
-    def __init__(self, usecase: UseCase, cluster: Cluster) -> None:
+    def __init__(self, usecase: UseCase, cluster: WorkerContext) -> None:
         model = usecase.model()
         self._tables: list[RemoteTable] = []
         blocks: list[Tensor] = []
@@ -171,7 +171,7 @@ class RpcSession:
             return remote
 
         replace_tables(model, make)
-        cluster.share(lambda: Servers(cluster, Blocks(usecase, blocks)))
+        cluster.per_process(lambda: Servers(cluster, Blocks(usecase, blocks)))
         self.model = data_parallel(model)
         self._optimizer = dense_optimizer(usecase, model)
         self._sent: list[torch.futures.Future[None]] = []

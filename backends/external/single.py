@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from adabench.backends.interface import Cluster
 from adabench.backends.interface import Options as BackendOptions
+from adabench.backends.interface import WorkerContext
 from adabench.usecases.interface import UseCase
 
 
@@ -19,7 +19,7 @@ class Single:
     Options: ClassVar[type[BackendOptions]] = BackendOptions
     distributed: ClassVar[bool] = False
 
-    def open(self, usecase: UseCase, cluster: Cluster, options: BackendOptions) -> SingleSession:
+    def open(self, usecase: UseCase, cluster: WorkerContext, options: BackendOptions) -> SingleSession:
         return SingleSession(usecase)
 
 

@@ -23,8 +23,8 @@ from adabench.backends.external._shared import (
     require_package,
     require_plain_cluster,
 )
-from adabench.backends.interface import Cluster, Unavailable
 from adabench.backends.interface import Options as BackendOptions
+from adabench.backends.interface import Unavailable, WorkerContext
 from adabench.usecases.interface import Featured, UseCase
 
 DONE, GATHER = 0, 1
@@ -39,12 +39,12 @@ class TorchRec:
         require_package("torchrec")
         require_package("fbgemm_gpu")
 
-    def open(self, usecase: UseCase, cluster: Cluster, options: BackendOptions) -> TorchRecSession:
+    def open(self, usecase: UseCase, cluster: WorkerContext, options: BackendOptions) -> TorchRecSession:
         require_plain_cluster(self.name, cluster)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of its own deprecations, by the dozen
             import torchrec.distributed.sharding_plan  # noqa: F401
-        cluster.share(lambda: ProcessGroup(cluster))
+        cluster.per_process(lambda: ProcessGroup(cluster))
         return TorchRecSession(usecase, cluster)
 
 
@@ -55,7 +55,7 @@ class ShardedTable(nn.Module):
     looks them up in a copy of the whole table that `gather` brings there.
     """
 
-    def __init__(self, weight: Tensor, first_rows: Tensor | None, cluster: Cluster) -> None:
+    def __init__(self, weight: Tensor, first_rows: Tensor | None, cluster: WorkerContext) -> None:
         from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
 
         super().__init__()
@@ -146,7 +146,7 @@ class ShardedTable(nn.Module):
 
 
 class TorchRecSession:
-    def __init__(self, usecase: UseCase, cluster: Cluster) -> None:
+    def __init__(self, usecase: UseCase, cluster: WorkerContext) -> None:
         from torch.distributed.optim import _apply_optimizer_in_backward  # type: ignore[attr-defined]
         from torchrec.distributed import DistributedModelParallel, ShardingEnv
         from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder

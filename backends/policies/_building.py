@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from adabench.backends.policies.interface import Catalogue, Parameter, Policy, Resources
-from adaps.policy import DataSharing, Home, MadeFor, Rule, Synchronization
+from adabench.backends.policies.resources import Resources
+from adaps.policy import Catalogue, DataSharing, Home, MadeFor, Parameter, Policy, Rule, Synchronization
 
 __all__ = ["greedy_nodes", "load_of", "pinned", "policy_for"]
 

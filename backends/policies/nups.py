@@ -14,8 +14,9 @@ from typing import ClassVar
 import numpy as np
 
 from adabench.backends.policies._building import policy_for
-from adabench.backends.policies.interface import AccessesMissing, BuilderOptions, Catalogue, Policy, Resources
-from adaps.policy import RowSelection, Rule
+from adabench.backends.policies.interface import BuilderOptions
+from adabench.backends.policies.resources import Resources
+from adaps.policy import AccessesMissing, Catalogue, Policy, RowSelection, Rule
 
 
 class NupsOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -19,15 +19,9 @@ from typing import ClassVar
 import numpy as np
 
 from adabench.backends.policies._building import policy_for
-from adabench.backends.policies.interface import (
-    AccessesMissing,
-    BuilderOptions,
-    Catalogue,
-    Parameter,
-    Policy,
-    Resources,
-)
-from adaps.policy import Rule
+from adabench.backends.policies.interface import BuilderOptions
+from adabench.backends.policies.resources import Resources
+from adaps.policy import AccessesMissing, Catalogue, Parameter, Policy, Rule
 from adaps.simulation import MESSAGE_BYTES
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from adabench.backends.policies._building import policy_for
-from adabench.backends.policies.interface import BuilderOptions, Catalogue, Policy, Resources
-from adaps.policy import Home, Rule
+from adabench.backends.policies.interface import BuilderOptions
+from adabench.backends.policies.resources import Resources
+from adaps.policy import Catalogue, Home, Policy, Rule
 
 
 class Partitioned:

@@ -10,15 +10,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from adabench.backends.policies._building import policy_for
-from adabench.backends.policies.interface import (
-    AccessesMissing,
-    BuilderOptions,
-    Catalogue,
-    Policy,
-    PolicyError,
-    Resources,
-)
-from adaps.policy import Home, RowSelection, Rule
+from adabench.backends.policies.interface import BuilderOptions
+from adabench.backends.policies.resources import Resources
+from adaps.policy import AccessesMissing, Catalogue, Home, Policy, PolicyError, RowSelection, Rule
 
 
 class PlacedOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):

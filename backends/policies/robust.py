@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 from adabench.backends.policies._building import policy_for
-from adabench.backends.policies.interface import BuilderOptions, Catalogue, Policy, Resources
-from adaps.policy import Aggregation, Rule, Synchronization
+from adabench.backends.policies.interface import BuilderOptions
+from adabench.backends.policies.resources import Resources
+from adaps.policy import Aggregation, Catalogue, Policy, Rule, Synchronization
 
 
 class RobustOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import autoada
-from adabench.backends.interface import Cluster, ServerOptions, Unavailable
+from adabench.backends.interface import ServerOptions, Unavailable, WorkerContext
 from autoada.parameters.table_parameter import TableParameter
 
 
@@ -19,13 +19,13 @@ class Fault:
     ----------
     options : ServerOptions
         With a fault.
-    cluster : Cluster
+    cluster : WorkerContext
         Where this worker stands.
     model : autoada.AdaModel
         Its model.
     """
 
-    def __init__(self, options: ServerOptions, cluster: Cluster, model: autoada.AdaModel) -> None:
+    def __init__(self, options: ServerOptions, cluster: WorkerContext, model: autoada.AdaModel) -> None:
         self._kind, self._severity = options.fault, options.severity
         self._tables = [each for each in model.module.parameters() if isinstance(each, TableParameter)]
         self._dense = [each for each in model.module.parameters() if not isinstance(each, TableParameter)]
@@ -65,7 +65,7 @@ class Fault:
             parameter.grad = gradient
 
 
-def fault_of(options: ServerOptions, cluster: Cluster, model: autoada.AdaModel) -> Fault | None:
+def fault_of(options: ServerOptions, cluster: WorkerContext, model: autoada.AdaModel) -> Fault | None:
     """What makes this worker wrong, if it is one of those that are to be."""
     if options.fault == "none":
         return None

@@ -11,21 +11,14 @@ from torch import Tensor, nn
 
 import adaps
 import autoada
-from adabench.backends.interface import (
-    Chosen,
-    Cluster,
-    Served,
-    ServerOptions,
-    SimulatedRun,
-    Timed,
-    Unavailable,
-)
+from adabench.backends.interface import Served, ServerOptions, SimulatedRun, Timed, Unavailable, WorkerContext
 from adabench.backends.strategies._faults import fault_of
 from adabench.backends.strategies._simulate import simulate
 from adabench.backends.strategies._step_timing import server_calls
 from adabench.backends.strategies._table_layout import served
 from adabench.usecases.interface import Initialized, Placed, Sampled, UseCase
 from autoada.model.node_setup import check_policy
+from autoada.training.technique_choice import Chosen
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +58,7 @@ class DrawnByServer:
 class ServerSession:
     """One worker's training on the parameter server, without any intent of its own."""
 
-    def __init__(self, usecase: UseCase, cluster: Cluster, options: ServerOptions) -> None:
+    def __init__(self, usecase: UseCase, cluster: WorkerContext, options: ServerOptions) -> None:
         model = usecase.model() if options.inits == 1 else _selected(usecase, cluster, options.inits)
         optimizer = usecase.optimizer(model)
         # before the table is in the server
@@ -85,7 +78,7 @@ class ServerSession:
 
         self.usecase = usecase
         self.options = options
-        self.model = autoada.AdaModel(model, optimizer, node=cluster.share(make), worker=cluster.worker)
+        self.model = autoada.AdaModel(model, optimizer, node=cluster.per_process(make), worker=cluster.worker)
         self.server = self.model.worker
         self._fault = fault_of(options, cluster, self.model)
         own = self.model.lookaheads.values()
@@ -196,7 +189,7 @@ class ServerSession:
         self.model.close()
 
 
-def _selected(usecase: UseCase, cluster: Cluster, inits: int) -> nn.Module:
+def _selected(usecase: UseCase, cluster: WorkerContext, inits: int) -> nn.Module:
     """The best of several initial weights, after the steps that they were tried for."""
     if not isinstance(usecase, Initialized):
         raise Unavailable(f"{usecase.name} has no other initial weights: say inits=1")
@@ -215,7 +208,7 @@ def _selected(usecase: UseCase, cluster: Cluster, inits: int) -> nn.Module:
 
 
 def _sampler(
-    usecase: UseCase, model: nn.Module, cluster: Cluster, options: ServerOptions
+    usecase: UseCase, model: nn.Module, cluster: WorkerContext, options: ServerOptions
 ) -> autoada.NegativeSampler:
     assert options.sampling != "loader"
     if not isinstance(usecase, Sampled):

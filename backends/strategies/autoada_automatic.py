@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import autoada
-from adabench.backends.interface import Cluster, ServerOptions
+from adabench.backends.interface import ServerOptions, WorkerContext
 from adabench.backends.strategies._server_session import OnServer, ServerSession
 from adabench.usecases.interface import UseCase
 
@@ -14,12 +14,14 @@ from adabench.usecases.interface import UseCase
 class AutoAdaAutomatic(OnServer):
     name: ClassVar[str] = "autoada-automatic"
 
-    def open(self, usecase: UseCase, cluster: Cluster, options: ServerOptions) -> AutoAdaAutomaticSession:
+    def open(
+        self, usecase: UseCase, cluster: WorkerContext, options: ServerOptions
+    ) -> AutoAdaAutomaticSession:
         return AutoAdaAutomaticSession(usecase, cluster, options)
 
 
 class AutoAdaAutomaticSession(ServerSession):
-    def __init__(self, usecase: UseCase, cluster: Cluster, options: ServerOptions) -> None:
+    def __init__(self, usecase: UseCase, cluster: WorkerContext, options: ServerOptions) -> None:
         super().__init__(usecase, cluster, options)
         self._of: Iterable[Any] | None = None
         self._loader: autoada.AdaDataLoader

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import autoada
-from adabench.backends.interface import Cluster, ServerOptions
+from adabench.backends.interface import ServerOptions, WorkerContext
 from adabench.backends.strategies._server_session import OnServer, ServerSession
 from adabench.usecases.interface import UseCase
 
@@ -14,7 +14,7 @@ from adabench.usecases.interface import UseCase
 class AutoAdaManual(OnServer):
     name: ClassVar[str] = "autoada-manual"
 
-    def open(self, usecase: UseCase, cluster: Cluster, options: ServerOptions) -> AutoAdaManualSession:
+    def open(self, usecase: UseCase, cluster: WorkerContext, options: ServerOptions) -> AutoAdaManualSession:
         return AutoAdaManualSession(usecase, cluster, options)
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from adabench.backends.interface import Cluster, ServerOptions
+from adabench.backends.interface import ServerOptions, WorkerContext
 from adabench.backends.strategies._server_session import OnServer, ServerSession
 from adabench.usecases.interface import UseCase
 
@@ -16,7 +16,7 @@ from adabench.usecases.interface import UseCase
 class Manual(OnServer):
     name: ClassVar[str] = "manual"
 
-    def open(self, usecase: UseCase, cluster: Cluster, options: ServerOptions) -> ManualSession:
+    def open(self, usecase: UseCase, cluster: WorkerContext, options: ServerOptions) -> ManualSession:
         return ManualSession(usecase, cluster, options)
 
 

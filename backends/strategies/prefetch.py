@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from adabench.backends.interface import Cluster, ServerOptions
+from adabench.backends.interface import ServerOptions, WorkerContext
 from adabench.backends.strategies._server_session import OnServer, ServerSession
 from adabench.usecases.interface import UseCase
 
@@ -16,7 +16,7 @@ from adabench.usecases.interface import UseCase
 class Prefetch(OnServer):
     name: ClassVar[str] = "prefetch"
 
-    def open(self, usecase: UseCase, cluster: Cluster, options: ServerOptions) -> PrefetchSession:
+    def open(self, usecase: UseCase, cluster: WorkerContext, options: ServerOptions) -> PrefetchSession:
         return PrefetchSession(usecase, cluster, options)
 
 

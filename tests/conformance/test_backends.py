@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import torch
 
-from adabench.backends.interface import Backend, Cluster, ServerOptions, Unavailable
+from adabench.backends.interface import Backend, ServerOptions, Unavailable, WorkerContext
 from adabench.harness.plugins.registry import load_backend, names
 from adabench.usecases.ctr.task import CtrParams, CtrUseCase
 from adabench.usecases.gcn.task import GcnParams, GcnUseCase
@@ -40,8 +40,10 @@ def shared() -> Iterator[Shared]:
         made.close()
 
 
-def cluster_of_one(shared: Shared) -> Cluster:
-    return Cluster(rank=0, world_size=1, worker=0, workers=1, seed=1, network="loopback", share=shared)
+def cluster_of_one(shared: Shared) -> WorkerContext:
+    return WorkerContext(
+        rank=0, world_size=1, worker=0, workers=1, seed=1, network="loopback", per_process=shared
+    )
 
 
 def small_ctr(optimizer: str) -> CtrUseCase:

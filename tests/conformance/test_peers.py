@@ -16,7 +16,7 @@ from adabench.backends.external._shared import replace_tables
 from adabench.backends.external.pykeen import PyKeenOptions
 from adabench.backends.external.rpc import RemoteTable
 from adabench.backends.external.torchrec import TorchRec
-from adabench.backends.interface import Cluster, OwnLoop, Unavailable
+from adabench.backends.interface import OwnLoop, Unavailable, WorkerContext
 from adabench.harness.plugins.registry import load_backend
 from adabench.usecases.ctr.task import CtrParams, CtrUseCase
 from adabench.usecases.gcn.task import GcnParams, GcnUseCase
@@ -32,7 +32,9 @@ def unshared(make: Callable[[], Any]) -> Any:
     raise AssertionError("nothing may be opened")
 
 
-ONE = Cluster(rank=0, world_size=1, worker=0, workers=1, seed=1, network="loopback", share=unshared)
+ONE = WorkerContext(
+    rank=0, world_size=1, worker=0, workers=1, seed=1, network="loopback", per_process=unshared
+)
 
 
 def test_torchrec_that_is_not_installed_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +86,7 @@ def losses(name: str) -> list[float]:
         return made[-1]
 
     backend = available(name)
-    session = backend.open(usecase, replace(ONE, share=share), backend.Options())
+    session = backend.open(usecase, replace(ONE, per_process=share), backend.Options())
     found = []
     for batch in islice(session.batches(usecase.loaders(0, 1).train), STEPS):
         loss = usecase.loss(session.model, batch)

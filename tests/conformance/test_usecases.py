@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import autoada
-from adabench.backends.interface import Cluster, Unavailable
+from adabench.backends.interface import Unavailable, WorkerContext
 from adabench.harness.checks.check_usecase import check_usecase
 from adabench.harness.plugins.registry import load_backend, load_usecase, names
 from adabench.usecases.common.batches import strided_share
@@ -51,19 +51,21 @@ def usecase_of(name: str) -> UseCase:
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
+def cluster() -> Iterator[WorkerContext]:
     made: list[Any] = []
 
     def share(make: Callable[[], Any]) -> Any:
         made.append(make())
         return made[-1]
 
-    yield Cluster(rank=0, world_size=1, worker=0, workers=1, seed=1, network="loopback", share=share)
+    yield WorkerContext(
+        rank=0, world_size=1, worker=0, workers=1, seed=1, network="loopback", per_process=share
+    )
     for one in made:
         one.close()
 
 
-def opened(backend: str, usecase: UseCase, cluster: Cluster, **options: Any) -> Any:
+def opened(backend: str, usecase: UseCase, cluster: WorkerContext, **options: Any) -> Any:
     try:
         found = load_backend(backend)()
     except Unavailable as error:
@@ -93,13 +95,13 @@ def test_a_use_case_keeps_its_promises(name: str) -> None:
 @functools.cache
 def plain_losses(name: str) -> list[float]:
     usecase = usecase_of(name)
-    nothing = Cluster(0, 1, 0, 1, seed=1, network="loopback", share=lambda make: make())
+    nothing = WorkerContext(0, 1, 0, 1, seed=1, network="loopback", per_process=lambda make: make())
     return trained(usecase, opened("single", usecase, nothing))
 
 
 @pytest.mark.parametrize("name", USECASES)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_losses_are_those_of_plain_pytorch(name: str, backend: str, cluster: Cluster) -> None:
+def test_losses_are_those_of_plain_pytorch(name: str, backend: str, cluster: WorkerContext) -> None:
     expected = plain_losses(name)
     usecase = usecase_of(name)
     session = opened(backend, usecase, cluster)
@@ -111,7 +113,9 @@ def test_losses_are_those_of_plain_pytorch(name: str, backend: str, cluster: Clu
 
 @pytest.mark.parametrize("name", USECASES)
 @pytest.mark.parametrize(("backend", "learned"), [("manual", 0), ("autoada-automatic", LEARNED_AFTER)])
-def test_what_is_announced_is_what_is_read(name: str, backend: str, learned: int, cluster: Cluster) -> None:
+def test_what_is_announced_is_what_is_read(
+    name: str, backend: str, learned: int, cluster: WorkerContext
+) -> None:
     usecase = usecase_of(name)
     observer = Observer()
     with observer.watching():
@@ -130,7 +134,7 @@ def test_what_is_announced_is_what_is_read(name: str, backend: str, learned: int
 @pytest.mark.parametrize("backend", ["manual", "autoada-automatic"])
 @pytest.mark.parametrize("scheme", SAMPLING_SCHEMES)
 def test_what_the_server_draws_is_read_and_announced_by_automatic_intent(
-    name: str, backend: str, scheme: SamplingScheme, cluster: Cluster
+    name: str, backend: str, scheme: SamplingScheme, cluster: WorkerContext
 ) -> None:
     usecase = usecase_of(name)
     if not isinstance(usecase, Sampled):
@@ -156,7 +160,7 @@ def test_what_the_server_draws_is_read_and_announced_by_automatic_intent(
 
 
 @pytest.mark.parametrize("name", USECASES)
-def test_training_goes_on_from_the_best_of_several_initial_weights(name: str, cluster: Cluster) -> None:
+def test_training_goes_on_from_the_best_of_several_initial_weights(name: str, cluster: WorkerContext) -> None:
     usecase = usecase_of(name)
     assert isinstance(usecase, Initialized)
     own, same, other = usecase.model(), usecase.initialized(1), usecase.initialized(2)
@@ -176,7 +180,7 @@ def test_training_goes_on_from_the_best_of_several_initial_weights(name: str, cl
 
 
 @pytest.mark.parametrize("name", USECASES)
-def test_a_wrong_worker_is_wrong_in_every_use_case(name: str, cluster: Cluster) -> None:
+def test_a_wrong_worker_is_wrong_in_every_use_case(name: str, cluster: WorkerContext) -> None:
     usecase = usecase_of(name)
     session = opened("manual", usecase, cluster, fault="stale", faulty="0", severity=1.0)
     learned = dict(session.model.module.named_parameters())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from adabench.backends.interface import Cluster, Session
+from adabench.backends.interface import TrainingSession, WorkerContext
 from adabench.harness.plugins.registry import load_backend
 from adabench.usecases.ctr.task import CtrParams, CtrUseCase
 
@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 STEPS = 40
 
 
-def cluster(shared: list[Any]) -> Cluster:
+def cluster(shared: list[Any]) -> WorkerContext:
     def share(make: Callable[[], Any]) -> Any:
         if not shared:
             shared.append(make())
         return shared[0]
 
-    return Cluster(rank=0, world_size=1, worker=0, workers=1, seed=1, network="loopback", share=share)
+    return WorkerContext(
+        rank=0, world_size=1, worker=0, workers=1, seed=1, network="loopback", per_process=share
+    )
 
 
 def test_ctr_with_automatic_intent_in_one_process(ratio: Ratio, goal: Goal) -> None:
@@ -42,7 +44,7 @@ def train_both(params: CtrParams, ratio: Ratio) -> float:
     batches = list(usecase.loaders(0, 1).train)[:STEPS]
     shared: list[Any] = []
 
-    def trained(name: str) -> tuple[Session, Callable[[], None]]:
+    def trained(name: str) -> tuple[TrainingSession, Callable[[], None]]:
         backend = load_backend(name)()
         session = backend.open(usecase, cluster(shared), backend.Options())
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from adabench.backends.interface import Cluster, ServerOptions
+from adabench.backends.interface import ServerOptions, WorkerContext
 from adabench.backends.strategies.manual import Manual, ManualSession
 from adabench.usecases.kge import KgeParams, KgeUseCase
 from tests.integration.guarantees.common import RANK, arguments, report
@@ -35,7 +35,7 @@ def trained(scheme: Any, steps: int) -> dict[str, float]:
         made.append(make())
         return made[0]
 
-    cluster = Cluster(RANK, NODES, 0, 1, 1, "loopback", share)
+    cluster = WorkerContext(RANK, NODES, 0, 1, 1, "loopback", share)
     session = Manual().open(usecase, cluster, ServerOptions(sampling=scheme))
     session.synchronize()
     before = session.table_counters()[TABLE]
