@@ -17,16 +17,16 @@ from torch.utils import _pytree as pytree
 from torch.utils._device import DeviceContext
 
 from autoada.prediction.batch_structure import Path, leaves, read
-from autoada.prediction.compiled_program import NotRecorded, Program
+from autoada.prediction.compiled_program import CompiledProgram, NotRecorded
 from autoada.prediction.operations import Kind, TorchFunction, dtype_of_move, kind_of
-from autoada.prediction.shape_rules import ghost
-from autoada.prediction.trace import Tape
+from autoada.prediction.shape_rules import unknown
+from autoada.prediction.trace import Trace
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Prepare = Callable[[Any], Arguments]
 
 
-class Recording(TorchFunctionMode):
+class ArgumentRecorder(TorchFunctionMode):
     """Follows what happens to a batch after it was handed out; changes nothing.
 
     Parameters
@@ -37,7 +37,7 @@ class Recording(TorchFunctionMode):
 
     def __init__(self, batch: Any) -> None:
         super().__init__()
-        self._tape = Tape(batch)
+        self._trace = Trace(batch)
         self._active = False
         self._called = False
         self._lost: list[Tensor] = []
@@ -66,7 +66,7 @@ class Recording(TorchFunctionMode):
         elif kind not in (Kind.METADATA, Kind.DEVICE, Kind.IGNORED, Kind.TEXT):
             if kwargs.get("device") is not None:
                 kwargs = {**kwargs, "device": _HOST}
-            self._tape.operation(func, args, kwargs, output)
+            self._trace.operation(func, args, kwargs, output)
         return output
 
     def start(self) -> None:
@@ -90,7 +90,7 @@ class Recording(TorchFunctionMode):
         self._called = True
         self._lost += [leaf for _, leaf in leaves(output) if isinstance(leaf, Tensor)]
 
-    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Binding:
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedArguments:
         """The way from the batch to these arguments.
 
         Raises
@@ -98,9 +98,9 @@ class Recording(TorchFunctionMode):
         NotRecorded
             If Python reads values on the way.
         """
-        batch = self._tape.batch
+        batch = self._trace.batch
         given, structure = pytree.tree_flatten_with_path((args, kwargs), is_leaf=lambda value: value is batch)
-        paths = {id(leaf): path for path, leaf in self._tape.leaves if not isinstance(leaf, _PLAIN)}
+        paths = {id(leaf): path for path, leaf in self._trace.leaves if not isinstance(leaf, _PLAIN)}
         paths |= {id(item): (("item", key),) for key, item in _items(batch) if not isinstance(item, _PLAIN)}
         lost = {id(tensor) for tensor in self._lost}
         sources: list[_Source] = []
@@ -110,10 +110,10 @@ class Recording(TorchFunctionMode):
             if value is batch:
                 sources.append(_Source("batch", None, name))
             elif isinstance(value, Tensor):
-                number = self._tape.number(value)
-                before = () if number is None else self._tape.needed([number])
-                if id(value) in lost or any(id(self._tape.values[node]) in lost for node in before):
-                    sources.append(_Source("unknown", Unknown.like(value, self._tape.leaves), name))
+                number = self._trace.number(value)
+                before = () if number is None else self._trace.needed([number])
+                if id(value) in lost or any(id(self._trace.values[node]) in lost for node in before):
+                    sources.append(_Source("unknown", UnknownArgument.like(value, self._trace.leaves), name))
                 elif number is None:
                     sources.append(_Source("outside", value, name))
                 else:
@@ -123,29 +123,29 @@ class Recording(TorchFunctionMode):
                 sources.append(_Source("leaf", paths[id(value)], name))
             else:
                 sources.append(_Source("constant" if isinstance(value, _PLAIN) else "outside", value, name))
-        self._tape.accesses += 1  # everything until now matters
-        program = Program(self._tape, tensors)
+        self._trace.accesses += 1  # everything until now matters
+        program = CompiledProgram(self._trace, tensors)
         if program.obstacle is not None:
             raise NotRecorded(program.obstacle)
-        return Binding(program, tuple(sources), structure, self._tape, tensors)
+        return RecordedArguments(program, tuple(sources), structure, self._trace, tensors)
 
     def _value_read(self, func: TorchFunction, args: tuple[Any, ...]) -> None:
         # what requires a gradient is the model's doing, not the batch's
         of_batch = args and isinstance(args[0], Tensor) and not args[0].requires_grad
-        if of_batch and self._tape.number(args[0]) is not None:
-            self._tape.value_read(func)
+        if of_batch and self._trace.number(args[0]) is not None:
+            self._trace.value_read(func)
 
     def _written(
         self, func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any
     ) -> None:
         if not isinstance(target, Tensor):
             return
-        if self._called and not self._tape.computed(target):  # a gradient, a running mean
+        if self._called and not self._trace.computed(target):  # a gradient, a running mean
             self._lost.append(target)
         elif target is args[0]:
-            self._tape.written(func, args, kwargs, target)
+            self._trace.written(func, args, kwargs, target)
         else:
-            self._tape.foreign_write(func)
+            self._trace.foreign_write(func)
 
     def _moved(
         self, func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
@@ -155,12 +155,12 @@ class Recording(TorchFunctionMode):
             return
         dtype = dtype_of_move(func, args, kwargs)
         if dtype is None:
-            self._tape.operation(Tensor.clone, args[:1], {}, output)
+            self._trace.operation(Tensor.clone, args[:1], {}, output)
         else:
-            self._tape.operation(Tensor.to, (args[0], dtype), {"copy": True}, output)
+            self._trace.operation(Tensor.to, (args[0], dtype), {"copy": True}, output)
 
 
-class Unknown(NamedTuple):
+class UnknownArgument(NamedTuple):
     """A tensor of which only this is known: it may depend on parameters, or on draws of the loop.
 
     Attributes
@@ -178,7 +178,7 @@ class Unknown(NamedTuple):
     follows: tuple[Path | None, ...]
 
     @classmethod
-    def like(cls, tensor: Tensor, found: Iterable[tuple[Path, Any]]) -> Unknown:
+    def like(cls, tensor: Tensor, found: Iterable[tuple[Path, Any]]) -> UnknownArgument:
         """What is known of `tensor`, beside a batch with these leaves."""
         sizes = {
             leaf.shape[0]: path
@@ -187,12 +187,12 @@ class Unknown(NamedTuple):
         }
         return cls(tuple(tensor.shape), tensor.dtype, tuple(sizes.get(size) for size in tensor.shape))
 
-    def ghost(self, batch: Any) -> Tensor:
+    def tensor(self, batch: Any) -> Tensor:
         """A tensor without data to be used with `batch`."""
         sizes = zip(self.shape, self.follows, strict=True)
         shape = [size if path is None else len(read(batch, path)) for size, path in sizes]
         with torch._C.DisableTorchFunction():
-            return ghost(shape, self.dtype)
+            return unknown(shape, self.dtype)
 
 
 class _Source(NamedTuple):
@@ -216,7 +216,7 @@ class _Source(NamedTuple):
         return self.kind, type(self.value), None if self.is_number else self.value
 
 
-class Binding:
+class RecordedArguments:
     """Turns a batch into the model's arguments as the user's loop does.
 
     Attributes
@@ -235,16 +235,16 @@ class Binding:
 
     def __init__(
         self,
-        program: Program,
+        program: CompiledProgram,
         sources: tuple[_Source, ...],
         structure: Any,
-        tape: Tape | None = None,
+        trace: Trace | None = None,
         tensors: Sequence[Tensor] = (),
     ) -> None:
         self._program = program
         self._sources = sources
         self._structure = structure
-        self._tape = tape
+        self._trace = trace
         self._tensors = tensors
         self.numbers = tuple(source.value for source in sources if source.is_number)
         self.key = (program.key, [source.key for source in sources], structure)
@@ -253,9 +253,9 @@ class Binding:
         self.uses_batch = not kinds.isdisjoint(("batch", "tensor", "leaf"))
         self.unknown = tuple(dict.fromkeys(source.name for source in sources if source.kind == "unknown"))
 
-    def merged(self, other: Binding) -> Binding | None:
+    def merged(self, other: RecordedArguments) -> RecordedArguments | None:
         """This one, with every tensor that `other` makes in another way unknown; None if that is no help."""
-        if self._structure != other._structure or self._tape is None:
+        if self._structure != other._structure or self._trace is None:
             return None
         sources: list[_Source] = []
         tensors: list[Tensor] = []
@@ -269,26 +269,26 @@ class Binding:
                     or (value.dtype, value.dim()) != (before.dtype, before.dim())
                 ):
                     return None
-                source = mine._replace(kind="unknown", value=Unknown.like(value, self._tape.leaves))
+                source = mine._replace(kind="unknown", value=UnknownArgument.like(value, self._trace.leaves))
             elif mine.kind == "tensor":
                 source = mine._replace(value=len(tensors))
                 tensors.append(self._tensors[mine.value])
             sources.append(source)
-        result = Binding(Program(self._tape, tensors), tuple(sources), self._structure)
+        result = RecordedArguments(CompiledProgram(self._trace, tensors), tuple(sources), self._structure)
         return result if result.uses_batch else None
 
     def seal(self) -> None:
         """Forget what only `merged` needs."""
-        self._tape, self._tensors = None, ()
+        self._trace, self._tensors = None, ()
 
-    def _does_as(self, mine: _Source, other: Binding, others: _Source) -> bool:
+    def _does_as(self, mine: _Source, other: RecordedArguments, others: _Source) -> bool:
         if not mine.kind == others.kind == "tensor":
             return mine.key == others.key
-        assert self._tape is not None
-        assert other._tape is not None
+        assert self._trace is not None
+        assert other._trace is not None
         programs = [
-            Program(self._tape, [self._tensors[mine.value]]),
-            Program(other._tape, [other._tensors[others.value]]),
+            CompiledProgram(self._trace, [self._tensors[mine.value]]),
+            CompiledProgram(other._trace, [other._tensors[others.value]]),
         ]
         return programs[0].key == programs[1].key
 
@@ -315,8 +315,8 @@ class Binding:
             path: Path = source.value
             return read(batch, path)
         if source.kind == "unknown":
-            unknown: Unknown = source.value
-            return unknown.ghost(batch)
+            argument: UnknownArgument = source.value
+            return argument.tensor(batch)
         return source.value
 
 

@@ -27,7 +27,7 @@ _MEMO_LIMIT = 4096
 _memo: dict[Any, tuple[list[Any], Any]] = {}
 
 
-class GhostKernels:
+class MetaOutputs:
     """Computes the shapes of operations' outputs.
 
     Parameters
@@ -36,8 +36,8 @@ class GhostKernels:
         The simulation's notion of a ghost, and the replacement of tensors by meta tensors.
     """
 
-    def __init__(self, is_ghost: Callable[[Tensor], bool], as_meta: Callable[[Any], Any]) -> None:
-        self._is_ghost = is_ghost
+    def __init__(self, is_unknown: Callable[[Tensor], bool], as_meta: Callable[[Any], Any]) -> None:
+        self._is_unknown = is_unknown
         self._as_meta = as_meta
         self._health: dict[int, tuple[Tensor, bool]] = {}
         self._fallbacks = 0
@@ -119,14 +119,14 @@ class GhostKernels:
         """Without a meta kernel, or where a shape needs real integers: ghosts are zeros without memory."""
 
         def zeros(value: Any) -> Any:
-            if isinstance(value, Tensor) and self._is_ghost(value):
+            if isinstance(value, Tensor) and self._is_unknown(value):
                 return torch.zeros((), dtype=value.dtype).expand(tuple(value.shape))
             return value
 
         keep_integers = getattr(func, "__name__", "") in _PACKING
         self._fallbacks += 1
 
-        def ghosts(value: Any) -> Any:
+        def unknowns(value: Any) -> Any:
             if isinstance(value, Tensor) and (value.is_floating_point() or not keep_integers):
                 return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
             return value
@@ -135,7 +135,7 @@ class GhostKernels:
             output = func(*pytree.tree_map(zeros, args), **pytree.tree_map(zeros, kwargs))
         except Exception:
             raise error from None  # the kernel's own complaint says more than that about zeros
-        return pytree.tree_map(ghosts, output)
+        return pytree.tree_map(unknowns, output)
 
 
 def _key(value: Any) -> Any:

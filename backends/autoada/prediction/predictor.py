@@ -10,15 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autoada.prediction.accesses import Access, Prediction, Tier, source_line
-from autoada.prediction.compiled_program import NotRecorded, Program
-from autoada.prediction.program_cache import Programs, Recording
-from autoada.prediction.rng_snapshot import ReplayStreams
-from autoada.prediction.simulation import Call, Outcome, Simulation
+from autoada.prediction.compiled_program import CompiledProgram, NotRecorded
+from autoada.prediction.forward_simulation import Call, ForwardSimulation, Outcome
+from autoada.prediction.program_cache import AccessProgram, ProgramCache
+from autoada.prediction.result import Access, Prediction, Tier
+from autoada.prediction.rng_snapshot import ReplayRng
+from autoada.prediction.source_location import source_line
 from autoada.prediction.speculation import Watch
 from autoada.prediction.tables import find_tables
-from autoada.prediction.torch_draws import Replay
-from autoada.prediction.trace import Tape
+from autoada.prediction.torch_draws import ReplayDraws
+from autoada.prediction.trace import Trace
 
 VERIFIED = 3
 """Batches whose check must have passed before simulations stop after the last lookup."""
@@ -57,8 +58,8 @@ class IntentPredictor:
     ) -> None:
         self._tables = find_tables(model, tables)
         names = {id(parameter): name for name, parameter in self._tables.items()}
-        self._simulation = Simulation(model, names, call or _call_with_batch)
-        self._programs = Programs()
+        self._simulation = ForwardSimulation(model, names, call or _call_with_batch)
+        self._cache = ProgramCache()
         self._counts: list[int] = []
         self._stop_after = 0
         self._strikes = 0
@@ -82,17 +83,17 @@ class IntentPredictor:
     @property
     def refused(self) -> str | None:
         """Why no access program is used; None while there is one or may be one."""
-        return self._programs.refused
+        return self._cache.refused
 
     def predict(self, batch: Any) -> Prediction:
         """The accesses of the forward pass of `batch`."""
-        if self._programs.refused is None:
-            recording = self._programs.find(batch)
+        if self._cache.refused is None:
+            recording = self._cache.find(batch)
             if recording is not None:
                 return self._by_program(recording, batch)
         if self._afresh:
             self._simulation.renew()
-        if self._programs.refused is not None and not self._draws:
+        if self._cache.refused is not None and not self._draws:
             return self._prediction(self._simulate(batch, stop_after=self._stop_after))
         return self._record(batch)
 
@@ -113,14 +114,14 @@ class IntentPredictor:
             taken anew from the live model; batches in flight should be predicted again.
         """
         agree = _agree(prediction.accesses, real)
-        guesses = self._simulation.guesses
-        if not agree and prediction.stopped is None and guesses.used:
-            guesses.wrong()
+        speculation = self._simulation.speculation
+        if not agree and prediction.stopped is None and speculation.used:
+            speculation.wrong()
             self._start_over()
         elif not agree and prediction.complete:
             self._strike(prediction.accesses, real)
         else:
-            guesses.right(needed=prediction.tier != "program")
+            speculation.right(needed=prediction.tier != "program")
         if not agree:
             return False
         if prediction.tier == "simulation" and prediction.stopped is None:
@@ -135,16 +136,16 @@ class IntentPredictor:
 
         It gives them the draws that rows depend on, and notes the values that simulations ask for.
         """
-        contexts: list[AbstractContextManager[Any]] = [Watch(self._simulation.guesses)]
+        contexts: list[AbstractContextManager[Any]] = [Watch(self._simulation.speculation)]
         if prediction.replay:
-            contexts.insert(0, Replay(prediction.draws))
-        if prediction.streams is not None:
-            contexts.insert(0, ReplayStreams(prediction.streams))
+            contexts.insert(0, ReplayDraws(prediction.draws))
+        if prediction.rng is not None:
+            contexts.insert(0, ReplayRng(prediction.rng))
         return Together(*contexts) if len(contexts) > 1 else contexts[0]
 
     def learned(self) -> bool:
         """Whether real forward passes, since this was asked last, gave values that predictions wait for."""
-        news = self._simulation.guesses.news()
+        news = self._simulation.speculation.news()
         if news:
             self._simulation.renew()  # batches in flight are simulated again, from where the model is
         return news
@@ -157,25 +158,25 @@ class IntentPredictor:
 
     def describe(self) -> str:
         """The tier in use, in a few words."""
-        if self._programs.refused is None:
-            return "by access program" if self._programs.used else "by simulation"
+        if self._cache.refused is None:
+            return "by access program" if self._cache.used else "by simulation"
         tier = "by early exit" if self._stop_after else "by simulation"
         return f"{tier} ({self._programs.refused})"
 
     def _program_for(self, batch: Any) -> str:
-        if self._programs.refused is not None:
+        if self._cache.refused is not None:
             return f"no access program: {self._programs.refused}"
-        if self._programs.find(batch) is not None:
+        if self._cache.find(batch) is not None:
             return "access program in use for batches of this shape"
         return "access program not yet learned for batches of this shape"
 
-    def _by_program(self, recording: Recording, batch: Any) -> Prediction:
+    def _by_program(self, recording: AccessProgram, batch: Any) -> Prediction:
         try:
             computed, draws = recording.program(batch, self._simulation.generator)
         except Exception as error:  # the user's operations, on this batch's values
             outcome = self._simulate(batch)
             if outcome.stopped is None:
-                self._programs.refuse(f"the program failed where the model does not: {error}")
+                self._cache.refuse(f"the program failed where the model does not: {error}")
             return self._prediction(outcome)
         ids = iter(computed)
         accesses = tuple(
@@ -187,38 +188,38 @@ class IntentPredictor:
         return Prediction(accesses, "program", draws=draws, replay=bool(draws))
 
     def _record(self, batch: Any) -> Prediction:
-        tapes: list[Tape] = []
+        traces: list[Trace] = []
 
-        def recorder(seen: Any) -> Tape:
-            tapes.append(Tape(seen))
-            return tapes[-1]
+        def recorder(seen: Any) -> Trace:
+            traces.append(Trace(seen))
+            return traces[-1]
 
-        before = self._simulation.shadow.plain_attributes()
+        before = self._simulation.meta_model.plain_attributes()
         outcome: Outcome = self._simulate(batch, stop_after=self._stop_after, recorder=recorder)
-        if self._simulation.shadow.plain_attributes() != before:
+        if self._simulation.meta_model.plain_attributes() != before:
             self._irregular = True
-            self._programs.refuse("forward changes numbers or strings that its modules hold")
-        if outcome.streams is not None:
+            self._cache.refuse("forward changes numbers or strings that its modules hold")
+        if outcome.rng is not None:
             self._irregular = True
-            self._programs.refuse("forward draws from the generators of NumPy or Python")
-        tape = tapes[-1]
-        self._irregular |= tape.reads_values
+            self._cache.refuse("forward draws from the generators of NumPy or Python")
+        trace = traces[-1]
+        self._irregular |= trace.reads_values
         self._draws |= bool(outcome.draws)
         try:
             rows = [access.ids for access in outcome.accesses if access.ids is not None]
-            program = Program(tape, rows, clone_leaves=self._simulation.clones_batch)
+            program = CompiledProgram(trace, rows, clone_leaves=self._simulation.clones_batch)
         except NotRecorded as reason:
-            self._programs.refuse(str(reason))
+            self._cache.refuse(str(reason))
             return self._prediction(outcome, replay=bool(outcome.draws))
         if outcome.waits:
             return self._prediction(outcome, replay=bool(outcome.draws))
         if outcome.stopped is not None:
-            self._programs.refuse(f"the simulation stopped: {outcome.stopped}")
-        elif self._programs.refused is None:
+            self._cache.refuse(f"the simulation stopped: {outcome.stopped}")
+        elif self._cache.refused is None:
             accesses = tuple(access._replace(ids=None) for access in outcome.accesses)
-            self._programs.learn(batch, Recording(program, accesses))
+            self._cache.learn(batch, AccessProgram(program, accesses))
         # a branch on a value may depend on any draw
-        deciding = set(outcome.draws) if tape.reads_values else program.draw_numbers
+        deciding = set(outcome.draws) if trace.reads_values else program.draw_numbers
         return self._prediction(outcome, replay=bool(deciding), deciding=deciding)
 
     def _prediction(
@@ -234,14 +235,14 @@ class IntentPredictor:
             replay,
             outcome.cause,
             outcome.waits,
-            outcome.streams,
+            outcome.rng,
             outcome.dense_reads,
         )
 
     def _start_over(self) -> None:
         self._stop_after = 0
         self._counts.clear()
-        self._programs.forget()
+        self._cache.forget()
         self._simulation.renew()
 
     def _strike(self, predicted: Sequence[Access], real: Sequence[tuple[str, Tensor | None]]) -> None:
@@ -250,7 +251,7 @@ class IntentPredictor:
         # what forward leaves in its modules is followed from batch to batch, unless the loop resets it
         self._afresh = not self._afresh
         if self._strikes == STRIKES:
-            self._programs.refuse(f"{STRIKES} predictions were wrong")
+            self._cache.refuse(f"{STRIKES} predictions were wrong")
         if self._strikes <= STRIKES:
             _log.warning(
                 "a prediction of accesses was wrong (%d%s): %s; missing rows are pulled on demand; have the "

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
-from autoada.prediction.accesses import Access
 from autoada.prediction.batch_structure import signature
-from autoada.prediction.compiled_program import Guard, Program
+from autoada.prediction.compiled_program import CompiledProgram, Guard
+from autoada.prediction.result import Access
 
 AGREEING = 3
 """Recorded batches that must give the same program before it is used for other shapes."""
@@ -18,19 +18,19 @@ GIVE_UP = 12
 SIGNATURES = 64
 
 
-class Recording(NamedTuple):
+class AccessProgram(NamedTuple):
     """A program, and the accesses whose ids it computes, in order."""
 
-    program: Program
+    program: CompiledProgram
     accesses: tuple[Access, ...]
 
-    def same_as(self, other: Recording) -> bool:
+    def same_as(self, other: AccessProgram) -> bool:
         """Whether both do the same."""
         mine, others = ([(a.table, a.kind) for a in r.accesses] for r in (self, other))
         return self.program.key == other.program.key and mine == others
 
 
-class Programs:
+class ProgramCache:
     """The programs of one model.
 
     Attributes
@@ -43,14 +43,14 @@ class Programs:
 
     def __init__(self) -> None:
         self.refused: str | None = None
-        self._general: tuple[Guard, Recording] | None = None
-        self._recent: tuple[Guard, Recording] | None = None
-        self._by_signature: OrderedDict[Any, tuple[Recording, int]] = OrderedDict()
-        self._history: list[tuple[Any, Recording]] = []
+        self._general: tuple[Guard, AccessProgram] | None = None
+        self._recent: tuple[Guard, AccessProgram] | None = None
+        self._by_signature: OrderedDict[Any, tuple[AccessProgram, int]] = OrderedDict()
+        self._history: list[tuple[Any, AccessProgram]] = []
         self._recorded = 0
         self.used = 0
 
-    def find(self, batch: Any) -> Recording | None:
+    def find(self, batch: Any) -> AccessProgram | None:
         """The program for `batch`, if there is one."""
         found = self._guarded(self._recent, batch) or self._guarded(self._general, batch)
         if found is None and self._by_signature:
@@ -62,7 +62,7 @@ class Programs:
         self.used += found is not None
         return found
 
-    def learn(self, batch: Any, recording: Recording) -> None:
+    def learn(self, batch: Any, recording: AccessProgram) -> None:
         """Take in what was recorded for `batch`."""
         if recording.program.obstacle is not None:
             self.refuse(recording.program.obstacle)
@@ -97,10 +97,10 @@ class Programs:
         self._recorded = self.used = 0
 
     @staticmethod
-    def _guarded(candidate: tuple[Guard, Recording] | None, batch: Any) -> Recording | None:
+    def _guarded(candidate: tuple[Guard, AccessProgram] | None, batch: Any) -> AccessProgram | None:
         return candidate[1] if candidate is not None and candidate[0](batch) else None
 
-    def _generalize(self, recording: Recording) -> None:
+    def _generalize(self, recording: AccessProgram) -> None:
         shapes = [shape for shape, other in self._history if other.same_as(recording)]
         if len(shapes) >= AGREEING and Guard.applies(shapes):
             self._general = (Guard(shapes), recording)

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 
-class State(NamedTuple):
+class RngSnapshot(NamedTuple):
     """Where both generators are."""
 
     numpy: dict[str, Any]
     python: Any
 
     @classmethod
-    def now(cls) -> State:
+    def now(cls) -> RngSnapshot:
         """Of the global generators."""
         return cls(np.random.get_state(legacy=False), random.getstate())  # noqa: NPY002
 
@@ -26,7 +26,7 @@ class State(NamedTuple):
         np.random.set_state(self.numpy)  # noqa: NPY002
         random.setstate(self.python)
 
-    def same_as(self, other: State) -> bool:
+    def same_as(self, other: RngSnapshot) -> bool:
         """Whether nothing was drawn between the two."""
         mine, others = self.numpy, other.numpy
         return bool(
@@ -38,7 +38,7 @@ class State(NamedTuple):
         )
 
 
-class Streams:
+class SimulationRng:
     """Keeps simulations from drawing out of the global generators.
 
     Attributes
@@ -48,20 +48,20 @@ class Streams:
     """
 
     def __init__(self) -> None:
-        self.start: State | None = None
-        self._next: State | None = None
+        self.start: RngSnapshot | None = None
+        self._next: RngSnapshot | None = None
 
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Surrounds a simulation."""
-        before = State.now()
+        before = RngSnapshot.now()
         start = self._next or before
         if self._next is not None:
             start.set()
         try:
             yield
         finally:
-            after = State.now()
+            after = RngSnapshot.now()
             drawn = not after.same_as(start)
             self.start = start if drawn else None
             if drawn:
@@ -70,17 +70,17 @@ class Streams:
                 before.set()
 
 
-class ReplayStreams(AbstractContextManager[None]):
+class ReplayRng(AbstractContextManager[None]):
     """Surrounds the real forward passes of a batch: they draw what its simulation drew."""
 
-    def __init__(self, start: State) -> None:
+    def __init__(self, start: RngSnapshot) -> None:
         self._next = start
         self._outside = start
 
     def __enter__(self) -> None:
-        self._outside = State.now()
+        self._outside = RngSnapshot.now()
         self._next.set()
 
     def __exit__(self, *error: object) -> None:
-        self._next = State.now()
+        self._next = RngSnapshot.now()
         self._outside.set()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import adaps
-from autoada.prediction.accesses import Prediction
+from autoada.prediction.result import Prediction
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 

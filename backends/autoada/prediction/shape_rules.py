@@ -20,7 +20,7 @@ Shape = tuple[int, ...]
 _NUMBERS = (int, float, bool)
 
 
-def ghost(shape: Iterable[int], dtype: torch.dtype) -> Tensor:
+def unknown(shape: Iterable[int], dtype: torch.dtype) -> Tensor:
     """A tensor that has a shape and a dtype but no data."""
     return torch.empty(tuple(shape), dtype=dtype, device="meta")
 
@@ -62,21 +62,21 @@ def _elementwise(a: Any, b: Any, **keywords: Any) -> Tensor | None:
         shape = tuple(a.shape)
     else:
         return None
-    return None if shape is None else ghost(shape, _promoted(a, b))
+    return None if shape is None else unknown(shape, _promoted(a, b))
 
 
 def _division(a: Any, b: Any, *, rounding_mode: str | None = None) -> Tensor | None:
     result = _elementwise(a, b) if rounding_mode is None else None
     if result is None or result.dtype.is_floating_point or result.dtype.is_complex:
         return result
-    return ghost(result.shape, torch.get_default_dtype())
+    return unknown(result.shape, torch.get_default_dtype())
 
 
 def _comparison(a: Any, b: Any) -> Tensor | None:
     if not isinstance(a, Tensor):
         a, b = b, a
     shape = broadcast(a.shape, b.shape) if isinstance(b, Tensor) else tuple(a.shape)
-    return None if shape is None else ghost(shape, torch.bool)
+    return None if shape is None else unknown(shape, torch.bool)
 
 
 def _where(condition: Tensor, a: Any = None, b: Any = None) -> Tensor | None:
@@ -86,12 +86,12 @@ def _where(condition: Tensor, a: Any = None, b: Any = None) -> Tensor | None:
     if not isinstance(first, Tensor):
         return None
     shape = broadcast(*(x.shape for x in (condition, a, b) if isinstance(x, Tensor)))
-    return None if shape is None else ghost(shape, _promoted(first, other))
+    return None if shape is None else unknown(shape, _promoted(first, other))
 
 
 def _masked_fill(a: Tensor, mask: Tensor, value: Any) -> Tensor | None:
     shape = broadcast(a.shape, mask.shape)
-    return None if shape is None else ghost(shape, a.dtype)
+    return None if shape is None else unknown(shape, a.dtype)
 
 
 def _reduced(a: Tensor, dim: Any, keepdim: bool) -> Shape:
@@ -103,15 +103,15 @@ def _reduced(a: Tensor, dim: Any, keepdim: bool) -> Shape:
 
 def _sum(a: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
     natural = a.dtype if a.dtype.is_floating_point or a.dtype.is_complex else torch.int64
-    return ghost(_reduced(a, dim, keepdim), dtype or natural)
+    return unknown(_reduced(a, dim, keepdim), dtype or natural)
 
 
 def _mean(a: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
-    return ghost(_reduced(a, dim, keepdim), dtype or a.dtype)
+    return unknown(_reduced(a, dim, keepdim), dtype or a.dtype)
 
 
 def _argument(a: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-    return ghost(_reduced(a, dim, keepdim), torch.int64)
+    return unknown(_reduced(a, dim, keepdim), torch.int64)
 
 
 def _concatenation(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
@@ -121,7 +121,7 @@ def _concatenation(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
         return None
     shape = list(first.shape)
     shape[dim] = sum(t.shape[dim] for t in parts)
-    return ghost(shape, first.dtype)
+    return unknown(shape, first.dtype)
 
 
 def _stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
@@ -130,44 +130,44 @@ def _stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
         return None
     shape = list(first.shape)
     shape.insert(dim if dim >= 0 else dim + first.dim() + 1, len(tensors))
-    return ghost(shape, first.dtype)
+    return unknown(shape, first.dtype)
 
 
 def _like_first(a: Tensor, *_: Any, **__: Any) -> Tensor:
-    return ghost(a.shape, a.dtype)
+    return unknown(a.shape, a.dtype)
 
 
 def _clamp(a: Tensor, *bounds: Any, **named: Any) -> Tensor | None:
     if any(isinstance(bound, Tensor) for bound in (*bounds, *named.values())):
         return None
-    return ghost(a.shape, a.dtype) if a.dtype.is_floating_point else None
+    return unknown(a.shape, a.dtype) if a.dtype.is_floating_point else None
 
 
 def _power(a: Any, exponent: Any) -> Tensor | None:
     if not isinstance(a, Tensor) or isinstance(exponent, Tensor) or not a.dtype.is_floating_point:
         return None
-    return ghost(a.shape, a.dtype)
+    return unknown(a.shape, a.dtype)
 
 
 def _loss(output: Tensor, target: Tensor, *positional: Any, **keywords: Any) -> Tensor | None:
     if positional or keywords.get("reduction", "mean") == "none":
         return None
-    return ghost((), output.dtype)
+    return unknown((), output.dtype)
 
 
 def _dot_product_attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
-    return ghost(query.shape[:-1] + value.shape[-1:], query.dtype)
+    return unknown(query.shape[:-1] + value.shape[-1:], query.dtype)
 
 
 def _pairwise_distance(a: Tensor, b: Tensor, *_: Any, **__: Any) -> Tensor | None:
     batch = broadcast(a.shape[:-2], b.shape[:-2])
-    return None if batch is None else ghost((*batch, a.shape[-2], b.shape[-2]), a.dtype)
+    return None if batch is None else unknown((*batch, a.shape[-2], b.shape[-2]), a.dtype)
 
 
 def _topk(a: Tensor, k: int, dim: int = -1, *_: Any, **__: Any) -> Any:
     shape = list(a.shape)
     shape[dim] = k
-    return torch.return_types.topk((ghost(shape, a.dtype), ghost(shape, torch.int64)))
+    return torch.return_types.topk((unknown(shape, a.dtype), unknown(shape, torch.int64)))
 
 
 def _recurrent(states: int) -> Rule:
@@ -180,10 +180,10 @@ def _recurrent(states: int) -> Rule:
         data, initial = (args[0], args[2]) if packed else (args[0], args[1])
         bidirectional = args[8] if packed else args[7]
         hidden = initial[0] if states == 2 else initial
-        output = ghost((*data.shape[:-1], hidden.shape[-1] * (2 if bidirectional else 1)), data.dtype)
+        output = unknown((*data.shape[:-1], hidden.shape[-1] * (2 if bidirectional else 1)), data.dtype)
         if states == 1:
-            return output, ghost(hidden.shape, hidden.dtype)
-        return (output, *(ghost(state.shape, state.dtype) for state in initial))
+            return output, unknown(hidden.shape, hidden.dtype)
+        return (output, *(unknown(state.shape, state.dtype) for state in initial))
 
     return rule
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from autoada.prediction.accesses import user_location
 from autoada.prediction.operations import Kind, TorchFunction, kind_of, name_of
-from autoada.prediction.shape_rules import ghost
+from autoada.prediction.shape_rules import unknown
+from autoada.prediction.source_location import user_location
 
 WRONG = 3
 """Wrong guesses, less those that are forgiven, after which nothing is guessed any more."""
@@ -50,7 +50,7 @@ class Places:
         return place, number
 
 
-class Guesses:
+class Speculation:
     """What the real forward gave last, at each place where simulations ask for it.
 
     Every prediction is checked against what the real forward reads, so a wrong guess is noticed; it costs
@@ -81,7 +81,7 @@ class Guesses:
         """Whether the real forward has to tell its values."""
         return self._watching
 
-    def guess(self, place: Place, number: int) -> Any:
+    def value_at(self, place: Place, number: int) -> Any:
         """What the real forward gave there the last time; None if that is not known."""
         if not self.possible:
             return None
@@ -149,14 +149,14 @@ class Guesses:
 class Watch(TorchFunctionMode):
     """Surrounds the real forward passes of one batch, and notes their values if that is wanted."""
 
-    def __init__(self, guesses: Guesses) -> None:
+    def __init__(self, speculation: Speculation) -> None:
         super().__init__()
-        self._guesses = guesses
+        self._speculation = speculation
         self._places = Places()
         self._entered = False
 
     def __enter__(self) -> Watch:
-        self._entered = self._guesses.watching
+        self._entered = self._speculation.watching
         if self._entered:
             super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -188,7 +188,7 @@ class Watch(TorchFunctionMode):
     def _note(self, name: str, value: Any) -> None:
         place, number = self._places.next(name)
         if value is not None:
-            self._guesses.note(place, number, value)
+            self._speculation.note(place, number, value)
 
 
 class Shapes:
@@ -203,9 +203,9 @@ class Shapes:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def ghosts(self) -> Any:
+    def unknowns(self) -> Any:
         """The same with unknown values."""
-        leaves = [ghost(*x) if type(x) is tuple else x for x in self._described]
+        leaves = [unknown(*x) if type(x) is tuple else x for x in self._described]
         return pytree.tree_unflatten(leaves, self._structure)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from autoada.prediction.accesses import Draw
 from autoada.prediction.operations import Kind, TorchFunction, kind_of, name_of
+from autoada.prediction.result import Draw
 
 
 def draw(
@@ -34,7 +34,7 @@ def draw(
     return torch.randint(low, high, shape, **options)
 
 
-class Replay(TorchFunctionMode):
+class ReplayDraws(TorchFunctionMode):
     """Active in the real forward of a model whose row ids depend on draws: gives it the simulated ones.
 
     Draws are counted in the order of the forward; one that is not in `draws` is made as usual.

@@ -49,7 +49,7 @@ class Operation:
 Node = Leaf | Constant | Operation
 
 
-class Tape:
+class Trace:
     """Records one simulation (`autoada.prediction.unknown_values.Recorder`).
 
     Attributes

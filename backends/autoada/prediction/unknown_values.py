@@ -10,9 +10,11 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from autoada.prediction import lookups
-from autoada.prediction.accesses import Access, EnoughSeen, user_location
-from autoada.prediction.meta_model import Shadow
+from autoada.prediction.interrupts import EnoughSeen
+from autoada.prediction.meta_model import MetaModel
 from autoada.prediction.operations import TorchFunction, name_of
+from autoada.prediction.result import Access
+from autoada.prediction.source_location import user_location
 
 
 class Recorder(Protocol):
@@ -38,7 +40,7 @@ class Recorder(Protocol):
     def accessed(self) -> None: ...
 
 
-class Ghosts:
+class UnknownValues:
     """What is a ghost in one simulation, and which tables were read.
 
     A tensor is a ghost if it is a meta tensor, if ghost data were written into its storage, or if it is a
@@ -46,22 +48,22 @@ class Ghosts:
     """
 
     def __init__(
-        self, shadow: Shadow, recorder: Recorder | None, *, stop_after: int = 0, explain: bool = False
+        self, meta_model: MetaModel, recorder: Recorder | None, *, stop_after: int = 0, explain: bool = False
     ) -> None:
         self.accesses: list[Access] = []
         self.overwritten: set[int] = set()  # addresses of storages that hold ghost data now
         self.dense_reads: dict[str, str] = {}
         """Large parameters that are no tables, but read by rows, and where."""
-        self._large = shadow.large
-        self._tables = shadow.tables
-        self._real_parameters = shadow.parameters
+        self._large = meta_model.large
+        self._tables = meta_model.tables
+        self._real_parameters = meta_model.parameters
         self._recorder = recorder
         self._stop_after = stop_after
         self._full: set[str] = set()
         self._alive: list[Any] = []  # identities and addresses stay unique while their objects live
         self._origins: dict[int, str] | None = {} if explain else None
 
-    def is_ghost(self, tensor: Tensor) -> bool:
+    def is_unknown(self, tensor: Tensor) -> bool:
         """Whether the tensor's values are unknown: meta, overwritten with ghost data, or a parameter."""
         return (
             id(tensor) in self._real_parameters
@@ -74,7 +76,7 @@ class Ghosts:
         found = False
         for value in values:
             if isinstance(value, Tensor):
-                if self.is_ghost(value):
+                if self.is_unknown(value):
                     found = True
                     table = self.table_name(value)
                     if table is not None:
@@ -126,7 +128,7 @@ class Ghosts:
         """Record a lookup."""
         ids = lookups.unwrapped(ids)
         where = user_location()
-        if self.is_ghost(ids):
+        if self.is_unknown(ids):
             origin = (self._origins or {}).get(id(ids))
             self._record(
                 Access(table, None, "unpredictable", f"{where} (ids from {origin})" if origin else where)

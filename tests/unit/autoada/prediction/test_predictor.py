@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autoada.prediction import IntentPredictor, Prediction
-from autoada.prediction.compiled_program import Program
+from autoada.prediction.compiled_program import CompiledProgram
 
 
 class Unknown(nn.Module):
@@ -184,7 +184,7 @@ def test_a_program_that_fails_where_the_model_does_not_is_used_no_more(
     def fails(*_: Any) -> Any:
         raise RuntimeError("no such operation")
 
-    monkeypatch.setattr(Program, "__call__", fails)
+    monkeypatch.setattr(CompiledProgram, "__call__", fails)
     for _ in range(6):
         (access,) = predictor.predict(ids).accesses
         assert access.table == "a.weight"
@@ -446,7 +446,7 @@ class HostDraws(nn.Module):
 
 
 def test_draws_of_numpy_and_python_are_replayed_and_leave_their_streams_alone() -> None:
-    def streams() -> list[Any]:
+    def rng() -> list[Any]:
         numpy, torch_, python = model.own
         return [
             np.random.get_state()[1].tolist(),  # type: ignore[index]  # noqa: NPY002
@@ -464,17 +464,17 @@ def test_draws_of_numpy_and_python_are_replayed_and_leave_their_streams_alone() 
     random.seed(3)
     queue: list[tuple[Tensor, Prediction]] = []
     for _ in range(20):
-        before = streams()
+        before = rng()
         ids = torch.randint(0, 10, (5,))
         queue.append((ids, predictor.predict(ids)))
-        assert streams() == before
+        assert rng() == before
         if len(queue) < 4:
             continue
         ids, prediction = queue.pop(0)
         model.seen.clear()
         with predictor.around(prediction):
             model(ids)
-        assert streams()[:3] == before[:3]
+        assert rng()[:3] == before[:3]
         real: list[tuple[str, Tensor | None]] = [("a.weight", read) for read in (*model.seen, ids)]
         assert predictor.observe(prediction, real)
     assert predictor.strikes == 0

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from autoada.prediction import IntentPredictor
 from autoada.prediction.batch_structure import leaves
 from autoada.prediction.operations import Kind, kind_of
-from autoada.prediction.torch_draws import Replay, draw
+from autoada.prediction.torch_draws import ReplayDraws, draw
 from tests.unit.autoada.prediction.model_zoo import ZOO, Specimen
 
 STEPS = 40
@@ -84,7 +84,7 @@ def replays(specimen: Specimen, model: nn.Module, batches: list[Any]) -> Iterato
     ahead = [predictor.predict(batch) for batch in batches[:AHEAD]]
     for following in [*batches[AHEAD:], *([None] * AHEAD)]:
         prediction = ahead.pop(0)
-        yield Replay(prediction.draws) if prediction.replay else contextlib.nullcontext()
+        yield ReplayDraws(prediction.draws) if prediction.replay else contextlib.nullcontext()
         if following is not None:
             ahead.append(predictor.predict(following))
 

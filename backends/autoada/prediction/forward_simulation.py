@@ -9,21 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autoada.prediction.accesses import (
-    Access,
-    Draw,
-    EnoughSeen,
-    ForeignWrite,
-    GhostEscape,
-    is_internal,
-    source_line,
-    user_location,
-)
 from autoada.prediction.batch_structure import copied
-from autoada.prediction.meta_model import Shadow
-from autoada.prediction.rng_snapshot import State, Streams
-from autoada.prediction.speculation import Guesses
-from autoada.prediction.symbolic_forward import GhostMode
+from autoada.prediction.interrupts import EnoughSeen, ForeignWrite, UnknownValueRead
+from autoada.prediction.meta_model import MetaModel
+from autoada.prediction.result import Access, Draw
+from autoada.prediction.rng_snapshot import RngSnapshot, SimulationRng
+from autoada.prediction.source_location import is_internal, source_line, user_location
+from autoada.prediction.speculation import Speculation
+from autoada.prediction.symbolic_forward import SymbolicForward
 from autoada.prediction.unknown_values import Recorder
 
 Call = Callable[[nn.Module, Any], Any]
@@ -44,11 +37,11 @@ class Outcome:
     stopped: str | None = None
     cause: BaseException | None = None
     waits: bool = False
-    streams: State | None = None
+    rng: RngSnapshot | None = None
     dense_reads: tuple[tuple[str, str], ...] = ()
 
 
-class Simulation:
+class ForwardSimulation:
     """Ghost forwards of one model, one batch at a time and in batch order.
 
     Parameters
@@ -66,13 +59,13 @@ class Simulation:
         self._tables = tables
         self._call = call
         self._generator = torch.Generator().manual_seed(torch.initial_seed() % 2**63)
-        self._streams = Streams()
+        self._rng = SimulationRng()
         self._protect = True
         self._gradients = True
         self.clones_batch = False
         """Whether forward writes into its batch, so that simulations get a copy."""
-        self.shadow = Shadow(model, tables)
-        self.guesses = Guesses(possible=not self.shadow.compiled)
+        self.meta_model = MetaModel(model, tables)
+        self.speculation = Speculation(possible=not self.meta_model.compiled)
 
     @property
     def generator(self) -> torch.Generator:
@@ -86,7 +79,7 @@ class Simulation:
 
     def renew(self) -> None:
         """Take a fresh shadow from the live model."""
-        self.shadow = Shadow(self._model, self._tables)
+        self.meta_model = MetaModel(self._model, self._tables)
 
     def run(
         self,
@@ -103,14 +96,14 @@ class Simulation:
         """
         while True:
             seen = copied(batch, _clone) if self.clones_batch else copied(batch)
-            mode = GhostMode(
-                self.shadow,
+            mode = SymbolicForward(
+                self.meta_model,
                 self._generator,
                 stop_after=stop_after,
                 protect=self._protect,
                 recorder=None if recorder is None else recorder(seen),
                 explain=explain,
-                guesses=self.guesses,
+                speculation=self.speculation,
             )
             try:
                 return self._attempt(mode, seen)
@@ -119,22 +112,22 @@ class Simulation:
             except _NothingToSave:
                 self._gradients = False
 
-    def _attempt(self, mode: GhostMode, batch: Any) -> Outcome:
+    def _attempt(self, mode: SymbolicForward, batch: Any) -> Outcome:
         early, stopped, waits = False, None, False
         cause: BaseException | None = None
         try:
             # forward may ask whether gradients are wanted
             with (
-                self._streams.kept(),
+                self._rng.kept(),
                 torch.inference_mode(),
                 torch.set_grad_enabled(self._gradients),
                 mode,
             ):
-                self._call(self.shadow.module, batch)
+                self._call(self.meta_model.module, batch)
         except EnoughSeen:
             early = True
-        except GhostEscape as escape:
-            stopped, cause, waits = str(escape), escape, self.guesses.waits_for(escape.place)
+        except UnknownValueRead as escape:
+            stopped, cause, waits = str(escape), escape, self.speculation.waits_for(escape.place)
         except (
             Exception
         ) as error:  # the user's code, on ghosts: reported with its place, and training goes on
@@ -149,13 +142,13 @@ class Simulation:
             stopped,
             cause,
             waits,
-            self._streams.start,
+            self._rng.start,
             tuple(mode.dense_reads.items()),
         )
 
     def _redirect(self, storage: int) -> None:
         """Make sure that the write which was just refused goes to a copy from now on."""
-        if self.shadow.adopt(storage):
+        if self.meta_model.adopt(storage):
             return
         if self.clones_batch:  # memory of neither the batch nor the model
             self._protect = False
