@@ -83,7 +83,7 @@ CONVOLVED = Expected(
     told=("_embeddings.weight' is read in full",) * 5
     + ("a prediction of accesses was wrong .* was read in full where 'relation_representations",),
 )
-"""What it makes of all entities it keeps until the step's end, which one wrong guess has to tell."""
+"""What it makes of all entities it keeps until the step's end, which one wrong prediction shows."""
 
 CASES = (
     case("TransE", NORMALIZED, embedding_dim=WIDTH),

@@ -1,4 +1,4 @@
-"""Access programs: straight-line Python from a batch to the rows it reads, sliced from a tape.
+"""Compiled programs: straight-line Python from a batch to the rows it reads, sliced from a trace.
 
 The source that is generated here holds no data: whatever comes from the user, be it a key, a number or a
 function, is bound to a variable of its own.
@@ -26,11 +26,11 @@ class NotRecorded(Exception):
 
 
 class CompiledProgram:
-    """Computes some tensors of a tape from another batch.
+    """Computes some tensors of a trace from another batch.
 
     Parameters
     ----------
-    tape : Trace
+    trace : Trace
         A recorded simulation.
     outputs : sequence of Tensor
         What to compute.
@@ -57,7 +57,7 @@ class CompiledProgram:
     Raises
     ------
     NotRecorded
-        If an output is not on the tape.
+        If an output is not in the trace.
     """
 
     def __init__(self, trace: Trace, outputs: Sequence[Tensor], *, clone_leaves: bool = False) -> None:

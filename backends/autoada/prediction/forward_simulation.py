@@ -1,9 +1,8 @@
-"""Runs a model's shadow on a batch and collects the accesses."""
+"""Runs a model's meta model on a batch and collects the accesses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,37 +11,22 @@ from torch import Tensor, nn
 from autoada.prediction.batch_structure import copied
 from autoada.prediction.interrupts import EnoughSeen, ForeignWrite, UnknownValueRead
 from autoada.prediction.meta_model import MetaModel
-from autoada.prediction.result import Access, Draw
-from autoada.prediction.rng_snapshot import RngSnapshot, SimulationRng
+from autoada.prediction.result import Prediction
+from autoada.prediction.rng_snapshot import SimulationRng
 from autoada.prediction.source_location import is_internal, source_line, user_location
 from autoada.prediction.speculation import Speculation
 from autoada.prediction.symbolic_forward import SymbolicForward
-from autoada.prediction.unknown_values import Recorder
+from autoada.prediction.trace import Trace
 
 Call = Callable[[nn.Module, Any], Any]
 """``call(model, batch)``: how a training loop hands a batch to its model."""
 
-
 SAVES_FOR_BACKWARD = "Inference tensors cannot be saved for backward"
-"""What torch says where forward prepares a backward pass, as checkpointing does."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What one simulation found, and how it ended."""
-
-    accesses: tuple[Access, ...]
-    draws: Mapping[int, Draw]
-    early: bool = False
-    stopped: str | None = None
-    cause: BaseException | None = None
-    waits: bool = False
-    rng: RngSnapshot | None = None
-    dense_reads: tuple[tuple[str, str], ...] = ()
+"""Torch's message where forward prepares a backward pass, as checkpointing does."""
 
 
 class ForwardSimulation:
-    """Ghost forwards of one model, one batch at a time and in batch order.
+    """Symbolic forwards of one model, one batch at a time and in batch order.
 
     Parameters
     ----------
@@ -52,111 +36,100 @@ class ForwardSimulation:
         ``id(parameter)`` -> qualified name.
     call : callable
         ``call(model, batch)``.
+
+    Attributes
+    ----------
+    generator : torch.Generator
+        The private source of random draws.
+    clones_batch : bool
+        Whether forward writes into its batch, so that simulations get a copy.
     """
 
     def __init__(self, model: nn.Module, tables: Mapping[int, str], call: Call) -> None:
-        self._model = model
+        self.model = model
         self._tables = tables
         self._call = call
-        self._generator = torch.Generator().manual_seed(torch.initial_seed() % 2**63)
+        self.generator = torch.Generator().manual_seed(torch.initial_seed() % 2**63)
         self._rng = SimulationRng()
         self._protect = True
         self._gradients = True
         self.clones_batch = False
-        """Whether forward writes into its batch, so that simulations get a copy."""
         self.meta_model = MetaModel(model, tables)
         self.speculation = Speculation(possible=not self.meta_model.compiled)
 
-    @property
-    def generator(self) -> torch.Generator:
-        """The private source of random draws."""
-        return self._generator
-
-    @property
-    def model(self) -> nn.Module:
-        """The live model."""
-        return self._model
-
     def renew(self) -> None:
-        """Take a fresh shadow from the live model."""
-        self.meta_model = MetaModel(self._model, self._tables)
+        """Take a fresh meta model from the live model."""
+        self.meta_model = MetaModel(self.model, self._tables)
 
     def run(
-        self,
-        batch: Any,
-        *,
-        stop_after: int = 0,
-        recorder: Callable[[Any], Recorder] | None = None,
-        explain: bool = False,
-    ) -> Outcome:
-        """Simulate the forward of `batch`.
+        self, batch: Any, *, stop_after: int = 0, record: bool = False, explain: bool = False
+    ) -> tuple[Prediction, Trace | None]:
+        """Simulate the forward of `batch`; with `record`, also give the trace of its real operations.
 
-        `recorder` makes a fresh recorder for the copy of the batch that the forward sees; the simulation is
-        started over when a write has to be redirected first.
+        The simulation starts over, with a new trace, when a write has to be redirected first.
         """
         while True:
             seen = copied(batch, _clone) if self.clones_batch else copied(batch)
-            mode = SymbolicForward(
+            trace = Trace(seen) if record else None
+            forward = SymbolicForward(
                 self.meta_model,
-                self._generator,
+                self.generator,
+                self.speculation,
                 stop_after=stop_after,
                 protect=self._protect,
-                recorder=None if recorder is None else recorder(seen),
+                trace=trace,
                 explain=explain,
-                speculation=self.speculation,
             )
             try:
-                return self._attempt(mode, seen)
+                return self._attempt(forward, seen), trace
             except ForeignWrite as write:
                 self._redirect(write.storage)
             except _NothingToSave:
                 self._gradients = False
 
-    def _attempt(self, mode: SymbolicForward, batch: Any) -> Outcome:
+    def _attempt(self, forward: SymbolicForward, batch: Any) -> Prediction:
         early, stopped, waits = False, None, False
         cause: BaseException | None = None
         try:
-            # forward may ask whether gradients are wanted
+            # The model may ask whether gradients are wanted.
             with (
                 self._rng.kept(),
                 torch.inference_mode(),
                 torch.set_grad_enabled(self._gradients),
-                mode,
+                forward,
             ):
                 self._call(self.meta_model.module, batch)
         except EnoughSeen:
             early = True
-        except UnknownValueRead as escape:
-            stopped, cause, waits = str(escape), escape, self.speculation.waits_for(escape.place)
-        except (
-            Exception
-        ) as error:  # the user's code, on ghosts: reported with its place, and training goes on
+        except UnknownValueRead as read:
+            stopped, cause, waits = str(read), read, self.speculation.waits_for(read.place)
+        except Exception as error:  # Reported with its place in the user's code; training goes on.
             if self._gradients and SAVES_FOR_BACKWARD in str(error):
                 raise _NothingToSave from error
             where = _innermost(error)
             stopped, cause = f"{type(error).__name__}: {error}, at {where}{source_line(where)}", error
-        return Outcome(
-            tuple(mode.accesses),
-            mode.draws,
-            early,
+        return Prediction(
+            tuple(forward.accesses),
+            "early exit" if early else "simulation",
             stopped,
-            cause,
-            waits,
-            self._rng.start,
-            tuple(mode.dense_reads.items()),
+            forward.draws,
+            cause=cause,
+            waits=waits,
+            rng=self._rng.start,
+            dense_reads=tuple(forward.dense_reads.items()),
         )
 
     def _redirect(self, storage: int) -> None:
         """Make sure that the write which was just refused goes to a copy from now on."""
         if self.meta_model.adopt(storage):
             return
-        if self.clones_batch:  # memory of neither the batch nor the model
+        if self.clones_batch:  # The memory belongs to neither the batch nor the model.
             self._protect = False
         self.clones_batch = True
 
 
 class _NothingToSave(Exception):
-    """Forward has to be told that no gradients are wanted."""
+    """The model must see that no gradients are wanted."""
 
 
 def _clone(tensor: Tensor) -> Tensor:
@@ -167,10 +140,10 @@ def _clone(tensor: Tensor) -> Tensor:
 def _innermost(error: BaseException) -> str:
     """``file:line`` of the user's frame that is nearest to where `error` was raised."""
     where = user_location()
-    trace = error.__traceback__
-    while trace is not None:
-        name = trace.tb_frame.f_code.co_filename
+    traceback = error.__traceback__
+    while traceback is not None:
+        name = traceback.tb_frame.f_code.co_filename
         if not is_internal(name):
-            where = f"{name}:{trace.tb_lineno}"
-        trace = trace.tb_next
+            where = f"{name}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
     return where

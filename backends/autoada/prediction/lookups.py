@@ -28,7 +28,7 @@ _KERNEL_BAG_NAMES = (
 )  # fmt: skip
 
 Apply = Callable[..., Any]
-"""Runs one tensor operation: ``apply(function, *args)``; a recorder puts it on its tape."""
+"""Runs one tensor operation, ``apply(function, *args)``, and records it in the trace, if there is one."""
 
 
 class BagArguments(NamedTuple):
@@ -87,8 +87,8 @@ def bag_rows(bag: BagArguments, apply: Apply) -> Tensor:
 def item_rows(rows: int, index: Any, apply: Apply) -> Tensor | None:
     """The rows that ``table[index]`` reads, None if it is the whole table.
 
-    `index` holds no ghost. Negative ids count from the end, as torch has it; those of rows that do not exist
-    stay as they are.
+    `index` holds no unknown value. Negative ids count from the end, as torch has it; ids of rows that do not
+    exist stay as they are.
     """
     first = index[0] if type(index) is tuple and index else index
     if isinstance(first, Tensor):

@@ -1,4 +1,4 @@
-"""A model's shadow: the same classes and attributes around parameters that have a shape but no data."""
+"""Meta models: a model's classes and attributes around parameters that have a shape but no data."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class MetaModel:
         """``id(meta parameter)`` -> qualified name, for the others that have many rows."""
 
     def adopt(self, storage: int) -> bool:
-        """Give the shadow its own copy of each buffer or attribute at this address; whether there was one."""
+        """Give the meta model its own copy of each tensor at this address; False if it has none there."""
         found = False
         for module in self._copies.values():
             for attributes in (module._buffers, module.__dict__):

@@ -1,4 +1,4 @@
-"""Outputs of operations on ghosts: by rule, from memory, or by torch's own meta kernels."""
+"""Outputs of operations on unknown values: by rule, from memory, or by torch's own meta kernels."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ class MetaOutputs:
 
     Parameters
     ----------
-    is_ghost, as_meta
-        The simulation's notion of a ghost, and the replacement of tensors by meta tensors.
+    is_unknown : callable
+        Whether the simulation does not know a tensor's values.
+    as_meta : callable
+        Replaces tensors by meta tensors.
     """
 
     def __init__(self, is_unknown: Callable[[Tensor], bool], as_meta: Callable[[Any], Any]) -> None:
@@ -90,7 +92,7 @@ class MetaOutputs:
         return output
 
     def health(self, tensor: Tensor) -> bool | None:
-        """The answer of a NaN or infinity check: ghosts are assumed healthy. None for anything else."""
+        """Answer of a NaN or infinity check: unknown values are assumed healthy. None for anything else."""
         known = self._health.get(id(tensor))
         return None if known is None else known[1]
 
@@ -116,7 +118,7 @@ class MetaOutputs:
     def _run_on_zeros(
         self, func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
     ) -> Any:
-        """Without a meta kernel, or where a shape needs real integers: ghosts are zeros without memory."""
+        """Run with zeros without memory: torch has no meta kernel, or the shape needs real integers."""
 
         def zeros(value: Any) -> Any:
             if isinstance(value, Tensor) and self._is_unknown(value):

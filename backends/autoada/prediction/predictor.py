@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from autoada.prediction.compiled_program import CompiledProgram, NotRecorded
-from autoada.prediction.forward_simulation import Call, ForwardSimulation, Outcome
+from autoada.prediction.forward_simulation import Call, ForwardSimulation
 from autoada.prediction.program_cache import AccessProgram, ProgramCache
-from autoada.prediction.result import Access, Prediction, Tier
+from autoada.prediction.result import Access, Prediction
 from autoada.prediction.rng_snapshot import ReplayRng
 from autoada.prediction.source_location import source_line
 from autoada.prediction.speculation import Watch
@@ -30,11 +30,12 @@ _log = logging.getLogger("autoada")
 
 
 class IntentPredictor:
-    """Says which rows the forward pass of a batch will read, from the model's own code.
+    """Predicts the rows that the forward pass of a batch will read, from the model's own code.
 
-    A batch is simulated (`autoada.prediction.symbolic_forward`); when simulations turn out to be regular,
-    stopped after the last lookup, or replaced by a program of the few operations that lead from batch to ids.
-    Neither the model nor its buffers, the batch or a global random stream is changed. One prediction at a
+    A batch is simulated (`autoada.prediction.symbolic_forward`). When simulations turn out to be regular,
+    they stop after the last lookup, or a program of the few operations that lead from batch to ids replaces
+    them.
+    Neither the model nor its buffers, the batch or a global random generator is changed. One prediction at a
     time, in batch order.
 
     Parameters
@@ -67,8 +68,10 @@ class IntentPredictor:
         self._draws = False
         self._afresh = False
         """Whether a simulation begins with the state of the live model, not with that of the one before."""
-        # simulations inside a region that Dynamo traces would be compiled
-        self._simulate = torch.compiler.disable(self._simulation.run)
+        # Dynamo would compile simulations inside a region that it traces.
+        self._simulate: Callable[..., tuple[Prediction, Trace | None]] = torch.compiler.disable(
+            self._simulation.run
+        )
 
     @property
     def tables(self) -> dict[str, nn.Parameter]:
@@ -88,13 +91,13 @@ class IntentPredictor:
     def predict(self, batch: Any) -> Prediction:
         """The accesses of the forward pass of `batch`."""
         if self._cache.refused is None:
-            recording = self._cache.find(batch)
-            if recording is not None:
-                return self._by_program(recording, batch)
+            program = self._cache.find(batch)
+            if program is not None:
+                return self._by_program(program, batch)
         if self._afresh:
             self._simulation.renew()
         if self._cache.refused is not None and not self._draws:
-            return self._prediction(self._simulate(batch, stop_after=self._stop_after))
+            return self._simulate(batch, stop_after=self._stop_after)[0]
         return self._record(batch)
 
     def observe(self, prediction: Prediction, real: Sequence[tuple[str, Tensor | None]]) -> bool:
@@ -110,8 +113,8 @@ class IntentPredictor:
         Returns
         -------
         bool
-            Whether every access was predicted exactly. If not, cheaper tiers are dropped and the shadow is
-            taken anew from the live model; batches in flight should be predicted again.
+            Whether every access was predicted exactly. If not, cheaper tiers are dropped and the meta model
+            is taken anew from the live model; batches in flight should be predicted again.
         """
         agree = _agree(prediction.accesses, real)
         speculation = self._simulation.speculation
@@ -132,7 +135,7 @@ class IntentPredictor:
         return True
 
     def around(self, prediction: Prediction) -> AbstractContextManager[Any]:
-        """What the real forward passes of the batch of `prediction` have to run in, one after the other.
+        """Context for the real forward passes of the batch of `prediction`, one after the other.
 
         It gives them the draws that rows depend on, and notes the values that simulations ask for.
         """
@@ -141,7 +144,7 @@ class IntentPredictor:
             contexts.insert(0, ReplayDraws(prediction.draws))
         if prediction.rng is not None:
             contexts.insert(0, ReplayRng(prediction.rng))
-        return Together(*contexts) if len(contexts) > 1 else contexts[0]
+        return _Together(*contexts) if len(contexts) > 1 else contexts[0]
 
     def learned(self) -> bool:
         """Whether real forward passes, since this was asked last, gave values that predictions wait for."""
@@ -152,92 +155,71 @@ class IntentPredictor:
 
     def explain(self, batch: Any) -> str:
         """For each access of `batch`: table, rows, and where in the user's source it is."""
-        outcome = self._simulate(batch, explain=True)
-        text = str(Prediction(outcome.accesses, stopped=outcome.stopped, draws=outcome.draws))
-        return f"{text}\n  {self._program_for(batch)}"
+        prediction, _ = self._simulate(batch, explain=True)
+        return f"{prediction}\n  {self._program_for(batch)}"
 
     def describe(self) -> str:
         """The tier in use, in a few words."""
         if self._cache.refused is None:
             return "by access program" if self._cache.used else "by simulation"
         tier = "by early exit" if self._stop_after else "by simulation"
-        return f"{tier} ({self._programs.refused})"
+        return f"{tier} ({self._cache.refused})"
 
     def _program_for(self, batch: Any) -> str:
         if self._cache.refused is not None:
-            return f"no access program: {self._programs.refused}"
+            return f"no access program: {self._cache.refused}"
         if self._cache.find(batch) is not None:
             return "access program in use for batches of this shape"
         return "access program not yet learned for batches of this shape"
 
-    def _by_program(self, recording: AccessProgram, batch: Any) -> Prediction:
+    def _by_program(self, program: AccessProgram, batch: Any) -> Prediction:
         try:
-            computed, draws = recording.program(batch, self._simulation.generator)
+            computed, draws = program.compiled(batch, self._simulation.generator)
         except Exception as error:  # the user's operations, on this batch's values
-            outcome = self._simulate(batch)
-            if outcome.stopped is None:
+            prediction, _ = self._simulate(batch)
+            if prediction.stopped is None:
                 self._cache.refuse(f"the program failed where the model does not: {error}")
-            return self._prediction(outcome)
+            return prediction
         ids = iter(computed)
         accesses = tuple(
             [
                 Access(table, next(ids) if kind == "rows" else None, kind, where)
-                for table, _, kind, where in recording.accesses
+                for table, _, kind, where in program.accesses
             ]
         )
         return Prediction(accesses, "program", draws=draws, replay=bool(draws))
 
     def _record(self, batch: Any) -> Prediction:
-        traces: list[Trace] = []
-
-        def recorder(seen: Any) -> Trace:
-            traces.append(Trace(seen))
-            return traces[-1]
-
+        """Simulate, and learn an access program from the trace."""
         before = self._simulation.meta_model.plain_attributes()
-        outcome: Outcome = self._simulate(batch, stop_after=self._stop_after, recorder=recorder)
+        prediction, trace = self._simulate(batch, stop_after=self._stop_after, record=True)
+        assert trace is not None
         if self._simulation.meta_model.plain_attributes() != before:
             self._irregular = True
             self._cache.refuse("forward changes numbers or strings that its modules hold")
-        if outcome.rng is not None:
+        if prediction.rng is not None:
             self._irregular = True
             self._cache.refuse("forward draws from the generators of NumPy or Python")
-        trace = traces[-1]
         self._irregular |= trace.reads_values
-        self._draws |= bool(outcome.draws)
+        self._draws |= bool(prediction.draws)
+        every_draw = prediction._replace(replay=bool(prediction.draws))
         try:
-            rows = [access.ids for access in outcome.accesses if access.ids is not None]
+            rows = [access.ids for access in prediction.accesses if access.ids is not None]
             program = CompiledProgram(trace, rows, clone_leaves=self._simulation.clones_batch)
         except NotRecorded as reason:
             self._cache.refuse(str(reason))
-            return self._prediction(outcome, replay=bool(outcome.draws))
-        if outcome.waits:
-            return self._prediction(outcome, replay=bool(outcome.draws))
-        if outcome.stopped is not None:
-            self._cache.refuse(f"the simulation stopped: {outcome.stopped}")
+            return every_draw
+        if prediction.waits:
+            return every_draw
+        if prediction.stopped is not None:
+            self._cache.refuse(f"the simulation stopped: {prediction.stopped}")
         elif self._cache.refused is None:
-            accesses = tuple(access._replace(ids=None) for access in outcome.accesses)
+            accesses = tuple(access._replace(ids=None) for access in prediction.accesses)
             self._cache.learn(batch, AccessProgram(program, accesses))
-        # a branch on a value may depend on any draw
-        deciding = set(outcome.draws) if trace.reads_values else program.draw_numbers
-        return self._prediction(outcome, replay=bool(deciding), deciding=deciding)
-
-    def _prediction(
-        self, outcome: Outcome, *, replay: bool = False, deciding: set[int] | None = None
-    ) -> Prediction:
-        draws = {n: d for n, d in outcome.draws.items() if deciding is None or n in deciding}
-        tier: Tier = "early exit" if outcome.early else "simulation"
-        return Prediction(
-            outcome.accesses,
-            tier,
-            outcome.stopped,
-            draws,
-            replay,
-            outcome.cause,
-            outcome.waits,
-            outcome.rng,
-            outcome.dense_reads,
-        )
+        if trace.reads_values:  # A branch on a value may depend on any draw.
+            return every_draw
+        draws = {number: draw for number, draw in prediction.draws.items() if number in program.draw_numbers}
+        return prediction._replace(draws=draws, replay=bool(draws))
 
     def _start_over(self) -> None:
         self._stop_after = 0
@@ -283,7 +265,7 @@ class IntentPredictor:
         return f"{found} after all that was foreseen, which ends at {where}{source_line(where)}"
 
 
-class Together(AbstractContextManager[None]):
+class _Together(AbstractContextManager[None]):
     """Several contexts as one, which may be entered again and again."""
 
     def __init__(self, *contexts: AbstractContextManager[Any]) -> None:

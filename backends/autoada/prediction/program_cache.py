@@ -1,4 +1,4 @@
-"""Which access program to use for a batch: learned from recorded simulations, dropped at the first doubt."""
+"""Access programs of a model: learned from recorded simulations, dropped at the first doubt."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ AGREEING = 3
 CONFIRMED = 2
 """Recorded batches of one signature that must give the same program before it is used for that signature."""
 GIVE_UP = 12
-"""Recordings after which a model whose programs keep changing is simulated without recording."""
+"""Recordings after which a model whose programs keep changing is simulated without program."""
 SIGNATURES = 64
 
 
 class AccessProgram(NamedTuple):
     """A program, and the accesses whose ids it computes, in order."""
 
-    program: CompiledProgram
+    compiled: CompiledProgram
     accesses: tuple[Access, ...]
 
     def same_as(self, other: AccessProgram) -> bool:
         """Whether both do the same."""
         mine, others = ([(a.table, a.kind) for a in r.accesses] for r in (self, other))
-        return self.program.key == other.program.key and mine == others
+        return self.compiled.key == other.compiled.key and mine == others
 
 
 class ProgramCache:
@@ -62,23 +62,23 @@ class ProgramCache:
         self.used += found is not None
         return found
 
-    def learn(self, batch: Any, recording: AccessProgram) -> None:
+    def learn(self, batch: Any, program: AccessProgram) -> None:
         """Take in what was recorded for `batch`."""
-        if recording.program.obstacle is not None:
-            self.refuse(recording.program.obstacle)
+        if program.compiled.obstacle is not None:
+            self.refuse(program.compiled.obstacle)
             return
         shape = signature(batch)
-        known, confirmations = self._by_signature.get(shape, (recording, 0))
-        if not known.same_as(recording):
+        known, confirmations = self._by_signature.get(shape, (program, 0))
+        if not known.same_as(program):
             self.refuse("batches of the same shape take different ways through forward")
             return
         self._recorded += 1
-        self._by_signature[shape] = (recording, confirmations + 1)
+        self._by_signature[shape] = (program, confirmations + 1)
         if len(self._by_signature) > SIGNATURES:
             self._by_signature.popitem(last=False)
         if all(shape != other for other, _ in self._history):
-            self._history = [*self._history, (shape, recording)][-2 * GIVE_UP :]
-        self._generalize(recording)
+            self._history = [*self._history, (shape, program)][-2 * GIVE_UP :]
+        self._generalize(program)
         if self._general is None and self._recorded > GIVE_UP and self.used < self._recorded:
             self.refuse("the way from batch to ids changes with every shape")
 
@@ -100,7 +100,7 @@ class ProgramCache:
     def _guarded(candidate: tuple[Guard, AccessProgram] | None, batch: Any) -> AccessProgram | None:
         return candidate[1] if candidate is not None and candidate[0](batch) else None
 
-    def _generalize(self, recording: AccessProgram) -> None:
-        shapes = [shape for shape, other in self._history if other.same_as(recording)]
+    def _generalize(self, program: AccessProgram) -> None:
+        shapes = [shape for shape, other in self._history if other.same_as(program)]
         if len(shapes) >= AGREEING and Guard.applies(shapes):
-            self._general = (Guard(shapes), recording)
+            self._general = (Guard(shapes), program)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -66,8 +67,9 @@ class Prediction(NamedTuple):
         The exception behind `stopped`, with its traceback.
     waits : bool
         Whether it stopped for a value that depends on parameters, which a real forward may give.
-    streams : State or None
-        Where the generators of NumPy and Python have to be for the real forward; None if it need not be told.
+    rng : RngSnapshot or None
+        State of the generators of NumPy and Python with which the real forward must begin; None if it draws
+        nothing from them.
     dense_reads : tuple of (str, str)
         Large parameters that are no tables although rows of them are read, and ``file:line`` of a read.
     """
@@ -86,6 +88,12 @@ class Prediction(NamedTuple):
     def complete(self) -> bool:
         """Whether every access was found and every row is known."""
         return self.stopped is None and all(access.kind != "unpredictable" for access in self.accesses)
+
+    @property
+    def streams(self) -> RngSnapshot | None:
+        """The old name of `rng`, for one version."""
+        warnings.warn("Prediction.streams is now called rng", DeprecationWarning, stacklevel=2)
+        return self.rng
 
     def __str__(self) -> str:
         lines = [f"predicted by {self.tier}" + (f"; stopped: {self.stopped}" if self.stopped else "")]

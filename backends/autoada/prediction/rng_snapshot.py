@@ -1,4 +1,4 @@
-"""The global generators of NumPy and Python: simulations draw from copies, real passes the same again."""
+"""Snapshots of NumPy's and Python's global generators: simulations draw from copies, real passes repeat."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 
 
 class RngSnapshot(NamedTuple):
-    """Where both generators are."""
+    """State of both generators."""
 
     numpy: dict[str, Any]
     python: Any
 
     @classmethod
     def now(cls) -> RngSnapshot:
-        """Of the global generators."""
+        """State of the global generators now."""
         return cls(np.random.get_state(legacy=False), random.getstate())  # noqa: NPY002
 
     def set(self) -> None:
-        """Have the global generators go on from here."""
+        """Set the global generators to this state."""
         np.random.set_state(self.numpy)  # noqa: NPY002
         random.setstate(self.python)
 
@@ -44,7 +44,7 @@ class SimulationRng:
     Attributes
     ----------
     start : State or None
-        Where the last simulation began to draw; None if it drew nothing.
+        State in which the last simulation began to draw; None if it drew nothing.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class SimulationRng:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Surrounds a simulation."""
+        """Context of one simulation."""
         before = RngSnapshot.now()
         start = self._next or before
         if self._next is not None:

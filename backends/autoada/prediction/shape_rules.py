@@ -1,7 +1,7 @@
-"""Shape rules: what an operation on ghosts gives, without running it.
+"""Shape rules: the outputs of operations on unknown values, without running the operations.
 
 Many of torch's meta kernels are Python and take 50–800 µs, a recurrent layer 80 ms. A rule takes a few.
-Each rule gets the operation's arguments and returns the output as ghosts, or None where it does not apply.
+Each rule gets the operation's arguments and returns the output without data, or None where it does not apply.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Values that depend on parameters and reach Python: the last real ones stand for the next."""
+"""Speculation on values that depend on parameters and reach Python: each is assumed to be as it was last."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autoada.prediction.shape_rules import unknown
 from autoada.prediction.source_location import user_location
 
 WRONG = 3
-"""Wrong guesses, less those that are forgiven, after which nothing is guessed any more."""
+"""Wrong speculations, less those that are forgiven, after which speculation ends."""
 FORGIVEN_AFTER = 32
 """Right predictions that make up for a wrong one."""
 SETTLED = 8
@@ -51,17 +51,17 @@ class Places:
 
 
 class Speculation:
-    """What the real forward gave last, at each place where simulations ask for it.
+    """Keeps the values that the real forward gave last, at each place where simulations ask for one.
 
-    Every prediction is checked against what the real forward reads, so a wrong guess is noticed; it costs
+    Every prediction is checked against what the real forward reads, so a wrong value is noticed; it costs
     that batch its intent.
 
     Attributes
     ----------
     possible : bool
-        Whether anything is guessed, which is no longer so after `WRONG` wrong guesses.
+        Whether values are assumed; after `WRONG` wrong speculations they are not.
     used : bool
-        Whether a simulation has gone on with a guess since the last wrong one.
+        Whether a simulation has used an assumed value since the last wrong one.
     """
 
     def __init__(self, possible: bool = True) -> None:
@@ -78,11 +78,11 @@ class Speculation:
 
     @property
     def watching(self) -> bool:
-        """Whether the real forward has to tell its values."""
+        """Whether values of the real forward are to be noted."""
         return self._watching
 
     def value_at(self, place: Place, number: int) -> Any:
-        """What the real forward gave there the last time; None if that is not known."""
+        """The value that the real forward gave there last; None if it is not known."""
         if not self.possible:
             return None
         values = self._values.get(place)
@@ -121,7 +121,7 @@ class Speculation:
         return news
 
     def wrong(self) -> None:
-        """A prediction with guesses was wrong."""
+        """A prediction with assumed values was wrong."""
         self._passes += 1
         self._wrong += 1
         self._right = 0
@@ -132,16 +132,16 @@ class Speculation:
         if self._wrong >= WRONG:
             self.possible = self._watching = False
             _log.warning(
-                "what forward reads hangs on values that depend on parameters (%s) and were guessed wrongly "
-                "%d times: they are guessed no more, rows after them are pulled on demand; decide by what is "
-                "in the batch where that will do",
+                "rows that forward reads depend on values that depend on parameters (%s) and were assumed "
+                "wrongly %d times: prediction stops there from now on, later rows are pulled on demand; decide "
+                "by what is in the batch where possible",
                 places,
                 self._wrong,
             )
         elif self._wrong == 1:
             _log.warning(
                 "a prediction was wrong because of a value that depends on parameters (%s); missing rows are "
-                "pulled on demand; decide by what is in the batch where that will do",
+                "pulled on demand; decide by what is in the batch where possible",
                 places,
             )
 

@@ -1,8 +1,8 @@
-"""The ghost forward: a model's own code runs, and only what follows from the batch alone is computed.
+"""The symbolic forward: a model's own code runs, and only values that follow from the batch are computed.
 
-Everything derived from parameters is a *ghost*, a meta tensor with a shape and no data. A lookup in a table
-records its real indices and gives a ghost. Interception is at the level of torch functions, so ``max_norm``
-never renormalises and no kernel of a table ever runs.
+Everything derived from parameters is an *unknown value*: a meta tensor with a shape and no data. A lookup in
+a table records its real indices and gives an unknown value. Interception is at the level of torch functions,
+so ``max_norm`` never renormalises and no kernel of a table ever runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from autoada.prediction.shape_rules import broadcast, unknown
 from autoada.prediction.source_location import user_location
 from autoada.prediction.speculation import BOOLEAN_INDEX, Places, Speculation
 from autoada.prediction.torch_draws import draw
-from autoada.prediction.unknown_values import Recorder, UnknownValues
+from autoada.prediction.trace import Trace
+from autoada.prediction.unknown_values import UnknownValues
 
 Arguments = tuple[Any, ...]
 Keywords = dict[str, Any]
@@ -44,43 +45,43 @@ class SymbolicForward(TorchFunctionMode):
 
     Parameters
     ----------
-    shadow : MetaModel
-        Whose module runs under this mode.
+    meta_model : MetaModel
+        Its module runs under this mode.
     generator : torch.Generator
-        Where random draws come from; the global streams are not touched.
+        Source of random draws; the global generators are not used.
+    speculation : Speculation
+        Values that Python asks for although they depend on parameters.
     stop_after : int
-        End with `EnoughSeen` after this many accesses; 0 for never.
+        Number of accesses after which `EnoughSeen` ends the simulation; 0 for never.
     protect : bool
         Whether an in-place write to foreign memory ends the simulation with `ForeignWrite`; otherwise the
         write goes to a copy and is lost.
-    recorder : Recorder or None
-        Told about every real operation.
+    trace : Trace or None
+        Records every real operation.
     explain : bool
-        Whether ghosts remember the operation they came from, for messages.
-    guesses : Guesses, optional
-        Values that Python asks for although they depend on parameters.
+        Whether unknown values remember the operation that gave them, for messages.
     """
 
     def __init__(
         self,
         meta_model: MetaModel,
         generator: torch.Generator,
+        speculation: Speculation,
         *,
-        stop_after: int = 0,
-        protect: bool = True,
-        recorder: Recorder | None = None,
-        explain: bool = False,
-        speculation: Speculation | None = None,
+        stop_after: int,
+        protect: bool,
+        trace: Trace | None,
+        explain: bool,
     ) -> None:
         super().__init__()
-        self._speculation = speculation or Speculation(possible=False)
+        self._speculation = speculation
         self._places = Places()
         self.draws: dict[int, Draw] = {}
-        self._values = UnknownValues(meta_model, recorder, stop_after=stop_after, explain=explain)
+        self._values = UnknownValues(meta_model, trace, stop_after=stop_after, explain=explain)
         self._real_parameters = meta_model.parameters
         self._generator = generator
         self._protect = protect
-        self._recorder = recorder
+        self._trace = trace
         self._draw_number = 0
         self._kernels = MetaOutputs(self._values.is_unknown, self._values.as_meta)
         self._device = torch.device("cpu")
@@ -141,10 +142,10 @@ class SymbolicForward(TorchFunctionMode):
     # Accesses
 
     def _apply(self, function: TorchFunction, *args: Any) -> Any:
-        """Run a helper operation on real ids so that a recorder sees it."""
+        """Run a helper operation on real ids and record it."""
         output = function(*args)
-        if self._recorder is not None:
-            self._recorder.operation(function, args, {}, output)
+        if self._trace is not None:
+            self._trace.operation(function, args, {}, output)
         return output
 
     def _embedding(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
@@ -224,11 +225,11 @@ class SymbolicForward(TorchFunctionMode):
             return tuple(unknown((count,), torch.int64) for _ in part.shape)
         return tuple(unknown(positions.shape, torch.int64) for positions in part.nonzero(as_tuple=True))
 
-    # Operations that are treated alike whether ghosts take part or not
+    # Operations with or without unknown values
 
     def _metadata(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
-        if self._recorder is not None and args and isinstance(args[0], Tensor) and not args[0].is_meta:
-            self._recorder.shape_read(args[0])
+        if self._trace is not None and args and isinstance(args[0], Tensor) and not args[0].is_meta:
+            self._trace.shape_read(args[0])
         return func(*args, **kwargs)
 
     def _device_of(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
@@ -275,11 +276,11 @@ class SymbolicForward(TorchFunctionMode):
             args = (self._writable(func, args[0]), *args[1:])
         output = draw(func, args, options, self._generator)
         self.draws[number] = Draw(name, output)
-        if self._recorder is not None:
-            self._recorder.drawn(func, args, options, number, output)
+        if self._trace is not None:
+            self._trace.drawn(func, args, options, number, output)
         return output
 
-    # Operations without ghosts
+    # Operations without unknown values
 
     def _real(self, kind: Kind, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         if kind is Kind.STOCHASTIC:
@@ -302,13 +303,13 @@ class SymbolicForward(TorchFunctionMode):
         if kind is Kind.VALUE or kind is Kind.DATA_SHAPED:
             self._places.next(name_of(func))
         if kind is Kind.VALUE:
-            if self._recorder is not None:
-                self._recorder.value_read(func)
+            if self._trace is not None:
+                self._trace.value_read(func)
             if func.__name__ in ("numpy", "__array__") and not args[0].is_inference():
                 args = (args[0].clone(), *args[1:])  # numpy writes are not seen: let them go to a copy
         output = func(*args, **kwargs)
-        if self._recorder is not None and kind is not Kind.VALUE:
-            self._recorder.operation(func, args, kwargs, output)
+        if self._trace is not None and kind is not Kind.VALUE:
+            self._trace.operation(func, args, kwargs, output)
         return output
 
     def _write(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
@@ -316,8 +317,8 @@ class SymbolicForward(TorchFunctionMode):
         writable = self._writable(func, target)
         args = (writable, *args[1:])
         output = func(*args, **kwargs)
-        if self._recorder is not None and writable is target:
-            self._recorder.written(func, args, kwargs, target)
+        if self._trace is not None and writable is target:
+            self._trace.written(func, args, kwargs, target)
         return output
 
     def _writable(self, func: TorchFunction, tensor: Tensor) -> Tensor:
@@ -326,11 +327,11 @@ class SymbolicForward(TorchFunctionMode):
             return tensor
         if self._protect:
             raise ForeignWrite(tensor)
-        if self._recorder is not None:
-            self._recorder.foreign_write(func)
+        if self._trace is not None:
+            self._trace.foreign_write(func)
         return tensor.clone()
 
-    # Operations on ghosts
+    # Operations on unknown values
 
     def _general(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         if kwargs.get("out", func) is None:  # written out, but as good as not given
@@ -353,7 +354,7 @@ class SymbolicForward(TorchFunctionMode):
         return self._speculated(name_of(func)).unknowns()
 
     def _speculated(self, name: str) -> Any:
-        """What the real forward gave here the last time."""
+        """The value that the real forward gave here last."""
         place, number = self._places.next(name)
         value = self._speculation.value_at(place, number)
         if value is None:

@@ -1,4 +1,4 @@
-"""A tape of the real operations of a simulation: how every row id follows from the batch."""
+"""A trace of the real operations of a simulation: how every row id follows from the batch."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Node = Leaf | Constant | Operation
 
 
 class Trace:
-    """Records one simulation (`autoada.prediction.unknown_values.Recorder`).
+    """Records the real operations of one simulation, or of the loop's code before a call.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class Trace:
             if isinstance(leaf, np.ndarray) and leaf.size:
                 self._arrays[leaf.ctypes.data] = leaf
 
-    # What a simulation reports
+    # Events of a simulation
 
     def operation(
         self, function: TorchFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
@@ -137,7 +137,7 @@ class Trace:
         """A table was accessed."""
         self.accesses += 1
 
-    # What a program is made from
+    # Source of a compiled program
 
     def number(self, tensor: Tensor) -> int | None:
         """The node that gave `tensor`, None if that was not seen."""

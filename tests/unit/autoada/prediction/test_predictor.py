@@ -354,7 +354,7 @@ def rows_read(model: Deciding, predictor: IntentPredictor, prediction: Predictio
     return predictor.observe(prediction, real)
 
 
-def test_values_that_depend_on_parameters_are_guessed_as_they_were_last(
+def test_values_that_depend_on_parameters_are_assumed_to_be_as_they_were_last(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     model = Deciding()
@@ -377,7 +377,7 @@ def test_values_that_depend_on_parameters_are_guessed_as_they_were_last(
     assert "test_predictor.py:" in caplog.messages[0]
 
 
-def test_after_several_wrong_guesses_prediction_stops_where_it_would_have_to_guess(
+def test_prediction_stops_at_unknown_values_after_several_wrong_speculations(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     model = Deciding()
@@ -391,7 +391,7 @@ def test_after_several_wrong_guesses_prediction_stops_where_it_would_have_to_gue
                 model.gate.neg_()
     assert "`__float__` reads the value" in str(prediction.stopped)
     assert not prediction.waits
-    assert "guessed no more" in caplog.messages[-1]
+    assert "prediction stops there from now on" in caplog.messages[-1]
     assert "test_predictor.py:" in caplog.messages[-1]
     assert len(caplog.messages) == 2
 
@@ -445,7 +445,7 @@ class HostDraws(nn.Module):
         return self.a(ids).sum()
 
 
-def test_draws_of_numpy_and_python_are_replayed_and_leave_their_streams_alone() -> None:
+def test_draws_of_numpy_and_python_are_replayed_and_leave_the_global_generators_alone() -> None:
     def rng() -> list[Any]:
         numpy, torch_, python = model.own
         return [

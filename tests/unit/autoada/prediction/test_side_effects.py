@@ -53,7 +53,7 @@ def test_losses_are_bit_identical_with_and_without_prediction(specimen: Specimen
 
 
 @EVERY
-def test_prediction_changes_neither_model_nor_batch_nor_random_streams(specimen: Specimen) -> None:
+def test_prediction_changes_neither_model_nor_batch_nor_random_generators(specimen: Specimen) -> None:
     model = specimen.build()
     batches = specimen.batches(12)
     predictor = IntentPredictor(model, specimen.tables, specimen.call)
