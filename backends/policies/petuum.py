@@ -6,12 +6,9 @@ workers read from a cache on their node whose values may be old, but not older t
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from adabench.backends.policies._building import policy_for
+from adabench.backends.policies._building import RuleBuilder
 from adabench.backends.policies.interface import BuilderOptions
-from adabench.backends.policies.resources import Resources
-from adaps.policy import Catalogue, Policy, Rule
+from adaps.policy import Rule, Synchronization
 
 
 class PetuumOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,13 +27,13 @@ class PetuumOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError(f"staleness is {self.staleness}: it must be 1 or more")
 
 
-class Petuum:
-    name: ClassVar[str] = "petuum"
-    Options: ClassVar[type[BuilderOptions]] = PetuumOptions
+class Petuum(RuleBuilder):
+    name = "petuum"
+    Options = PetuumOptions
+    fixed = (Rule("*", technique="full_replication"),)
 
-    def build(self, catalogue: Catalogue, resources: Resources, options: PetuumOptions) -> Policy:
-        rule = Rule("*", technique="full_replication")
-        return policy_for(self.name, [rule], catalogue, resources, every=options.staleness)
+    def synchronization(self, options: PetuumOptions) -> Synchronization:
+        return Synchronization(options.staleness)
 
 
 BUILDER = Petuum

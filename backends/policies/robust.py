@@ -5,13 +5,11 @@ The rules and where they come from are those of `adaps.policy.Aggregation`.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Literal
 
-from adabench.backends.policies._building import policy_for
+from adabench.backends.policies._building import RuleBuilder
 from adabench.backends.policies.interface import BuilderOptions
-from adabench.backends.policies.resources import Resources
-from adaps.policy import Aggregation, Catalogue, Policy, Rule, Synchronization
+from adaps.policy import Aggregation, Rule, Synchronization
 
 
 class RobustOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,15 +36,15 @@ class RobustOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError(f"keep is {self.keep}: it must be 1 or more, with aggregation=krum")
 
 
-class Robust:
-    name: ClassVar[str] = "robust"
-    Options: ClassVar[type[BuilderOptions]] = RobustOptions
+class Robust(RuleBuilder):
+    name = "robust"
+    Options = RobustOptions
+    fixed = (Rule("*"),)
 
-    def build(self, catalogue: Catalogue, resources: Resources, options: RobustOptions) -> Policy:
-        told = options.aggregation not in ("mean", "median")
-        rule = Aggregation(options.aggregation, options.faulty if told else None, options.keep)
-        policy = policy_for(self.name, [Rule("*")], catalogue, resources, every=1)
-        return replace(policy, synchronization=Synchronization(1, rule))
+    def synchronization(self, options: RobustOptions) -> Synchronization:
+        bounded = options.aggregation not in ("mean", "median")
+        faulty = options.faulty if bounded else None
+        return Synchronization(1, Aggregation(options.aggregation, faulty, options.keep))
 
 
 BUILDER = Robust

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
-from adabench.backends.policies._building import policy_for
+from adabench.backends.policies._building import RuleBuilder
 from adabench.backends.policies.interface import BuilderOptions
 from adabench.backends.policies.resources import Resources
-from adaps.policy import Catalogue, Policy, Rule
+from adaps.policy import Catalogue, Rule
 
 
 class UniformOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -22,12 +22,12 @@ class UniformOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_f
     technique: Literal["adaptive", "relocation", "replication", "static", "full_replication"] = "adaptive"
 
 
-class Uniform:
-    name: ClassVar[str] = "uniform"
-    Options: ClassVar[type[BuilderOptions]] = UniformOptions
+class Uniform(RuleBuilder):
+    name = "uniform"
+    Options = UniformOptions
 
-    def build(self, catalogue: Catalogue, resources: Resources, options: UniformOptions) -> Policy:
-        return policy_for(self.name, [Rule("*", technique=options.technique)], catalogue, resources)
+    def rules(self, catalogue: Catalogue, resources: Resources, options: UniformOptions) -> list[Rule]:
+        return [Rule("*", technique=options.technique)]
 
 
 BUILDER = Uniform

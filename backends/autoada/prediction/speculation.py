@@ -132,16 +132,16 @@ class Speculation:
         if self._wrong >= WRONG:
             self.possible = self._watching = False
             _log.warning(
-                "rows that forward reads depend on values that depend on parameters (%s) and were assumed "
-                "wrongly %d times: prediction stops there from now on, later rows are pulled on demand; decide "
-                "by what is in the batch where possible",
+                "forward reads rows by values that depend on parameters (%s), which were assumed wrongly %d "
+                "times: prediction stops there from now on, later rows are pulled on demand; decide by the "
+                "batch alone where possible",
                 places,
                 self._wrong,
             )
         elif self._wrong == 1:
             _log.warning(
                 "a prediction was wrong because of a value that depends on parameters (%s); missing rows are "
-                "pulled on demand; decide by what is in the batch where possible",
+                "pulled on demand; decide by the batch alone where possible",
                 places,
             )
 
