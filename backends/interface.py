@@ -374,15 +374,15 @@ class Backend(Protocol):
     Options: ClassVar[type[Options]]
     distributed: ClassVar[bool]
 
-    def open(self, usecase: UseCase, cluster: WorkerContext, options: Any) -> TrainingSession:
+    def open(self, usecase: UseCase, context: WorkerContext, options: Any) -> TrainingSession:
         """Collective: begin one worker's training.
 
         Parameters
         ----------
         usecase : UseCase
             What to train.
-        cluster : WorkerContext
-            Where this worker stands.
+        context : WorkerContext
+            The worker: its place in the cluster, and the objects that it shares.
         options : Options
             Of this backend's own `Options`.
         """

@@ -4,8 +4,6 @@ A. Renz-Wieland et al., *Good Intentions: Adaptive Parameter Management via Inte
 arXiv:2206.00470.
 """
 
-from __future__ import annotations
-
 from adabench.backends.policies._building import RuleBuilder
 from adaps.policy import Rule
 

@@ -4,8 +4,6 @@ Gradients of dense parameters are averaged by all-reduce. Tables of rows are cop
 all-reduce of all rows would send those that nobody has touched.
 """
 
-from __future__ import annotations
-
 from adabench.backends.policies._building import RuleBuilder
 from adaps.policy import Rule
 

@@ -1,7 +1,5 @@
 """Rows of tables move if steps take less time then: each training measures it in its first steps."""
 
-from __future__ import annotations
-
 from adabench.backends.policies._building import RuleBuilder
 from adaps.policy import Rule
 

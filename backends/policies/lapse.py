@@ -4,8 +4,6 @@ A. Renz-Wieland et al., *Dynamic Parameter Allocation in Parameter Servers*, PVL
 parameters among nodes while training runs, when a worker localizes them ahead of their use. Intent is that.
 """
 
-from __future__ import annotations
-
 from adabench.backends.policies._building import RuleBuilder
 from adaps.policy import Rule
 

@@ -4,8 +4,6 @@ What AutoDist's PartitionedPS and UnevenPartitionedPS do with a variable's first
 autodist/strategy/uneven_partition_ps_strategy.py), with as many parts as there are nodes.
 """
 
-from __future__ import annotations
-
 from adabench.backends.policies._building import RuleBuilder
 from adaps.policy import Home, Rule
 

@@ -4,8 +4,6 @@ M. Li et al., *Scaling Distributed Machine Learning with the Parameter Server*, 
 pull from servers that share the keys. Here each node is worker and server, and intent is not acted on.
 """
 
-from __future__ import annotations
-
 from adabench.backends.policies._building import RuleBuilder
 from adaps.policy import Rule
 

@@ -19,17 +19,17 @@ class Fault:
     ----------
     options : ServerOptions
         With a fault.
-    cluster : WorkerContext
+    context : WorkerContext
         Where this worker stands.
     model : autoada.AdaModel
         Its model.
     """
 
-    def __init__(self, options: ServerOptions, cluster: WorkerContext, model: autoada.AdaModel) -> None:
+    def __init__(self, options: ServerOptions, context: WorkerContext, model: autoada.AdaModel) -> None:
         self._kind, self._severity = options.fault, options.severity
         self._tables = [each for each in model.module.parameters() if isinstance(each, TableParameter)]
         self._dense = [each for each in model.module.parameters() if not isinstance(each, TableParameter)]
-        self._generator = torch.Generator().manual_seed(cluster.seed << 16 | cluster.index)
+        self._generator = torch.Generator().manual_seed(context.seed << 16 | context.index)
         self._before: deque[tuple[list[tuple[Tensor, Tensor] | None], list[Tensor | None]]] = deque()
 
     def spoil(self) -> None:
@@ -65,15 +65,15 @@ class Fault:
             parameter.grad = gradient
 
 
-def fault_of(options: ServerOptions, cluster: WorkerContext, model: autoada.AdaModel) -> Fault | None:
+def fault_of(options: ServerOptions, context: WorkerContext, model: autoada.AdaModel) -> Fault | None:
     """What makes this worker wrong, if it is one of those that are to be."""
     if options.fault == "none":
         return None
-    workers = cluster.world_size * cluster.workers
+    workers = context.world_size * context.workers
     for number in options.faulty_workers:
         if number >= workers:
             raise Unavailable(
                 f"faulty={options.faulty} names worker {number}, and there are {workers}, from 0 to "
                 f"{workers - 1}"
             )
-    return Fault(options, cluster, model) if cluster.index in options.faulty_workers else None
+    return Fault(options, context, model) if context.index in options.faulty_workers else None

@@ -1,4 +1,4 @@
-"""What all sessions on the parameter server share: the node of the process, the model in it, and a step."""
+"""The base of sessions on the parameter server: the node of the process, the model in it, and a step."""
 
 from __future__ import annotations
 
@@ -25,10 +25,15 @@ if TYPE_CHECKING:
 
 
 class OnServer:
-    """What all backends on the parameter server have in common, but their names and sessions."""
+    """A backend on the parameter server; a strategy derives its own class with its name and session."""
 
+    name: ClassVar[str]
+    session: ClassVar[type[ServerSession]]
     Options: ClassVar[type[ServerOptions]] = ServerOptions
     distributed: ClassVar[bool] = True
+
+    def open(self, usecase: UseCase, context: WorkerContext, options: ServerOptions) -> ServerSession:
+        return self.session(usecase, context, options)
 
     def check_policy(
         self, usecase: UseCase, policy: adaps.Policy, nodes: int, workers: int, network: str
@@ -58,36 +63,36 @@ class DrawnByServer:
 class ServerSession:
     """One worker's training on the parameter server, without any intent of its own."""
 
-    def __init__(self, usecase: UseCase, cluster: WorkerContext, options: ServerOptions) -> None:
-        model = usecase.model() if options.inits == 1 else _selected(usecase, cluster, options.inits)
+    def __init__(self, usecase: UseCase, context: WorkerContext, options: ServerOptions) -> None:
+        model = usecase.model() if options.inits == 1 else _selected(usecase, context, options.inits)
         optimizer = usecase.optimizer(model)
         # before the table is in the server
-        self._negatives = None if options.sampling == "loader" else _sampler(usecase, model, cluster, options)
+        self._negatives = None if options.sampling == "loader" else _sampler(usecase, model, context, options)
 
         def make() -> adaps.Node:
             return autoada.create_node(
                 model,
                 optimizer,
-                workers=cluster.workers,
+                workers=context.workers,
                 channels=options.channels,
-                policy=cluster.policy,
+                policy=context.policy,
                 row_dtype=options.row_dtype,
                 timing=options.timing,
-                listen=cluster.host,
+                listen=context.host,
             )
 
         self.usecase = usecase
         self.options = options
-        self.model = autoada.AdaModel(model, optimizer, node=cluster.per_process(make), worker=cluster.worker)
+        self.model = autoada.AdaModel(model, optimizer, node=context.per_process(make), worker=context.worker)
         self.server = self.model.worker
-        self._fault = fault_of(options, cluster, self.model)
+        self._fault = fault_of(options, context, self.model)
         own = self.model.lookaheads.values()
         self.lookahead = max([options.lookahead, *(one.most for one in own)])
         """Batches to fetch ahead of their use."""
         self._later: list[tuple[str, int, Tensor, int]] = []
         self._optimizer = optimizer
         if isinstance(usecase, Placed):
-            self._place(usecase.home_rows(cluster.index, cluster.world_size * cluster.workers))
+            self._place(usecase.home_rows(context.index, context.world_size * context.workers))
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
         return iter(self.drawn(loader))
@@ -189,31 +194,31 @@ class ServerSession:
         self.model.close()
 
 
-def _selected(usecase: UseCase, cluster: WorkerContext, inits: int) -> nn.Module:
+def _selected(usecase: UseCase, context: WorkerContext, inits: int) -> nn.Module:
     """The best of several initial weights, after the steps that they were tried for."""
     if not isinstance(usecase, Initialized):
         raise Unavailable(f"{usecase.name} has no other initial weights: say inits=1")
-    if cluster.workers > 1:
-        raise Unavailable(f"inits={inits} takes one worker per node, and there are {cluster.workers}")
+    if context.workers > 1:
+        raise Unavailable(f"inits={inits} takes one worker per node, and there are {context.workers}")
     found = autoada.select_initialization(
         usecase.initialized,
         usecase.optimizer,
         usecase.loss,
-        usecase.loaders(cluster.index, cluster.world_size).train,
+        usecase.loaders(context.index, context.world_size).train,
         candidates=inits,
-        seed=cluster.seed << 16,  # none that another run tries
-        listen=cluster.host,
+        seed=context.seed << 16,  # none that another run tries
+        listen=context.host,
     )
     return found.model
 
 
 def _sampler(
-    usecase: UseCase, model: nn.Module, cluster: WorkerContext, options: ServerOptions
+    usecase: UseCase, model: nn.Module, context: WorkerContext, options: ServerOptions
 ) -> autoada.NegativeSampler:
     assert options.sampling != "loader"
     if not isinstance(usecase, Sampled):
         raise Unavailable(f"{usecase.name} draws no rows for its batches: say sampling=loader")
-    draws = usecase.draws(cluster.index)
-    sampling = adaps.Sampling(scheme=options.sampling, seed=cluster.seed)
+    draws = usecase.draws(context.index)
+    sampling = adaps.Sampling(scheme=options.sampling, seed=context.seed)
     table = model.get_submodule(draws.table.rpartition(".")[0])
     return autoada.NegativeSampler(table, draws.number, sampling)

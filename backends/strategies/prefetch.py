@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
-from adabench.backends.interface import ServerOptions, WorkerContext
 from adabench.backends.strategies._server_session import OnServer, ServerSession
-from adabench.usecases.interface import UseCase
-
-
-class Prefetch(OnServer):
-    name: ClassVar[str] = "prefetch"
-
-    def open(self, usecase: UseCase, cluster: WorkerContext, options: ServerOptions) -> PrefetchSession:
-        return PrefetchSession(usecase, cluster, options)
 
 
 class PrefetchIterator:
@@ -51,6 +42,11 @@ class PrefetchSession(ServerSession):
     def step(self, loss: Tensor) -> None:
         super().step(loss)
         self.advance()
+
+
+class Prefetch(OnServer):
+    name = "prefetch"
+    session = PrefetchSession
 
 
 BACKEND = Prefetch
