@@ -19,8 +19,8 @@ from torch.utils._device import DeviceContext
 from autoada.prediction.batch_structure import Path, leaves, read
 from autoada.prediction.compiled_program import CompiledProgram, NotRecorded
 from autoada.prediction.operations import Kind, TorchFunction, dtype_of_move, kind_of
-from autoada.prediction.shape_rules import unknown
 from autoada.prediction.trace import Trace
+from autoada.prediction.unknown_values import unknown
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Prepare = Callable[[Any], Arguments]

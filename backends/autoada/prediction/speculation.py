@@ -13,8 +13,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from autoada.prediction.operations import Kind, TorchFunction, kind_of, name_of
-from autoada.prediction.shape_rules import unknown
 from autoada.prediction.source_location import user_location
+from autoada.prediction.unknown_values import unknown
 
 WRONG = 3
 """Wrong speculations, less those that are forgiven, after which speculation ends."""

@@ -29,12 +29,11 @@ from autoada.prediction.operations import (
     name_of,
 )
 from autoada.prediction.result import Access, Draw
-from autoada.prediction.shape_rules import broadcast, unknown
 from autoada.prediction.source_location import user_location
 from autoada.prediction.speculation import BOOLEAN_INDEX, Places, Speculation
 from autoada.prediction.torch_draws import draw
 from autoada.prediction.trace import Trace
-from autoada.prediction.unknown_values import UnknownValues
+from autoada.prediction.unknown_values import UnknownValues, unknown
 
 Arguments = tuple[Any, ...]
 Keywords = dict[str, Any]
@@ -349,8 +348,8 @@ class SymbolicForward(TorchFunctionMode):
             given = {**dict(zip(("input", "mask"), args, strict=False)), **kwargs}
             source, mask = given["input"], given["mask"]
             if not self._values.is_unknown(mask):
-                shape = broadcast(source.shape, mask.shape)
-                return unknown((int(mask.expand(shape or mask.shape).sum()),), source.dtype)
+                shape = torch.broadcast_shapes(source.shape, mask.shape)
+                return unknown((int(mask.expand(shape).sum()),), source.dtype)
         return self._speculated(name_of(func)).unknowns()
 
     def _speculated(self, name: str) -> Any:

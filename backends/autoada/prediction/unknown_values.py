@@ -18,6 +18,11 @@ from autoada.prediction.source_location import user_location
 from autoada.prediction.trace import Trace
 
 
+def unknown(shape: Iterable[int], dtype: torch.dtype) -> Tensor:
+    """A tensor that has a shape and a dtype but no data."""
+    return torch.empty(tuple(shape), dtype=dtype, device="meta")
+
+
 class UnknownValues:
     """Tells known from unknown values in one simulation, and collects the reads of tables.
 
