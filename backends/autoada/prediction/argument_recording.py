@@ -18,15 +18,23 @@ from torch.utils._device import DeviceContext
 
 from autoada.prediction.batch_structure import Path, leaves, read
 from autoada.prediction.compiled_program import CompiledProgram, NotRecorded
-from autoada.prediction.operations import Kind, TorchFunction, dtype_of_move, kind_of
+from autoada.prediction.operations import (
+    Arguments,
+    CallMode,
+    Keywords,
+    Kind,
+    TorchFunction,
+    dtype_of_move,
+    kind_of,
+)
 from autoada.prediction.trace import Trace
 from autoada.prediction.unknown_values import unknown
 
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-Prepare = Callable[[Any], Arguments]
+CallArguments = tuple[Arguments, Keywords]
+Prepare = Callable[[Any], CallArguments]
 
 
-class ArgumentRecorder(TorchFunctionMode):
+class ArgumentRecorder(CallMode):
     """Follows what happens to a batch after it was handed out; changes nothing.
 
     Parameters
@@ -42,14 +50,7 @@ class ArgumentRecorder(TorchFunctionMode):
         self._called = False
         self._lost: list[Tensor] = []
 
-    def __torch_function__(
-        self,
-        func: TorchFunction,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
+    def call(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         output = func(*args, **kwargs)
         if not self._active:
             return output
@@ -90,7 +91,7 @@ class ArgumentRecorder(TorchFunctionMode):
         self._called = True
         self._lost += [leaf for _, leaf in leaves(output) if isinstance(leaf, Tensor)]
 
-    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedArguments:
+    def arguments(self, args: Arguments, kwargs: Keywords) -> RecordedArguments:
         """The way from the batch to these arguments.
 
         Raises
@@ -129,15 +130,13 @@ class ArgumentRecorder(TorchFunctionMode):
             raise NotRecorded(program.obstacle)
         return RecordedArguments(program, tuple(sources), structure, self._trace, tensors)
 
-    def _value_read(self, func: TorchFunction, args: tuple[Any, ...]) -> None:
+    def _value_read(self, func: TorchFunction, args: Arguments) -> None:
         # what requires a gradient is the model's doing, not the batch's
         of_batch = args and isinstance(args[0], Tensor) and not args[0].requires_grad
         if of_batch and self._trace.number(args[0]) is not None:
             self._trace.value_read(func)
 
-    def _written(
-        self, func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any
-    ) -> None:
+    def _written(self, func: TorchFunction, args: Arguments, kwargs: Keywords, target: Any) -> None:
         if not isinstance(target, Tensor):
             return
         if self._called and not self._trace.computed(target):  # a gradient, a running mean
@@ -147,9 +146,7 @@ class ArgumentRecorder(TorchFunctionMode):
         else:
             self._trace.foreign_write(func)
 
-    def _moved(
-        self, func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
-    ) -> None:
+    def _moved(self, func: TorchFunction, args: Arguments, kwargs: Keywords, output: Tensor) -> None:
         """Row ids are found in host memory: only what a move does to the dtype is followed."""
         if output is args[0]:
             return
@@ -298,11 +295,11 @@ class RecordedArguments:
             return self._tensors[source.value]
         return source.value if isinstance(source.value, Tensor) else None
 
-    def __call__(self, batch: Any) -> Arguments:
+    def __call__(self, batch: Any) -> CallArguments:
         """Positional and keyword arguments of the model for `batch`."""
         computed = self._program.run(batch)
         values = [self._value(source, batch, computed) for source in self._sources]
-        arguments: Arguments = pytree.tree_unflatten(values, self._structure)
+        arguments: CallArguments = pytree.tree_unflatten(values, self._structure)
         return arguments
 
     @staticmethod

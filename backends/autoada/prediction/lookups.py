@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from autoada.prediction.operations import TorchFunction
+from autoada.prediction.operations import Arguments, Keywords, TorchFunction
 
 EMBEDDING_NAMES = (
     "input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse",
@@ -48,16 +48,14 @@ class BagArguments(NamedTuple):
         return self.offsets.shape[0] - int(self.last_offset)
 
 
-def embedding_arguments(
-    func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
+def embedding_arguments(func: TorchFunction, args: Arguments, kwargs: Keywords) -> tuple[Tensor, Tensor]:
     """``(ids, table)`` of a call of `F.embedding` or `torch.embedding`."""
     names = EMBEDDING_NAMES if func is F.embedding else KERNEL_EMBEDDING_NAMES
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     return (given["input"], given["weight"]) if func is F.embedding else (given["indices"], given["weight"])
 
 
-def bag_arguments(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BagArguments:
+def bag_arguments(func: TorchFunction, args: Arguments, kwargs: Keywords) -> BagArguments:
     """What a call of `F.embedding_bag` or `torch.embedding_bag` was given."""
     names = BAG_NAMES if func is F.embedding_bag else _KERNEL_BAG_NAMES
     given = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -71,7 +69,7 @@ def bag_arguments(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, 
     )
 
 
-def index_select_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Any, Any]:
+def index_select_arguments(args: Arguments, kwargs: Keywords) -> tuple[Tensor, Any, Any]:
     """``(input, dim, index)`` of a call of `index_select`."""
     given = {**dict(zip(("input", "dim", "index"), args, strict=False)), **kwargs}
     return given["input"], given["dim"], given["index"]

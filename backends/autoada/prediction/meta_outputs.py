@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from autoada.prediction.operations import TorchFunction
+from autoada.prediction.operations import Arguments, Keywords, TorchFunction
 
 _VIEWS = {
     "view", "reshape", "flatten", "transpose", "permute", "unsqueeze", "squeeze", "expand", "t", "chunk",
@@ -47,9 +47,7 @@ class MetaOutputs:
         self._health: dict[int, tuple[Tensor, bool]] = {}
         self._fallbacks = 0
 
-    def __call__(
-        self, func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], *, memorize: bool
-    ) -> Any:
+    def __call__(self, func: TorchFunction, args: Arguments, kwargs: Keywords, *, memorize: bool) -> Any:
         name = getattr(func, "__name__", "")
         plain = name in _VIEWS or name in _PACKING or name in _HEALTH_CHECKS or name in _HEALTH_COMBINATIONS
         if plain or not memorize or "out" in kwargs:
@@ -73,7 +71,7 @@ class MetaOutputs:
             self._memorize(key, output, args)
         return output
 
-    def run(self, func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         """The operation on meta tensors, or on zeros where torch has no kernel for them."""
         meta_args = self._as_meta(args)
         meta_kwargs = {key: self._as_meta(value) for key, value in kwargs.items()}
@@ -91,7 +89,7 @@ class MetaOutputs:
         known = self._health.get(id(tensor))
         return None if known is None else known[1]
 
-    def _follow_health(self, name: str, args: tuple[Any, ...], output: Any) -> None:
+    def _follow_health(self, name: str, args: Arguments, output: Any) -> None:
         if not isinstance(output, Tensor) or output.dtype is not torch.bool:
             return
         source = next((a for a in args if isinstance(a, Tensor)), None)
@@ -101,7 +99,7 @@ class MetaOutputs:
         if answer is not None:
             self._health[id(output)] = (output, answer)
 
-    def _memorize(self, key: Any, output: Any, args: tuple[Any, ...]) -> None:
+    def _memorize(self, key: Any, output: Any, args: Arguments) -> None:
         leaves, structure = pytree.tree_flatten(output)
         own = all(not isinstance(x, Tensor) or (x.is_meta and all(x is not a for a in args)) for x in leaves)
         if own:
@@ -110,9 +108,7 @@ class MetaOutputs:
             described = [(x.shape, x.stride(), x.dtype) if isinstance(x, Tensor) else x for x in leaves]
             _memo[key] = (described, structure)
 
-    def _run_on_zeros(
-        self, func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
-    ) -> Any:
+    def _run_on_zeros(self, func: TorchFunction, args: Arguments, kwargs: Keywords, error: Exception) -> Any:
         """Run with zeros without memory: torch has no meta kernel, or the shape needs real integers."""
 
         def zeros(value: Any) -> Any:

@@ -9,8 +9,24 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 TorchFunction = Callable[..., Any]
+Arguments = tuple[Any, ...]
+Keywords = dict[str, Any]
+
+
+class CallMode(TorchFunctionMode):
+    """A mode that handles calls of torch functions with `call`."""
+
+    def call(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
+        """Give the output of ``func(*args, **kwargs)``."""
+        raise NotImplementedError
+
+    def __torch_function__(
+        self, func: TorchFunction, types: Any, args: Arguments = (), kwargs: Keywords | None = None
+    ) -> Any:
+        return self.call(func, args, kwargs or {})
 
 
 class Kind(IntEnum):

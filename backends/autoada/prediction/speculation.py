@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from autoada.prediction.operations import Kind, TorchFunction, kind_of, name_of
+from autoada.prediction.operations import Arguments, CallMode, Keywords, Kind, TorchFunction, kind_of, name_of
 from autoada.prediction.source_location import user_location
 from autoada.prediction.unknown_values import unknown
 
@@ -146,7 +145,7 @@ class Speculation:
             )
 
 
-class Watch(TorchFunctionMode):
+class Watch(CallMode):
     """Surrounds the real forward passes of one batch, and notes their values if that is wanted."""
 
     def __init__(self, speculation: Speculation) -> None:
@@ -166,14 +165,8 @@ class Watch(TorchFunctionMode):
             self._entered = False
             super().__exit__(*error)  # type: ignore[no-untyped-call]
 
-    def __torch_function__(
-        self,
-        func: TorchFunction,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        output = func(*args, **(kwargs or {}))
+    def call(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
+        output = func(*args, **kwargs)
         kind = kind_of(func)
         if kind is Kind.VALUE:
             self._note(name_of(func), _copied(output))

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from autoada.prediction import lookups
@@ -22,6 +21,9 @@ from autoada.prediction.meta_model import MetaModel
 from autoada.prediction.meta_outputs import MetaOutputs
 from autoada.prediction.operations import (
     SHAPE_INPLACE,
+    Arguments,
+    CallMode,
+    Keywords,
     Kind,
     TorchFunction,
     dtype_of_move,
@@ -35,11 +37,8 @@ from autoada.prediction.torch_draws import draw
 from autoada.prediction.trace import Trace
 from autoada.prediction.unknown_values import UnknownValues, unknown
 
-Arguments = tuple[Any, ...]
-Keywords = dict[str, Any]
 
-
-class SymbolicForward(TorchFunctionMode):
+class SymbolicForward(CallMode):
     """One simulation of one batch.
 
     Parameters
@@ -111,10 +110,7 @@ class SymbolicForward(TorchFunctionMode):
             Kind.DATA_SHAPED: self._data_shaped,
         }
 
-    def __torch_function__(
-        self, func: TorchFunction, types: Any, args: Arguments = (), kwargs: Keywords | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def call(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         kind = kind_of(func)
         always = self._always.get(kind)
         if always is not None:
@@ -149,41 +145,38 @@ class SymbolicForward(TorchFunctionMode):
 
     def _embedding(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         ids, weight = lookups.embedding_arguments(func, args, kwargs)
-        table = self._values.table_name(weight)
-        if table is not None:
-            self._values.read_rows(table, ids)
-        elif not self._values.touches((ids, weight)):
+        if not self._reads(weight, ids, ids):
             return self._real(Kind.GENERAL, func, args, kwargs)
-        else:
-            self._values.rows_of_dense(weight)
         return unknown((*ids.shape, *weight.shape[1:]), weight.dtype)
 
     def _bag(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         bag = lookups.bag_arguments(func, args, kwargs)
-        table = self._values.table_name(bag.table)
-        if table is not None:
-            self._values.read_rows(
-                table, bag.ids if self._values.is_unknown(bag.ids) else lookups.bag_rows(bag, self._apply)
-            )
-        elif not self._values.touches(bag[:3]):
+        known = self._values.table_name(bag.table) is not None and not self._values.is_unknown(bag.ids)
+        ids = lookups.bag_rows(bag, self._apply) if known else bag.ids
+        if not self._reads(bag.table, ids, bag.ids, bag.offsets):
             return self._real(Kind.GENERAL, func, args, kwargs)
-        else:
-            self._values.rows_of_dense(bag.table)
         return unknown((bag.bags, bag.table.shape[1]), bag.table.dtype)
 
     def _index_select(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         source, dim, index = lookups.index_select_arguments(args, kwargs)
-        table = self._values.table_name(source)
-        if table is not None and dim in (0, -source.dim()):
-            self._values.read_rows(table, index)
-        elif not self._values.touches((source, index)):
+        by_rows = dim in (0, -source.dim())
+        if not (self._reads(source, index, index) if by_rows else self._values.touches((source, index))):
             return self._real(Kind.GENERAL, func, args, kwargs)
-        elif dim in (0, -source.dim()):
-            self._values.rows_of_dense(source)
         shape = list(source.shape)
         if shape:
             shape[dim] = index.numel()
         return unknown(shape, source.dtype)
+
+    def _reads(self, source: Tensor, ids: Tensor, *inputs: Tensor | None) -> bool:
+        """Note that the rows `ids` of `source` are read; False if `source` and all inputs are known."""
+        table = self._values.table_name(source)
+        if table is not None:
+            self._values.read_rows(table, ids)
+        elif self._values.touches((source, *inputs)):
+            self._values.rows_of_dense(source)
+        else:
+            return False
+        return True
 
     def _get_item(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         source, index = args

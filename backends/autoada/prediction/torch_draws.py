@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
-from autoada.prediction.operations import Kind, TorchFunction, kind_of, name_of
+from autoada.prediction.operations import Arguments, CallMode, Keywords, Kind, TorchFunction, kind_of, name_of
 from autoada.prediction.result import Draw
 
 
@@ -34,7 +33,7 @@ def draw(
     return torch.randint(low, high, shape, **options)
 
 
-class ReplayDraws(TorchFunctionMode):
+class ReplayDraws(CallMode):
     """Active in the real forward of a model whose row ids depend on draws: gives it the simulated ones.
 
     Draws are counted in the order of the forward; one that is not in `draws` is made as usual.
@@ -45,14 +44,7 @@ class ReplayDraws(TorchFunctionMode):
         self._draws = draws
         self._number = 0
 
-    def __torch_function__(
-        self,
-        func: TorchFunction,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
+    def call(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         if kind_of(func) is not Kind.RANDOM:
             return func(*args, **kwargs)
         known = self._draws.get(self._number)

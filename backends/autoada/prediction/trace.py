@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from autoada.prediction.batch_structure import Path, leaves
-from autoada.prediction.operations import Kind, TorchFunction, kind_of, name_of
+from autoada.prediction.operations import Arguments, Keywords, Kind, TorchFunction, kind_of, name_of
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Operation:
     """A call; tensors among its arguments are `Ref`s. `draw` is the number of a random draw."""
 
     function: TorchFunction
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    args: Arguments
+    kwargs: Keywords = field(default_factory=dict)
     draw: int | None = None
 
 
@@ -81,9 +81,7 @@ class Trace:
 
     # Events of a simulation
 
-    def operation(
-        self, function: TorchFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
-    ) -> None:
+    def operation(self, function: TorchFunction, args: Arguments, kwargs: Keywords, output: Any) -> None:
         """A call without side effects gave `output`."""
         if isinstance(output, Tensor):
             if id(output) not in self._numbers or not any(output is a for a in args):
@@ -94,9 +92,7 @@ class Trace:
                 if isinstance(item, Tensor):
                     self._add(item, Operation(operator.getitem, (Ref(whole), i)))
 
-    def written(
-        self, function: TorchFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Tensor
-    ) -> None:
+    def written(self, function: TorchFunction, args: Arguments, kwargs: Keywords, target: Tensor) -> None:
         """`target`, which the simulation owns, was changed in place."""
         known = self._numbers.get(id(target))
         if known is None or isinstance(self.nodes[known], Constant):
@@ -122,8 +118,8 @@ class Trace:
     def drawn(
         self,
         function: TorchFunction,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Arguments,
+        kwargs: Keywords,
         number: int,
         output: Tensor,
     ) -> None:
@@ -201,7 +197,7 @@ class Trace:
         self.values.append(value)
         return len(self.nodes) - 1
 
-    def _call(self, function: TorchFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Operation:
+    def _call(self, function: TorchFunction, args: Arguments, kwargs: Keywords) -> Operation:
         return Operation(
             function, self._referred(args), {key: self._referred(v) for key, v in kwargs.items()}
         )
