@@ -6,9 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from torch import Tensor
-
-from adabench.backends.strategies._server_session import OnServer, ServerSession
+from adabench.backends.strategies._server_session import OnServer
+from adabench.backends.strategies.manual import ManualSession
 
 
 class PrefetchIterator:
@@ -32,16 +31,12 @@ class PrefetchIterator:
         return self._queue.popleft()
 
 
-class PrefetchSession(ServerSession):
+class PrefetchSession(ManualSession):
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
         def signal(batch: Any, steps: int) -> None:
             self.announce(batch, self.server.current_clock + steps)
 
         return iter(self.drawn(self.from_first_rows(PrefetchIterator(loader, self.lookahead, signal))))
-
-    def step(self, loss: Tensor) -> None:
-        super().step(loss)
-        self.advance()
 
 
 class Prefetch(OnServer):
