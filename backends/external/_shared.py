@@ -20,7 +20,7 @@ from adabench.usecases.interface import UseCase
 def is_installed(package: str) -> bool:
     """Whether a package can be imported.
 
-    A module does not count: an editable install has this folder on the path, with files that are named so.
+    A module does not count: an editable install has this folder, with files of such names, on the path.
     """
     spec = importlib.util.find_spec(package)
     return spec is not None and spec.submodule_search_locations is not None
@@ -114,21 +114,21 @@ class ProcessGroup:
 def data_parallel(model: nn.Module) -> nn.Module:
     """The model with gradients that are averaged over all processes.
 
-    Buffers stay each process's own: only one process evaluates, and must not wait for the others. A model of
-    which nothing is left beside its tables is given back as it is.
+    Buffers are not shared: only one process evaluates, and must not wait for the others. A model without
+    parameters apart from its tables is returned as it is.
     """
     if not any(parameter.requires_grad for parameter in model.parameters()):
         return model
     with warnings.catch_warnings():
-        # Releases that warn of a new name for the option still take the one that older releases know.
+        # Newer releases warn of the option's new name, and still accept the old one.
         warnings.filterwarnings("ignore", "`broadcast_buffers`", FutureWarning)
         return DistributedDataParallel(model, broadcast_buffers=False)
 
 
 def dense_optimizer(usecase: UseCase, model: nn.Module) -> torch.optim.Optimizer:
-    """The use case's optimizer of what is left of a model without its tables.
+    """The use case's optimizer for the parameters of a model without its tables.
 
-    Optimizers refuse to be made of nothing; where nothing is left, it has a number that no gradient reaches.
+    Optimizers need a parameter; if there is none, this one has a number that no gradient reaches.
     """
     left = list(model.parameters()) or [nn.Parameter(torch.zeros(1))]
     return usecase.optimizer(nn.ParameterList(left))

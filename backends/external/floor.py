@@ -64,7 +64,7 @@ class FloorSession(PlainSession):
         self._ready = list(usecase.loaders(context.index, context.world_size * context.workers).train)
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Those of the loader's first epoch, in every epoch."""
+        """The batches of the loader's first epoch, in every epoch."""
         return iter(self._ready)
 
     def step(self, loss: Tensor) -> None:

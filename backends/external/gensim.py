@@ -86,7 +86,7 @@ class GensimSession(PeerSession):
         return self._pairs
 
     def synchronize(self) -> None:
-        """Bring what has been learned to where the use case evaluates it."""
+        """Copy the learned rows into the model that the use case evaluates."""
         vectors = self._theirs.wv
         places = torch.tensor([vectors.key_to_index[str(word)] for word in range(len(vectors))])
         self.model.load_state_dict(

@@ -88,7 +88,7 @@ class PyKeenSession(PeerSession):
     def train_epoch(self, loader: Iterable[Any]) -> int:
         self._epochs += 1
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of its own calls
+            warnings.simplefilter("ignore")  # PyKEEN warns of its own calls.
             self._loop.train(
                 self._factory,
                 num_epochs=self._epochs,
@@ -99,7 +99,7 @@ class PyKeenSession(PeerSession):
         return self._samples
 
     def synchronize(self) -> None:
-        """Bring what has been learned to where the use case evaluates it."""
+        """Copy the learned rows into the model that the use case evaluates."""
         kinds = ("entity", "relation")
         with torch.no_grad():
             rows = [getattr(self._theirs, f"{kind}_representations")[0]() for kind in kinds]

@@ -1,4 +1,4 @@
-"""Plain PyTorch in one process, without a parameter server: what every other backend is checked against."""
+"""Plain PyTorch in one process, without a parameter server: the reference for every other backend."""
 
 from __future__ import annotations
 

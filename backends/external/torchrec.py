@@ -39,7 +39,7 @@ class TorchRec(PeerBackend):
     def open(self, usecase: UseCase, context: WorkerContext, options: BackendOptions) -> TorchRecSession:
         require_plain_context(self.name, context)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of its own deprecations, by the dozen
+            warnings.simplefilter("ignore")  # TorchRec warns of its own deprecations.
             import torchrec.distributed.sharding_plan  # noqa: F401
         context.per_process(lambda: ProcessGroup(context))
         return TorchRecSession(usecase, context)
@@ -218,7 +218,7 @@ class TorchRecSession(PlainSession):
 
 
 def _fused(optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """What TorchRec's fused optimizer has to know of the use case's."""
+    """Settings of the use case's optimizer for TorchRec's fused one."""
     known: tuple[str, ...]
     if isinstance(optimizer, torch.optim.Adagrad):
         known = ("lr", "eps")

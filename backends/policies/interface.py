@@ -1,4 +1,4 @@
-"""What a builder of policies is: it turns a model's parameters and a cluster's resources into a policy."""
+"""The interface of a builder: it turns a model's parameters and a cluster's resources into a policy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Builder(Protocol):
     Attributes
     ----------
     name : str
-        What the command line calls it.
+        Name on the command line.
     Options : type[BuilderOptions]
         Its options with their defaults.
     """
@@ -40,7 +40,7 @@ class Builder(Protocol):
         resources : Resources
             Nodes and links of the cluster.
         options : BuilderOptions
-            Of this builder's own `Options`.
+            Options of this builder's own `Options`.
 
         Raises
         ------
@@ -48,6 +48,6 @@ class Builder(Protocol):
             If it needs access counts that the catalogue does not have: they are counted, and it is called
             again.
         PolicyError
-            If it lacks something else: one sentence.
+            If it lacks something else; the message names it.
         """
         ...

@@ -23,7 +23,7 @@ class NupsOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fiel
     Attributes
     ----------
     times : float
-        Rows that are accessed more than so many times as often as the mean of all rows are replicated.
+        Factor over the mean number of accesses above which a row is replicated.
     """
 
     times: float = 100.0

@@ -55,17 +55,17 @@ class Parallax(RuleBuilder):
 
 
 def bytes_per_step(table: Parameter, catalogue: Catalogue, nodes: int, state: int = 0) -> tuple[float, float]:
-    """What all nodes together send in a step of all, with a batch each: for rows that stay, and for copies.
+    """Bytes that all nodes send in a step with a batch each: for rows that stay, and for copies.
 
     Batches are taken to read rows independently of each other.
 
     Parameters
     ----------
     table : Parameter
-        Whose accesses the catalogue has.
+        Table with accesses in the catalogue.
     catalogue : Catalogue
     nodes : int
-        Of the cluster.
+        Nodes of the cluster.
     state : int
         Floats of optimizer state for each float of a row.
     """

@@ -17,7 +17,7 @@ class PetuumOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes
     ----------
     staleness : int
-        After so many steps the updates of all workers are visible to all.
+        Steps after which the updates of all workers are visible to all.
     """
 
     staleness: int = 10

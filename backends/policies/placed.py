@@ -21,10 +21,10 @@ class PlacedOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes
     ----------
     technique : "static", "relocation", "replication" or "adaptive"
-        Of all tables; with "static" rows stay where they are at home.
+        Technique of all tables; with "static" rows stay at home.
     rows : int
-        Of each table the most read rows, at most so many, are named; the others are at home by hash. A policy
-        grows with what is named.
+        Maximum number of named rows per table, the most read ones; the others are at home by hash. A policy
+        grows with the named rows.
     """
 
     technique: Literal["static", "relocation", "replication", "adaptive"] = "static"

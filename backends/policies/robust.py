@@ -1,6 +1,6 @@
 """Gradients of all workers combined so that a few that are wrong do not decide; rows by intent.
 
-The rules and where they come from are those of `adaps.policy.Aggregation`.
+`adaps.policy.Aggregation` describes the rules and names their sources.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class RobustOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes
     ----------
     aggregation : str
-        The rule by which gradients are combined.
+        Rule that combines the gradients.
     faulty : int
-        How many workers may be wrong at once, for the rules that have to know.
+        Number of workers that may be wrong at once, for the rules that depend on it.
     keep : int or None
-        Of krum: the mean of so many gradients is taken, instead of 1.
+        Number of gradients that krum averages, instead of 1.
     """
 
     aggregation: Literal["mean", "median", "trimmed_mean", "krum", "suspicion"] = "median"

@@ -1,4 +1,4 @@
-"""One technique for all parameters, at home by hash: what the others are compared with."""
+"""One technique for all parameters, at home by hash: the reference for the other builders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class UniformOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_f
     Attributes
     ----------
     technique : str
-        Of every parameter.
+        Technique of every parameter.
     """
 
     technique: Literal["adaptive", "relocation", "replication", "static", "full_replication"] = "adaptive"

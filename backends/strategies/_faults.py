@@ -1,4 +1,4 @@
-"""Workers that compute wrong gradients, to see what a training makes of them."""
+"""Workers that compute wrong gradients, to measure their effect on a training."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Fault:
     Parameters
     ----------
     options : ServerOptions
-        With a fault.
+        Options with a fault.
     context : WorkerContext
-        Where this worker stands.
+        The worker.
     model : autoada.AdaModel
-        Its model.
+        The worker's model.
     """
 
     def __init__(self, options: ServerOptions, context: WorkerContext, model: autoada.AdaModel) -> None:
@@ -51,7 +51,7 @@ class Fault:
                 gradient.mul_(-self._severity if self._kind == "flip" else self._severity)
 
     def _delay(self) -> None:
-        """Put the gradients of so many steps ago in the place of the present ones; none at first."""
+        """Replace the gradients by those of earlier steps, or by none at first."""
         dense = [None if each.grad is None else each.grad.clone() for each in self._dense]
         rows = [each.table.exchange_gradient(None) for each in self._tables]
         self._before.append((rows, dense))
@@ -66,7 +66,7 @@ class Fault:
 
 
 def fault_of(options: ServerOptions, context: WorkerContext, model: autoada.AdaModel) -> Fault | None:
-    """What makes this worker wrong, if it is one of those that are to be."""
+    """The fault of this worker, if the options name it."""
     if options.fault == "none":
         return None
     workers = context.world_size * context.workers

@@ -50,7 +50,7 @@ class OnServer:
 
 
 class DrawnByServer:
-    """Batches, with rows that the server draws in the place of those that the use case's loader drew."""
+    """Batches with rows that the server draws instead of the use case's loader."""
 
     def __init__(self, batches: Iterable[Any], usecase: Sampled, negatives: autoada.NegativeSampler) -> None:
         self._batches, self._usecase, self._negatives = batches, usecase, negatives
@@ -61,7 +61,7 @@ class DrawnByServer:
 
 
 class ServerSession:
-    """One worker's training on the parameter server, without any intent of its own."""
+    """One worker's training on the parameter server, without intent; strategies add it."""
 
     def __init__(self, usecase: UseCase, context: WorkerContext, options: ServerOptions) -> None:
         model = usecase.model() if options.inits == 1 else _selected(usecase, context, options.inits)
@@ -98,14 +98,14 @@ class ServerSession:
         return iter(self.drawn(loader))
 
     def drawn(self, batches: Iterable[Any]) -> Iterable[Any]:
-        """The batches, with what the server draws as each is asked for, if it is to draw."""
+        """The batches, with rows that the server draws when each is requested, if the server draws."""
         if self._negatives is None:
             return batches
         assert isinstance(self.usecase, Sampled)
         return DrawnByServer(batches, self.usecase, self._negatives)
 
     def keys(self, batch: Any) -> dict[str, Tensor]:
-        """The rows that a batch of the loader is known to read: without those that the server will draw."""
+        """Rows that a batch of the loader is known to read, without the rows that the server will draw."""
         if self._negatives is not None:
             assert isinstance(self.usecase, Sampled)
             batch = self.usecase.with_drawn(batch, torch.empty(0, dtype=torch.int64))
@@ -121,8 +121,8 @@ class ServerSession:
     def announce(self, batch: Any, clock: int) -> None:
         """Signal that `batch` will be used at `clock`, by the use case's hand-written keys.
 
-        Rows for which the policy has a lookahead of its own not before so many steps, others not before as
-        many as the option says; those of tables whose technique it leaves open only while they are to move.
+        Rows are announced as many steps ahead as the policy's lookahead for them allows, or else the option.
+        Rows of tables whose technique the policy leaves open are announced only while they are to move.
         """
         for table, ids in self.keys(batch).items():
             for own, keys in self.model.keys_by_lookahead(table, ids):
@@ -146,7 +146,7 @@ class ServerSession:
         self._later = waiting
 
     def from_first_rows(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The batches, the first only once its rows are here: nobody could announce it earlier."""
+        """The batches, the first one only after its rows have arrived: it could not be announced earlier."""
         self.model.begin_loop()
         for number, batch in enumerate(batches):
             if number == 0:

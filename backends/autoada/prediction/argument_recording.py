@@ -61,7 +61,7 @@ class ArgumentRecorder(CallMode):
             for target in args[0] if isinstance(args[0], (list, tuple)) else args[:1]:
                 self._written(func, args, kwargs, target)
         elif kind is Kind.RANDOM:
-            self._lost.append(output)  # draws of the loop itself cannot be foreseen
+            self._lost.append(output)  # Draws of the loop itself cannot be foreseen.
         elif kind is Kind.MOVE:
             self._moved(func, args, kwargs, output)
         elif kind not in (Kind.METADATA, Kind.DEVICE, Kind.IGNORED, Kind.TEXT):
@@ -71,16 +71,16 @@ class ArgumentRecorder(CallMode):
         return output
 
     def start(self) -> None:
-        """Begin to listen, or go on. Modes that the user's code has entered stay above."""
+        """Begin to record, or resume. Modes that the user's code has entered stay above."""
         self._active = True
         modes = _popped()
-        if modes and isinstance(modes[-1], DeviceContext):  # its exit looks for it at the bottom
+        if modes and isinstance(modes[-1], DeviceContext):  # Its exit looks for it at the bottom.
             torch.overrides._push_mode(modes.pop())
         for mode in [self, *reversed(modes)]:
             torch.overrides._push_mode(mode)
 
     def stop(self) -> None:
-        """Stop to listen. Modes that the user's code entered in between stay."""
+        """Stop to record. Modes that the user's code entered in between stay."""
         self._active = False
         for mode in reversed(_popped()):
             if mode is not self:
@@ -124,14 +124,14 @@ class ArgumentRecorder(CallMode):
                 sources.append(_Source("leaf", paths[id(value)], name))
             else:
                 sources.append(_Source("constant" if isinstance(value, _PLAIN) else "outside", value, name))
-        self._trace.accesses += 1  # everything until now matters
+        self._trace.accesses += 1  # Everything until now matters.
         program = CompiledProgram(self._trace, tensors)
         if program.obstacle is not None:
             raise NotRecorded(program.obstacle)
         return RecordedArguments(program, tuple(sources), structure, self._trace, tensors)
 
     def _value_read(self, func: TorchFunction, args: Arguments) -> None:
-        # what requires a gradient is the model's doing, not the batch's
+        # A tensor that requires a gradient comes from the model, not from the batch.
         of_batch = args and isinstance(args[0], Tensor) and not args[0].requires_grad
         if of_batch and self._trace.number(args[0]) is not None:
             self._trace.value_read(func)
@@ -147,7 +147,7 @@ class ArgumentRecorder(CallMode):
             self._trace.foreign_write(func)
 
     def _moved(self, func: TorchFunction, args: Arguments, kwargs: Keywords, output: Tensor) -> None:
-        """Row ids are found in host memory: only what a move does to the dtype is followed."""
+        """Record only the dtype that a move gives: row ids are found in host memory."""
         if output is args[0]:
             return
         dtype = dtype_of_move(func, args, kwargs)
@@ -158,7 +158,7 @@ class ArgumentRecorder(CallMode):
 
 
 class UnknownArgument(NamedTuple):
-    """A tensor of which only this is known: it may depend on parameters, or on draws of the loop.
+    """A tensor that may depend on parameters, or on draws of the loop; only its form is known.
 
     Attributes
     ----------
@@ -167,7 +167,7 @@ class UnknownArgument(NamedTuple):
     dtype : torch.dtype
         Its dtype.
     follows : tuple of Path or None
-        For each dimension a tensor of the batch whose first dimension had the same size.
+        For each dimension a tensor of the batch with a first dimension of the same size.
     """
 
     shape: tuple[int, ...]
@@ -176,7 +176,7 @@ class UnknownArgument(NamedTuple):
 
     @classmethod
     def like(cls, tensor: Tensor, found: Iterable[tuple[Path, Any]]) -> UnknownArgument:
-        """What is known of `tensor`, beside a batch with these leaves."""
+        """The form of `tensor`, in relation to a batch with these leaves."""
         sizes = {
             leaf.shape[0]: path
             for path, leaf in found
@@ -193,7 +193,7 @@ class UnknownArgument(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """Where a value among the arguments comes from; `name` is that of the argument."""
+    """Source of a value among the arguments; `name` is the argument's name."""
 
     kind: str
     value: Any
@@ -221,7 +221,7 @@ class RecordedArguments:
     key : tuple
         Equal for bindings that do the same, numbers left aside.
     numbers : tuple of int and float
-        Those among the arguments that do not come from the batch, such as that of a step.
+        Numbers among the arguments that do not come from the batch, such as the number of a step.
     follows_batch : bool
         Whether every tensor among the arguments is made from the batch, or known to be unknown.
     uses_batch : bool
@@ -290,7 +290,7 @@ class RecordedArguments:
         return programs[0].key == programs[1].key
 
     def _tensor(self, source: _Source) -> Any:
-        """The tensor that was seen there, or what is known of it; None if it is none."""
+        """The tensor that was seen there; None if the source is no tensor."""
         if source.kind == "tensor":
             return self._tensors[source.value]
         return source.value if isinstance(source.value, Tensor) else None
@@ -318,7 +318,7 @@ class RecordedArguments:
 
 
 def _argument_name(place: Sequence[Any]) -> str:
-    """What to call the argument at a place of ``(args, kwargs)``."""
+    """Name of the argument at a place of ``(args, kwargs)``, for messages."""
     if place[0].idx == 0:
         return f"argument {place[1].idx + 1}"
     return f"argument {place[1].key!r}"

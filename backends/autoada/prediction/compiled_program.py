@@ -1,7 +1,6 @@
 """Compiled programs: straight-line Python from a batch to the rows it reads, sliced from a trace.
 
-The source that is generated here holds no data: whatever comes from the user, be it a key, a number or a
-function, is bound to a variable of its own.
+The generated source holds no data: every key, number and function of the user is bound to a variable.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class CompiledProgram:
     trace : Trace
         A recorded simulation.
     outputs : sequence of Tensor
-        What to compute.
+        Tensors to compute.
     clone_leaves : bool
         Whether the program may not write into the batch's own tensors.
 
@@ -44,9 +43,9 @@ class CompiledProgram:
     source : str
         The program as Python; `names` are its variables.
     names : Names
-        What the source refers to.
+        Variables of the source.
     constants : list of Tensor
-        Tensors that it uses beside those of the batch.
+        Tensors that it uses in addition to the batch.
     outputs_follow_batch : bool
         Whether every output depends on the batch.
     draw_numbers : set of int
@@ -161,7 +160,7 @@ class Names:
     Attributes
     ----------
     values : dict of str to object
-        What each variable holds.
+        Value of each variable.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The forms in which PyTorch code reads rows of a table, taken apart into table, ids and output."""
+"""Forms of reading rows of a table in PyTorch: their table, ids and output."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Apply = Callable[..., Any]
 
 
 class BagArguments(NamedTuple):
-    """What `embedding_bag` was given."""
+    """Arguments of `embedding_bag`."""
 
     ids: Tensor
     table: Tensor
@@ -42,7 +42,7 @@ class BagArguments(NamedTuple):
 
     @property
     def bags(self) -> int:
-        """How many bags come out."""
+        """Number of bags in the output."""
         if self.offsets is None:
             return self.ids.shape[0]
         return self.offsets.shape[0] - int(self.last_offset)
@@ -56,7 +56,7 @@ def embedding_arguments(func: TorchFunction, args: Arguments, kwargs: Keywords) 
 
 
 def bag_arguments(func: TorchFunction, args: Arguments, kwargs: Keywords) -> BagArguments:
-    """What a call of `F.embedding_bag` or `torch.embedding_bag` was given."""
+    """Arguments of a call of `F.embedding_bag` or `torch.embedding_bag`."""
     names = BAG_NAMES if func is F.embedding_bag else _KERNEL_BAG_NAMES
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     given.setdefault("input", given.get("indices"))
@@ -109,7 +109,7 @@ def item_rows(rows: int, index: Any, apply: Apply) -> Tensor | None:
 
 
 def from_start(ids: Tensor, rows: int) -> Tensor:
-    """The same rows, none of those that exist counted from the end."""
+    """The same rows, with existing rows counted from the start."""
     return torch.where((ids < 0) & (ids >= -rows), ids + rows, ids)
 
 

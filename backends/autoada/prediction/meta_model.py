@@ -157,7 +157,7 @@ class MetaModel:
 
 
 def _in_host_memory(value: Any) -> Any:
-    """Where ids are computed; a table's meta parameter stays what it is."""
+    """A copy in host memory, where ids are computed; meta parameters stay as they are."""
     return value if not isinstance(value, Tensor) or value.is_cpu or value.is_meta else value.cpu()
 
 

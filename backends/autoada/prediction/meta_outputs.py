@@ -36,7 +36,7 @@ class MetaOutputs:
     Parameters
     ----------
     is_unknown : callable
-        Whether the simulation does not know a tensor's values.
+        Whether a tensor's values are unknown in the simulation.
     as_meta : callable
         Replaces tensors by meta tensors.
     """
@@ -127,7 +127,7 @@ class MetaOutputs:
         try:
             output = func(*pytree.tree_map(zeros, args), **pytree.tree_map(zeros, kwargs))
         except Exception:
-            raise error from None  # the kernel's own complaint says more than that about zeros
+            raise error from None  # The kernel's own error is more helpful than the error about zeros.
         return pytree.tree_map(unknowns, output)
 
 

@@ -1,4 +1,4 @@
-"""What kind of thing each torch function is, as far as a simulation must treat it differently."""
+"""Kinds of torch functions, as far as a simulation treats them differently."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def kind_of(function: TorchFunction) -> Kind:
 
 
 def name_of(function: TorchFunction) -> str:
-    """What to call `function` in a message."""
+    """Name of `function` in messages."""
     return getattr(function, "__name__", None) or str(function)
 
 

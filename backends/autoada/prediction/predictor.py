@@ -43,10 +43,10 @@ class IntentPredictor:
     model : nn.Module
         The live model.
     tables : iterable of str, optional
-        Qualified names of parameters that are tables, beside the weights of all embedding modules.
+        Qualified names of parameters that are tables, in addition to the weights of all embedding modules.
     call : callable, optional
         ``call(model, batch)``: how the training loop hands a batch to the model; default ``model(batch)``.
-        What it does after the model's forward pass does not matter.
+        Its code after the model's forward pass has no effect here.
 
     Raises
     ------
@@ -80,12 +80,12 @@ class IntentPredictor:
 
     @property
     def strikes(self) -> int:
-        """How many predictions were wrong."""
+        """Number of wrong predictions."""
         return self._strikes
 
     @property
     def refused(self) -> str | None:
-        """Why no access program is used; None while there is one or may be one."""
+        """Reason that no access program is used; None while there is one or may be one."""
         return self._cache.refused
 
     def predict(self, batch: Any) -> Prediction:
@@ -101,14 +101,14 @@ class IntentPredictor:
         return self._record(batch)
 
     def observe(self, prediction: Prediction, real: Sequence[tuple[str, Tensor | None]]) -> bool:
-        """Check a prediction against what the real forward read.
+        """Check a prediction against the reads of the real forward.
 
         Parameters
         ----------
         prediction : Prediction
-            What `predict` gave for the batch.
+            The prediction for the batch.
         real : sequence of (str, Tensor or None)
-            Table and int64 row ids of each read, in order; None stands for a whole table.
+            Table and int64 row ids of each read, in order; None means a whole table.
 
         Returns
         -------
@@ -230,7 +230,7 @@ class IntentPredictor:
     def _strike(self, predicted: Sequence[Access], real: Sequence[tuple[str, Tensor | None]]) -> None:
         self._strikes += 1
         self._start_over()
-        # what forward leaves in its modules is followed from batch to batch, unless the loop resets it
+        # State that forward leaves in its modules is followed from batch to batch, unless the loop resets it.
         self._afresh = not self._afresh
         if self._strikes == STRIKES:
             self._cache.refuse(f"{STRIKES} predictions were wrong")

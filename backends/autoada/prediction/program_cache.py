@@ -19,7 +19,7 @@ SIGNATURES = 64
 
 
 class AccessProgram(NamedTuple):
-    """A program, and the accesses whose ids it computes, in order."""
+    """A compiled program, and the accesses with the ids that it computes, in order."""
 
     compiled: CompiledProgram
     accesses: tuple[Access, ...]
@@ -36,9 +36,9 @@ class ProgramCache:
     Attributes
     ----------
     refused : str or None
-        Why no program is used any more, or at all.
+        Reason that no program is used any more, or at all.
     used : int
-        For how many batches a program was found.
+        Number of batches with a program.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class ProgramCache:
         return found
 
     def learn(self, batch: Any, program: AccessProgram) -> None:
-        """Take in what was recorded for `batch`."""
+        """Learn the program that was recorded for `batch`."""
         if program.compiled.obstacle is not None:
             self.refuse(program.compiled.obstacle)
             return

@@ -38,7 +38,7 @@ class Access(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """A random draw of the simulation: the function's name and what it gave."""
+    """A random draw of the simulation: the function's name and its value."""
 
     function: str
     value: Tensor
@@ -53,11 +53,11 @@ class Prediction(NamedTuple):
     Attributes
     ----------
     accesses : tuple of Access
-        What was found.
+        Accesses that were found.
     tier : {"simulation", "early exit", "program"}
-        How it was found.
+        Method that found them.
     stopped : str or None
-        Why the simulation could not go on, with the place; the accesses found until then stand.
+        Reason that the simulation stopped, with the place; the accesses found until then are valid.
     draws : mapping of int to Draw
         Random draws by their number within the forward. If `replay` is true the real forward has to use them
         (`autoada.prediction.torch_draws.Replay`), because row ids depend on them.
@@ -68,8 +68,8 @@ class Prediction(NamedTuple):
     waits : bool
         Whether it stopped for a value that depends on parameters, which a real forward may give.
     rng : RngSnapshot or None
-        State of the generators of NumPy and Python with which the real forward must begin; None if it draws
-        nothing from them.
+        Initial state of the generators of NumPy and Python for the real forward; None if it does not use
+        them.
     dense_reads : tuple of (str, str)
         Large parameters that are no tables although rows of them are read, and ``file:line`` of a read.
     """

@@ -44,7 +44,7 @@ class SimulationRng:
     Attributes
     ----------
     start : State or None
-        State in which the last simulation began to draw; None if it drew nothing.
+        State before the last simulation; None if it drew nothing.
     """
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 _AUTOADA = f"{Path(__file__).resolve().parents[1]}/"
-# torch_geometric replaces `torch.index_select` by a function of its own.
+# torch_geometric replaces `torch.index_select`.
 _SKIPPED = (_AUTOADA, "/torch/", "/torch_geometric/hash_tensor.py")
 
 

@@ -52,7 +52,7 @@ class Places:
 class Speculation:
     """Keeps the values that the real forward gave last, at each place where simulations ask for one.
 
-    Every prediction is checked against what the real forward reads, so a wrong value is noticed; it costs
+    Every prediction is checked against the reads of the real forward, so a wrong value is noticed. It costs
     that batch its intent.
 
     Attributes
@@ -105,7 +105,7 @@ class Speculation:
         values[number:] = [value]
 
     def right(self, *, needed: bool) -> None:
-        """A prediction was right, or stopped; `needed` says whether values are asked for at present."""
+        """A prediction was right, or stopped; `needed` is whether simulations read values at present."""
         self._passes += 1
         self._right += 1
         if self._right % FORGIVEN_AFTER == 0:
@@ -146,7 +146,7 @@ class Speculation:
 
 
 class Watch(CallMode):
-    """Surrounds the real forward passes of one batch, and notes their values if that is wanted."""
+    """Context of the real forward passes of one batch; notes their values if simulations need them."""
 
     def __init__(self, speculation: Speculation) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ class Watch(CallMode):
 
 
 class Shapes:
-    """Shapes and dtypes of what an operation gave."""
+    """Shapes and dtypes of an operation's outputs."""
 
     def __init__(self, output: Any) -> None:
         leaves, self._structure = pytree.tree_flatten(output)
@@ -203,7 +203,7 @@ class Shapes:
 
 
 def _copied(value: Any) -> Any:
-    """What can be handed out again; None for what is too large to keep."""
+    """A copy that can be handed out again; None if the value is too large to keep."""
     if isinstance(value, np.ndarray):
         return value.copy() if value.size <= LARGEST else None
     if isinstance(value, list):

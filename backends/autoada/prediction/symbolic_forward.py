@@ -126,7 +126,7 @@ class SymbolicForward(CallMode):
 
     @property
     def accesses(self) -> list[Access]:
-        """What was read, in order."""
+        """Accesses in order."""
         return self._values.accesses
 
     @property

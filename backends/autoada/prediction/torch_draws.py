@@ -14,7 +14,7 @@ from autoada.prediction.result import Draw
 def draw(
     function: TorchFunction, args: Sequence[Any], kwargs: Mapping[str, Any], generator: torch.Generator
 ) -> Any:
-    """Call the random `function` with `generator`, whatever generator-less form it has."""
+    """Call the random `function` with `generator`, also if its form takes none."""
     name = name_of(function)
     if kwargs.get("generator") is not None:
         return function(*args, **kwargs)
@@ -34,7 +34,7 @@ def draw(
 
 
 class ReplayDraws(CallMode):
-    """Active in the real forward of a model whose row ids depend on draws: gives it the simulated ones.
+    """Gives the real forward the draws of the simulation, if row ids depend on them.
 
     Draws are counted in the order of the forward; one that is not in `draws` is made as usual.
     """

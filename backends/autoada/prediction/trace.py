@@ -179,9 +179,9 @@ class Trace:
         return any(reason.startswith("Python") for _, reason in self._obstacles)
 
     def obstacle(self) -> str | None:
-        """Why the way from batch to ids may be another one for another batch.
+        """Reason that the way from batch to ids may differ for another batch.
 
-        What happens after the last access is of no interest.
+        Events after the last access have no effect.
         """
         for when, reason in self._obstacles:
             if when < self.accesses:
@@ -216,7 +216,7 @@ class Trace:
         return value
 
     def _array_of(self, tensor: Tensor) -> np.ndarray[Any, Any] | None:
-        """The batch's array whose memory a tensor is; torch does not tell of `torch.from_numpy`."""
+        """The batch's array that a tensor shares memory with: torch does not report `torch.from_numpy`."""
         if not self._arrays or not tensor.is_cpu or _transformed(tensor):
             return None
         array = self._arrays.get(tensor.data_ptr())

@@ -24,7 +24,7 @@ def unknown(shape: Iterable[int], dtype: torch.dtype) -> Tensor:
 
 
 class UnknownValues:
-    """Tells known from unknown values in one simulation, and collects the reads of tables.
+    """Distinguishes known from unknown values in one simulation, and collects the reads of tables.
 
     A tensor's values are unknown if it is a meta tensor, if unknown data were written into its storage, or if
     it is a parameter of the live model, reached by a closure.
