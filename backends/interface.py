@@ -1,4 +1,4 @@
-"""What a backend is: one strategy of signalling intent (or a peer system), as a session one loop can train.
+"""The interface of a backend: a strategy of signalling intent, or a peer system, behind one session type.
 
 The loop is the same for every pair of backend and use case::
 
@@ -9,10 +9,11 @@ The loop is the same for every pair of backend and use case::
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import msgspec
 from torch import Tensor, nn
@@ -21,27 +22,19 @@ from adabench.usecases.interface import UseCase
 from adaps._typing import SamplingScheme
 from adaps.policy import Policy
 from adaps.simulation import Cluster as SimulatedCluster
-from adaps.simulation import Costs as Costs  # for the harness, which knows no adaps
-from adaps.simulation import Incident as Incident
-from adaps.simulation import LostNode as LostNode
-from adaps.simulation import Simulation as Simulation
-from adaps.simulation import Stall as Stall
-from adaps.simulation import Straggler as Straggler
-from autoada.training.endless import endless as endless  # for the harness, which knows no autoada
-from autoada.training.technique_choice import Chosen as Chosen
+from adaps.simulation import Incident, Simulation
+from autoada.training.technique_choice import Chosen
 
 if TYPE_CHECKING:
     import pandas as pd
 
-T = TypeVar("T")
-
 
 class Unavailable(RuntimeError):
-    """A backend cannot work here: its package is not installed, or a topology or use case is none of its.
+    """A backend cannot work here: its package is missing, or it does not support a topology or use case.
 
-    The message is one sentence, which becomes the reason of a run that is recorded as `skipped`. A backend
-    raises it when it is constructed, before anything is launched (`importlib.util.find_spec` tells whether a
-    package is installed without importing it), or in `open` for what depends on use case, cluster or options.
+    The message is a sentence: it becomes the reason of a run that is recorded as `skipped`. A backend raises
+    the error when it is constructed, before anything is launched, or in `open` if use case, context or
+    options are not supported. `importlib.util.find_spec` finds a package without importing it.
     """
 
 
@@ -64,23 +57,23 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     channels : int
         Threads that exchange rows with the other nodes.
     sampling : str
-        Who draws what a batch brings at random, such as negatives: the use case's own loader, or the server
-        by one of its schemes, with the seed of the run. Backends with hand-written intent have it drawn when
-        a batch is used, and leave to the scheme what is announced for it; with automatic intent it is drawn
+        Source of the rows that a batch draws at random, such as negatives: the use case's own loader, or the
+        server by one of its schemes, with the seed of the run. Backends with hand-written intent draw when a
+        batch is used, and the scheme decides which rows are announced. With automatic intent rows are drawn
         when a batch is fetched, and announced like the batch's other rows.
     inits : int
-        How many initial weights the nodes try together for some steps before the training, which begins with
-        the best of them (`autoada.select_initialization`); 1 for those of the run's seed.
+        Number of initial weights that the nodes try together for some steps. Training begins with the best of
+        them (`autoada.select_initialization`). 1 uses the initial weights of the run's seed.
     row_dtype : str
-        What values of tables are in the server's memory: float32, or bfloat16 in half of it.
+        Type of the tables' values in the server's memory: float32, or bfloat16 in half of it.
     fault : str
-        What is wrong with the gradients of some workers in every step: nothing; `flip`, times minus the
-        severity; `scale`, times the severity; `noise`, normal noise of the severity times their root mean
-        square is added; `stale`, they are those of as many steps ago; `nan`, they are no numbers.
+        Fault in the gradients of some workers in every step: nothing; `flip`, times minus the severity;
+        `scale`, times the severity; `noise`, normal noise of the severity times their root mean square is
+        added; `stale`, gradients of as many steps ago; `nan`, no numbers.
     faulty : str
-        Which workers these are: their numbers among all workers, such as 0+3.
+        Numbers of the faulty workers among all workers, such as 0+3.
     severity : float
-        Of the fault.
+        Severity of the fault.
     """
 
     lookahead: int = 20
@@ -96,7 +89,7 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def faulty_workers(self) -> frozenset[int]:
-        """The numbers that `faulty` names."""
+        """The numbers in `faulty`."""
         return frozenset(map(int, self.faulty.split("+"))) if self.faulty else frozenset()
 
     def __post_init__(self) -> None:
@@ -113,27 +106,27 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 @dataclass(frozen=True)
-class Cluster:
-    """Where one worker stands: thread `worker` of `workers` in node process `rank` of `world_size`.
+class WorkerContext:
+    """A worker's place in the cluster, and the objects that it shares: thread `worker` of process `rank`.
 
     Attributes
     ----------
     rank, world_size : int
-        The node process, and how many there are.
+        Number of the node process, and number of node processes.
     worker, workers : int
-        The thread in it, and how many each process has.
+        Number of the thread in its process, and threads of each process.
     seed : int
-        Of the run: weights and the order of the data.
+        Seed for the initial weights and the data order.
     network : str
-        What the parameter server is to make of its links.
-    share : callable
-        Gives all worker threads of a node process one object: the first caller's function makes it, and the
-        owner of the cluster closes it (``close()``) after every session of the process is closed.
+        Network that the parameter server imitates on its links.
+    per_process : callable
+        Gives all worker threads of a node process one object. The first caller's function makes it. The owner
+        of the context closes it (``close()``) after every session of the process is closed.
     host : str, optional
-        Where this node listens for the others if they do not share one loopback device.
+        Address where this node listens for the others, unless all nodes share one loopback device.
     policy : adaps.Policy, optional
-        How each parameter is managed, if the backend's options have a `policy`: built for the use case and
-        the number of nodes before the processes start, and the same in all of them.
+        Management of each parameter, if the backend's options have a `policy`. It is built for the use case
+        and the number of nodes before the processes start, and is equal in all of them.
     """
 
     rank: int
@@ -142,7 +135,7 @@ class Cluster:
     workers: int
     seed: int
     network: str
-    share: Callable[[Callable[[], Any]], Any]
+    per_process: Callable[[Callable[[], Any]], Any]
     host: str | None = None
     policy: Policy | None = None
 
@@ -151,10 +144,16 @@ class Cluster:
         """This worker's number among all workers of the cluster."""
         return self.rank * self.workers + self.worker
 
+    @property
+    def share(self) -> Callable[[Callable[[], Any]], Any]:
+        """The old name of `per_process`, for one version."""
+        warnings.warn("WorkerContext.share is now called per_process", DeprecationWarning, stacklevel=2)
+        return self.per_process
+
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """What is simulated.
+    """A run on a simulated cluster.
 
     Attributes
     ----------
@@ -165,19 +164,19 @@ class SimulatedRun:
     workers : int
         Threads that train on each node.
     steps : int or None
-        Of each worker; None is one epoch.
+        Steps of each worker; None is one epoch.
     epoch : int
-        Steps behind which workers wait for each other, as of `adaps.simulate`; 0 for none.
+        Steps after which workers wait for each other, as in `adaps.simulate`; 0 for never.
     compute : float
-        Seconds that a step computes for, on the machine of the costs.
+        Seconds of computation per step, on the machine of the costs.
     traced_steps : int
-        So many steps are kept for a trace.
+        Number of steps that are kept for a trace.
     seed : int
-        As of `adaps.simulate`.
+        Seed of the simulation, as in `adaps.simulate`.
     incidents : tuple of adaps.Straggler, adaps.Stall or adaps.LostNode
-        What befalls nodes.
+        Incidents of nodes.
     peer_timeout : float
-        Seconds after which a node that says nothing is lost.
+        Seconds without a message after which a node is lost.
     """
 
     cluster: SimulatedCluster
@@ -194,18 +193,18 @@ class SimulatedRun:
 
 @dataclass(frozen=True)
 class Served:
-    """A table of the parameter server that some of a model's parameters lie in.
+    """A table of the parameter server that stores some of a model's parameters.
 
     Attributes
     ----------
     table : str
-        Its name.
+        Name of the table.
     parameters : tuple of str
-        Qualified names.
+        Qualified names of the parameters.
     dense : bool
         Whether every step reads all of it; then it consists of blocks.
     first_key, keys : int
-        Of its rows, or blocks, in the server.
+        First key and number of keys of its rows, or blocks, in the server.
     length, width : int
         Floats of a row, without and with its optimizer's state.
     """
@@ -221,51 +220,47 @@ class Served:
 
 @runtime_checkable
 class Searchable(Protocol):
-    """A backend for which a policy can be searched: it can say where parameters lie in the server."""
+    """A backend that supports the search of a policy: it reports the server's tables."""
 
     def served(self, usecase: UseCase) -> tuple[Served, ...]:
         """The server's tables for a use case's model, in their order.
 
-        Parameters
-        ----------
-        usecase : UseCase
-
         Raises
         ------
         ValueError
-            Naming what of it cannot be searched for.
+            If the use case is not supported; the message names the obstacle.
         """
         ...
 
 
 @runtime_checkable
 class Simulated(Protocol):
-    """A backend that can say what it would cost on a cluster that is not there."""
+    """A backend that can be simulated on a cluster that does not exist."""
 
     def simulate(self, usecase: UseCase, options: Any, run: SimulatedRun) -> Simulation:
-        """Replay what the use case's batches access.
+        """Replay the accesses of the use case's batches.
 
         Parameters
         ----------
         usecase : UseCase
         options : Options
-            Of this backend's own `Options`.
+            Options of this backend's own `Options`.
         run : SimulatedRun
 
         Raises
         ------
         ValueError
-            Naming what of it cannot be simulated.
+            If the use case is not supported; the message names the obstacle.
         """
         ...
 
 
-class Session(Protocol):
+class TrainingSession(Protocol):
     """One worker's training with one strategy."""
 
     @property
     def model(self) -> nn.Module:
-        """What the use case's loss and evaluation call."""
+        """The model for the use case's loss and evaluation."""
         ...
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
@@ -281,7 +276,7 @@ class Session(Protocol):
         ...
 
     def counters(self) -> dict[str, float]:
-        """What the node has counted so far, of all its workers (empty without a parameter server)."""
+        """Counters of the node so far, over all its workers; empty without a parameter server."""
         ...
 
     def close(self) -> None:
@@ -291,9 +286,9 @@ class Session(Protocol):
 
 @runtime_checkable
 class OwnLoop(Protocol):
-    """A session of a system that has a training loop of its own.
+    """A session of a system with its own training loop.
 
-    The common loop asks it for whole epochs, and for no batches and steps. Everything else is as for every
+    The common loop requests whole epochs instead of batches and steps. The other methods are as for every
     session.
     """
 
@@ -303,51 +298,51 @@ class OwnLoop(Protocol):
         Returns
         -------
         int
-            How many samples that were, as the use case counts them.
+            Number of samples, as the use case counts them.
         """
         ...
 
 
 @runtime_checkable
 class Traceable(Protocol):
-    """A session that can write down the life of rows: where they are held, and which nodes want them."""
+    """A session that can record the life of rows: which nodes hold them, and which nodes want them."""
 
     def trace(self, rows: Mapping[str, Tensor]) -> None:
-        """From now on, write down what happens on this node to `rows`: table name -> int64 row ids."""
+        """Record the events of `rows` on this node from now on: table name -> int64 row ids."""
         ...
 
     def traced(self) -> pd.DataFrame:
-        """What has happened, as `adaps.trace_frame` says it."""
+        """The recorded events, in the format of `adaps.trace_frame`."""
         ...
 
 
 @runtime_checkable
 class TableCounting(Protocol):
-    """A session that counts for each table of the parameter server, too."""
+    """A session that also counts for each table of the parameter server."""
 
     def table_counters(self) -> dict[str, dict[str, float]]:
-        """For each table what the node has counted so far, of all its workers."""
+        """Counters of the node so far for each table, over all its workers."""
         ...
 
 
 @runtime_checkable
 class Choosing(Protocol):
-    """A session that finds out in its first steps how some tables are best managed."""
+    """A session that measures in its first steps how some tables are best managed."""
 
     def chosen(self) -> list[Chosen]:
-        """What it has chosen, or not yet, for each of them."""
+        """The choice for each of these tables, made or still open."""
         ...
 
 
 class Timed(Protocol):
-    """Makes a function out of another one that does the same and counts its time as one part of a step."""
+    """Wraps a function so that its time counts as one part of a step."""
 
     def __call__(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]: ...
 
 
 @runtime_checkable
 class Measurable(Protocol):
-    """A session whose steps have parts of their own, beside those of the common loop."""
+    """A session whose steps have more parts than the common loop's steps."""
 
     def measured(self, timed: Timed) -> AbstractContextManager[None]:
         """While it lasts, calls of this process that make up such a part go through `timed`."""
@@ -357,12 +352,12 @@ class Measurable(Protocol):
 class Backend(Protocol):
     """A strategy.
 
-    Constructing it, without arguments, or `open` raises `Unavailable` where it cannot work.
+    Constructing it, without arguments, or `open` raises `Unavailable` if it cannot work.
 
     Attributes
     ----------
     name : str
-        What the command line calls it.
+        Name on the command line.
     Options : type[Options]
         Its options with their defaults.
     distributed : bool
@@ -373,24 +368,24 @@ class Backend(Protocol):
     Options: ClassVar[type[Options]]
     distributed: ClassVar[bool]
 
-    def open(self, usecase: UseCase, cluster: Cluster, options: Any) -> Session:
+    def open(self, usecase: UseCase, context: WorkerContext, options: Any) -> TrainingSession:
         """Collective: begin one worker's training.
 
         Parameters
         ----------
         usecase : UseCase
-            What to train.
-        cluster : Cluster
-            Where this worker stands.
+            Task to train.
+        context : WorkerContext
+            The worker's place in the cluster, and the objects that it shares.
         options : Options
-            Of this backend's own `Options`.
+            Options of this backend's own `Options`.
         """
         ...
 
 
 @runtime_checkable
 class TakesPolicy(Protocol):
-    """A backend whose options have a `policy`, which `Cluster.policy` is built of."""
+    """A backend whose options have a `policy`; `WorkerContext.policy` is built from it."""
 
     def check_policy(self, usecase: UseCase, policy: Policy, nodes: int, workers: int, network: str) -> None:
         """Before any process starts: refuse a policy that it cannot execute.
@@ -398,19 +393,19 @@ class TakesPolicy(Protocol):
         Parameters
         ----------
         usecase : UseCase
-            What is to be trained.
+            Task to train.
         policy : adaps.Policy
-            Built for it.
+            Policy that was built for it.
         nodes : int
-            Of the cluster.
+            Nodes of the cluster.
         workers : int
-            Of each node.
+            Workers of each node.
         network : str
-            What the parameter server is to make of its links, as in `Cluster`.
+            Network that the parameter server imitates on its links, as in `WorkerContext`.
 
         Raises
         ------
         adaps.policy.PolicyError
-            In one sentence, what does not fit or is not executed.
+            If the policy does not fit or is not executed; the message names the part.
         """
         ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from adabench.backends.policies.interface import Costs
+from adabench.backends.policies.resources import Costs
 from adabench.results.record import PlannedRun, Run, Seconds, Session
 
 __all__ = ["COSTS", "make_run", "make_session", "plan_of"]

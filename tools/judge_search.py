@@ -31,13 +31,8 @@ from adabench.analysis.agreement import different_quality, different_work
 from adabench.analysis.load import SUCCESS, last_attempts
 from adabench.analysis.statistics import paired_interval
 from adabench.analysis.tables import markdown
-from adabench.backends.policies.interface import (
-    Policy,
-    PolicyError,
-    Resources,
-    ResourcesError,
-    measured_costs,
-)
+from adabench.backends.policies.cost_model import measured_costs
+from adabench.backends.policies.resources import Resources, ResourcesError
 from adabench.harness.errors import UsageError
 from adabench.harness.machine.environment import capture, machine_name
 from adabench.harness.machine.measure_cluster import measure_here
@@ -48,6 +43,7 @@ from adabench.harness.study.plan import cells_of
 from adabench.harness.study.study import Study, load_study
 from adabench.results.record import RecordError, Run
 from adabench.results.store import write_atomically
+from adaps.policy import Policy, PolicyError
 
 __all__ = [
     "BUILDERS",

@@ -26,8 +26,8 @@ from adabench.analysis.load import measured
 from adabench.analysis.simulation_errors import SimulatedCell, draw_errors, error_rows, setting_rows
 from adabench.analysis.style import standalone_svg
 from adabench.analysis.tables import markdown
-from adabench.backends.interface import Simulation
-from adabench.backends.policies.interface import Link, Resources, measured_costs
+from adabench.backends.policies.cost_model import measured_costs
+from adabench.backends.policies.resources import Link, Resources
 from adabench.harness.errors import UsageError
 from adabench.harness.estimate.measured_steps import step_seconds
 from adabench.harness.estimate.simulate import clusters_of, simulated_once
@@ -35,6 +35,7 @@ from adabench.harness.machine.measure_cluster import measure_here
 from adabench.harness.plugins.registry import load_backend, load_usecase
 from adabench.results.record import PlannedRun, RecordError, Run
 from adabench.results.store import SessionStore, find_session
+from adaps.simulation import Simulation
 
 __all__ = ["judged", "main", "resources_for", "setting_of", "spec_of"]
 

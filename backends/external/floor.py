@@ -9,24 +9,22 @@ duplicates to find, nothing shared.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from adabench.backends.external._shared import dense_optimizer, replace_tables
-from adabench.backends.interface import Cluster
+from adabench.backends.external._shared import PeerBackend, PlainSession, dense_optimizer, replace_tables
 from adabench.backends.interface import Options as BackendOptions
+from adabench.backends.interface import WorkerContext
 from adabench.usecases.interface import UseCase
 
 
-class Floor:
-    name: ClassVar[str] = "floor"
-    Options: ClassVar[type[BackendOptions]] = BackendOptions
-    distributed: ClassVar[bool] = False
+class Floor(PeerBackend):
+    name = "floor"
 
-    def open(self, usecase: UseCase, cluster: Cluster, options: BackendOptions) -> FloorSession:
-        return FloorSession(usecase, cluster)
+    def open(self, usecase: UseCase, context: WorkerContext, options: BackendOptions) -> FloorSession:
+        return FloorSession(usecase, context)
 
 
 class BareTable(nn.Module):
@@ -51,39 +49,28 @@ class BareTable(nn.Module):
         self._read.clear()
 
 
-class FloorSession:
-    def __init__(self, usecase: UseCase, cluster: Cluster) -> None:
-        self.model = usecase.model()
+class FloorSession(PlainSession):
+    def __init__(self, usecase: UseCase, context: WorkerContext) -> None:
+        model = usecase.model()
         self._tables: list[BareTable] = []
 
         def make(name: str, table: nn.Embedding) -> BareTable:
             self._tables.append(BareTable(table.weight.detach()))
             return self._tables[-1]
 
-        replace_tables(self.model, make)
-        self._optimizer = dense_optimizer(usecase, self.model)
+        replace_tables(model, make)
+        super().__init__(model, dense_optimizer(usecase, model))
         self._lr = float(self._optimizer.defaults["lr"])
-        self._ready = list(usecase.loaders(cluster.index, cluster.world_size * cluster.workers).train)
+        self._ready = list(usecase.loaders(context.index, context.world_size * context.workers).train)
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Those of the loader's first epoch, in every epoch."""
+        """The batches of the loader's first epoch, in every epoch."""
         return iter(self._ready)
 
     def step(self, loss: Tensor) -> None:
-        self._optimizer.zero_grad()
-        loss.backward()
-        self._optimizer.step()
+        super().step(loss)
         for table in self._tables:
             table.update(self._lr)
-
-    def synchronize(self) -> None:
-        """Nothing to do: there is one worker."""
-
-    def counters(self) -> dict[str, float]:
-        return {}
-
-    def close(self) -> None:
-        """Nothing to do: nothing is shared."""
 
 
 BACKEND = Floor

@@ -7,14 +7,14 @@ gensim's own, which falls linearly over all epochs.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
 
-from adabench.backends.external._shared import require_package, require_usecase
-from adabench.backends.interface import Cluster
+from adabench.backends.external._shared import PeerBackend, PeerSession, require_usecase
 from adabench.backends.interface import Options as BackendOptions
+from adabench.backends.interface import WorkerContext
 from adabench.usecases.interface import UseCase
 
 
@@ -31,21 +31,19 @@ class GensimOptions(BackendOptions, frozen=True, kw_only=True, forbid_unknown_fi
     last_rate: float = 0.0001
 
 
-class Gensim:
-    name: ClassVar[str] = "gensim"
-    Options: ClassVar[type[BackendOptions]] = GensimOptions
-    distributed: ClassVar[bool] = False
+class Gensim(PeerBackend):
+    name = "gensim"
+    Options = GensimOptions
+    packages = ("gensim",)
+    command = "make models"
 
-    def __init__(self) -> None:
-        require_package("gensim", "make models")
-
-    def open(self, usecase: UseCase, cluster: Cluster, options: GensimOptions) -> GensimSession:
+    def open(self, usecase: UseCase, context: WorkerContext, options: GensimOptions) -> GensimSession:
         require_usecase(self.name, usecase, "word2vec")
-        return GensimSession(usecase, cluster, options)
+        return GensimSession(usecase, context, options)
 
 
-class GensimSession:
-    def __init__(self, usecase: Any, cluster: Cluster, options: GensimOptions) -> None:
+class GensimSession(PeerSession):
+    def __init__(self, usecase: Any, context: WorkerContext, options: GensimOptions) -> None:
         from gensim.models.word2vec import Word2Vec
 
         self.model: nn.Module = usecase.model()
@@ -64,7 +62,7 @@ class GensimSession:
             sg=1,
             min_count=0,
             workers=1,
-            seed=cluster.seed,
+            seed=context.seed,
         )
         self._theirs.build_vocab_from_freq(
             {str(word): int(count) for word, count in enumerate(counts)}, corpus_count=train.size
@@ -88,7 +86,7 @@ class GensimSession:
         return self._pairs
 
     def synchronize(self) -> None:
-        """Bring what has been learned to where the use case evaluates it."""
+        """Copy the learned rows into the model that the use case evaluates."""
         vectors = self._theirs.wv
         places = torch.tensor([vectors.key_to_index[str(word)] for word in range(len(vectors))])
         self.model.load_state_dict(
@@ -97,12 +95,6 @@ class GensimSession:
                 "outputs.weight": torch.from_numpy(self._theirs.syn1neg)[places],
             }
         )
-
-    def counters(self) -> dict[str, float]:
-        return {}
-
-    def close(self) -> None:
-        """Nothing to do: nothing is shared."""
 
 
 BACKEND = Gensim

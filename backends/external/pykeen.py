@@ -12,14 +12,14 @@ import os
 import tempfile
 import warnings
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from adabench.backends.external._shared import require_package, require_usecase
-from adabench.backends.interface import Cluster, Unavailable
+from adabench.backends.external._shared import PeerBackend, PeerSession, require_usecase
 from adabench.backends.interface import Options as BackendOptions
+from adabench.backends.interface import Unavailable, WorkerContext
 from adabench.usecases.interface import UseCase
 
 
@@ -35,21 +35,19 @@ class PyKeenOptions(BackendOptions, frozen=True, kw_only=True, forbid_unknown_fi
     corruptions: int = 16
 
 
-class PyKeen:
-    name: ClassVar[str] = "pykeen"
-    Options: ClassVar[type[BackendOptions]] = PyKeenOptions
-    distributed: ClassVar[bool] = False
+class PyKeen(PeerBackend):
+    name = "pykeen"
+    Options = PyKeenOptions
+    packages = ("pykeen",)
+    command = "make models"
 
-    def __init__(self) -> None:
-        require_package("pykeen", "make models")
-
-    def open(self, usecase: UseCase, cluster: Cluster, options: PyKeenOptions) -> PyKeenSession:
+    def open(self, usecase: UseCase, context: WorkerContext, options: PyKeenOptions) -> PyKeenSession:
         require_usecase(self.name, usecase, "kge")
-        return PyKeenSession(usecase, cluster, options)
+        return PyKeenSession(usecase, context, options)
 
 
-class PyKeenSession:
-    def __init__(self, usecase: Any, cluster: Cluster, options: PyKeenOptions) -> None:
+class PyKeenSession(PeerSession):
+    def __init__(self, usecase: Any, context: WorkerContext, options: PyKeenOptions) -> None:
         params = usecase.params
         self._home = tempfile.TemporaryDirectory()  # where it makes folders as soon as it is imported
         os.environ.setdefault("PYSTOW_HOME", self._home.name)
@@ -73,7 +71,7 @@ class PyKeenSession:
         self._theirs = kind(
             triples_factory=self._factory,
             embedding_dim=width,
-            random_seed=cluster.seed,
+            random_seed=context.seed,
             loss="infonce",
             regularizer_kwargs={"weight": 0.0, "p": 2.0},
             entity_initializer=initial,
@@ -90,7 +88,7 @@ class PyKeenSession:
     def train_epoch(self, loader: Iterable[Any]) -> int:
         self._epochs += 1
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of its own calls
+            warnings.simplefilter("ignore")  # PyKEEN warns of its own calls.
             self._loop.train(
                 self._factory,
                 num_epochs=self._epochs,
@@ -101,15 +99,12 @@ class PyKeenSession:
         return self._samples
 
     def synchronize(self) -> None:
-        """Bring what has been learned to where the use case evaluates it."""
+        """Copy the learned rows into the model that the use case evaluates."""
         kinds = ("entity", "relation")
         with torch.no_grad():
             rows = [getattr(self._theirs, f"{kind}_representations")[0]() for kind in kinds]
         names = ("entities.weight", "relations.weight")
         self.model.load_state_dict({name: _real(each) for name, each in zip(names, rows, strict=True)})
-
-    def counters(self) -> dict[str, float]:
-        return {}
 
     def close(self) -> None:
         self._home.cleanup()

@@ -6,10 +6,9 @@ there, where the use case's optimizer updates them. The dense layers are Distrib
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from threading import Lock
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
@@ -18,25 +17,26 @@ from torch.distributed import rpc
 from torch.nn.functional import embedding
 
 from adabench.backends.external._shared import (
+    PeerBackend,
+    PlainSession,
     ProcessGroup,
     data_parallel,
     dense_optimizer,
     replace_tables,
-    require_plain_cluster,
+    require_plain_context,
 )
-from adabench.backends.interface import Cluster
 from adabench.backends.interface import Options as BackendOptions
+from adabench.backends.interface import WorkerContext
 from adabench.usecases.interface import UseCase
 
 
-class Rpc:
-    name: ClassVar[str] = "rpc"
-    Options: ClassVar[type[BackendOptions]] = BackendOptions
-    distributed: ClassVar[bool] = True
+class Rpc(PeerBackend):
+    name = "rpc"
+    distributed = True
 
-    def open(self, usecase: UseCase, cluster: Cluster, options: BackendOptions) -> RpcSession:
-        require_plain_cluster(self.name, cluster)
-        return RpcSession(usecase, cluster)
+    def open(self, usecase: UseCase, context: WorkerContext, options: BackendOptions) -> RpcSession:
+        require_plain_context(self.name, context)
+        return RpcSession(usecase, context)
 
 
 class Blocks:
@@ -80,17 +80,17 @@ def _push(table: int, rows: Tensor, gradients: Tensor) -> None:
 class Servers:
     """This process's part of the parameter server; the owner closes it."""
 
-    def __init__(self, cluster: Cluster, blocks: Blocks) -> None:
-        self._group = ProcessGroup(cluster)
-        self._rpc = cluster.world_size > 1
+    def __init__(self, context: WorkerContext, blocks: Blocks) -> None:
+        self._group = ProcessGroup(context)
+        self._rpc = context.world_size > 1
         Blocks.serving = blocks
         if self._rpc:
             # Sockets, since shared memory, the default on one host, is polled without a pause.
             options = rpc.TensorPipeRpcBackendOptions(_transports=["uv"], _channels=["basic"])
             rpc.init_rpc(
-                _name(cluster.rank),
-                rank=cluster.rank,
-                world_size=cluster.world_size,
+                _name(context.rank),
+                rank=context.rank,
+                world_size=context.world_size,
                 rpc_backend_options=options,
             )
 
@@ -104,10 +104,10 @@ class Servers:
 class RemoteTable(nn.Module):
     """Looks rows up in the blocks of all processes, and remembers what was read until it is pushed."""
 
-    def __init__(self, number: int, rows: int, cluster: Cluster) -> None:
+    def __init__(self, number: int, rows: int, context: WorkerContext) -> None:
         super().__init__()
         self._number = number
-        self._rank, self._world = cluster.rank, cluster.world_size
+        self._rank, self._world = context.rank, context.world_size
         block = -(-rows // self._world)
         self._starts = [min(rank * block, rows) for rank in range(self._world + 1)]
         self._inner = torch.tensor(self._starts[1:-1], dtype=torch.int64)
@@ -158,26 +158,22 @@ class RemoteTable(nn.Module):
         return [part - start for part, start in zip(parts, self._starts, strict=False)]
 
 
-class RpcSession:
-    def __init__(self, usecase: UseCase, cluster: Cluster) -> None:
+class RpcSession(PlainSession):
+    def __init__(self, usecase: UseCase, context: WorkerContext) -> None:
         model = usecase.model()
         self._tables: list[RemoteTable] = []
         blocks: list[Tensor] = []
 
         def make(name: str, table: nn.Embedding) -> RemoteTable:
-            remote = RemoteTable(len(blocks), table.num_embeddings, cluster)
+            remote = RemoteTable(len(blocks), table.num_embeddings, context)
             self._tables.append(remote)
             blocks.append(remote.own_block(table.weight))
             return remote
 
         replace_tables(model, make)
-        cluster.share(lambda: Servers(cluster, Blocks(usecase, blocks)))
-        self.model = data_parallel(model)
-        self._optimizer = dense_optimizer(usecase, model)
+        context.per_process(lambda: Servers(context, Blocks(usecase, blocks)))
+        super().__init__(data_parallel(model), dense_optimizer(usecase, model))
         self._sent: list[torch.futures.Future[None]] = []
-
-    def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        return iter(loader)
 
     def step(self, loss: Tensor) -> None:
         self._optimizer.zero_grad()
@@ -190,12 +186,6 @@ class RpcSession:
         torch.futures.wait_all(self._sent)
         self._sent = []
         dist.barrier()
-
-    def counters(self) -> dict[str, float]:
-        return {}
-
-    def close(self) -> None:
-        """The servers are closed by their owner."""
 
 
 def _name(rank: int) -> str:

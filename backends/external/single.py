@@ -1,49 +1,20 @@
-"""Plain PyTorch in one process, without a parameter server: what every other backend is checked against."""
+"""Plain PyTorch in one process, without a parameter server: the reference for every other backend."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
-
-from torch import Tensor, nn
-
-from adabench.backends.interface import Cluster
-from adabench.backends.interface import Options as BackendOptions
+from adabench.backends.external._shared import PeerBackend, PlainSession
+from adabench.backends.interface import Options, WorkerContext
 from adabench.usecases.interface import UseCase
 
 
-class Single:
+class Single(PeerBackend):
     """Trains with the use case's own optimizer."""
 
-    name: ClassVar[str] = "single"
-    Options: ClassVar[type[BackendOptions]] = BackendOptions
-    distributed: ClassVar[bool] = False
+    name = "single"
 
-    def open(self, usecase: UseCase, cluster: Cluster, options: BackendOptions) -> SingleSession:
-        return SingleSession(usecase)
-
-
-class SingleSession:
-    def __init__(self, usecase: UseCase) -> None:
-        self.model: nn.Module = usecase.model()
-        self._optimizer = usecase.optimizer(self.model)
-
-    def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        return iter(loader)
-
-    def step(self, loss: Tensor) -> None:
-        self._optimizer.zero_grad()
-        loss.backward()
-        self._optimizer.step()
-
-    def synchronize(self) -> None:
-        """Nothing to do: there is one worker."""
-
-    def counters(self) -> dict[str, float]:
-        return {}
-
-    def close(self) -> None:
-        """Nothing to do: nothing is shared."""
+    def open(self, usecase: UseCase, context: WorkerContext, options: Options) -> PlainSession:
+        model = usecase.model()
+        return PlainSession(model, usecase.optimizer(model))
 
 
 BACKEND = Single

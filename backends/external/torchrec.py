@@ -8,8 +8,8 @@ say where the features of a table begin has one feature a table.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,35 +17,32 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from adabench.backends.external._shared import (
+    PeerBackend,
+    PlainSession,
     ProcessGroup,
     dense_optimizer,
     replace_tables,
-    require_package,
-    require_plain_cluster,
+    require_plain_context,
 )
-from adabench.backends.interface import Cluster, Unavailable
 from adabench.backends.interface import Options as BackendOptions
+from adabench.backends.interface import Unavailable, WorkerContext
 from adabench.usecases.interface import Featured, UseCase
 
 DONE, GATHER = 0, 1
 
 
-class TorchRec:
-    name: ClassVar[str] = "torchrec"
-    Options: ClassVar[type[BackendOptions]] = BackendOptions
-    distributed: ClassVar[bool] = True
+class TorchRec(PeerBackend):
+    name = "torchrec"
+    distributed = True
+    packages = ("torchrec", "fbgemm_gpu")
 
-    def __init__(self) -> None:
-        require_package("torchrec")
-        require_package("fbgemm_gpu")
-
-    def open(self, usecase: UseCase, cluster: Cluster, options: BackendOptions) -> TorchRecSession:
-        require_plain_cluster(self.name, cluster)
+    def open(self, usecase: UseCase, context: WorkerContext, options: BackendOptions) -> TorchRecSession:
+        require_plain_context(self.name, context)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of its own deprecations, by the dozen
+            warnings.simplefilter("ignore")  # TorchRec warns of its own deprecations.
             import torchrec.distributed.sharding_plan  # noqa: F401
-        cluster.share(lambda: ProcessGroup(cluster))
-        return TorchRecSession(usecase, cluster)
+        context.per_process(lambda: ProcessGroup(context))
+        return TorchRecSession(usecase, context)
 
 
 class ShardedTable(nn.Module):
@@ -55,11 +52,11 @@ class ShardedTable(nn.Module):
     looks them up in a copy of the whole table that `gather` brings there.
     """
 
-    def __init__(self, weight: Tensor, first_rows: Tensor | None, cluster: Cluster) -> None:
+    def __init__(self, weight: Tensor, first_rows: Tensor | None, context: WorkerContext) -> None:
         from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
 
         super().__init__()
-        self._rank, self._world = cluster.rank, cluster.world_size
+        self._rank, self._world = context.rank, context.world_size
         self._featured = first_rows is not None
         self._first_rows = torch.zeros(1, dtype=torch.int64) if first_rows is None else first_rows
         self._edges = [*self._first_rows.tolist(), len(weight)]
@@ -145,8 +142,8 @@ class ShardedTable(nn.Module):
                 yield self._features.index(name.split(".")[-2]), shard.tensor
 
 
-class TorchRecSession:
-    def __init__(self, usecase: UseCase, cluster: Cluster) -> None:
+class TorchRecSession(PlainSession):
+    def __init__(self, usecase: UseCase, context: WorkerContext) -> None:
         from torch.distributed.optim import _apply_optimizer_in_backward  # type: ignore[attr-defined]
         from torchrec.distributed import DistributedModelParallel, ShardingEnv
         from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
@@ -159,45 +156,39 @@ class TorchRecSession:
 
         def make(name: str, table: nn.Embedding) -> ShardedTable:
             weights.append(table.weight.detach())
-            self._tables.append(ShardedTable(weights[-1], first_rows.get(name), cluster))
+            self._tables.append(ShardedTable(weights[-1], first_rows.get(name), context))
             return self._tables[-1]
 
         replace_tables(model, make)
         in_tables = {id(parameter) for table in self._tables for parameter in table.parameters()}
         dense = [parameter for parameter in model.parameters() if id(parameter) not in in_tables]
-        self._optimizer = dense_optimizer(usecase, nn.ParameterList(dense))
+        optimizer = dense_optimizer(usecase, nn.ParameterList(dense))
         sharder = EmbeddingBagCollectionSharder()
         plan = {}
         for path, module in model.named_modules():
             if isinstance(module, ShardedTable):
                 plan[f"{path}.bags"] = module.plan(sharder)
-                _apply_optimizer_in_backward(
-                    type(self._optimizer), module.bags.parameters(), _fused(self._optimizer)
-                )
+                _apply_optimizer_in_backward(type(optimizer), module.bags.parameters(), _fused(optimizer))
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`broadcast_buffers`", FutureWarning)
-            self.model: nn.Module = DistributedModelParallel(
+            parallel = DistributedModelParallel(
                 model,
                 env=ShardingEnv.from_process_group(dist.group.WORLD),
                 device=torch.device("cpu"),
                 plan=ShardingPlan(plan),
                 sharders=[sharder],
             )
+        super().__init__(parallel, optimizer)
         for table, weight in zip(self._tables, weights, strict=True):
             table.load(weight)
-        self._rank = cluster.rank
+        self._rank = context.rank
         self._command = torch.zeros(1, dtype=torch.int64)
         self.model.register_forward_pre_hook(self._before_forward)
         self._gathered = False
 
-    def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        return iter(loader)
-
     def step(self, loss: Tensor) -> None:
         self._gathered = False
-        self._optimizer.zero_grad()
-        loss.backward()
-        self._optimizer.step()
+        super().step(loss)
 
     def synchronize(self) -> None:
         """Collective; meanwhile the other processes send process 0 their tables if it asks for them."""
@@ -206,12 +197,6 @@ class TorchRecSession:
         else:
             while self._received() == GATHER:
                 self._gather()
-
-    def counters(self) -> dict[str, float]:
-        return {}
-
-    def close(self) -> None:
-        """The process group is closed by its owner."""
 
     def _before_forward(self, module: nn.Module, inputs: object) -> None:
         """Evaluation of what has been trained since the last one begins with the whole tables."""
@@ -233,7 +218,7 @@ class TorchRecSession:
 
 
 def _fused(optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """What TorchRec's fused optimizer has to know of the use case's."""
+    """Settings of the use case's optimizer for TorchRec's fused one."""
     known: tuple[str, ...]
     if isinstance(optimizer, torch.optim.Adagrad):
         known = ("lr", "eps")

@@ -1,54 +1,108 @@
-"""What several builders share."""
+"""Shared parts of the builders: a base class, and the placement of whole parameters on nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
-from adabench.backends.policies.interface import Catalogue, Parameter, Policy, Resources
-from adaps.policy import DataSharing, Home, MadeFor, Rule, Synchronization
+from adabench.backends.policies.interface import BuilderOptions
+from adabench.backends.policies.resources import Resources
+from adaps.policy import (
+    AccessesMissing,
+    Catalogue,
+    DataSharing,
+    Home,
+    MadeFor,
+    Parameter,
+    Policy,
+    Rule,
+    Synchronization,
+)
 
-__all__ = ["greedy_nodes", "load_of", "pinned", "policy_for"]
-
-
-def policy_for(
-    name: str,
-    rules: Sequence[Rule],
-    catalogue: Catalogue,
-    resources: Resources,
-    *,
-    every: int = 0,
-    shares: str | Sequence[float] = "equal",
-) -> Policy:
-    """The policy of these rules, made for this model and cluster."""
-    made_for = MadeFor(catalogue.sha256, resources.nodes)
-    return Policy(name, rules, made_for, Synchronization(every), DataSharing(shares))
+__all__ = ["RuleBuilder", "measured_tables", "pinned", "tables_of"]
 
 
-def load_of(parameter: Parameter, catalogue: Catalogue) -> float:
+class RuleBuilder:
+    """Builds a policy of rules; a builder derives its own class and overrides the parts that it decides.
+
+    Attributes
+    ----------
+    name : str
+        The builder's name on the command line.
+    Options : type[BuilderOptions]
+        Its options with their defaults.
+    fixed : tuple of Rule
+        The rules of a builder for which neither model nor cluster matters.
+    every : int
+        Steps after which all workers are synchronized; 0 for never.
+    """
+
+    name: ClassVar[str]
+    Options: ClassVar[type[BuilderOptions]] = BuilderOptions
+    fixed: ClassVar[tuple[Rule, ...]] = ()
+    every: ClassVar[int] = 0
+
+    def rules(self, catalogue: Catalogue, resources: Resources, options: Any) -> Sequence[Rule]:
+        """Rules for a model and a cluster."""
+        return self.fixed
+
+    def synchronization(self, options: Any) -> Synchronization:
+        """When workers are synchronized, and how their gradients are combined."""
+        return Synchronization(self.every)
+
+    def data_shares(self, resources: Resources) -> str | Sequence[float]:
+        """Shares of the training samples that the nodes have."""
+        return "equal"
+
+    def build(self, catalogue: Catalogue, resources: Resources, options: Any) -> Policy:
+        """The policy, made for this model and cluster."""
+        return Policy(
+            self.name,
+            self.rules(catalogue, resources, options),
+            MadeFor(catalogue.sha256, resources.nodes),
+            self.synchronization(options),
+            DataSharing(self.data_shares(resources)),
+        )
+
+
+def tables_of(catalogue: Catalogue) -> list[Parameter]:
+    """The model's tables."""
+    return [one for one in catalogue.parameters if one.kind == "table"]
+
+
+def measured_tables(name: str, catalogue: Catalogue) -> list[Parameter]:
+    """The model's tables for the builder `name`, which needs access counts of all of them.
+
+    Raises
+    ------
+    AccessesMissing
+        If there are no counts of a table.
+    """
+    tables = tables_of(catalogue)
+    unknown = [one.name for one in tables if one.name not in catalogue.accesses]
+    if unknown:
+        raise AccessesMissing(
+            f"{name} needs access counts of {', '.join(unknown)}: `adabench accesses` writes them, "
+            "and --accesses names their file"
+        )
+    return tables
+
+
+def pinned(catalogue: Catalogue, resources: Resources, technique: str) -> list[Rule]:
+    """A rule per parameter, whole on one node: always on the node that has least for its speed."""
+    carried = [0.0] * resources.nodes
+    rules = []
+    for parameter in catalogue.parameters:
+        relative = [load / node.speed for load, node in zip(carried, resources.node, strict=True)]
+        node = relative.index(min(relative))
+        carried[node] += _load(parameter, catalogue)
+        rules.append(Rule(parameter.name, technique=technique, home=Home("node", node=node)))
+    return rules
+
+
+def _load(parameter: Parameter, catalogue: Catalogue) -> float:
     """Bytes of a parameter that a step reads on average; all of it where no accesses were measured."""
     counts = catalogue.accesses.get(parameter.name)
     if counts is None or catalogue.batches == 0:
         return float(parameter.bytes)
     return 4.0 * parameter.length * float(counts.sum()) / catalogue.batches
-
-
-def greedy_nodes(loads: Sequence[float], resources: Resources) -> list[int]:
-    """A node for each load, in their order: always the one that has least for its speed."""
-    carried = [0.0] * resources.nodes
-    chosen = []
-    for load in loads:
-        relative = [have / node.speed for have, node in zip(carried, resources.node, strict=True)]
-        node = relative.index(min(relative))
-        carried[node] += load
-        chosen.append(node)
-    return chosen
-
-
-def pinned(catalogue: Catalogue, resources: Resources, technique: str, kind: str | None = None) -> list[Rule]:
-    """A rule per parameter of a kind, whole on one node, chosen by `greedy_nodes`."""
-    wanted = [one for one in catalogue.parameters if kind is None or one.kind == kind]
-    nodes = greedy_nodes([load_of(one, catalogue) for one in wanted], resources)
-    return [
-        Rule(one.name, technique=technique, home=Home("node", node=node))
-        for one, node in zip(wanted, nodes, strict=True)
-    ]

@@ -4,21 +4,13 @@ A. Renz-Wieland et al., *Good Intentions: Adaptive Parameter Management via Inte
 arXiv:2206.00470.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
-from adabench.backends.policies._building import policy_for
-from adabench.backends.policies.interface import BuilderOptions, Catalogue, Policy, Resources
+from adabench.backends.policies._building import RuleBuilder
 from adaps.policy import Rule
 
 
-class Adaptive:
-    name: ClassVar[str] = "adaptive"
-    Options: ClassVar[type[BuilderOptions]] = BuilderOptions
-
-    def build(self, catalogue: Catalogue, resources: Resources, options: BuilderOptions) -> Policy:
-        return policy_for(self.name, [Rule("*", technique="adaptive")], catalogue, resources)
+class Adaptive(RuleBuilder):
+    name = "adaptive"
+    fixed = (Rule("*", technique="adaptive"),)
 
 
 BUILDER = Adaptive

@@ -4,22 +4,14 @@ Gradients of dense parameters are averaged by all-reduce. Tables of rows are cop
 all-reduce of all rows would send those that nobody has touched.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
-from adabench.backends.policies._building import policy_for
-from adabench.backends.policies.interface import BuilderOptions, Catalogue, Policy, Resources
+from adabench.backends.policies._building import RuleBuilder
 from adaps.policy import Rule
 
 
-class AllReduce:
-    name: ClassVar[str] = "allreduce"
-    Options: ClassVar[type[BuilderOptions]] = BuilderOptions
-
-    def build(self, catalogue: Catalogue, resources: Resources, options: BuilderOptions) -> Policy:
-        rules = [Rule("dense", technique="allreduce"), Rule("*", technique="full_replication")]
-        return policy_for(self.name, rules, catalogue, resources, every=1)
+class AllReduce(RuleBuilder):
+    name = "allreduce"
+    fixed = (Rule("dense", technique="allreduce"), Rule("*", technique="full_replication"))
+    every = 1
 
 
 BUILDER = AllReduce

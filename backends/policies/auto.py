@@ -1,21 +1,12 @@
 """Rows of tables move if steps take less time then: each training measures it in its first steps."""
 
-from __future__ import annotations
-
-from typing import ClassVar
-
-from adabench.backends.policies._building import policy_for
-from adabench.backends.policies.interface import BuilderOptions, Catalogue, Policy, Resources
+from adabench.backends.policies._building import RuleBuilder
 from adaps.policy import Rule
 
 
-class Auto:
-    name: ClassVar[str] = "auto"
-    Options: ClassVar[type[BuilderOptions]] = BuilderOptions
-
-    def build(self, catalogue: Catalogue, resources: Resources, options: BuilderOptions) -> Policy:
-        rules = [Rule("tables", technique="auto"), Rule("*", technique="adaptive")]
-        return policy_for(self.name, rules, catalogue, resources)
+class Auto(RuleBuilder):
+    name = "auto"
+    fixed = (Rule("tables", technique="auto"), Rule("*", technique="adaptive"))
 
 
 BUILDER = Auto

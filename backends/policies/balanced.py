@@ -7,20 +7,16 @@ accesses were measured, else the parameter's bytes, divided by the node's speed.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from adabench.backends.policies._building import pinned, policy_for
-from adabench.backends.policies.interface import BuilderOptions, Catalogue, Policy, Resources
-from adaps.policy import Rule
+from adabench.backends.policies._building import RuleBuilder, pinned
+from adabench.backends.policies.resources import Resources
+from adaps.policy import Catalogue, Rule
 
 
-class Balanced:
-    name: ClassVar[str] = "balanced"
-    Options: ClassVar[type[BuilderOptions]] = BuilderOptions
+class Balanced(RuleBuilder):
+    name = "balanced"
 
-    def build(self, catalogue: Catalogue, resources: Resources, options: BuilderOptions) -> Policy:
-        rules = [*pinned(catalogue, resources, "static"), Rule("*", technique="static")]
-        return policy_for(self.name, rules, catalogue, resources)
+    def rules(self, catalogue: Catalogue, resources: Resources, options: object) -> list[Rule]:
+        return [*pinned(catalogue, resources, "static"), Rule("*", technique="static")]
 
 
 BUILDER = Balanced

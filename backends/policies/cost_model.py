@@ -1,4 +1,4 @@
-"""What the parameter server's work costs in CPU time, measured with nodes of its own on this machine.
+"""CPU time of the parameter server's work, measured with nodes on this machine.
 
 Run as a program it is one of those nodes.
 """
@@ -29,15 +29,15 @@ LENGTHS = (8, 128)
 KEYS = 1024
 _CASES = ((1, LENGTHS[0]), (KEYS, LENGTHS[0]), (KEYS, LENGTHS[1]))
 CALLS, ROUNDS = {1: 100, KEYS: 20}, 7
-"""Calls of a round, by their keys: as many as its barriers are little beside."""
+"""Calls of a round, by their keys: enough that its barriers cost little in comparison."""
 _RESUME = "resume"
-"""What a node is told to measure, in place of a load."""
+"""Argument of a node that measures a wait, in place of a load."""
 _HEADERS = MESSAGE_BYTES["request"] + MESSAGE_BYTES["answer"]
 """Bytes of a question and its answer, without values."""
 ROWS, WARM_UP, STEPS, AHEAD = 200_000, 50, 150, 10
-"""Of a table whose rows are announced, more than caches hold, and of what is done with them."""
+"""Rows of a table, more than caches hold, and steps, and the lookahead of their announcements."""
 _FRAMES = 1000
-"""That are sent and received to measure what one costs by itself."""
+"""Number of frames that are sent and received to measure the cost of one."""
 _SAMPLES, _INPUTS, _HIDDEN = 256, 416, (128, 64)
 """Samples of a batch, inputs and hidden layers of a small model that nodes train."""
 _MODEL_STEPS = 200
@@ -72,11 +72,11 @@ LOADS = (
     ),
 )
 _CALLS_THAT_WAIT = 2
-"""Of a step under ``static``: it reads and writes rows of the other node."""
+"""Waiting calls of a step under ``static``: it reads and writes rows of the other node."""
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node did in a step.
+    """The work of a node in a step.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     micros : float
         CPU time of its channels.
     turns, intents, messages, upkeep, frames, bytes : float
-        What is counted in it, at this end: see `Costs`.
+        Counts of the step at this end: see `Costs`.
     """
 
     worked: float
@@ -109,9 +109,9 @@ def measured_costs(speed: float, network: str = "loopback") -> Costs:
     Parameters
     ----------
     speed : float
-        Of this machine, in the unit of `Resources`'s nodes.
+        Speed of this machine, in the unit of `Resources`'s nodes.
     network : str
-        That is imitated between nodes, which takes CPU time, too.
+        Network that is imitated between nodes, which also takes CPU time.
 
     Raises
     ------
@@ -146,19 +146,19 @@ def costs_of(
     Parameters
     ----------
     pulls, pushes : list of float
-        Of calls that a node alone serves itself.
+        Calls that a node serves itself.
     remote : list of float
-        Of a pull of another node's rows, of both nodes together: as much as a pull that a node serves itself,
+        A pull of another node's rows, of both nodes together: as much as a pull that a node serves itself,
         and three turns of channels, for each of which a thread wakes, as does the worker's in the end; two
         messages per key and two frames, each of them at both ends.
     frame : float
-        Of a frame at one end.
+        A frame at one end.
     loads : sequence of sequence of Done
-        For each load what each node did.
+        The work of each node, by load.
     resume : float
-        By how much a wait slows down what is computed after it.
+        Slowdown of the computation after a wait.
     speed : float
-        Of the machine.
+        Speed of the machine.
     """
     visits = [(1.0, float(keys), 4.0 * keys * length) for keys, length in _CASES]
     means = [(pull + push) / 2 for pull, push in zip(pulls, pushes, strict=True)]
@@ -199,23 +199,23 @@ def costs_of(
 
 
 def _solved(factors: Sequence[tuple[float, ...]], micros: Sequence[float]) -> list[float]:
-    """What each costs, by the least squares of relative errors; nothing costs less than nothing."""
+    """The cost of each factor, at least 0, by the least squares of relative errors."""
     scale = 1.0 / np.maximum(np.abs(np.array(micros)), 1e-9)
     found = np.linalg.lstsq(np.array(factors) * scale[:, None], np.array(micros) * scale)[0]
     return [max(float(cost), 0.0) for cost in found]
 
 
 def ask_nodes(module: str, count: int, *arguments: str) -> list[Any]:
-    """Run a module as so many nodes of one cluster on this machine; what each prints, as JSON.
+    """Run a module as the nodes of a cluster on this machine; gives the JSON that each prints.
 
     Parameters
     ----------
     module : str
-        Its name.
+        Name of the module.
     count : int
-        At least 1.
+        Number of nodes, at least 1.
     *arguments : str
-        That each is given.
+        Arguments of each node.
 
     Raises
     ------
@@ -262,21 +262,21 @@ def _measure(network: str) -> tuple[list[float], list[float]]:
             calls = CALLS[keys]
             chosen = node.table(f"rows of {length}").keys(np.arange(keys))
             values = np.full((keys, length), 1e-3, dtype=np.float32)
-            worker.push_gradients(chosen, values)  # what is done for the first time takes longer
+            worker.push_gradients(chosen, values)  # The first call takes longer.
             for found, call in ((pulls, worker.pull), (pushes, worker.push_gradients)):
                 found.append(_micros(worker, call, chosen, values, calls, beside, node.rank))
     return pulls, pushes
 
 
 class _Caches:
-    """What takes a core's caches for itself, as a model does that is trained."""
+    """Fills a core's caches, as the training of a model does."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self._touched = np.ones(_TOUCHED // 4, dtype=np.float32)
 
     def fill(self) -> None:
-        """Do so, and count the CPU time of that."""
+        """Fill the caches, and count the CPU time."""
         began = time.thread_time()
         for _ in range(_TIMES):
             self._touched *= 1.0
@@ -314,7 +314,7 @@ def _seconds_but_for(beside: _Caches | None) -> float:
 
 
 def _frame_micros() -> float:
-    """Of a little that a process sends through a socket, or receives: the mean of both, CPU time."""
+    """CPU time to send a small frame through a socket, or to receive it: the mean of both."""
     ours, other = socket.socketpair()
     with ours, other:
         least = float("inf")
@@ -328,7 +328,7 @@ def _frame_micros() -> float:
 
 
 def _work(network: str, load: Load) -> Done:
-    """Do it, as one of two nodes."""
+    """Do the work of a load, as one of two nodes."""
     table = adaps.Table("rows", ROWS, load.length, adaps.Adagrad(lr=0.1))
     policy = Policy("load", [Rule("*", technique=load.technique)])
     with adaps.Node([table], policy=policy, network=network) as node:
@@ -366,7 +366,7 @@ def _work(network: str, load: Load) -> Done:
 
 
 def _resume_micros(network: str) -> float:
-    """By how much a wait between two steps of a model makes these slower: CPU time of the worker."""
+    """Slowdown of a model's steps by a wait between two of them: CPU time of the worker."""
     import torch
 
     torch.set_num_threads(1)
@@ -418,7 +418,7 @@ def _channels_seconds() -> float:
 
 
 def _counted(node: adaps.Node) -> Mapping[str, float]:
-    """What the node did so far. Messages are counted where they are sent: as many come, since both
+    """Counts of the node so far. Messages are counted where they are sent: as many arrive, since both
     nodes do the same.
     """
     said = node.stats()

@@ -1,4 +1,4 @@
-"""What a builder of policies is: it turns a model's parameters and a cluster's resources into a policy."""
+"""The interface of a builder: it turns a model's parameters and a cluster's resources into a policy."""
 
 from __future__ import annotations
 
@@ -6,55 +6,10 @@ from typing import Any, ClassVar, Protocol
 
 import msgspec
 
-from adabench.backends.policies.cost_model import ask_nodes, measured_costs
-from adabench.backends.policies.resources import Costs, Link, LinkBetween, Node, Resources, ResourcesError
-from adaps.policy import (
-    AccessesMissing,
-    Catalogue,
-    DataSharing,
-    Home,
-    MadeFor,
-    Managed,
-    Parameter,
-    Policy,
-    PolicyError,
-    RowSelection,
-    Rule,
-)
-from adaps.policy.executed import BY_HASH, homes_by_hash, homes_of
-from adaps.policy.limits import not_executed
-from adaps.policy.matching import matches
-from adaps.simulation import MESSAGE_BYTES
+from adabench.backends.policies.resources import Resources
+from adaps.policy import Catalogue, Policy
 
-__all__ = [
-    "BY_HASH",
-    "MESSAGE_BYTES",
-    "AccessesMissing",
-    "Builder",
-    "BuilderOptions",
-    "Catalogue",
-    "Costs",
-    "DataSharing",
-    "Home",
-    "Link",
-    "LinkBetween",
-    "MadeFor",
-    "Managed",
-    "Node",
-    "Parameter",
-    "Policy",
-    "PolicyError",
-    "Resources",
-    "ResourcesError",
-    "RowSelection",
-    "Rule",
-    "ask_nodes",
-    "homes_by_hash",
-    "homes_of",
-    "matches",
-    "measured_costs",
-    "not_executed",
-]
+__all__ = ["Builder", "BuilderOptions"]
 
 
 class BuilderOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,7 +22,7 @@ class Builder(Protocol):
     Attributes
     ----------
     name : str
-        What the command line calls it.
+        Name on the command line.
     Options : type[BuilderOptions]
         Its options with their defaults.
     """
@@ -85,7 +40,7 @@ class Builder(Protocol):
         resources : Resources
             Nodes and links of the cluster.
         options : BuilderOptions
-            Of this builder's own `Options`.
+            Options of this builder's own `Options`.
 
         Raises
         ------
@@ -93,6 +48,6 @@ class Builder(Protocol):
             If it needs access counts that the catalogue does not have: they are counted, and it is called
             again.
         PolicyError
-            If it lacks something else: one sentence.
+            If it lacks something else; the message names it.
         """
         ...

@@ -4,21 +4,13 @@ A. Renz-Wieland et al., *Dynamic Parameter Allocation in Parameter Servers*, PVL
 parameters among nodes while training runs, when a worker localizes them ahead of their use. Intent is that.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
-from adabench.backends.policies._building import policy_for
-from adabench.backends.policies.interface import BuilderOptions, Catalogue, Policy, Resources
+from adabench.backends.policies._building import RuleBuilder
 from adaps.policy import Rule
 
 
-class Lapse:
-    name: ClassVar[str] = "lapse"
-    Options: ClassVar[type[BuilderOptions]] = BuilderOptions
-
-    def build(self, catalogue: Catalogue, resources: Resources, options: BuilderOptions) -> Policy:
-        return policy_for(self.name, [Rule("*", technique="relocation")], catalogue, resources)
+class Lapse(RuleBuilder):
+    name = "lapse"
+    fixed = (Rule("*", technique="relocation"),)
 
 
 BUILDER = Lapse

@@ -9,13 +9,12 @@ to these numbers is not written there; here the threshold is `times` the mean, a
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
-from adabench.backends.policies._building import policy_for
-from adabench.backends.policies.interface import AccessesMissing, BuilderOptions, Catalogue, Policy, Resources
-from adaps.policy import RowSelection, Rule
+from adabench.backends.policies._building import RuleBuilder, measured_tables
+from adabench.backends.policies.interface import BuilderOptions
+from adabench.backends.policies.resources import Resources
+from adaps.policy import Catalogue, RowSelection, Rule
 
 
 class NupsOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,7 +23,7 @@ class NupsOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fiel
     Attributes
     ----------
     times : float
-        Rows that are accessed more than so many times as often as the mean of all rows are replicated.
+        Factor over the mean number of accesses above which a row is replicated.
     """
 
     times: float = 100.0
@@ -34,20 +33,13 @@ class NupsOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ValueError(f"times is {self.times}: it must be a positive number")
 
 
-class Nups:
-    name: ClassVar[str] = "nups"
-    Options: ClassVar[type[BuilderOptions]] = NupsOptions
+class Nups(RuleBuilder):
+    name = "nups"
+    Options = NupsOptions
 
-    def build(self, catalogue: Catalogue, resources: Resources, options: NupsOptions) -> Policy:
-        tables = [one for one in catalogue.parameters if one.kind == "table"]
-        unknown = [one.name for one in tables if one.name not in catalogue.accesses]
-        if unknown:
-            raise AccessesMissing(
-                f"nups needs access counts of {', '.join(unknown)}: `adabench accesses` writes them, "
-                "and --accesses names their file"
-            )
-        # every step reads all of a dense parameter
-        rules = [Rule("dense", technique="replication")]
+    def rules(self, catalogue: Catalogue, resources: Resources, options: NupsOptions) -> list[Rule]:
+        tables = measured_tables(self.name, catalogue)
+        rules = [Rule("dense", technique="replication")]  # Every step reads all of a dense parameter.
         total = sum(int(catalogue.accesses[one.name].sum()) for one in tables)
         rows = sum(one.rows for one in tables)
         threshold = options.times * total / max(1, rows)
@@ -55,7 +47,7 @@ class Nups:
             hot = np.flatnonzero(catalogue.accesses[table.name] > threshold).astype(np.int64)
             if len(hot):
                 rules.append(Rule(table.name, RowSelection.of_rows(hot), technique="replication"))
-        return policy_for(self.name, [*rules, Rule("*", technique="relocation")], catalogue, resources)
+        return [*rules, Rule("*", technique="relocation")]
 
 
 BUILDER = Nups

@@ -14,20 +14,12 @@ which the paper partitions for that.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
-from adabench.backends.policies._building import policy_for
-from adabench.backends.policies.interface import (
-    AccessesMissing,
-    BuilderOptions,
-    Catalogue,
-    Parameter,
-    Policy,
-    Resources,
-)
-from adaps.policy import Rule
+from adabench.backends.policies._building import RuleBuilder, measured_tables
+from adabench.backends.policies.interface import BuilderOptions
+from adabench.backends.policies.resources import Resources
+from adaps.policy import Catalogue, Parameter, Rule
 from adaps.simulation import MESSAGE_BYTES
 
 
@@ -48,38 +40,32 @@ class ParallaxOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_
             raise ValueError(f"state is {self.state}: it must be 0 or more")
 
 
-class Parallax:
-    name: ClassVar[str] = "parallax"
-    Options: ClassVar[type[BuilderOptions]] = ParallaxOptions
+class Parallax(RuleBuilder):
+    name = "parallax"
+    Options = ParallaxOptions
+    every = 1
 
-    def build(self, catalogue: Catalogue, resources: Resources, options: ParallaxOptions) -> Policy:
-        tables = [one for one in catalogue.parameters if one.kind == "table"]
-        unknown = [one.name for one in tables if one.name not in catalogue.accesses]
-        if unknown:
-            raise AccessesMissing(
-                f"parallax needs access counts of {', '.join(unknown)}: `adabench accesses` writes them, "
-                "and --accesses names their file"
-            )
+    def rules(self, catalogue: Catalogue, resources: Resources, options: ParallaxOptions) -> list[Rule]:
         rules = [Rule("dense", technique="allreduce")]
-        for table in tables:
+        for table in measured_tables(self.name, catalogue):
             asked, copied = bytes_per_step(table, catalogue, resources.nodes, options.state)
             if copied < asked:
                 rules.append(Rule(table.name, technique="full_replication"))
-        return policy_for(self.name, [*rules, Rule("*", technique="static")], catalogue, resources, every=1)
+        return [*rules, Rule("*", technique="static")]
 
 
 def bytes_per_step(table: Parameter, catalogue: Catalogue, nodes: int, state: int = 0) -> tuple[float, float]:
-    """What all nodes together send in a step of all, with a batch each: for rows that stay, and for copies.
+    """Bytes that all nodes send in a step with a batch each: for rows that stay, and for copies.
 
     Batches are taken to read rows independently of each other.
 
     Parameters
     ----------
     table : Parameter
-        Whose accesses the catalogue has.
+        Table with accesses in the catalogue.
     catalogue : Catalogue
     nodes : int
-        Of the cluster.
+        Nodes of the cluster.
     state : int
         Floats of optimizer state for each float of a row.
     """

@@ -4,22 +4,13 @@ What AutoDist's PartitionedPS and UnevenPartitionedPS do with a variable's first
 autodist/strategy/uneven_partition_ps_strategy.py), with as many parts as there are nodes.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
-from adabench.backends.policies._building import policy_for
-from adabench.backends.policies.interface import BuilderOptions, Catalogue, Policy, Resources
+from adabench.backends.policies._building import RuleBuilder
 from adaps.policy import Home, Rule
 
 
-class Partitioned:
-    name: ClassVar[str] = "partitioned"
-    Options: ClassVar[type[BuilderOptions]] = BuilderOptions
-
-    def build(self, catalogue: Catalogue, resources: Resources, options: BuilderOptions) -> Policy:
-        rule = Rule("*", technique="static", home=Home("blocks"))
-        return policy_for(self.name, [rule], catalogue, resources)
+class Partitioned(RuleBuilder):
+    name = "partitioned"
+    fixed = (Rule("*", technique="static", home=Home("blocks")),)
 
 
 BUILDER = Partitioned

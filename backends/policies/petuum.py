@@ -6,11 +6,9 @@ workers read from a cache on their node whose values may be old, but not older t
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from adabench.backends.policies._building import policy_for
-from adabench.backends.policies.interface import BuilderOptions, Catalogue, Policy, Resources
-from adaps.policy import Rule
+from adabench.backends.policies._building import RuleBuilder
+from adabench.backends.policies.interface import BuilderOptions
+from adaps.policy import Rule, Synchronization
 
 
 class PetuumOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -19,7 +17,7 @@ class PetuumOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes
     ----------
     staleness : int
-        After so many steps the updates of all workers are visible to all.
+        Steps after which the updates of all workers are visible to all.
     """
 
     staleness: int = 10
@@ -29,13 +27,13 @@ class PetuumOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError(f"staleness is {self.staleness}: it must be 1 or more")
 
 
-class Petuum:
-    name: ClassVar[str] = "petuum"
-    Options: ClassVar[type[BuilderOptions]] = PetuumOptions
+class Petuum(RuleBuilder):
+    name = "petuum"
+    Options = PetuumOptions
+    fixed = (Rule("*", technique="full_replication"),)
 
-    def build(self, catalogue: Catalogue, resources: Resources, options: PetuumOptions) -> Policy:
-        rule = Rule("*", technique="full_replication")
-        return policy_for(self.name, [rule], catalogue, resources, every=options.staleness)
+    def synchronization(self, options: PetuumOptions) -> Synchronization:
+        return Synchronization(options.staleness)
 
 
 BUILDER = Petuum

@@ -5,20 +5,14 @@ Ours, for use cases that deal samples by the rows that they read: `ctr`, `kge` a
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
-from adabench.backends.policies._building import policy_for
-from adabench.backends.policies.interface import (
-    AccessesMissing,
-    BuilderOptions,
-    Catalogue,
-    Policy,
-    PolicyError,
-    Resources,
-)
-from adaps.policy import Home, RowSelection, Rule
+from adabench.backends.policies._building import RuleBuilder, tables_of
+from adabench.backends.policies.interface import BuilderOptions
+from adabench.backends.policies.resources import Resources
+from adaps.policy import AccessesMissing, Catalogue, Home, Parameter, PolicyError, RowSelection, Rule
 
 
 class PlacedOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -27,10 +21,10 @@ class PlacedOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes
     ----------
     technique : "static", "relocation", "replication" or "adaptive"
-        Of all tables; with "static" rows stay where they are at home.
+        Technique of all tables; with "static" rows stay at home.
     rows : int
-        Of each table the most read rows, at most so many, are named; the others are at home by hash. A policy
-        grows with what is named.
+        Maximum number of named rows per table, the most read ones; the others are at home by hash. A policy
+        grows with the named rows.
     """
 
     technique: Literal["static", "relocation", "replication", "adaptive"] = "static"
@@ -41,40 +35,38 @@ class PlacedOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError(f"rows is {self.rows}: it must be 1 or more")
 
 
-class Placed:
-    name: ClassVar[str] = "placed"
-    Options: ClassVar[type[BuilderOptions]] = PlacedOptions
+class Placed(RuleBuilder):
+    name = "placed"
+    Options = PlacedOptions
 
-    def build(self, catalogue: Catalogue, resources: Resources, options: PlacedOptions) -> Policy:
-        tables = [one for one in catalogue.parameters if one.kind == "table"]
+    def rules(self, catalogue: Catalogue, resources: Resources, options: PlacedOptions) -> list[Rule]:
+        tables = tables_of(catalogue)
         unknown = [one.name for one in tables if one.name not in catalogue.homes]
         if unknown:
             raise AccessesMissing(
                 f"placed needs to know which node reads rows of {', '.join(unknown)} most: "
                 "`adabench accesses` with the cluster's --nodes writes it, and --accesses names its file"
             )
-        rules = [Rule("dense", technique="replication")]
-        for table in tables:
-            homes = catalogue.homes[table.name]
-            if len(homes) and int(homes.max()) >= resources.nodes:
-                raise PolicyError(
-                    f"accesses of {table.name} were counted for more nodes, with a number "
-                    f"{int(homes.max())}; there are {resources.nodes}"
-                )
-            order = np.argsort(-catalogue.accesses[table.name], kind="stable")[: options.rows]
-            named = np.sort(order[homes[order] >= 0])
-            for node in range(resources.nodes):
-                own = named[homes[named] == node]
-                if len(own):
-                    rules.append(
-                        Rule(
-                            table.name,
-                            RowSelection.of_rows(own),
-                            technique=options.technique,
-                            home=Home("node", node=node),
-                        )
-                    )
-        return policy_for(self.name, [*rules, Rule("*", technique=options.technique)], catalogue, resources)
+        rules = [rule for table in tables for rule in self._homes(table, catalogue, resources.nodes, options)]
+        return [Rule("dense", technique="replication"), *rules, Rule("*", technique=options.technique)]
+
+    @staticmethod
+    def _homes(table: Parameter, catalogue: Catalogue, nodes: int, options: PlacedOptions) -> list[Rule]:
+        """A rule for each node, with the most read rows of the table that this node reads most."""
+        homes = catalogue.homes[table.name]
+        if len(homes) and int(homes.max()) >= nodes:
+            raise PolicyError(
+                f"accesses of {table.name} were counted for more nodes, with a number {int(homes.max())}; "
+                f"there are {nodes}"
+            )
+        order = np.argsort(-catalogue.accesses[table.name], kind="stable")[: options.rows]
+        named = np.sort(order[homes[order] >= 0])
+        rows_by_node = [(node, named[homes[named] == node]) for node in range(nodes)]
+        return [
+            Rule(table.name, RowSelection.of_rows(rows), options.technique, home=Home("node", node=node))
+            for node, rows in rows_by_node
+            if len(rows)
+        ]
 
 
 BUILDER = Placed

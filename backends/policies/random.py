@@ -6,11 +6,11 @@ Dense parameters have one technique, as they lie together in blocks.
 from __future__ import annotations
 
 from random import Random as Generator
-from typing import ClassVar
 
-from adabench.backends.policies._building import policy_for
-from adabench.backends.policies.interface import BuilderOptions, Catalogue, Policy, Resources
-from adaps.policy import Home, Rule
+from adabench.backends.policies._building import RuleBuilder
+from adabench.backends.policies.interface import BuilderOptions
+from adabench.backends.policies.resources import Resources
+from adaps.policy import Catalogue, Home, Rule
 
 TECHNIQUES = ("adaptive", "relocation", "replication", "static", "full_replication")
 
@@ -27,11 +27,11 @@ class RandomOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fi
     seed: int = 0
 
 
-class Random:
-    name: ClassVar[str] = "random"
-    Options: ClassVar[type[BuilderOptions]] = RandomOptions
+class Random(RuleBuilder):
+    name = "random"
+    Options = RandomOptions
 
-    def build(self, catalogue: Catalogue, resources: Resources, options: RandomOptions) -> Policy:
+    def rules(self, catalogue: Catalogue, resources: Resources, options: RandomOptions) -> list[Rule]:
         generator = Generator(options.seed)
         dense = generator.choice(TECHNIQUES)
         rules = [
@@ -42,7 +42,7 @@ class Random:
             )
             for one in catalogue.parameters
         ]
-        return policy_for(self.name, [*rules, Rule("*")], catalogue, resources)
+        return [*rules, Rule("*")]
 
 
 def _home(generator: Generator, nodes: int) -> Home:

@@ -27,7 +27,7 @@ Natural = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class ResourcesError(ValueError):
-    """A file of resources that is wrong: one sentence that names file and field."""
+    """A file of resources is wrong; the message names file and field."""
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,20 +36,20 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     Attributes
     ----------
     address : str
-        Where the others reach it.
+        Address at which the other nodes reach it.
     cores : int
-        That it may use.
+        Number of cores that it may use.
     speed : float
         Fixed computations per second with one thread; only ratios count.
     memory : int
         Bytes; 0 if it is not known.
     accelerators : tuple of str
-        Their names.
+        Names of its accelerators.
     gbit_per_second : float
-        Of its network card, which all its links share; 0 if it is as fast as the fastest of them.
+        Speed of its network card, which all its links share; 0 if it is as fast as the fastest of them.
     host : str
-        What the node stands on: nodes of one host share its cores, which each of them names. Empty if it
-        stands alone.
+        Name of the host: nodes of one host share its cores, which each of them names. Empty if the node has
+        its own host.
     """
 
     address: str = "127.0.0.1"
@@ -62,14 +62,14 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What TCP finds between two nodes.
+    """A link as TCP measures it between two nodes.
 
     Attributes
     ----------
     latency_ms : float
-        Of one way: half of a round trip of one byte, in milliseconds.
+        Latency of one way, half of a round trip of one byte, in milliseconds.
     gbit_per_second : float
-        What one connection transfers.
+        Throughput of one connection.
     """
 
     latency_ms: Annotated[float, msgspec.Meta(ge=0)] = 0.05
@@ -77,14 +77,14 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class LinkBetween(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A link that is not like the others.
+    """A link that differs from the others.
 
     Attributes
     ----------
     between : tuple of int
         The two nodes' numbers.
     latency_ms, gbit_per_second : float
-        As of `Link`.
+        Latency and throughput, as in `Link`.
     """
 
     between: tuple[Annotated[int, msgspec.Meta(ge=0)], Annotated[int, msgspec.Meta(ge=0)]]
@@ -98,7 +98,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Attributes
     ----------
     call, wake, resume, key, value, copy, elsewhere, intent, message, upkeep, frame, byte, speed : float
-        As there.
+        Costs of the same names as there.
     """
 
     call: Natural
@@ -122,18 +122,18 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     Attributes
     ----------
     node : tuple of Node
-        In the order of their ranks.
+        Nodes in the order of their ranks.
     links : Link
-        Between any two nodes for which `link` says nothing else.
+        Link between two nodes that `link` does not name.
     link : tuple of LinkBetween
-        The exceptions.
+        Links that differ.
     costs : Costs, optional
-        Of the server, if they were measured.
+        Costs of the server, if they were measured.
     steps : dict of str to float
-        Milliseconds that a step computes for on a machine of the costs' speed, by use case, as it is given on
-        the command line.
+        Milliseconds of computation per step, on a machine of the costs' speed, by use case as given on the
+        command line.
     format : int
-        Of the file: 1.
+        Format of the file: 1.
     """
 
     node: Annotated[tuple[Node, ...], msgspec.Meta(min_length=1)]
@@ -200,7 +200,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return self.links
 
     def cluster(self) -> adaps.Cluster:
-        """What is simulated: machines, links, and costs; without measured ones those of a common machine."""
+        """The cluster to simulate, with measured costs or those of a common machine."""
         if self.costs is None:
             costs = adaps.Costs(speed=max(node.speed for node in self.node))
         else:
@@ -227,7 +227,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         Raises
         ------
         ResourcesError
-            Naming the file and what is wrong in it.
+            If the file is wrong; the message names the file and the mistake.
         """
         file = Path(path)
         try:

@@ -1,15 +1,14 @@
 """Gradients of all workers combined so that a few that are wrong do not decide; rows by intent.
 
-The rules and where they come from are those of `adaps.policy.Aggregation`.
+`adaps.policy.Aggregation` describes the rules and names their sources.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Literal
 
-from adabench.backends.policies._building import policy_for
-from adabench.backends.policies.interface import BuilderOptions, Catalogue, Policy, Resources
+from adabench.backends.policies._building import RuleBuilder
+from adabench.backends.policies.interface import BuilderOptions
 from adaps.policy import Aggregation, Rule, Synchronization
 
 
@@ -19,11 +18,11 @@ class RobustOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes
     ----------
     aggregation : str
-        The rule by which gradients are combined.
+        Rule that combines the gradients.
     faulty : int
-        How many workers may be wrong at once, for the rules that have to know.
+        Number of workers that may be wrong at once, for the rules that depend on it.
     keep : int or None
-        Of krum: the mean of so many gradients is taken, instead of 1.
+        Number of gradients that krum averages, instead of 1.
     """
 
     aggregation: Literal["mean", "median", "trimmed_mean", "krum", "suspicion"] = "median"
@@ -37,15 +36,15 @@ class RobustOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError(f"keep is {self.keep}: it must be 1 or more, with aggregation=krum")
 
 
-class Robust:
-    name: ClassVar[str] = "robust"
-    Options: ClassVar[type[BuilderOptions]] = RobustOptions
+class Robust(RuleBuilder):
+    name = "robust"
+    Options = RobustOptions
+    fixed = (Rule("*"),)
 
-    def build(self, catalogue: Catalogue, resources: Resources, options: RobustOptions) -> Policy:
-        told = options.aggregation not in ("mean", "median")
-        rule = Aggregation(options.aggregation, options.faulty if told else None, options.keep)
-        policy = policy_for(self.name, [Rule("*")], catalogue, resources, every=1)
-        return replace(policy, synchronization=Synchronization(1, rule))
+    def synchronization(self, options: RobustOptions) -> Synchronization:
+        bounded = options.aggregation not in ("mean", "median")
+        faulty = options.faulty if bounded else None
+        return Synchronization(1, Aggregation(options.aggregation, faulty, options.keep))
 
 
 BUILDER = Robust

@@ -4,21 +4,13 @@ M. Li et al., *Scaling Distributed Machine Learning with the Parameter Server*, 
 pull from servers that share the keys. Here each node is worker and server, and intent is not acted on.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
-from adabench.backends.policies._building import policy_for
-from adabench.backends.policies.interface import BuilderOptions, Catalogue, Policy, Resources
+from adabench.backends.policies._building import RuleBuilder
 from adaps.policy import Rule
 
 
-class Static:
-    name: ClassVar[str] = "static"
-    Options: ClassVar[type[BuilderOptions]] = BuilderOptions
-
-    def build(self, catalogue: Catalogue, resources: Resources, options: BuilderOptions) -> Policy:
-        return policy_for(self.name, [Rule("*", technique="static")], catalogue, resources)
+class Static(RuleBuilder):
+    name = "static"
+    fixed = (Rule("*", technique="static"),)
 
 
 BUILDER = Static

@@ -7,20 +7,19 @@ Here a node that is twice as fast has twice the rows and twice the samples.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from adabench.backends.policies._building import policy_for
-from adabench.backends.policies.interface import BuilderOptions, Catalogue, Policy, Resources
-from adaps.policy import Home, Rule
+from adabench.backends.policies._building import RuleBuilder
+from adabench.backends.policies.resources import Resources
+from adaps.policy import Catalogue, Home, Rule
 
 
-class Uneven:
-    name: ClassVar[str] = "uneven"
-    Options: ClassVar[type[BuilderOptions]] = BuilderOptions
+class Uneven(RuleBuilder):
+    name = "uneven"
 
-    def build(self, catalogue: Catalogue, resources: Resources, options: BuilderOptions) -> Policy:
-        rule = Rule("*", technique="static", home=Home("shares", shares=tuple(resources.shares)))
-        return policy_for(self.name, [rule], catalogue, resources, shares=resources.shares)
+    def rules(self, catalogue: Catalogue, resources: Resources, options: object) -> list[Rule]:
+        return [Rule("*", technique="static", home=Home("shares", shares=tuple(resources.shares)))]
+
+    def data_shares(self, resources: Resources) -> list[float]:
+        return resources.shares
 
 
 BUILDER = Uneven

@@ -1,12 +1,13 @@
-"""One technique for all parameters, at home by hash: what the others are compared with."""
+"""One technique for all parameters, at home by hash: the reference for the other builders."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
-from adabench.backends.policies._building import policy_for
-from adabench.backends.policies.interface import BuilderOptions, Catalogue, Policy, Resources
-from adaps.policy import Rule
+from adabench.backends.policies._building import RuleBuilder
+from adabench.backends.policies.interface import BuilderOptions
+from adabench.backends.policies.resources import Resources
+from adaps.policy import Catalogue, Rule
 
 
 class UniformOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -15,18 +16,18 @@ class UniformOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_f
     Attributes
     ----------
     technique : str
-        Of every parameter.
+        Technique of every parameter.
     """
 
     technique: Literal["adaptive", "relocation", "replication", "static", "full_replication"] = "adaptive"
 
 
-class Uniform:
-    name: ClassVar[str] = "uniform"
-    Options: ClassVar[type[BuilderOptions]] = UniformOptions
+class Uniform(RuleBuilder):
+    name = "uniform"
+    Options = UniformOptions
 
-    def build(self, catalogue: Catalogue, resources: Resources, options: UniformOptions) -> Policy:
-        return policy_for(self.name, [Rule("*", technique=options.technique)], catalogue, resources)
+    def rules(self, catalogue: Catalogue, resources: Resources, options: UniformOptions) -> list[Rule]:
+        return [Rule("*", technique=options.technique)]
 
 
 BUILDER = Uniform

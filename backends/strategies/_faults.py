@@ -1,4 +1,4 @@
-"""Workers that compute wrong gradients, to see what a training makes of them."""
+"""Workers that compute wrong gradients, to measure their effect on a training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import autoada
-from adabench.backends.interface import Cluster, ServerOptions, Unavailable
+from adabench.backends.interface import ServerOptions, Unavailable, WorkerContext
 from autoada.parameters.table_parameter import TableParameter
 
 
@@ -18,18 +18,18 @@ class Fault:
     Parameters
     ----------
     options : ServerOptions
-        With a fault.
-    cluster : Cluster
-        Where this worker stands.
+        Options with a fault.
+    context : WorkerContext
+        The worker.
     model : autoada.AdaModel
-        Its model.
+        The worker's model.
     """
 
-    def __init__(self, options: ServerOptions, cluster: Cluster, model: autoada.AdaModel) -> None:
+    def __init__(self, options: ServerOptions, context: WorkerContext, model: autoada.AdaModel) -> None:
         self._kind, self._severity = options.fault, options.severity
         self._tables = [each for each in model.module.parameters() if isinstance(each, TableParameter)]
         self._dense = [each for each in model.module.parameters() if not isinstance(each, TableParameter)]
-        self._generator = torch.Generator().manual_seed(cluster.seed << 16 | cluster.index)
+        self._generator = torch.Generator().manual_seed(context.seed << 16 | context.index)
         self._before: deque[tuple[list[tuple[Tensor, Tensor] | None], list[Tensor | None]]] = deque()
 
     def spoil(self) -> None:
@@ -51,7 +51,7 @@ class Fault:
                 gradient.mul_(-self._severity if self._kind == "flip" else self._severity)
 
     def _delay(self) -> None:
-        """Put the gradients of so many steps ago in the place of the present ones; none at first."""
+        """Replace the gradients by those of earlier steps, or by none at first."""
         dense = [None if each.grad is None else each.grad.clone() for each in self._dense]
         rows = [each.table.exchange_gradient(None) for each in self._tables]
         self._before.append((rows, dense))
@@ -65,15 +65,15 @@ class Fault:
             parameter.grad = gradient
 
 
-def fault_of(options: ServerOptions, cluster: Cluster, model: autoada.AdaModel) -> Fault | None:
-    """What makes this worker wrong, if it is one of those that are to be."""
+def fault_of(options: ServerOptions, context: WorkerContext, model: autoada.AdaModel) -> Fault | None:
+    """The fault of this worker, if the options name it."""
     if options.fault == "none":
         return None
-    workers = cluster.world_size * cluster.workers
+    workers = context.world_size * context.workers
     for number in options.faulty_workers:
         if number >= workers:
             raise Unavailable(
                 f"faulty={options.faulty} names worker {number}, and there are {workers}, from 0 to "
                 f"{workers - 1}"
             )
-    return Fault(options, cluster, model) if cluster.index in options.faulty_workers else None
+    return Fault(options, context, model) if context.index in options.faulty_workers else None

@@ -1,4 +1,4 @@
-"""What all sessions on the parameter server share: the node of the process, the model in it, and a step."""
+"""The base of sessions on the parameter server: the node of the process, the model in it, and a step."""
 
 from __future__ import annotations
 
@@ -11,31 +11,29 @@ from torch import Tensor, nn
 
 import adaps
 import autoada
-from adabench.backends.interface import (
-    Chosen,
-    Cluster,
-    Served,
-    ServerOptions,
-    SimulatedRun,
-    Timed,
-    Unavailable,
-)
+from adabench.backends.interface import Served, ServerOptions, SimulatedRun, Timed, Unavailable, WorkerContext
 from adabench.backends.strategies._faults import fault_of
 from adabench.backends.strategies._simulate import simulate
 from adabench.backends.strategies._step_timing import server_calls
 from adabench.backends.strategies._table_layout import served
 from adabench.usecases.interface import Initialized, Placed, Sampled, UseCase
 from autoada.model.node_setup import check_policy
+from autoada.training.technique_choice import Chosen
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 class OnServer:
-    """What all backends on the parameter server have in common, but their names and sessions."""
+    """A backend on the parameter server; a strategy derives its own class with its name and session."""
 
+    name: ClassVar[str]
+    session: ClassVar[type[ServerSession]]
     Options: ClassVar[type[ServerOptions]] = ServerOptions
     distributed: ClassVar[bool] = True
+
+    def open(self, usecase: UseCase, context: WorkerContext, options: ServerOptions) -> ServerSession:
+        return self.session(usecase, context, options)
 
     def check_policy(
         self, usecase: UseCase, policy: adaps.Policy, nodes: int, workers: int, network: str
@@ -52,7 +50,7 @@ class OnServer:
 
 
 class DrawnByServer:
-    """Batches, with rows that the server draws in the place of those that the use case's loader drew."""
+    """Batches with rows that the server draws instead of the use case's loader."""
 
     def __init__(self, batches: Iterable[Any], usecase: Sampled, negatives: autoada.NegativeSampler) -> None:
         self._batches, self._usecase, self._negatives = batches, usecase, negatives
@@ -63,51 +61,51 @@ class DrawnByServer:
 
 
 class ServerSession:
-    """One worker's training on the parameter server, without any intent of its own."""
+    """One worker's training on the parameter server, without intent; strategies add it."""
 
-    def __init__(self, usecase: UseCase, cluster: Cluster, options: ServerOptions) -> None:
-        model = usecase.model() if options.inits == 1 else _selected(usecase, cluster, options.inits)
+    def __init__(self, usecase: UseCase, context: WorkerContext, options: ServerOptions) -> None:
+        model = usecase.model() if options.inits == 1 else _selected(usecase, context, options.inits)
         optimizer = usecase.optimizer(model)
         # before the table is in the server
-        self._negatives = None if options.sampling == "loader" else _sampler(usecase, model, cluster, options)
+        self._negatives = None if options.sampling == "loader" else _sampler(usecase, model, context, options)
 
         def make() -> adaps.Node:
             return autoada.create_node(
                 model,
                 optimizer,
-                workers=cluster.workers,
+                workers=context.workers,
                 channels=options.channels,
-                policy=cluster.policy,
+                policy=context.policy,
                 row_dtype=options.row_dtype,
                 timing=options.timing,
-                listen=cluster.host,
+                listen=context.host,
             )
 
         self.usecase = usecase
         self.options = options
-        self.model = autoada.AdaModel(model, optimizer, node=cluster.share(make), worker=cluster.worker)
+        self.model = autoada.AdaModel(model, optimizer, node=context.per_process(make), worker=context.worker)
         self.server = self.model.worker
-        self._fault = fault_of(options, cluster, self.model)
+        self._fault = fault_of(options, context, self.model)
         own = self.model.lookaheads.values()
         self.lookahead = max([options.lookahead, *(one.most for one in own)])
         """Batches to fetch ahead of their use."""
         self._later: list[tuple[str, int, Tensor, int]] = []
         self._optimizer = optimizer
         if isinstance(usecase, Placed):
-            self._place(usecase.home_rows(cluster.index, cluster.world_size * cluster.workers))
+            self._place(usecase.home_rows(context.index, context.world_size * context.workers))
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
         return iter(self.drawn(loader))
 
     def drawn(self, batches: Iterable[Any]) -> Iterable[Any]:
-        """The batches, with what the server draws as each is asked for, if it is to draw."""
+        """The batches, with rows that the server draws when each is requested, if the server draws."""
         if self._negatives is None:
             return batches
         assert isinstance(self.usecase, Sampled)
         return DrawnByServer(batches, self.usecase, self._negatives)
 
     def keys(self, batch: Any) -> dict[str, Tensor]:
-        """The rows that a batch of the loader is known to read: without those that the server will draw."""
+        """Rows that a batch of the loader is known to read, without the rows that the server will draw."""
         if self._negatives is not None:
             assert isinstance(self.usecase, Sampled)
             batch = self.usecase.with_drawn(batch, torch.empty(0, dtype=torch.int64))
@@ -123,8 +121,8 @@ class ServerSession:
     def announce(self, batch: Any, clock: int) -> None:
         """Signal that `batch` will be used at `clock`, by the use case's hand-written keys.
 
-        Rows for which the policy has a lookahead of its own not before so many steps, others not before as
-        many as the option says; those of tables whose technique it leaves open only while they are to move.
+        Rows are announced as many steps ahead as the policy's lookahead for them allows, or else the option.
+        Rows of tables whose technique the policy leaves open are announced only while they are to move.
         """
         for table, ids in self.keys(batch).items():
             for own, keys in self.model.keys_by_lookahead(table, ids):
@@ -148,7 +146,7 @@ class ServerSession:
         self._later = waiting
 
     def from_first_rows(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The batches, the first only once its rows are here: nobody could announce it earlier."""
+        """The batches, the first one only after its rows have arrived: it could not be announced earlier."""
         self.model.begin_loop()
         for number, batch in enumerate(batches):
             if number == 0:
@@ -196,31 +194,31 @@ class ServerSession:
         self.model.close()
 
 
-def _selected(usecase: UseCase, cluster: Cluster, inits: int) -> nn.Module:
+def _selected(usecase: UseCase, context: WorkerContext, inits: int) -> nn.Module:
     """The best of several initial weights, after the steps that they were tried for."""
     if not isinstance(usecase, Initialized):
         raise Unavailable(f"{usecase.name} has no other initial weights: say inits=1")
-    if cluster.workers > 1:
-        raise Unavailable(f"inits={inits} takes one worker per node, and there are {cluster.workers}")
+    if context.workers > 1:
+        raise Unavailable(f"inits={inits} takes one worker per node, and there are {context.workers}")
     found = autoada.select_initialization(
         usecase.initialized,
         usecase.optimizer,
         usecase.loss,
-        usecase.loaders(cluster.index, cluster.world_size).train,
+        usecase.loaders(context.index, context.world_size).train,
         candidates=inits,
-        seed=cluster.seed << 16,  # none that another run tries
-        listen=cluster.host,
+        seed=context.seed << 16,  # none that another run tries
+        listen=context.host,
     )
     return found.model
 
 
 def _sampler(
-    usecase: UseCase, model: nn.Module, cluster: Cluster, options: ServerOptions
+    usecase: UseCase, model: nn.Module, context: WorkerContext, options: ServerOptions
 ) -> autoada.NegativeSampler:
     assert options.sampling != "loader"
     if not isinstance(usecase, Sampled):
         raise Unavailable(f"{usecase.name} draws no rows for its batches: say sampling=loader")
-    draws = usecase.draws(cluster.index)
-    sampling = adaps.Sampling(scheme=options.sampling, seed=cluster.seed)
+    draws = usecase.draws(context.index)
+    sampling = adaps.Sampling(scheme=options.sampling, seed=context.seed)
     table = model.get_submodule(draws.table.rpartition(".")[0])
     return autoada.NegativeSampler(table, draws.number, sampling)

@@ -1,4 +1,4 @@
-"""What the backends on the parameter server cost on a cluster that is only simulated."""
+"""Simulation of the backends on the parameter server: their cost on a cluster that does not exist."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _log = logging.getLogger("adabench")
 
 
 def simulate(usecase: UseCase, options: ServerOptions, run: SimulatedRun) -> adaps.Simulation:
-    """Replay what the use case's own batches access; see `adaps.simulate`.
+    """Replay the accesses of the use case's own batches; see `adaps.simulate`.
 
-    Of tables of which the policy leaves open whether rows move, it is what takes less time: all of them move,
-    or none, and then each the other way if that is quicker. The steps in which a training finds that out are
-    not simulated.
+    A policy may leave open whether the rows of some tables move. Then the faster case is simulated: the rows
+    of all these tables move, or of none, and then each table is changed if that is faster. The steps in which
+    a training measures this are not simulated.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def simulate(usecase: UseCase, options: ServerOptions, run: SimulatedRun) -> ada
 def _quickest(
     tables: frozenset[str], simulated: Callable[[frozenset[str]], adaps.Simulation]
 ) -> adaps.Simulation:
-    """What is simulated with those of the tables staying with which it is quickest."""
+    """The fastest simulation over the tables whose rows stay."""
     staying: frozenset[str] = frozenset()
     best = simulated(staying)
     if not tables:
@@ -96,7 +96,7 @@ def _quickest(
 
 
 def streams_of(usecase: UseCase, workers: int, steps: int | None) -> list[adaps.Stream]:
-    """What each of so many workers accesses in its first steps, epoch after epoch; or in one epoch."""
+    """Accesses of each worker in its first steps, epoch after epoch, or in one epoch."""
     streams = []
     for worker in range(workers):
         placed = usecase.home_rows(worker, workers) if isinstance(usecase, Placed) else {}

@@ -38,7 +38,7 @@ def server_calls(timed: Timed, session: Any) -> Iterator[None]:
     ----------
     timed : Timed
     session : type
-        Whose `announce` finds rows by hand.
+        Class with an `announce` that finds rows by hand.
     """
     worker = adaps.Worker
     with ExitStack() as replaced:

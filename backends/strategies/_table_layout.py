@@ -1,4 +1,4 @@
-"""Where a use case's parameters lie in the parameter server."""
+"""Layout of a use case's parameters in the parameter server."""
 
 from __future__ import annotations
 

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import autoada
-from adabench.backends.interface import Cluster, ServerOptions
+from adabench.backends.interface import ServerOptions, WorkerContext
 from adabench.backends.strategies._server_session import OnServer, ServerSession
 from adabench.usecases.interface import UseCase
 
 
-class AutoAdaAutomatic(OnServer):
-    name: ClassVar[str] = "autoada-automatic"
-
-    def open(self, usecase: UseCase, cluster: Cluster, options: ServerOptions) -> AutoAdaAutomaticSession:
-        return AutoAdaAutomaticSession(usecase, cluster, options)
-
-
 class AutoAdaAutomaticSession(ServerSession):
-    def __init__(self, usecase: UseCase, cluster: Cluster, options: ServerOptions) -> None:
-        super().__init__(usecase, cluster, options)
+    def __init__(self, usecase: UseCase, context: WorkerContext, options: ServerOptions) -> None:
+        super().__init__(usecase, context, options)
         self._of: Iterable[Any] | None = None
         self._loader: autoada.AdaDataLoader
 
@@ -30,6 +23,11 @@ class AutoAdaAutomaticSession(ServerSession):
             self._of = loader
             self._loader = autoada.AdaDataLoader(batches, self.options.lookahead, model=self.model)
         return iter(self._loader)
+
+
+class AutoAdaAutomatic(OnServer):
+    name = "autoada-automatic"
+    session = AutoAdaAutomaticSession
 
 
 BACKEND = AutoAdaAutomatic

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import autoada
-from adabench.backends.interface import Cluster, ServerOptions
 from adabench.backends.strategies._server_session import OnServer, ServerSession
-from adabench.usecases.interface import UseCase
-
-
-class AutoAdaManual(OnServer):
-    name: ClassVar[str] = "autoada-manual"
-
-    def open(self, usecase: UseCase, cluster: Cluster, options: ServerOptions) -> AutoAdaManualSession:
-        return AutoAdaManualSession(usecase, cluster, options)
 
 
 class AutoAdaManualSession(ServerSession):
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
         batches = autoada.AdaDataLoader(loader, self.options.lookahead, keys=self.keys, model=self.model)
         return iter(self.drawn(batches))
+
+
+class AutoAdaManual(OnServer):
+    name = "autoada-manual"
+    session = AutoAdaManualSession
 
 
 BACKEND = AutoAdaManual

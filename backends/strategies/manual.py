@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
-from adabench.backends.interface import Cluster, ServerOptions
 from adabench.backends.strategies._server_session import OnServer, ServerSession
-from adabench.usecases.interface import UseCase
-
-
-class Manual(OnServer):
-    name: ClassVar[str] = "manual"
-
-    def open(self, usecase: UseCase, cluster: Cluster, options: ServerOptions) -> ManualSession:
-        return ManualSession(usecase, cluster, options)
 
 
 class ManualSession(ServerSession):
@@ -37,6 +28,11 @@ class ManualSession(ServerSession):
     def step(self, loss: Tensor) -> None:
         super().step(loss)
         self.advance()
+
+
+class Manual(OnServer):
+    name = "manual"
+    session = ManualSession
 
 
 BACKEND = Manual

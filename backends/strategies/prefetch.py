@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
-from torch import Tensor
-
-from adabench.backends.interface import Cluster, ServerOptions
-from adabench.backends.strategies._server_session import OnServer, ServerSession
-from adabench.usecases.interface import UseCase
-
-
-class Prefetch(OnServer):
-    name: ClassVar[str] = "prefetch"
-
-    def open(self, usecase: UseCase, cluster: Cluster, options: ServerOptions) -> PrefetchSession:
-        return PrefetchSession(usecase, cluster, options)
+from adabench.backends.strategies._server_session import OnServer
+from adabench.backends.strategies.manual import ManualSession
 
 
 class PrefetchIterator:
@@ -41,16 +31,17 @@ class PrefetchIterator:
         return self._queue.popleft()
 
 
-class PrefetchSession(ServerSession):
+class PrefetchSession(ManualSession):
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
         def signal(batch: Any, steps: int) -> None:
             self.announce(batch, self.server.current_clock + steps)
 
         return iter(self.drawn(self.from_first_rows(PrefetchIterator(loader, self.lookahead, signal))))
 
-    def step(self, loss: Tensor) -> None:
-        super().step(loss)
-        self.advance()
+
+class Prefetch(OnServer):
+    name = "prefetch"
+    session = PrefetchSession
 
 
 BACKEND = Prefetch

@@ -14,7 +14,8 @@ from adabench.harness.cli.terminal import tell
 from adabench.harness.errors import UsageError
 
 if TYPE_CHECKING:
-    from adabench.backends.policies.interface import Catalogue, Policy, Resources
+    from adabench.backends.policies.resources import Resources
+    from adaps.policy import Catalogue, Policy
 
 __all__ = ["accesses", "build", "check_policy", "diff", "explain", "show_policy"]
 
@@ -229,8 +230,8 @@ def explain(
     force: ForceOption = False,
 ) -> None:
     """Say which rule manages a row, and why none before it does."""
-    from adabench.backends.policies.interface import matches
     from adabench.harness.study.policies import refused
+    from adaps.policy.matching import matches
 
     found = model.policy(policy, force)
     with refused():
@@ -263,7 +264,7 @@ def check_policy(
 
 
 def _tell_rest(model: Model, policy: Policy) -> None:
-    from adabench.backends.policies.interface import not_executed
+    from adaps.policy.limits import not_executed
 
     if policy.synchronization.every:
         steps = policy.synchronization.every
@@ -286,8 +287,8 @@ def _tell_rest(model: Model, policy: Policy) -> None:
 
 
 def _document_diff(one: str, other: str) -> list[str]:
-    from adabench.backends.policies.interface import Policy
     from adabench.harness.study.policies import refused
+    from adaps.policy import Policy
 
     with refused():
         texts = [Policy.read(file).text().splitlines() for file in (one, other)]

@@ -12,7 +12,7 @@ from adabench.harness.cli.terminal import tell
 from adabench.harness.errors import UsageError
 
 if TYPE_CHECKING:
-    from adabench.backends.policies.interface import Resources
+    from adabench.backends.policies.resources import Resources
 
 __all__ = ["resources"]
 
@@ -78,7 +78,7 @@ def resources(
 def _with_costs(found: Resources, usecases: list[str]) -> Resources:
     import msgspec
 
-    from adabench.backends.policies.interface import measured_costs
+    from adabench.backends.policies.cost_model import measured_costs
     from adabench.harness.estimate.measured_steps import step_seconds
 
     costs = measured_costs(found.node[0].speed)

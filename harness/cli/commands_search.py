@@ -26,7 +26,7 @@ from adabench.harness.cli.terminal import plain, tell
 from adabench.harness.errors import UsageError
 
 if TYPE_CHECKING:
-    from adabench.backends.policies.interface import Resources
+    from adabench.backends.policies.resources import Resources
     from adabench.harness.estimate.search.candidates import Candidate
     from adabench.harness.estimate.search.formulate import Objective
     from adabench.harness.estimate.search.options import Space

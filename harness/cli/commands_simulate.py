@@ -24,7 +24,7 @@ from adabench.harness.errors import UsageError
 
 if TYPE_CHECKING:
     from adabench.analysis.simulated import NodeRow
-    from adabench.backends.interface import Simulation
+    from adaps.simulation import Simulation
 
 __all__ = ["simulate"]
 

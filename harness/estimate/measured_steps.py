@@ -10,13 +10,14 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, islice, repeat
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from adabench.backends.interface import Cluster, ServerOptions, Session, endless
-from adabench.backends.policies.interface import Costs, Node, Resources, ask_nodes
+from adabench.backends.interface import ServerOptions, TrainingSession, WorkerContext
+from adabench.backends.policies.cost_model import ask_nodes
+from adabench.backends.policies.resources import Costs, Node, Resources
 from adabench.harness.estimate.simulate import require_server, simulated_once
 from adabench.harness.plugins.registry import load_backend
 from adabench.harness.study.model_parameters import catalogue_of, usecase_from
@@ -104,10 +105,11 @@ def step_seconds(
     trained = usecase_from(usecase, data, seed)
     steps = WARM_UP + MEASURED + options.lookahead
     given = [usecase, backend, None if data is None else str(data), seed]
-    said = ask_nodes(__name__, nodes, json.dumps(given))
     speed = 1.0 if costs is None else costs.speed
     pair = Resources(node=(Node(cores=2, speed=speed),) * nodes, costs=costs)
     found = simulated_once(trained, backend, options, pair, workers=1, steps=steps, compute=0.0, seed=seed)
+    # The simulation refuses an empty loader, through which the nodes would loop for ever.
+    said = ask_nodes(__name__, nodes, json.dumps(given))
     calls = sum(node.working for node in found.nodes) / found.steps
     return max(float(mean(said)) - calls, 0.0)
 
@@ -133,17 +135,17 @@ def _measure(usecase: str, backend: str, data: str | None, seed: int) -> float:
         made.append(make())
         return made[0]
 
-    cluster = Cluster(
+    cluster = WorkerContext(
         rank=rank,
         world_size=nodes,
         worker=0,
         workers=1,
         seed=seed,
         network="loopback",
-        share=share,
+        per_process=share,
         policy=made_policy(options.policy, catalogue_of(trained), Resources.alike(nodes)),
     )
-    session: Session = load_backend(backend)().open(trained, cluster, options)
+    session: TrainingSession = load_backend(backend)().open(trained, cluster, options)
     session.synchronize()
     # The last batches are announced only, which would make steps cheaper.
     batches = _First(trained.loaders(rank, nodes).train, WARM_UP + MEASURED + options.lookahead)
@@ -168,7 +170,7 @@ class _First:
         self._loader, self._number = loader, number
 
     def __iter__(self) -> Iterator[Any]:
-        return islice(endless(self._loader), self._number)
+        return islice(chain.from_iterable(repeat(self._loader)), self._number)
 
 
 if __name__ == "__main__":

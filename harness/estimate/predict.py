@@ -17,8 +17,7 @@ import numpy as np
 
 from adabench.analysis.load import SUCCESS, measured
 from adabench.analysis.regression import Judgement, Model, Regression, judged, judgement_of, models_for
-from adabench.backends.interface import ServerOptions, Simulation
-from adabench.backends.policies.interface import Policy, PolicyError
+from adabench.backends.interface import ServerOptions
 from adabench.harness.errors import UsageError
 from adabench.harness.estimate.simulate import clusters_of, simulated_once
 from adabench.harness.machine.environment import capture, probe
@@ -26,6 +25,8 @@ from adabench.harness.plugins.registry import load_backend, load_usecase
 from adabench.harness.study.cell import digest, shared_sources_hash
 from adabench.results.record import POLICY_LEFT_OUT, PlannedRun, Run, Session
 from adabench.results.store import readable_sessions, write_atomically
+from adaps.policy import Policy, PolicyError
+from adaps.simulation import Simulation
 
 if TYPE_CHECKING:
     import pandas as pd

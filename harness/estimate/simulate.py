@@ -8,17 +8,8 @@ from typing import Any
 
 import msgspec
 
-from adabench.backends.interface import (
-    Incident,
-    LostNode,
-    ServerOptions,
-    Simulated,
-    SimulatedRun,
-    Simulation,
-    Stall,
-    Straggler,
-)
-from adabench.backends.policies.interface import Link, LinkBetween, Policy, PolicyError, Resources
+from adabench.backends.interface import ServerOptions, Simulated, SimulatedRun
+from adabench.backends.policies.resources import Link, LinkBetween, Resources
 from adabench.harness.errors import UsageError, unknown
 from adabench.harness.machine.namespaces import link_of, slow_pair_of
 from adabench.harness.plugins.registry import load_backend
@@ -30,6 +21,8 @@ from adabench.harness.study.syntax import (
     parse_selections,
 )
 from adabench.usecases.interface import UseCase
+from adaps.policy import Policy, PolicyError
+from adaps.simulation import Incident, LostNode, Simulation, Stall, Straggler
 
 __all__ = ["clusters_of", "incidents_of", "require_server", "simulated", "simulated_once"]
 

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from adabench.backends.policies.interface import Link, LinkBetween, Node, Resources
+from adabench.backends.policies.resources import Link, LinkBetween, Node, Resources
 from adabench.harness.machine.link_probe import Probe, bulk_bits_per_second, ping_seconds, probe_link
 from adabench.harness.machine.namespaces import NodeLinks
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from adabench.backends.interface import Measurable, Session
+from adabench.backends.interface import Measurable, TrainingSession
 from adabench.harness.run.flame_graph import NoFlameGraph, flame_graph
 from adabench.harness.run.step_budget import StepBudget
 from adabench.usecases.interface import Loaders, UseCase
@@ -39,7 +39,9 @@ class Profile:
         self._folder, self._rank = folder, rank
         self._patched = ExitStack()
 
-    def of_worker(self, session: Session, usecase: UseCase, loaders: Loaders, leads: bool) -> WorkerProfile:
+    def of_worker(
+        self, session: TrainingSession, usecase: UseCase, loaders: Loaders, leads: bool
+    ) -> WorkerProfile:
         """One worker's; `leads` is true for the first of the process. Collective."""
         if leads:
             self._patched.enter_context(self.budget.backward_timed())
@@ -69,7 +71,7 @@ class WorkerProfile:
     """One worker's training with its parts timed."""
 
     def __init__(
-        self, profile: Profile, session: Session, usecase: UseCase, loaders: Loaders, leads: bool
+        self, profile: Profile, session: TrainingSession, usecase: UseCase, loaders: Loaders, leads: bool
     ) -> None:
         budget = profile.budget
         self._profile, self._session, self._usecase, self._leads = profile, session, usecase, leads

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import torch
 
-from adabench.backends.interface import Cluster, Session, Traceable
+from adabench.backends.interface import Traceable, TrainingSession, WorkerContext
 from adabench.results.store import write_atomically
 from adabench.usecases.interface import UseCase
 
@@ -21,7 +21,9 @@ EXPONENTS = (0.5, 0.7, 0.85, 1.0)
 """Of the number of rows: beside the most used row, ranks that spread from often to rarely used ones."""
 
 
-def begin_trace(session: Session, usecase: UseCase, cluster: Cluster, folder: Path, leads: bool) -> None:
+def begin_trace(
+    session: TrainingSession, usecase: UseCase, cluster: WorkerContext, folder: Path, leads: bool
+) -> None:
     """Trace the same rows on every node. Collective; sessions that cannot trace are left alone.
 
     Parameters

@@ -21,14 +21,13 @@ from torch import Tensor
 from adabench.backends.interface import (
     Backend,
     Choosing,
-    Cluster,
     OwnLoop,
-    Session,
     TableCounting,
     Traceable,
+    TrainingSession,
     Unavailable,
+    WorkerContext,
 )
-from adabench.backends.policies.interface import Policy
 from adabench.harness.machine.namespaces import address
 from adabench.harness.plugins.registry import load_backend, load_usecase
 from adabench.harness.run.interleaving import TurnTaker
@@ -48,6 +47,7 @@ from adabench.harness.study.data_partition import dealt
 from adabench.results.record import Choice
 from adabench.results.store import write_atomically
 from adabench.usecases.interface import UseCase
+from adaps.policy import Policy
 
 __all__ = ["Trial", "run_trial"]
 
@@ -155,7 +155,7 @@ class _Worker:
     def __init__(self, trial: Trial, backend: Backend, usecase: UseCase, worker: int) -> None:
         self.trial, self.backend, self.usecase = trial, backend, usecase
         spec = trial.spec
-        self.cluster = Cluster(
+        self.cluster = WorkerContext(
             rank=trial.rank,
             world_size=spec.nodes,
             worker=worker,
@@ -163,7 +163,7 @@ class _Worker:
             seed=spec.seed,
             network="loopback" if spec.namespaces else spec.network,
             host=address(trial.rank) if spec.namespaces else None,
-            share=trial._shared,
+            per_process=trial._shared,
             policy=None if spec.policy is None else Policy.parse(spec.policy),
         )
         # Here and not in `run`, which threads call: msgspec learns what a class is made of when it first
@@ -252,7 +252,9 @@ class _Worker:
         self._enter("teardown")
         session.close()
 
-    def _step_watched(self, session: Session, loss: Tensor, epoch: int, before: dict[str, float]) -> None:
+    def _step_watched(
+        self, session: TrainingSession, loss: Tensor, epoch: int, before: dict[str, float]
+    ) -> None:
         assert self.sampler is not None
         session.step(loss)
         if self.sampler.due():
@@ -294,7 +296,7 @@ class _Worker:
             self.trial._enter(phase, epoch)
 
 
-def _tables_of(session: Session) -> dict[str, dict[str, float]]:
+def _tables_of(session: TrainingSession) -> dict[str, dict[str, float]]:
     return session.table_counters() if isinstance(session, TableCounting) else {}
 
 

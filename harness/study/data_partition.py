@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from adabench.backends.policies.interface import DataSharing, Policy, PolicyError
+from adaps.policy import DataSharing, Policy, PolicyError
 
 if TYPE_CHECKING:
     from adabench.usecases.interface import UseCase

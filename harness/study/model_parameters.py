@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from adabench.backends.policies.interface import Catalogue, PolicyError
 from adabench.harness.errors import UsageError
 from adabench.harness.plugins.registry import load_usecase
 from adabench.harness.study.syntax import convert_params, parse_selections
+from adaps.policy import Catalogue, PolicyError
 
 if TYPE_CHECKING:
     from adabench.usecases.interface import UseCase

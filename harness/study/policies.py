@@ -9,22 +9,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adabench.backends.policies.interface import (
-    BY_HASH,
-    AccessesMissing,
-    Catalogue,
-    Managed,
-    Parameter,
-    Policy,
-    PolicyError,
-    Resources,
-    ResourcesError,
-    homes_of,
-)
+from adabench.backends.policies.resources import Resources, ResourcesError
 from adabench.harness.errors import UsageError, unknown
 from adabench.harness.plugins.registry import load_builder, names
 from adabench.harness.study.model_parameters import catalogue_of, count_accesses
 from adabench.harness.study.syntax import convert_params, parse_selections
+from adaps.policy import AccessesMissing, Catalogue, Managed, Parameter, Policy, PolicyError
+from adaps.policy.executed import BY_HASH, homes_of
 
 if TYPE_CHECKING:
     from adabench.usecases.interface import UseCase

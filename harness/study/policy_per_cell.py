@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from adabench.backends.policies.interface import Catalogue, Policy, Resources, not_executed
+from adabench.backends.policies.resources import Resources
 from adabench.harness.errors import UsageError
 from adabench.harness.machine.namespaces import link_of
 from adabench.harness.plugins.registry import load_backend
@@ -14,6 +14,8 @@ from adabench.harness.study.cell import Cell, data_key, usecase_of
 from adabench.harness.study.data_partition import dealt, with_whole_samples
 from adabench.harness.study.model_parameters import catalogue_of, count_accesses
 from adabench.harness.study.policies import made_where_counted, refused
+from adaps.policy import Catalogue, Policy
+from adaps.policy.limits import not_executed
 
 __all__ = ["with_policies"]
 

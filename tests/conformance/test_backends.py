@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import pytest
 import torch
 
-from adabench.backends.interface import Backend, Cluster, ServerOptions, Unavailable
+from adabench.backends.interface import Backend, ServerOptions, Unavailable
 from adabench.harness.plugins.registry import load_backend, names
 from adabench.usecases.ctr.task import CtrParams, CtrUseCase
 from adabench.usecases.gcn.task import GcnParams, GcnUseCase
+from tests.worker_contexts import PerProcess, worker_context
 
 BACKENDS = sorted(names("backend"))
 DISTRIBUTED = [name for name in BACKENDS if load_backend(name).distributed]
@@ -20,28 +21,11 @@ ON_SERVER = [name for name in DISTRIBUTED if issubclass(load_backend(name).Optio
 STEPS = 100
 
 
-class Shared:
-    """Gives the worker threads of a process the one object that the first of them makes."""
-
-    def __init__(self) -> None:
-        self.made: list[Any] = []
-
-    def __call__(self, make: Callable[[], Any]) -> Any:
-        if not self.made:
-            self.made.append(make())
-        return self.made[0]
-
-
 @pytest.fixture
-def shared() -> Iterator[Shared]:
-    shared = Shared()
+def shared() -> Iterator[PerProcess]:
+    shared = PerProcess()
     yield shared
-    for made in shared.made:
-        made.close()
-
-
-def cluster_of_one(shared: Shared) -> Cluster:
-    return Cluster(rank=0, world_size=1, worker=0, workers=1, seed=1, network="loopback", share=shared)
+    shared.close()
 
 
 def small_ctr(optimizer: str) -> CtrUseCase:
@@ -56,11 +40,13 @@ def available(name: str) -> Backend:
         pytest.skip(str(error))
 
 
-def train(name: str, optimizer: str, shared: Shared, **options: Any) -> tuple[list[float], dict[str, float]]:
+def train(
+    name: str, optimizer: str, shared: PerProcess, **options: Any
+) -> tuple[list[float], dict[str, float]]:
     """Losses of the first steps, and the node's counters."""
     usecase = small_ctr(optimizer)
     backend = available(name)
-    session = backend.open(usecase, cluster_of_one(shared), msgspec.convert(options, backend.Options))
+    session = backend.open(usecase, worker_context(shared), msgspec.convert(options, backend.Options))
     loaders = usecase.loaders(0, 1)
     losses: list[float] = []
     while len(losses) < STEPS:
@@ -81,11 +67,13 @@ def train(name: str, optimizer: str, shared: Shared, **options: Any) -> tuple[li
 @pytest.fixture(scope="module", params=["sgd", "adagrad"])
 def plain(request: pytest.FixtureRequest) -> tuple[str, list[float]]:
     """An optimizer, and the losses of plain PyTorch with it."""
-    return request.param, train("single", request.param, Shared())[0]
+    return request.param, train("single", request.param, PerProcess())[0]
 
 
 @pytest.mark.parametrize("name", DISTRIBUTED)
-def test_losses_are_those_of_plain_pytorch(name: str, plain: tuple[str, list[float]], shared: Shared) -> None:
+def test_losses_are_those_of_plain_pytorch(
+    name: str, plain: tuple[str, list[float]], shared: PerProcess
+) -> None:
     optimizer, expected = plain
     losses, _ = train(name, optimizer, shared)
     assert torch.tensor(losses) == pytest.approx(torch.tensor(expected), abs=1e-5)
@@ -93,18 +81,18 @@ def test_losses_are_those_of_plain_pytorch(name: str, plain: tuple[str, list[flo
 
 
 @pytest.mark.parametrize("name", ON_SERVER)
-def test_intent_is_signalled_ahead_of_use(name: str, shared: Shared) -> None:
+def test_intent_is_signalled_ahead_of_use(name: str, shared: PerProcess) -> None:
     _, counters = train(name, "adagrad", shared, lookahead=5)
     assert counters["intents"] > 0
 
 
 def test_a_backend_without_server_has_no_counters() -> None:
-    assert train("single", "sgd", Shared())[1] == {}
+    assert train("single", "sgd", PerProcess())[1] == {}
 
 
-def test_rows_that_a_use_case_places_are_signalled_before_training(shared: Shared) -> None:
+def test_rows_that_a_use_case_places_are_signalled_before_training(shared: PerProcess) -> None:
     usecase = GcnUseCase(GcnParams(), None, seed=1)
-    session = load_backend("prefetch")().open(usecase, cluster_of_one(shared), ServerOptions())
+    session = load_backend("prefetch")().open(usecase, worker_context(shared), ServerOptions())
     placed = sum(len(rows) for rows in usecase.home_rows(0, 1).values())
     assert session.counters()["intents"] >= placed > 0
     session.close()

@@ -16,13 +16,14 @@ from adabench.backends.external._shared import replace_tables
 from adabench.backends.external.pykeen import PyKeenOptions
 from adabench.backends.external.rpc import RemoteTable
 from adabench.backends.external.torchrec import TorchRec
-from adabench.backends.interface import Cluster, OwnLoop, Unavailable
+from adabench.backends.interface import OwnLoop, Unavailable
 from adabench.harness.plugins.registry import load_backend
 from adabench.usecases.ctr.task import CtrParams, CtrUseCase
 from adabench.usecases.gcn.task import GcnParams, GcnUseCase
 from adabench.usecases.kge.model import ModelName
 from adabench.usecases.kge.task import KgeParams, KgeUseCase
 from adabench.usecases.word2vec.task import Word2VecParams, Word2VecUseCase
+from tests.worker_contexts import PerProcess, worker_context
 
 PEERS = ["ddp", "rpc", "torchrec"]
 STEPS = 10
@@ -32,7 +33,7 @@ def unshared(make: Callable[[], Any]) -> Any:
     raise AssertionError("nothing may be opened")
 
 
-ONE = Cluster(rank=0, world_size=1, worker=0, workers=1, seed=1, network="loopback", share=unshared)
+ONE = worker_context(unshared)
 
 
 def test_torchrec_that_is_not_installed_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,14 +78,9 @@ def test_peers_train_graphs_as_plain_pytorch_does(name: str) -> None:
 
 def losses(name: str) -> list[float]:
     usecase = GcnUseCase(GcnParams(), None, 1)
-    made: list[Any] = []
-
-    def share(make: Callable[[], Any]) -> Any:
-        made.append(make())
-        return made[-1]
-
+    shared = PerProcess()
     backend = available(name)
-    session = backend.open(usecase, replace(ONE, share=share), backend.Options())
+    session = backend.open(usecase, replace(ONE, per_process=shared), backend.Options())
     found = []
     for batch in islice(session.batches(usecase.loaders(0, 1).train), STEPS):
         loss = usecase.loss(session.model, batch)
@@ -94,8 +90,7 @@ def losses(name: str) -> list[float]:
     # interpreter's lock, with which the group would be destroyed below, waiting for that thread.
     session.synchronize()
     session.close()
-    for one in made:
-        one.close()
+    shared.close()
     return found
 
 

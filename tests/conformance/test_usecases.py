@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain, islice, repeat
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import autoada
-from adabench.backends.interface import Cluster, Unavailable
+from adabench.backends.interface import Unavailable, WorkerContext
 from adabench.harness.checks.check_usecase import check_usecase
 from adabench.harness.plugins.registry import load_backend, load_usecase, names
 from adabench.usecases.common.batches import strided_share
@@ -23,6 +23,7 @@ from adabench.usecases.interface import Dealt, Initialized, Placed, Sampled, Use
 from adaps import SAMPLING_SCHEMES
 from adaps._typing import SamplingScheme
 from tests.models.observer import Observer
+from tests.worker_contexts import PerProcess, worker_context
 
 USECASES = sorted(name for name, origin in names("usecase").items() if origin == "built in")
 BACKENDS = sorted(name for name in names("backend") if load_backend(name).distributed)
@@ -51,24 +52,18 @@ def usecase_of(name: str) -> UseCase:
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    made: list[Any] = []
-
-    def share(make: Callable[[], Any]) -> Any:
-        made.append(make())
-        return made[-1]
-
-    yield Cluster(rank=0, world_size=1, worker=0, workers=1, seed=1, network="loopback", share=share)
-    for one in made:
-        one.close()
+def context() -> Iterator[WorkerContext]:
+    shared = PerProcess()
+    yield worker_context(shared)
+    shared.close()
 
 
-def opened(backend: str, usecase: UseCase, cluster: Cluster, **options: Any) -> Any:
+def opened(backend: str, usecase: UseCase, context: WorkerContext, **options: Any) -> Any:
     try:
         found = load_backend(backend)()
     except Unavailable as error:
         pytest.skip(str(error))
-    return found.open(usecase, cluster, found.Options(**options))
+    return found.open(usecase, context, found.Options(**options))
 
 
 def trained(usecase: UseCase, session: Any) -> list[float]:
@@ -93,16 +88,15 @@ def test_a_use_case_keeps_its_promises(name: str) -> None:
 @functools.cache
 def plain_losses(name: str) -> list[float]:
     usecase = usecase_of(name)
-    nothing = Cluster(0, 1, 0, 1, seed=1, network="loopback", share=lambda make: make())
-    return trained(usecase, opened("single", usecase, nothing))
+    return trained(usecase, opened("single", usecase, worker_context(PerProcess())))
 
 
 @pytest.mark.parametrize("name", USECASES)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_losses_are_those_of_plain_pytorch(name: str, backend: str, cluster: Cluster) -> None:
+def test_losses_are_those_of_plain_pytorch(name: str, backend: str, context: WorkerContext) -> None:
     expected = plain_losses(name)
     usecase = usecase_of(name)
-    session = opened(backend, usecase, cluster)
+    session = opened(backend, usecase, context)
     losses = trained(usecase, session)
     session.close()
     assert losses == pytest.approx(expected, rel=1e-4, abs=1e-4)
@@ -111,11 +105,13 @@ def test_losses_are_those_of_plain_pytorch(name: str, backend: str, cluster: Clu
 
 @pytest.mark.parametrize("name", USECASES)
 @pytest.mark.parametrize(("backend", "learned"), [("manual", 0), ("autoada-automatic", LEARNED_AFTER)])
-def test_what_is_announced_is_what_is_read(name: str, backend: str, learned: int, cluster: Cluster) -> None:
+def test_what_is_announced_is_what_is_read(
+    name: str, backend: str, learned: int, context: WorkerContext
+) -> None:
     usecase = usecase_of(name)
     observer = Observer()
     with observer.watching():
-        session = opened(backend, usecase, cluster)
+        session = opened(backend, usecase, context)
         first = int(session.server.current_clock)  # placing rows takes a clock
         trained(usecase, session)
         session.close()
@@ -130,17 +126,17 @@ def test_what_is_announced_is_what_is_read(name: str, backend: str, learned: int
 @pytest.mark.parametrize("backend", ["manual", "autoada-automatic"])
 @pytest.mark.parametrize("scheme", SAMPLING_SCHEMES)
 def test_what_the_server_draws_is_read_and_announced_by_automatic_intent(
-    name: str, backend: str, scheme: SamplingScheme, cluster: Cluster
+    name: str, backend: str, scheme: SamplingScheme, context: WorkerContext
 ) -> None:
     usecase = usecase_of(name)
     if not isinstance(usecase, Sampled):
         with pytest.raises(Unavailable, match=f"{name} draws no rows for its batches: say sampling=loader"):
-            opened(backend, usecase, cluster, sampling=scheme)
+            opened(backend, usecase, context, sampling=scheme)
         return
     table = usecase.draws().table
     observer = Observer()
     with observer.watching():
-        session = opened(backend, usecase, cluster, sampling=scheme)
+        session = opened(backend, usecase, context, sampling=scheme)
         first = int(session.server.current_clock)
         losses = trained(usecase, session)
         session.close()
@@ -156,29 +152,29 @@ def test_what_the_server_draws_is_read_and_announced_by_automatic_intent(
 
 
 @pytest.mark.parametrize("name", USECASES)
-def test_training_goes_on_from_the_best_of_several_initial_weights(name: str, cluster: Cluster) -> None:
+def test_training_goes_on_from_the_best_of_several_initial_weights(name: str, context: WorkerContext) -> None:
     usecase = usecase_of(name)
     assert isinstance(usecase, Initialized)
     own, same, other = usecase.model(), usecase.initialized(1), usecase.initialized(2)
     assert all(torch.equal(value, same.state_dict()[key]) for key, value in own.state_dict().items())
     assert any(not torch.equal(value, other.state_dict()[key]) for key, value in own.state_dict().items())
-    session = opened("manual", usecase, cluster, inits=2)
+    session = opened("manual", usecase, context, inits=2)
     losses = trained(usecase, session)
     session.close()
     batches = usecase.loaders(0, 1).train
     found = autoada.select_initialization(
-        usecase.initialized, usecase.optimizer, usecase.loss, batches, candidates=2, seed=cluster.seed << 16
+        usecase.initialized, usecase.optimizer, usecase.loss, batches, candidates=2, seed=context.seed << 16
     )
     assert losses[0] == pytest.approx(usecase.loss(found.model, first_batch(usecase)).item(), rel=1e-4)
     assert losses[0] != plain_losses(name)[0]
     with pytest.raises(Unavailable, match="inits=2 takes one worker per node, and there are 2"):
-        opened("manual", usecase, dataclasses.replace(cluster, workers=2), inits=2)
+        opened("manual", usecase, dataclasses.replace(context, workers=2), inits=2)
 
 
 @pytest.mark.parametrize("name", USECASES)
-def test_a_wrong_worker_is_wrong_in_every_use_case(name: str, cluster: Cluster) -> None:
+def test_a_wrong_worker_is_wrong_in_every_use_case(name: str, context: WorkerContext) -> None:
     usecase = usecase_of(name)
-    session = opened("manual", usecase, cluster, fault="stale", faulty="0", severity=1.0)
+    session = opened("manual", usecase, context, fault="stale", faulty="0", severity=1.0)
     learned = dict(session.model.module.named_parameters())
     before = {key: value.clone() for key, value in session.model.state_dict().items() if key in learned}
     changed = []

@@ -11,13 +11,13 @@ import msgspec
 import pytest
 import torch
 
-from adabench.backends.policies.interface import Catalogue, Node, Resources
 from adabench.backends.policies.parallax import bytes_per_step
+from adabench.backends.policies.resources import Node, Resources
 from adabench.harness.plugins.registry import load_usecase, names
 from adabench.harness.study.data_partition import dealt
 from adabench.harness.study.model_parameters import count_accesses
 from adabench.harness.study.policies import policy_from
-from adaps.policy import Aggregation, DataSharing, Policy, RowSelection, Rule, Synchronization
+from adaps.policy import Aggregation, Catalogue, DataSharing, Policy, RowSelection, Rule, Synchronization
 
 Launch = Callable[..., list[dict[str, Any]]]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from adabench.backends.policies.interface import Node, Resources
+from adabench.backends.policies.resources import Node, Resources
 from adabench.harness.machine.quota import Quota, QuotaUnavailable
 from adabench.harness.study.data_partition import with_whole_samples
 from adabench.harness.study.model_parameters import catalogue_of, usecase_from

@@ -100,6 +100,18 @@ def moved(batch: Any, device: torch.device) -> Any:
     return tree_map(lambda leaf: leaf.to(device) if hasattr(leaf, "to") else leaf, batch)
 
 
+def maker(
+    library: Callable[[], Any], name: str, arguments: Callable[[], Sequence[Any]] = tuple, **options: Any
+) -> Callable[[], nn.Module]:
+    """A function that makes a model of a library's class; nothing is imported before it is called."""
+
+    def make() -> nn.Module:
+        model: nn.Module = getattr(library(), name)(*arguments(), **options)
+        return model
+
+    return make
+
+
 def drawn(batch: Callable[[Generator], Any]) -> Batches:
     """Batches that ``batch(generator)`` draws one by one."""
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
-from .case import Case, Expected, drawn
+from .case import Case, Expected, drawn, maker
 from .clicks import BATCH, FIELDS, ROWS, labels
 
 LENGTH = 10
@@ -29,6 +29,10 @@ def library(module: str) -> Any:
     return importlib.import_module(f"deepctr_torch.{module}")
 
 
+def models() -> Any:
+    return library("models")
+
+
 def columns(numbers: bool = True) -> list[Any]:
     inputs = library("inputs")
     sparse = [inputs.SparseFeat(f"category{i}", ROWS, embedding_dim=8) for i in range(FIELDS)]
@@ -41,11 +45,10 @@ def clicks(generator: Generator) -> tuple[Tensor, Tensor]:
     return torch.cat([ids, torch.rand(BATCH, NUMBERS, generator=generator)], 1), labels(generator)
 
 
-def loss_of(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
+def loss_of(model: Any, batch: tuple[Tensor, Tensor]) -> Any:
     x, y = batch
     loss = F.binary_cross_entropy(model(x).squeeze(-1), y, reduction="sum")
-    total: Tensor = loss + model.get_regularization_loss() + model.aux_loss
-    return total.squeeze()
+    return (loss + model.get_regularization_loss() + model.aux_loss).squeeze()
 
 
 def case(
@@ -54,17 +57,13 @@ def case(
     lists: int = 2,
     numbers: bool = True,
     expected: Expected | None = None,
-    rate: float = 0.01,
     sensitive: bool = False,
     **options: Any,
 ) -> Case:
     """A model that takes so many lists of columns."""
 
-    def make() -> nn.Module:
-        model: nn.Module = getattr(library("models"), name)(*[columns(numbers)] * lists, **options)
-        return model
-
-    return Case(name, make, drawn(clicks), loss_of, expected or Expected(), rate=rate, sensitive=sensitive)
+    make = maker(models, name, lambda: [columns(numbers)] * lists, **options)
+    return Case(name, make, drawn(clicks), loss_of, expected or Expected(), rate=0.01, sensitive=sensitive)
 
 
 def history_columns(*negative: str) -> list[Any]:
@@ -100,27 +99,18 @@ def histories(lists: int) -> Any:
 
 
 def interests(name: str, lists: int, *negative: str, **options: Any) -> Case:
-    def make() -> nn.Module:
-        kind = getattr(library("models"), name)
-        model: nn.Module = kind(history_columns(*negative), ["item"], l2_reg_embedding=0, **options)
-        return model
-
+    make = maker(models, name, lambda: (history_columns(*negative), ["item"]), **NO_LINEAR, **options)
     return Case(name, make, drawn(histories(lists)), loss_of, rate=0.01)
 
 
-def both_tasks(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
+def both_tasks(model: Any, batch: tuple[Tensor, Tensor]) -> Any:
     x, y = batch
-    outputs = model(x)
-    loss = sum(F.binary_cross_entropy(outputs[:, i], y, reduction="sum") for i in range(2))
-    total: Tensor = loss + model.get_regularization_loss() + model.aux_loss
-    return total.squeeze()
+    loss = sum(F.binary_cross_entropy(output, y, reduction="sum") for output in model(x).unbind(1))
+    return (loss + model.get_regularization_loss() + model.aux_loss).squeeze()
 
 
 def tasks(name: str) -> Case:
-    def make() -> nn.Module:
-        model: nn.Module = getattr(library("models"), name)(columns(), **UNREGULARIZED)
-        return model
-
+    make = maker(models, name, lambda: [columns()], **UNREGULARIZED)
     return Case(name, make, drawn(clicks), both_tasks, rate=0.01)
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from .case import Case, Expected, drawn
+from .case import Case, Expected, drawn, maker
 
 NODES, EDGES, RELATIONS = 1000, 3000, 10
 BATCH = 128
@@ -56,23 +56,14 @@ def sampled(name: str, **options: Any) -> Case:
     return Case(name, lambda: Sampled(name, **options), drawn(subgraph), node_loss)
 
 
-def light_gcn() -> nn.Module:
-    model: nn.Module = models().LightGCN(NODES, WIDTH, 2)
-    return model
-
-
 def edges(generator: Generator) -> tuple[Tensor, Tensor]:
     ends = graph()[:, torch.randint(0, EDGES, (BATCH,), generator=generator)]
     return ends, torch.stack([ends[0], torch.randint(0, NODES, (BATCH,), generator=generator)])
 
 
-def recommendation(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
-    positive, negative = batch
-    ranks = model(graph(), torch.cat([positive, negative], 1))
-    loss: Tensor = model.recommendation_loss(
-        *ranks.chunk(2), node_id=torch.cat([positive, negative], 1).unique()
-    )
-    return loss
+def recommendation(model: Any, batch: tuple[Tensor, Tensor]) -> Any:
+    both = torch.cat(batch, 1)
+    return model.recommendation_loss(*model(graph(), both).chunk(2), node_id=both.unique())
 
 
 def facts(generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
@@ -80,39 +71,27 @@ def facts(generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
     return heads, torch.randint(0, RELATIONS, (BATCH,), generator=generator), tails
 
 
-def fact_loss(model: Any, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-    loss: Tensor = model.loss(*batch)
-    return loss
+def facts_model(name: str) -> Case:
+    make = maker(
+        lambda: importlib.import_module("torch_geometric.nn.kge"), name, lambda: (NODES, RELATIONS, WIDTH)
+    )
+    return Case(f"{name} of facts", make, drawn(facts), lambda model, batch: model.loss(*batch))
 
 
-def facts_model(name: str, **options: Any) -> Case:
-    def make() -> nn.Module:
-        kind = getattr(importlib.import_module("torch_geometric.nn.kge"), name)
-        model: nn.Module = kind(NODES, RELATIONS, WIDTH, **options)
-        return model
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(NODES, WIDTH)
+        self.network = models().GCN(WIDTH, WIDTH, 2, 16)
 
-    return Case(f"{name} of facts", make, drawn(facts), fact_loss)
-
-
-def autoencoder() -> nn.Module:
-    class Encoder(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embedding = nn.Embedding(NODES, WIDTH)
-            self.network = models().GCN(WIDTH, WIDTH, 2, 16)
-
-        def forward(self, data: Any) -> Any:
-            return self.network(self.embedding(data.n_id), data.edge_index)
-
-    model: nn.Module = models().GAE(Encoder())
-    return model
+    def forward(self, data: Any) -> Any:
+        return self.network(self.embedding(data.n_id), data.edge_index)
 
 
-def reconstruction(model: Any, data: Any) -> Tensor:
+def reconstruction(model: Any, data: Any) -> Any:
     z = model.encode(data)
     wrong = torch.stack([data.edge_index[0], data.edge_index[1].flip(0)])
-    loss: Tensor = model.recon_loss(z, data.edge_index, wrong)
-    return loss
+    return model.recon_loss(z, data.edge_index, wrong)
 
 
 CASES = (
@@ -121,10 +100,10 @@ CASES = (
     sampled("GAT", heads=2),
     sampled("GIN"),
     sampled("PNA", aggregators=["mean", "max"], scalers=["identity"], deg=torch.tensor([0, 5, 5])),
-    Case("GAE", autoencoder, drawn(subgraph), reconstruction),
+    Case("GAE", maker(models, "GAE", lambda: [Encoder()]), drawn(subgraph), reconstruction),
     Case(
         "LightGCN",
-        light_gcn,
+        maker(models, "LightGCN", lambda: (NODES, WIDTH, 2)),
         drawn(edges),
         recommendation,
         # the scores that recommendation_loss() is given are known from the second batch on

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from .case import Case, Expected, drawn
+from .case import Case, Expected, drawn, maker
 
 ENTITIES, RELATIONS, TRIPLES = 400, 12, 1500
 BATCH, WIDTH = 128, 16
@@ -53,11 +53,10 @@ def corrupted(generator: Generator) -> tuple[Tensor, Tensor]:
     return positive, negative
 
 
-def loss_of(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
+def loss_of(model: Any, batch: tuple[Tensor, Tensor]) -> Any:
     positive, negative = (model.score_hrt(part) for part in batch)
     scored = model.loss.process_slcwa_scores(positive, negative[:, None])
-    loss: Tensor = scored + model.collect_regularization_term()
-    return loss
+    return scored + model.collect_regularization_term()
 
 
 def after_step(model: Any) -> None:
@@ -66,9 +65,8 @@ def after_step(model: Any) -> None:
 
 def case(name: str, expected: Expected | None = None, draws: bool = False, **options: Any) -> Case:
     def make() -> nn.Module:
-        kind = getattr(library("models"), name)
-        model: nn.Module = kind(triples_factory=factory(), random_seed=7, **options)
-        return model
+        known = {"triples_factory": factory(), "random_seed": 7}
+        return maker(lambda: library("models"), name, **known, **options)()
 
     return Case(name, make, drawn(corrupted), loss_of, expected or TWO_CALLS, after_step, draws=draws)
 
@@ -83,7 +81,7 @@ CONVOLVED = Expected(
     told=("_embeddings.weight' is read in full",) * 5
     + ("a prediction of accesses was wrong .* was read in full where 'relation_representations",),
 )
-"""What it makes of all entities it keeps until the step's end, which one wrong guess has to tell."""
+"""What it makes of all entities it keeps until the step's end, which one wrong prediction shows."""
 
 CASES = (
     case("TransE", NORMALIZED, embedding_dim=WIDTH),

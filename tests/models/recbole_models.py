@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, nn
 
 from .case import Case, Expected
 
@@ -64,9 +64,8 @@ def prepared(name: str, options: dict[str, Any]) -> tuple[Any, Any]:
     return config, data.data_preparation(config, data.create_dataset(config))[0]
 
 
-def loss_of(model: Any, interaction: Any) -> Tensor:
-    loss: Tensor = model.calculate_loss(interaction)
-    return loss
+def loss_of(model: Any, interaction: Any) -> Any:
+    return model.calculate_loss(interaction)
 
 
 def case(name: str, expected: Expected | None = None, **options: Any) -> Case:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
-from .case import Case, Expected, drawn
+from .case import Case, Expected, drawn, maker
 from .clicks import BATCH, FIELDS, ROWS, cross_entropy, labels
 
 LENGTH = 8
 WIDTH = 16
 NEGATIVES = 3
-LAYERS = {"dims": [64, 32], "dropout": 0.2}
 
 
 def feature(kind: str, *arguments: Any, **options: Any) -> Any:
@@ -34,6 +33,10 @@ def sequence(name: str, pooling: str, shared_with: str | None = None) -> Any:
 
 def fields(width: int = WIDTH, rows: int = ROWS) -> list[Any]:
     return sparse(*(f"category{i}" for i in range(FIELDS)), width=width, rows=rows)
+
+
+def layers() -> dict[str, Any]:
+    return {"dims": [64, 32], "dropout": 0.2}
 
 
 def numbers() -> list[Any]:
@@ -65,40 +68,30 @@ def draw_history(generator: Generator) -> tuple[dict[str, Tensor], Tensor]:
     return x, labels(generator)
 
 
-def model_of(module: str, name: str, make: Callable[[Any], nn.Module]) -> Callable[[], nn.Module]:
-    def build() -> nn.Module:
-        return make(getattr(importlib.import_module(f"torch_rechub.models.{module}"), name))
-
-    return build
+Arguments = Callable[[], Sequence[Any]]
 
 
-def ranking(file: str, name: str, make: Callable[[Any], nn.Module], **options: Any) -> Case:
-    return Case(name, model_of(f"ranking.{file}", name, make), drawn(draw_clicks), cross_entropy, **options)
+def case(kind: str, name: str, arguments: Arguments, loss: Any = cross_entropy, **options: Any) -> Case:
+    """A model that reads clicks (ranking, multi_task) or histories (interest, matching)."""
+    package = {"interest": "ranking"}.get(kind, kind)
+    make = maker(lambda: importlib.import_module(f"torch_rechub.models.{package}"), name, arguments)
+    batches = draw_clicks if kind in ("ranking", "multi_task") else draw_history
+    return Case(options.pop("title", name), make, drawn(batches), loss, **options)
 
 
-def interest(
-    file: str, name: str, make: Callable[[Any], nn.Module], loss: Any = cross_entropy, **options: Any
-) -> Case:
-    return Case(name, model_of(f"ranking.{file}", name, make), drawn(draw_history), loss, **options)
+def tasks(first: int = 0) -> Any:
+    """Loss of several tasks, without those before the first one."""
 
-
-def matching(file: str, name: str, make: Callable[[Any], nn.Module], loss: Any, **options: Any) -> Case:
-    return Case(name, model_of(f"matching.{file}", name, make), drawn(draw_history), loss, **options)
-
-
-def tasks(file: str, name: str, make: Callable[[Any], nn.Module], first: int = 0) -> Case:
     def loss_of(model: Any, batch: tuple[dict[str, Tensor], Tensor]) -> Tensor:
-        outputs = model(batch[0])
-        losses = [F.binary_cross_entropy(output, batch[1]) for output in outputs.unbind(1)[first:]]
-        return torch.stack(losses).sum()
+        outputs = model(batch[0]).unbind(1)[first:]
+        return torch.stack([F.binary_cross_entropy(output, batch[1]) for output in outputs]).sum()
 
-    return Case(name, model_of(f"multi_task.{file}", name, make), drawn(draw_clicks), loss_of)
+    return loss_of
 
 
-def with_auxiliary(model: Any, batch: tuple[dict[str, Tensor], Tensor]) -> Tensor:
+def with_auxiliary(model: Any, batch: tuple[dict[str, Tensor], Tensor]) -> Any:
     output, auxiliary = model(batch[0])
-    loss: Tensor = F.binary_cross_entropy(output, batch[1]) + auxiliary
-    return loss
+    return F.binary_cross_entropy(output, batch[1]) + auxiliary
 
 
 def listwise(model: Any, batch: tuple[dict[str, Tensor], Tensor]) -> Tensor:
@@ -129,150 +122,110 @@ def in_batch(model: Any, batch: tuple[dict[str, Tensor], Tensor]) -> Tensor:
     return F.cross_entropy(users @ items.t(), torch.arange(len(users)))
 
 
-def towers(**options: Any) -> dict[str, Any]:
-    return {"user_params": dict(LAYERS), **options}
-
-
 def user() -> list[Any]:
     return [*sparse("user"), *sparse("gender", rows=3), sequence("history", "mean", "item")]
 
 
-def negatives() -> list[Any]:
-    return [sequence("negative", "concat", "item")]
+def heads() -> list[Any]:
+    return [{"dims": [16]}] * 2
 
 
-def histories(*names: str, pooling: str = "concat") -> list[Any]:
-    return [sequence(name, pooling, "item") for name in names]
+def items(name: str) -> list[Any]:
+    return [sequence(name, "concat", "item")]
 
 
-def two_towers(kind: Any) -> nn.Module:
-    model: nn.Module = kind(user(), sparse("item"), **towers(item_params=dict(LAYERS)))
-    return model
+def interest() -> list[list[Any]]:
+    """Features of a user, the history and the item."""
+    return [sparse("user"), items("history"), sparse("item")]
+
+
+def towers(*others: str) -> list[Any]:
+    return [user(), sparse("item"), *map(sparse, others), layers(), layers()]
+
+
+def next_item_features() -> list[Any]:
+    return [sequence("seq", "concat"), *(sequence(name, "concat", "seq") for name in ("pos", "neg"))]
 
 
 READ_IN_FULL = Expected(told=("'item_emb.weight' is read in full",))
+TOWER: dict[str, Any] = {"dims": [32, WIDTH]}
+TASKS = ["classification"] * 2
 
 CASES = (
-    ranking("widedeep", "WideDeep", lambda kind: kind([*fields(), *numbers()], fields(), dict(LAYERS))),
-    ranking("deepfm", "DeepFM", lambda kind: kind([*numbers(), *fields()], fields(), dict(LAYERS))),
-    ranking("dcn", "DCN", lambda kind: kind([*fields(), *numbers()], 3, dict(LAYERS))),
-    ranking("dcn_v2", "DCNv2", lambda kind: kind([*fields(), *numbers()], 3, dict(LAYERS))),
-    ranking("edcn", "EDCN", lambda kind: kind(fields(), 2, dict(LAYERS))),
-    ranking("afm", "AFM", lambda kind: kind(fields(), WIDTH)),
-    ranking("autoint", "AutoInt", lambda kind: kind(fields(), numbers(), mlp_params=dict(LAYERS))),
-    ranking("fibinet", "FiBiNet", lambda kind: kind(fields(), dict(LAYERS)), sensitive=True),
-    ranking(
-        "deepffm",
+    case("ranking", "WideDeep", lambda: ([*fields(), *numbers()], fields(), layers())),
+    case("ranking", "DeepFM", lambda: ([*numbers(), *fields()], fields(), layers())),
+    case("ranking", "DCN", lambda: ([*fields(), *numbers()], 3, layers())),
+    case("ranking", "DCNv2", lambda: ([*fields(), *numbers()], 3, layers())),
+    case("ranking", "EDCN", lambda: (fields(), 2, layers())),
+    case("ranking", "AFM", lambda: (fields(), WIDTH)),
+    case("ranking", "AutoInt", lambda: (fields(), numbers(), 3, 2, 0.0, layers())),
+    case("ranking", "FiBiNet", lambda: (fields(), layers()), sensitive=True),
+    case(
+        "ranking",
         "DeepFFM",
-        lambda kind: kind(fields(width=1), fields(width=4, rows=FIELDS * ROWS), 4, dict(LAYERS)),
+        lambda: (fields(width=1), fields(width=4, rows=FIELDS * ROWS), 4, layers()),
         sensitive=True,
     ),
-    interest(
-        "din",
-        "DIN",
-        lambda kind: kind(sparse("user"), histories("history"), sparse("item"), dict(LAYERS), {"dims": [32]}),
-    ),
-    interest(
-        "bst",
-        "BST",
-        lambda kind: kind(
-            sparse("user"), histories("history"), sparse("item"), dict(LAYERS), max_seq_len=LENGTH + 1
-        ),
-    ),
-    interest(
-        "dien",
+    case("interest", "DIN", lambda: (*interest(), layers(), {"dims": [32]})),
+    case("interest", "BST", lambda: (*interest(), layers(), 8, 0.2, 1, LENGTH + 1)),
+    case(
+        "interest",
         "DIEN",
-        lambda kind: kind(
-            sparse("user"), histories("history"), histories("negative_history"), sparse("item"), dict(LAYERS)
-        ),
+        lambda: (sparse("user"), items("history"), items("negative_history"), sparse("item"), layers()),
         with_auxiliary,
     ),
-    matching("dssm", "DSSM", two_towers, cross_entropy),
-    Case(
-        "DSSM with negatives of the batch",
-        model_of("matching.dssm", "DSSM", two_towers),
-        drawn(draw_history),
+    case("matching", "DSSM", towers),
+    case(
+        "matching",
+        "DSSM",
+        towers,
         in_batch,
-        Expected(exact_from=2),  # from then on it is known that there are two calls
+        title="DSSM with negatives of the batch",
+        expected=Expected(exact_from=2),  # It is known from then on that there are two calls.
     ),
-    matching(
-        "dssm_facebook",
-        "FaceBookDSSM",
-        lambda kind: kind(user(), sparse("item"), sparse("other"), **towers(item_params=dict(LAYERS))),
-        pairwise,
-    ),
-    matching(
-        "mind",
-        "MIND",
-        lambda kind: kind(sparse("user"), histories("history"), sparse("item"), negatives(), LENGTH),
-        listwise,
-    ),
-    matching(
-        "comirec",
-        "ComirecSA",
-        lambda kind: kind(sparse("user"), histories("history"), sparse("item"), negatives()),
-        listwise,
-    ),
-    matching(
-        "youtube_dnn",
+    case("matching", "FaceBookDSSM", lambda: towers("other"), pairwise),
+    case("matching", "MIND", lambda: (*interest(), items("negative"), LENGTH), listwise),
+    case("matching", "ComirecSA", lambda: (*interest(), items("negative")), listwise),
+    case(
+        "matching",
         "YoutubeDNN",
-        lambda kind: kind(user(), sparse("item"), negatives(), {"dims": [32, WIDTH]}, temperature=0.02),
+        lambda: (user(), sparse("item"), items("negative"), dict(TOWER), 0.02),
         listwise,
         sensitive=True,
     ),
-    matching(
-        "gru4rec",
+    case(
+        "matching",
         "GRU4Rec",
-        lambda kind: kind(
-            sparse("user"), histories("history"), sparse("item"), negatives(), {"dims": [32, WIDTH]}
-        ),
+        lambda: (*interest(), items("negative"), dict(TOWER)),
         listwise,
         sensitive=True,
     ),
-    matching(
-        "sasrec",
-        "SASRec",
-        lambda kind: kind(
-            [sequence("seq", "concat"), *(sequence(n, "concat", "seq") for n in ("pos", "neg"))], LENGTH
-        ),
-        next_items,
-    ),
-    matching(
-        "narm",
+    case("matching", "SASRec", lambda: (next_item_features(), LENGTH), next_items),
+    case(
+        "matching",
         "NARM",
-        lambda kind: kind(sequence("history", "concat"), 32, 0.1, 0.1),
+        lambda: (sequence("history", "concat"), 32, 0.1, 0.1),
         scores_of_all,
         expected=READ_IN_FULL,
     ),
-    matching(
-        "stamp",
+    case(
+        "matching",
         "STAMP",
-        lambda kind: kind(sequence("history", "concat"), 0.05, 0.02),
+        lambda: (sequence("history", "concat"), 0.05, 0.02),
         scores_of_all,
         expected=READ_IN_FULL,
     ),
-    tasks(
-        "shared_bottom",
-        "SharedBottom",
-        lambda kind: kind(fields(), ["classification"] * 2, dict(LAYERS), [{"dims": [16]}] * 2),
-    ),
-    tasks(
-        "mmoe",
-        "MMOE",
-        lambda kind: kind(fields(), ["classification"] * 2, 3, dict(LAYERS), [{"dims": [16]}] * 2),
-    ),
-    tasks(
-        "ple",
-        "PLE",
-        lambda kind: kind(fields(), ["classification"] * 2, 1, 2, 1, dict(LAYERS), [{"dims": [16]}] * 2),
-    ),
-    tasks("aitm", "AITM", lambda kind: kind(fields(), 2, dict(LAYERS), [{"dims": [16]}] * 2)),
-    tasks(
-        "esmm",
+    case("multi_task", "SharedBottom", lambda: (fields(), TASKS, layers(), heads()), tasks()),
+    case("multi_task", "MMOE", lambda: (fields(), TASKS, 3, layers(), heads()), tasks()),
+    case("multi_task", "PLE", lambda: (fields(), TASKS, 1, 2, 1, layers(), heads()), tasks()),
+    case("multi_task", "AITM", lambda: (fields(), 2, layers(), heads()), tasks()),
+    case(
+        "multi_task",
         "ESMM",
-        lambda kind: kind(
-            sparse("category0", "category1"), sparse("category2", "category3"), {"dims": [32]}, {"dims": [32]}
+        lambda: (
+            *(sparse("category0", "category1"), sparse("category2", "category3")),
+            *({"dims": [32]}, {"dims": [32]}),
         ),
-        first=1,
+        tasks(first=1),
     ),
 )

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
-from .case import Case, Expected, drawn
+from .case import Case, Expected, drawn, maker
 
 TOKENS, WIDTH, LAYERS, HEADS, PLACES = 500, 32, 1, 2, 32
 BATCH, LENGTH = 8, 16
@@ -32,17 +32,16 @@ def case(
     expected: Expected | None = None,
     dear: str = "",
 ) -> Case:
-    def make() -> nn.Module:
-        library = importlib.import_module("transformers")
-        model: nn.Module = getattr(library, name)(getattr(library, config)(**options))
-        return model
-
+    make = maker(library, name, lambda: [getattr(library(), config)(**options)])
     return Case(name, make, drawn(batch), loss_of, expected or Expected(), dear=dear)
 
 
-def loss_of(model: Any, batch: dict[str, Tensor]) -> Tensor:
-    loss: Tensor = model(**batch).loss
-    return loss
+def library() -> Any:
+    return importlib.import_module("transformers")
+
+
+def loss_of(model: Any, batch: dict[str, Tensor]) -> Any:
+    return model(**batch).loss
 
 
 def text(generator: Generator) -> dict[str, Tensor]:

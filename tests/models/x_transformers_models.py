@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from .case import Case, drawn
+from .case import Case, drawn, maker
 
 TOKENS, WIDTH, LENGTH, BATCH = 500, 32, 16, 8
 
@@ -27,28 +27,21 @@ def pairs(generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
     return tokens(generator), tokens(generator), mask
 
 
-def continuing(**options: Any) -> Any:
-    def make() -> nn.Module:
-        layers = library().Decoder(dim=WIDTH, depth=1, heads=2, attn_dim_head=32, **options)
-        net = library().TransformerWrapper(num_tokens=TOKENS, max_seq_len=LENGTH + 1, attn_layers=layers)
-        model: nn.Module = library().AutoregressiveWrapper(net)
-        return model
-
-    return make
+def wrapped(kind: str, head: int, options: dict[str, Any], **others: Any) -> Any:
+    layers = getattr(library(), kind)(dim=WIDTH, depth=1, heads=2, attn_dim_head=head, **options)
+    sizes = {"num_tokens": TOKENS, "max_seq_len": LENGTH + 1}
+    return library().TransformerWrapper(**sizes, attn_layers=layers, **others)
 
 
-def own_loss(model: Any, batch: Tensor) -> Tensor:
-    loss: Tensor = model(batch)
-    return loss
+def continuing(name: str, **options: Any) -> Case:
+    make = maker(library, "AutoregressiveWrapper", lambda: [wrapped("Decoder", 32, options)])
+    return Case(name, make, drawn(tokens), lambda model, batch: model(batch))
 
 
 class Classifier(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        layers = library().Encoder(dim=WIDTH, depth=1, heads=2, attn_dim_head=16)
-        self.encoder = library().TransformerWrapper(
-            num_tokens=TOKENS, max_seq_len=LENGTH + 1, attn_layers=layers, return_only_embed=True
-        )
+        self.encoder = wrapped("Encoder", 16, {}, return_only_embed=True)
         self.head = nn.Linear(WIDTH, 2)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Any:
@@ -60,32 +53,20 @@ def classified(model: Any, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     return F.cross_entropy(model(ids, mask), ids[:, 0] % 2)
 
 
-def translator() -> nn.Module:
-    model: nn.Module = library().XTransformer(
-        dim=WIDTH,
-        enc_num_tokens=TOKENS,
-        enc_depth=1,
-        enc_heads=2,
-        enc_max_seq_len=LENGTH + 1,
-        dec_num_tokens=TOKENS,
-        dec_depth=1,
-        dec_heads=2,
-        dec_max_seq_len=LENGTH + 1,
-    )
-    return model
+HALF = {"num_tokens": TOKENS, "depth": 1, "heads": 2, "max_seq_len": LENGTH + 1}
+TRANSLATOR: dict[str, Any] = {
+    f"{half}_{name}": value for half in ("enc", "dec") for name, value in HALF.items()
+}
 
 
-def translated(model: Any, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+def translated(model: Any, batch: tuple[Tensor, Tensor, Tensor]) -> Any:
     source, target, mask = batch
-    loss: Tensor = model(source, target, mask=mask)
-    return loss
+    return model(source, target, mask=mask)
 
 
 CASES = (
-    Case("AutoregressiveWrapper", continuing(), drawn(tokens), own_loss),
-    Case(
-        "AutoregressiveWrapper with rotated places", continuing(rotary_pos_emb=True), drawn(tokens), own_loss
-    ),
+    continuing("AutoregressiveWrapper"),
+    continuing("AutoregressiveWrapper with rotated places", rotary_pos_emb=True),
     Case("Encoder", Classifier, drawn(pairs), classified),
-    Case("XTransformer", translator, drawn(pairs), translated),
+    Case("XTransformer", maker(library, "XTransformer", dim=WIDTH, **TRANSLATOR), drawn(pairs), translated),
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from adabench.backends.policies.interface import Resources
+from adabench.backends.policies.resources import Resources
 from adabench.harness.estimate.simulate import clusters_of, simulated_once
 from adabench.harness.plugins.registry import load_backend
 from adabench.harness.study.model_parameters import usecase_from

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from adabench.backends.interface import Cluster, Session
+from adabench.backends.interface import TrainingSession
 from adabench.harness.plugins.registry import load_backend
 from adabench.usecases.ctr.task import CtrParams, CtrUseCase
+from tests.worker_contexts import PerProcess, worker_context
 
 if TYPE_CHECKING:
     from tests.perf.conftest import Ratio
     from tests.perf.goals import Goal
 
 STEPS = 40
-
-
-def cluster(shared: list[Any]) -> Cluster:
-    def share(make: Callable[[], Any]) -> Any:
-        if not shared:
-            shared.append(make())
-        return shared[0]
-
-    return Cluster(rank=0, world_size=1, worker=0, workers=1, seed=1, network="loopback", share=share)
 
 
 def test_ctr_with_automatic_intent_in_one_process(ratio: Ratio, goal: Goal) -> None:
@@ -40,11 +32,11 @@ def train_both(params: CtrParams, ratio: Ratio) -> float:
     """How many times as fast automatic intent trains as plain PyTorch."""
     usecase = CtrUseCase(params, None, seed=1)
     batches = list(usecase.loaders(0, 1).train)[:STEPS]
-    shared: list[Any] = []
+    shared = PerProcess()
 
-    def trained(name: str) -> tuple[Session, Callable[[], None]]:
+    def trained(name: str) -> tuple[TrainingSession, Callable[[], None]]:
         backend = load_backend(name)()
-        session = backend.open(usecase, cluster(shared), backend.Options())
+        session = backend.open(usecase, worker_context(shared), backend.Options())
 
         def train() -> None:
             for batch in session.batches(batches):
@@ -60,7 +52,6 @@ def train_both(params: CtrParams, ratio: Ratio) -> float:
     reached = [usecase.evaluate(session.model, batches)["logloss"] for session in (ours, plain)]
     for session in (ours, plain):
         session.close()
-    for node in shared:
-        node.close()
+    shared.close()
     assert abs(reached[0] - reached[1]) < 0.01
     return speed

@@ -9,12 +9,13 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from autoada.loader.loop_recording import Call, Calls, LoopRecorder, call_all
-from autoada.prediction.accesses import Access, Prediction, source_line, user_location
 from autoada.prediction.argument_recording import Prepare
 from autoada.prediction.batch_structure import on_host
 from autoada.prediction.operations import name_of
 from autoada.prediction.predictor import STRIKES, IntentPredictor
+from autoada.prediction.result import Access, Prediction
 from autoada.prediction.row_set import Expected, rows_of_reads
+from autoada.prediction.source_location import source_line, user_location
 from autoada.training.training_state import Steps, ThreadLoops
 
 KeyFunction = Callable[[Any], Any]

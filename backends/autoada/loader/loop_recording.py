@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import nn
 
-from autoada.prediction.accesses import user_location
-from autoada.prediction.argument_recording import Binding, Prepare, Recording
+from autoada.prediction.argument_recording import ArgumentRecorder, Prepare, RecordedArguments
 from autoada.prediction.compiled_program import NotRecorded
+from autoada.prediction.source_location import user_location
 from autoada.training.training_state import ThreadLoops
 
 RECORDED_BATCHES = 3
@@ -40,7 +40,7 @@ class Call:
 class RecordedCall(Call):
     """One that was recorded."""
 
-    prepare: Binding
+    prepare: RecordedArguments
 
     @property
     def key(self) -> Any:
@@ -94,7 +94,7 @@ class LoopRecorder:
         self.numbers_vary = False
         self._all_calls = False
         self._seen: list[tuple[RecordedCall, ...]] = []
-        self._recording: Recording | None = None
+        self._recording: ArgumentRecorder | None = None
         self._loops: ThreadLoops | None = None
         self._calls: list[RecordedCall] = []
         self._in_progress: _CallInProgress | None = None
@@ -103,7 +103,7 @@ class LoopRecorder:
         self._uncalled = 0
 
     @property
-    def recording(self) -> Recording | None:
+    def recording(self) -> ArgumentRecorder | None:
         """What follows the loop between calls."""
         return self._recording
 
@@ -121,7 +121,7 @@ class LoopRecorder:
         if self._uncalled > RECORDED_BATCHES and self._uncalled % SELDOM:
             return  # the model may be one that this loop does not use
         self._calls = []
-        self._recording = Recording(batch)
+        self._recording = ArgumentRecorder(batch)
         loops.listen(self)
         self._recording.start()
 
@@ -257,9 +257,9 @@ def _merged(first: Sequence[RecordedCall], second: Sequence[RecordedCall]) -> tu
     """What two batches have in common; None if that is nothing."""
     if not second or [call.target for call in first] != [call.target for call in second]:
         return None
-    bindings = [b.prepare.merged(a.prepare) for a, b in zip(first, second, strict=True)]
+    merged = [b.prepare.merged(a.prepare) for a, b in zip(first, second, strict=True)]
     calls = [
-        RecordedCall(call.target, binding) for call, binding in zip(second, bindings, strict=True) if binding
+        RecordedCall(call.target, recorded) for call, recorded in zip(second, merged, strict=True) if recorded
     ]
     return tuple(calls) if len(calls) == len(second) else None
 

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.modules import module as registration
 
 from autoada.model.wrapped_parameters import Parts
-from autoada.prediction.argument_recording import Recording
+from autoada.prediction.argument_recording import ArgumentRecorder
 from autoada.training.training_state import NO_REPLAY, CallListener, Steps
 
 
@@ -142,13 +142,13 @@ class Calls:
             self.fail(self._present)
 
     @staticmethod
-    def _pause_others(listener: CallListener | None) -> list[Recording]:
+    def _pause_others(listener: CallListener | None) -> list[ArgumentRecorder]:
         """What listens to the loop for other models must not take this call for a part of the loop."""
         if torch._C._len_torch_function_stack() == 0:
             return []
         own = None if listener is None else listener.recording
         modes = torch.overrides._get_current_function_mode_stack()
-        others = [mode for mode in modes if isinstance(mode, Recording) and mode is not own]
+        others = [mode for mode in modes if isinstance(mode, ArgumentRecorder) and mode is not own]
         for other in others:
             other.stop()
         return others
@@ -182,7 +182,7 @@ class Present:
         Reads of earlier calls.
     expected : bool
         Whether the batch was expected to need it.
-    others : list of Recording
+    others : list of ArgumentRecorder
         What follows the loop for other models, and goes on when it is over.
     thread : int
         The thread that calls.
@@ -193,7 +193,7 @@ class Present:
     replay: AbstractContextManager[Any] | None = None
     read_before: int = 0
     expected: bool = False
-    others: list[Recording] = field(default_factory=list)
+    others: list[ArgumentRecorder] = field(default_factory=list)
     thread: int = field(default_factory=threading.get_ident)
 
 

@@ -17,16 +17,24 @@ from torch.utils import _pytree as pytree
 from torch.utils._device import DeviceContext
 
 from autoada.prediction.batch_structure import Path, leaves, read
-from autoada.prediction.compiled_program import NotRecorded, Program
-from autoada.prediction.operations import Kind, TorchFunction, dtype_of_move, kind_of
-from autoada.prediction.shape_rules import ghost
-from autoada.prediction.trace import Tape
+from autoada.prediction.compiled_program import CompiledProgram, NotRecorded
+from autoada.prediction.operations import (
+    Arguments,
+    CallMode,
+    Keywords,
+    Kind,
+    TorchFunction,
+    dtype_of_move,
+    kind_of,
+)
+from autoada.prediction.trace import Trace
+from autoada.prediction.unknown_values import unknown
 
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-Prepare = Callable[[Any], Arguments]
+CallArguments = tuple[Arguments, Keywords]
+Prepare = Callable[[Any], CallArguments]
 
 
-class Recording(TorchFunctionMode):
+class ArgumentRecorder(CallMode):
     """Follows what happens to a batch after it was handed out; changes nothing.
 
     Parameters
@@ -37,19 +45,12 @@ class Recording(TorchFunctionMode):
 
     def __init__(self, batch: Any) -> None:
         super().__init__()
-        self._tape = Tape(batch)
+        self._trace = Trace(batch)
         self._active = False
         self._called = False
         self._lost: list[Tensor] = []
 
-    def __torch_function__(
-        self,
-        func: TorchFunction,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
+    def call(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         output = func(*args, **kwargs)
         if not self._active:
             return output
@@ -60,26 +61,26 @@ class Recording(TorchFunctionMode):
             for target in args[0] if isinstance(args[0], (list, tuple)) else args[:1]:
                 self._written(func, args, kwargs, target)
         elif kind is Kind.RANDOM:
-            self._lost.append(output)  # draws of the loop itself cannot be foreseen
+            self._lost.append(output)  # Draws of the loop itself cannot be foreseen.
         elif kind is Kind.MOVE:
             self._moved(func, args, kwargs, output)
         elif kind not in (Kind.METADATA, Kind.DEVICE, Kind.IGNORED, Kind.TEXT):
             if kwargs.get("device") is not None:
                 kwargs = {**kwargs, "device": _HOST}
-            self._tape.operation(func, args, kwargs, output)
+            self._trace.operation(func, args, kwargs, output)
         return output
 
     def start(self) -> None:
-        """Begin to listen, or go on. Modes that the user's code has entered stay above."""
+        """Begin to record, or resume. Modes that the user's code has entered stay above."""
         self._active = True
         modes = _popped()
-        if modes and isinstance(modes[-1], DeviceContext):  # its exit looks for it at the bottom
+        if modes and isinstance(modes[-1], DeviceContext):  # Its exit looks for it at the bottom.
             torch.overrides._push_mode(modes.pop())
         for mode in [self, *reversed(modes)]:
             torch.overrides._push_mode(mode)
 
     def stop(self) -> None:
-        """Stop to listen. Modes that the user's code entered in between stay."""
+        """Stop to record. Modes that the user's code entered in between stay."""
         self._active = False
         for mode in reversed(_popped()):
             if mode is not self:
@@ -90,7 +91,7 @@ class Recording(TorchFunctionMode):
         self._called = True
         self._lost += [leaf for _, leaf in leaves(output) if isinstance(leaf, Tensor)]
 
-    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Binding:
+    def arguments(self, args: Arguments, kwargs: Keywords) -> RecordedArguments:
         """The way from the batch to these arguments.
 
         Raises
@@ -98,9 +99,9 @@ class Recording(TorchFunctionMode):
         NotRecorded
             If Python reads values on the way.
         """
-        batch = self._tape.batch
+        batch = self._trace.batch
         given, structure = pytree.tree_flatten_with_path((args, kwargs), is_leaf=lambda value: value is batch)
-        paths = {id(leaf): path for path, leaf in self._tape.leaves if not isinstance(leaf, _PLAIN)}
+        paths = {id(leaf): path for path, leaf in self._trace.leaves if not isinstance(leaf, _PLAIN)}
         paths |= {id(item): (("item", key),) for key, item in _items(batch) if not isinstance(item, _PLAIN)}
         lost = {id(tensor) for tensor in self._lost}
         sources: list[_Source] = []
@@ -110,10 +111,10 @@ class Recording(TorchFunctionMode):
             if value is batch:
                 sources.append(_Source("batch", None, name))
             elif isinstance(value, Tensor):
-                number = self._tape.number(value)
-                before = () if number is None else self._tape.needed([number])
-                if id(value) in lost or any(id(self._tape.values[node]) in lost for node in before):
-                    sources.append(_Source("unknown", Unknown.like(value, self._tape.leaves), name))
+                number = self._trace.number(value)
+                before = () if number is None else self._trace.needed([number])
+                if id(value) in lost or any(id(self._trace.values[node]) in lost for node in before):
+                    sources.append(_Source("unknown", UnknownArgument.like(value, self._trace.leaves), name))
                 elif number is None:
                     sources.append(_Source("outside", value, name))
                 else:
@@ -123,45 +124,41 @@ class Recording(TorchFunctionMode):
                 sources.append(_Source("leaf", paths[id(value)], name))
             else:
                 sources.append(_Source("constant" if isinstance(value, _PLAIN) else "outside", value, name))
-        self._tape.accesses += 1  # everything until now matters
-        program = Program(self._tape, tensors)
+        self._trace.accesses += 1  # Everything until now matters.
+        program = CompiledProgram(self._trace, tensors)
         if program.obstacle is not None:
             raise NotRecorded(program.obstacle)
-        return Binding(program, tuple(sources), structure, self._tape, tensors)
+        return RecordedArguments(program, tuple(sources), structure, self._trace, tensors)
 
-    def _value_read(self, func: TorchFunction, args: tuple[Any, ...]) -> None:
-        # what requires a gradient is the model's doing, not the batch's
+    def _value_read(self, func: TorchFunction, args: Arguments) -> None:
+        # A tensor that requires a gradient comes from the model, not from the batch.
         of_batch = args and isinstance(args[0], Tensor) and not args[0].requires_grad
-        if of_batch and self._tape.number(args[0]) is not None:
-            self._tape.value_read(func)
+        if of_batch and self._trace.number(args[0]) is not None:
+            self._trace.value_read(func)
 
-    def _written(
-        self, func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any
-    ) -> None:
+    def _written(self, func: TorchFunction, args: Arguments, kwargs: Keywords, target: Any) -> None:
         if not isinstance(target, Tensor):
             return
-        if self._called and not self._tape.computed(target):  # a gradient, a running mean
+        if self._called and not self._trace.computed(target):  # a gradient, a running mean
             self._lost.append(target)
         elif target is args[0]:
-            self._tape.written(func, args, kwargs, target)
+            self._trace.written(func, args, kwargs, target)
         else:
-            self._tape.foreign_write(func)
+            self._trace.foreign_write(func)
 
-    def _moved(
-        self, func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
-    ) -> None:
-        """Row ids are found in host memory: only what a move does to the dtype is followed."""
+    def _moved(self, func: TorchFunction, args: Arguments, kwargs: Keywords, output: Tensor) -> None:
+        """Record only the dtype that a move gives: row ids are found in host memory."""
         if output is args[0]:
             return
         dtype = dtype_of_move(func, args, kwargs)
         if dtype is None:
-            self._tape.operation(Tensor.clone, args[:1], {}, output)
+            self._trace.operation(Tensor.clone, args[:1], {}, output)
         else:
-            self._tape.operation(Tensor.to, (args[0], dtype), {"copy": True}, output)
+            self._trace.operation(Tensor.to, (args[0], dtype), {"copy": True}, output)
 
 
-class Unknown(NamedTuple):
-    """A tensor of which only this is known: it may depend on parameters, or on draws of the loop.
+class UnknownArgument(NamedTuple):
+    """A tensor that may depend on parameters, or on draws of the loop; only its form is known.
 
     Attributes
     ----------
@@ -170,7 +167,7 @@ class Unknown(NamedTuple):
     dtype : torch.dtype
         Its dtype.
     follows : tuple of Path or None
-        For each dimension a tensor of the batch whose first dimension had the same size.
+        For each dimension a tensor of the batch with a first dimension of the same size.
     """
 
     shape: tuple[int, ...]
@@ -178,8 +175,8 @@ class Unknown(NamedTuple):
     follows: tuple[Path | None, ...]
 
     @classmethod
-    def like(cls, tensor: Tensor, found: Iterable[tuple[Path, Any]]) -> Unknown:
-        """What is known of `tensor`, beside a batch with these leaves."""
+    def like(cls, tensor: Tensor, found: Iterable[tuple[Path, Any]]) -> UnknownArgument:
+        """The form of `tensor`, in relation to a batch with these leaves."""
         sizes = {
             leaf.shape[0]: path
             for path, leaf in found
@@ -187,16 +184,16 @@ class Unknown(NamedTuple):
         }
         return cls(tuple(tensor.shape), tensor.dtype, tuple(sizes.get(size) for size in tensor.shape))
 
-    def ghost(self, batch: Any) -> Tensor:
+    def tensor(self, batch: Any) -> Tensor:
         """A tensor without data to be used with `batch`."""
         sizes = zip(self.shape, self.follows, strict=True)
         shape = [size if path is None else len(read(batch, path)) for size, path in sizes]
         with torch._C.DisableTorchFunction():
-            return ghost(shape, self.dtype)
+            return unknown(shape, self.dtype)
 
 
 class _Source(NamedTuple):
-    """Where a value among the arguments comes from; `name` is that of the argument."""
+    """Source of a value among the arguments; `name` is the argument's name."""
 
     kind: str
     value: Any
@@ -216,7 +213,7 @@ class _Source(NamedTuple):
         return self.kind, type(self.value), None if self.is_number else self.value
 
 
-class Binding:
+class RecordedArguments:
     """Turns a batch into the model's arguments as the user's loop does.
 
     Attributes
@@ -224,7 +221,7 @@ class Binding:
     key : tuple
         Equal for bindings that do the same, numbers left aside.
     numbers : tuple of int and float
-        Those among the arguments that do not come from the batch, such as that of a step.
+        Numbers among the arguments that do not come from the batch, such as the number of a step.
     follows_batch : bool
         Whether every tensor among the arguments is made from the batch, or known to be unknown.
     uses_batch : bool
@@ -235,16 +232,16 @@ class Binding:
 
     def __init__(
         self,
-        program: Program,
+        program: CompiledProgram,
         sources: tuple[_Source, ...],
         structure: Any,
-        tape: Tape | None = None,
+        trace: Trace | None = None,
         tensors: Sequence[Tensor] = (),
     ) -> None:
         self._program = program
         self._sources = sources
         self._structure = structure
-        self._tape = tape
+        self._trace = trace
         self._tensors = tensors
         self.numbers = tuple(source.value for source in sources if source.is_number)
         self.key = (program.key, [source.key for source in sources], structure)
@@ -253,9 +250,9 @@ class Binding:
         self.uses_batch = not kinds.isdisjoint(("batch", "tensor", "leaf"))
         self.unknown = tuple(dict.fromkeys(source.name for source in sources if source.kind == "unknown"))
 
-    def merged(self, other: Binding) -> Binding | None:
+    def merged(self, other: RecordedArguments) -> RecordedArguments | None:
         """This one, with every tensor that `other` makes in another way unknown; None if that is no help."""
-        if self._structure != other._structure or self._tape is None:
+        if self._structure != other._structure or self._trace is None:
             return None
         sources: list[_Source] = []
         tensors: list[Tensor] = []
@@ -269,40 +266,40 @@ class Binding:
                     or (value.dtype, value.dim()) != (before.dtype, before.dim())
                 ):
                     return None
-                source = mine._replace(kind="unknown", value=Unknown.like(value, self._tape.leaves))
+                source = mine._replace(kind="unknown", value=UnknownArgument.like(value, self._trace.leaves))
             elif mine.kind == "tensor":
                 source = mine._replace(value=len(tensors))
                 tensors.append(self._tensors[mine.value])
             sources.append(source)
-        result = Binding(Program(self._tape, tensors), tuple(sources), self._structure)
+        result = RecordedArguments(CompiledProgram(self._trace, tensors), tuple(sources), self._structure)
         return result if result.uses_batch else None
 
     def seal(self) -> None:
         """Forget what only `merged` needs."""
-        self._tape, self._tensors = None, ()
+        self._trace, self._tensors = None, ()
 
-    def _does_as(self, mine: _Source, other: Binding, others: _Source) -> bool:
+    def _does_as(self, mine: _Source, other: RecordedArguments, others: _Source) -> bool:
         if not mine.kind == others.kind == "tensor":
             return mine.key == others.key
-        assert self._tape is not None
-        assert other._tape is not None
+        assert self._trace is not None
+        assert other._trace is not None
         programs = [
-            Program(self._tape, [self._tensors[mine.value]]),
-            Program(other._tape, [other._tensors[others.value]]),
+            CompiledProgram(self._trace, [self._tensors[mine.value]]),
+            CompiledProgram(other._trace, [other._tensors[others.value]]),
         ]
         return programs[0].key == programs[1].key
 
     def _tensor(self, source: _Source) -> Any:
-        """The tensor that was seen there, or what is known of it; None if it is none."""
+        """The tensor that was seen there; None if the source is no tensor."""
         if source.kind == "tensor":
             return self._tensors[source.value]
         return source.value if isinstance(source.value, Tensor) else None
 
-    def __call__(self, batch: Any) -> Arguments:
+    def __call__(self, batch: Any) -> CallArguments:
         """Positional and keyword arguments of the model for `batch`."""
         computed = self._program.run(batch)
         values = [self._value(source, batch, computed) for source in self._sources]
-        arguments: Arguments = pytree.tree_unflatten(values, self._structure)
+        arguments: CallArguments = pytree.tree_unflatten(values, self._structure)
         return arguments
 
     @staticmethod
@@ -315,13 +312,13 @@ class Binding:
             path: Path = source.value
             return read(batch, path)
         if source.kind == "unknown":
-            unknown: Unknown = source.value
-            return unknown.ghost(batch)
+            argument: UnknownArgument = source.value
+            return argument.tensor(batch)
         return source.value
 
 
 def _argument_name(place: Sequence[Any]) -> str:
-    """What to call the argument at a place of ``(args, kwargs)``."""
+    """Name of the argument at a place of ``(args, kwargs)``, for messages."""
     if place[0].idx == 0:
         return f"argument {place[1].idx + 1}"
     return f"argument {place[1].key!r}"

@@ -39,7 +39,7 @@ def expression(path: Path, name: Callable[[Any], str], root: str = "batch") -> s
 
 
 def signature(batch: Any) -> tuple[Any, ...]:
-    """What may make a forward take another way: paths, shapes, dtypes, plain values."""
+    """Properties that may change the way of a forward: paths, shapes, dtypes, plain values."""
     return tuple(
         (path, tuple(leaf.shape), leaf.dtype)
         if isinstance(leaf, (Tensor, np.ndarray))
@@ -54,7 +54,7 @@ def copied(batch: Any, leaf: Callable[[Tensor], Tensor] = lambda tensor: tensor)
 
 
 def on_host(batch: Any) -> Any:
-    """The batch itself if its tensors are in host memory, else a copy of which that is true."""
+    """The batch itself if its tensors are in host memory, else a copy there."""
     if all(leaf.is_cpu for _, leaf in leaves(batch) if isinstance(leaf, Tensor)):
         return batch
     return copied(batch, Tensor.cpu)

@@ -1,7 +1,6 @@
-"""Access programs: straight-line Python from a batch to the rows it reads, sliced from a tape.
+"""Compiled programs: straight-line Python from a batch to the rows it reads, sliced from a trace.
 
-The source that is generated here holds no data: whatever comes from the user, be it a key, a number or a
-function, is bound to a variable of its own.
+The generated source holds no data: every key, number and function of the user is bound to a variable.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autoada.prediction.accesses import Draw
 from autoada.prediction.batch_structure import expression
 from autoada.prediction.operations import name_of
+from autoada.prediction.result import Draw
 from autoada.prediction.torch_draws import draw
-from autoada.prediction.trace import Constant, Leaf, Ref, Tape
+from autoada.prediction.trace import Constant, Leaf, Ref, Trace
 
 _LITERALS = (int, float, bool, str, type(None))  # compared by value
 
@@ -25,15 +24,15 @@ class NotRecorded(Exception):
     """A value cannot be traced back to the batch."""
 
 
-class Program:
-    """Computes some tensors of a tape from another batch.
+class CompiledProgram:
+    """Computes some tensors of a trace from another batch.
 
     Parameters
     ----------
-    tape : Tape
+    trace : Trace
         A recorded simulation.
     outputs : sequence of Tensor
-        What to compute.
+        Tensors to compute.
     clone_leaves : bool
         Whether the program may not write into the batch's own tensors.
 
@@ -44,9 +43,9 @@ class Program:
     source : str
         The program as Python; `names` are its variables.
     names : Names
-        What the source refers to.
+        Variables of the source.
     constants : list of Tensor
-        Tensors that it uses beside those of the batch.
+        Tensors that it uses in addition to the batch.
     outputs_follow_batch : bool
         Whether every output depends on the batch.
     draw_numbers : set of int
@@ -57,24 +56,24 @@ class Program:
     Raises
     ------
     NotRecorded
-        If an output is not on the tape.
+        If an output is not in the trace.
     """
 
-    def __init__(self, tape: Tape, outputs: Sequence[Tensor], *, clone_leaves: bool = False) -> None:
-        numbers = [_number(tape, tensor) for tensor in outputs]
-        self._needed = sorted(tape.needed(numbers))
+    def __init__(self, trace: Trace, outputs: Sequence[Tensor], *, clone_leaves: bool = False) -> None:
+        numbers = [_number(trace, tensor) for tensor in outputs]
+        self._needed = sorted(trace.needed(numbers))
         self.names = Names()
         self.constants: list[Tensor] = []
         self.draw_numbers: set[int] = set()
         self.outputs_follow_batch = all(
-            any(isinstance(tape.nodes[source], Leaf) for source in tape.needed([number]))
+            any(isinstance(trace.nodes[source], Leaf) for source in trace.needed([number]))
             for number in numbers
         )
-        self.obstacle = tape.obstacle() or self._own_obstacle(tape)
+        self.obstacle = trace.obstacle() or self._own_obstacle(trace)
         short = {number: i for i, number in enumerate(self._needed)}
         lines, keys = [], []
         for number in self._needed:
-            line, key = self._line(tape, number, short, clone_leaves)
+            line, key = self._line(trace, number, short, clone_leaves)
             lines.append(f"    v{short[number]} = {line}\n")
             keys.append(key)
         result = ", ".join(f"v{short[number]}" for number in numbers)
@@ -99,28 +98,28 @@ class Program:
         """The outputs of a program without draws."""
         return self._run(batch, None)
 
-    def _own_obstacle(self, tape: Tape) -> str | None:
-        values = [tape.values[number] for number in self._needed]
+    def _own_obstacle(self, trace: Trace) -> str | None:
+        values = [trace.values[number] for number in self._needed]
         holders: dict[int, set[int]] = {}
         for value in values:
             if isinstance(value, Tensor):
                 holders.setdefault(value.untyped_storage().data_ptr(), set()).add(id(value))
         if any(
-            holders.get(storage, {id(target)}) != {id(target)} for storage, target in tape.written_storages
+            holders.get(storage, {id(target)}) != {id(target)} for storage, target in trace.written_storages
         ):
             return "ids are written in place through another view"
         for number in self._needed:
-            node = tape.nodes[number]
+            node = trace.nodes[number]
             if isinstance(node, Constant) and node.tensor.is_inference():
                 return "ids come from an operation that cannot be recorded"
         return None
 
-    def _line(self, tape: Tape, number: int, short: dict[int, int], clone: bool) -> tuple[str, Any]:
+    def _line(self, trace: Trace, number: int, short: dict[int, int], clone: bool) -> tuple[str, Any]:
         """Source and key of one node."""
-        node = tape.nodes[number]
+        node = trace.nodes[number]
         if isinstance(node, Leaf):
             return expression(node.path, self.names.of) + (
-                self._copy(tape.values[number]) if clone else ""
+                self._copy(trace.values[number]) if clone else ""
             ), node.path
         if isinstance(node, Constant):
             self.constants.append(node.tensor)
@@ -161,7 +160,7 @@ class Names:
     Attributes
     ----------
     values : dict of str to object
-        What each variable holds.
+        Value of each variable.
     """
 
     def __init__(self) -> None:
@@ -231,8 +230,8 @@ def _conditions(entries: tuple[tuple[Any, ...], ...], name: Callable[[Any], str]
     yield from (f"{text}.shape[{i}] == {name(shapes[0][i])}" for i in pinned)
 
 
-def _number(tape: Tape, tensor: Tensor) -> int:
-    number = tape.number(tensor)
+def _number(trace: Trace, tensor: Tensor) -> int:
+    number = trace.number(tensor)
     if number is None:
         raise NotRecorded("ids come from an operation that cannot be recorded")
     return number

@@ -1,4 +1,4 @@
-"""The forms in which PyTorch code reads rows of a table, taken apart into table, ids and output."""
+"""Forms of reading rows of a table in PyTorch: their table, ids and output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from autoada.prediction.operations import TorchFunction
+from autoada.prediction.operations import Arguments, Keywords, TorchFunction
 
 EMBEDDING_NAMES = (
     "input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse",
@@ -28,11 +28,11 @@ _KERNEL_BAG_NAMES = (
 )  # fmt: skip
 
 Apply = Callable[..., Any]
-"""Runs one tensor operation: ``apply(function, *args)``; a recorder puts it on its tape."""
+"""Runs one tensor operation, ``apply(function, *args)``, and records it in the trace, if there is one."""
 
 
 class BagArguments(NamedTuple):
-    """What `embedding_bag` was given."""
+    """Arguments of `embedding_bag`."""
 
     ids: Tensor
     table: Tensor
@@ -42,23 +42,21 @@ class BagArguments(NamedTuple):
 
     @property
     def bags(self) -> int:
-        """How many bags come out."""
+        """Number of bags in the output."""
         if self.offsets is None:
             return self.ids.shape[0]
         return self.offsets.shape[0] - int(self.last_offset)
 
 
-def embedding_arguments(
-    func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
+def embedding_arguments(func: TorchFunction, args: Arguments, kwargs: Keywords) -> tuple[Tensor, Tensor]:
     """``(ids, table)`` of a call of `F.embedding` or `torch.embedding`."""
     names = EMBEDDING_NAMES if func is F.embedding else KERNEL_EMBEDDING_NAMES
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     return (given["input"], given["weight"]) if func is F.embedding else (given["indices"], given["weight"])
 
 
-def bag_arguments(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BagArguments:
-    """What a call of `F.embedding_bag` or `torch.embedding_bag` was given."""
+def bag_arguments(func: TorchFunction, args: Arguments, kwargs: Keywords) -> BagArguments:
+    """Arguments of a call of `F.embedding_bag` or `torch.embedding_bag`."""
     names = BAG_NAMES if func is F.embedding_bag else _KERNEL_BAG_NAMES
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     given.setdefault("input", given.get("indices"))
@@ -71,7 +69,7 @@ def bag_arguments(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, 
     )
 
 
-def index_select_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Any, Any]:
+def index_select_arguments(args: Arguments, kwargs: Keywords) -> tuple[Tensor, Any, Any]:
     """``(input, dim, index)`` of a call of `index_select`."""
     given = {**dict(zip(("input", "dim", "index"), args, strict=False)), **kwargs}
     return given["input"], given["dim"], given["index"]
@@ -87,8 +85,8 @@ def bag_rows(bag: BagArguments, apply: Apply) -> Tensor:
 def item_rows(rows: int, index: Any, apply: Apply) -> Tensor | None:
     """The rows that ``table[index]`` reads, None if it is the whole table.
 
-    `index` holds no ghost. Negative ids count from the end, as torch has it; those of rows that do not exist
-    stay as they are.
+    `index` holds no unknown value. Negative ids count from the end, as torch has it; ids of rows that do not
+    exist stay as they are.
     """
     first = index[0] if type(index) is tuple and index else index
     if isinstance(first, Tensor):
@@ -111,7 +109,7 @@ def item_rows(rows: int, index: Any, apply: Apply) -> Tensor | None:
 
 
 def from_start(ids: Tensor, rows: int) -> Tensor:
-    """The same rows, none of those that exist counted from the end."""
+    """The same rows, with existing rows counted from the start."""
     return torch.where((ids < 0) & (ids >= -rows), ids + rows, ids)
 
 

@@ -1,4 +1,4 @@
-"""A model's shadow: the same classes and attributes around parameters that have a shape but no data."""
+"""Meta models: a model's classes and attributes around parameters that have a shape but no data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 _COMPILED = "_orig_mod"
 
 
-class Shadow:
+class MetaModel:
     """Runs the forward of `model` without touching it.
 
     Modules are copied shallowly, containers up to three levels deep, parameters become meta tensors
@@ -60,7 +60,7 @@ class Shadow:
         """``id(meta parameter)`` -> qualified name, for the others that have many rows."""
 
     def adopt(self, storage: int) -> bool:
-        """Give the shadow its own copy of each buffer or attribute at this address; whether there was one."""
+        """Give the meta model its own copy of each tensor at this address; False if it has none there."""
         found = False
         for module in self._copies.values():
             for attributes in (module._buffers, module.__dict__):
@@ -87,9 +87,9 @@ class Shadow:
         self.compiled |= getattr(module, "_compiled_call_impl", None) is not None
         if id(module) in self._copies:
             return self._copies[id(module)]
-        shadow = object.__new__(type(module))
-        self._copies[id(module)] = shadow
-        attributes = shadow.__dict__
+        meta_model = object.__new__(type(module))
+        self._copies[id(module)] = meta_model
+        attributes = meta_model.__dict__
         for name, value in module.__dict__.items():
             if name == "_parameters":
                 attributes[name] = {key: self._parameter(p) for key, p in value.items()}
@@ -103,9 +103,9 @@ class Shadow:
                 attributes[name] = self._attribute(value, 0)
         if "_flat_weight_refs" in attributes:  # nn.RNNBase checks its weights through weak references
             attributes["_flat_weight_refs"] = [weakref.ref(w) for w in attributes["_flat_weights"]]
-        if isinstance(module, _NormBase) and shadow._buffers.get("num_batches_tracked") is not None:
-            shadow._buffers["num_batches_tracked"] = None
-        return shadow
+        if isinstance(module, _NormBase) and meta_model._buffers.get("num_batches_tracked") is not None:
+            meta_model._buffers["num_batches_tracked"] = None
+        return meta_model
 
     def _parameter(self, parameter: nn.Parameter | None) -> nn.Parameter | None:
         if parameter is None:
@@ -116,16 +116,16 @@ class Shadow:
             )
         key = id(parameter)
         if key not in self.parameters:
-            ghost = nn.Parameter(
+            meta = nn.Parameter(
                 torch.empty_strided(
                     tuple(parameter.shape), parameter.stride(), dtype=parameter.dtype, device="meta"
                 ),
                 requires_grad=False,
             )
-            self.parameters[key] = ghost
+            self.parameters[key] = meta
             self._originals.append(parameter)  # an identity is only unique while its object lives
             if key in self._wanted:
-                self.tables[id(ghost)] = self._wanted[key]
+                self.tables[id(meta)] = self._wanted[key]
         return self.parameters[key]
 
     def _attribute(self, value: Any, depth: int) -> Any:
@@ -157,7 +157,7 @@ class Shadow:
 
 
 def _in_host_memory(value: Any) -> Any:
-    """Where ids are computed; a table's meta parameter stays what it is."""
+    """A copy in host memory, where ids are computed; meta parameters stay as they are."""
     return value if not isinstance(value, Tensor) or value.is_cpu or value.is_meta else value.cpu()
 
 

@@ -1,4 +1,8 @@
-"""Outputs of operations on ghosts: by rule, from memory, or by torch's own meta kernels."""
+"""Outputs of operations on unknown values: from memory, or by torch's own meta kernels.
+
+Many of torch's meta kernels are Python and take 50 to 800 µs, so outputs are remembered by the shapes, dtypes
+and plain values of the arguments.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from autoada.prediction.operations import TorchFunction
-from autoada.prediction.shape_rules import RULES
+from autoada.prediction.operations import Arguments, Keywords, TorchFunction
 
 _VIEWS = {
     "view", "reshape", "flatten", "transpose", "permute", "unsqueeze", "squeeze", "expand", "t", "chunk",
@@ -27,32 +30,24 @@ _MEMO_LIMIT = 4096
 _memo: dict[Any, tuple[list[Any], Any]] = {}
 
 
-class GhostKernels:
+class MetaOutputs:
     """Computes the shapes of operations' outputs.
 
     Parameters
     ----------
-    is_ghost, as_meta
-        The simulation's notion of a ghost, and the replacement of tensors by meta tensors.
+    is_unknown : callable
+        Whether a tensor's values are unknown in the simulation.
+    as_meta : callable
+        Replaces tensors by meta tensors.
     """
 
-    def __init__(self, is_ghost: Callable[[Tensor], bool], as_meta: Callable[[Any], Any]) -> None:
-        self._is_ghost = is_ghost
+    def __init__(self, is_unknown: Callable[[Tensor], bool], as_meta: Callable[[Any], Any]) -> None:
+        self._is_unknown = is_unknown
         self._as_meta = as_meta
         self._health: dict[int, tuple[Tensor, bool]] = {}
         self._fallbacks = 0
 
-    def __call__(
-        self, func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], *, memorize: bool
-    ) -> Any:
-        rule = RULES.get(func)
-        if rule is not None:
-            try:
-                output = rule(*args, **kwargs)
-            except TypeError:  # a form of the call that the rule does not know
-                output = None
-            if output is not None:
-                return output
+    def __call__(self, func: TorchFunction, args: Arguments, kwargs: Keywords, *, memorize: bool) -> Any:
         name = getattr(func, "__name__", "")
         plain = name in _VIEWS or name in _PACKING or name in _HEALTH_CHECKS or name in _HEALTH_COMBINATIONS
         if plain or not memorize or "out" in kwargs:
@@ -72,11 +67,11 @@ class GhostKernels:
         output = self.run(func, args, kwargs)
         if (
             self._fallbacks == fallbacks
-        ):  # a kernel that needed real integers may give another shape next time
+        ):  # A kernel that needed real integers may give another shape next time.
             self._memorize(key, output, args)
         return output
 
-    def run(self, func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         """The operation on meta tensors, or on zeros where torch has no kernel for them."""
         meta_args = self._as_meta(args)
         meta_kwargs = {key: self._as_meta(value) for key, value in kwargs.items()}
@@ -90,11 +85,11 @@ class GhostKernels:
         return output
 
     def health(self, tensor: Tensor) -> bool | None:
-        """The answer of a NaN or infinity check: ghosts are assumed healthy. None for anything else."""
+        """Answer of a NaN or infinity check: unknown values are assumed healthy. None for anything else."""
         known = self._health.get(id(tensor))
         return None if known is None else known[1]
 
-    def _follow_health(self, name: str, args: tuple[Any, ...], output: Any) -> None:
+    def _follow_health(self, name: str, args: Arguments, output: Any) -> None:
         if not isinstance(output, Tensor) or output.dtype is not torch.bool:
             return
         source = next((a for a in args if isinstance(a, Tensor)), None)
@@ -104,7 +99,7 @@ class GhostKernels:
         if answer is not None:
             self._health[id(output)] = (output, answer)
 
-    def _memorize(self, key: Any, output: Any, args: tuple[Any, ...]) -> None:
+    def _memorize(self, key: Any, output: Any, args: Arguments) -> None:
         leaves, structure = pytree.tree_flatten(output)
         own = all(not isinstance(x, Tensor) or (x.is_meta and all(x is not a for a in args)) for x in leaves)
         if own:
@@ -113,20 +108,18 @@ class GhostKernels:
             described = [(x.shape, x.stride(), x.dtype) if isinstance(x, Tensor) else x for x in leaves]
             _memo[key] = (described, structure)
 
-    def _run_on_zeros(
-        self, func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
-    ) -> Any:
-        """Without a meta kernel, or where a shape needs real integers: ghosts are zeros without memory."""
+    def _run_on_zeros(self, func: TorchFunction, args: Arguments, kwargs: Keywords, error: Exception) -> Any:
+        """Run with zeros without memory: torch has no meta kernel, or the shape needs real integers."""
 
         def zeros(value: Any) -> Any:
-            if isinstance(value, Tensor) and self._is_ghost(value):
+            if isinstance(value, Tensor) and self._is_unknown(value):
                 return torch.zeros((), dtype=value.dtype).expand(tuple(value.shape))
             return value
 
         keep_integers = getattr(func, "__name__", "") in _PACKING
         self._fallbacks += 1
 
-        def ghosts(value: Any) -> Any:
+        def unknowns(value: Any) -> Any:
             if isinstance(value, Tensor) and (value.is_floating_point() or not keep_integers):
                 return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
             return value
@@ -134,8 +127,8 @@ class GhostKernels:
         try:
             output = func(*pytree.tree_map(zeros, args), **pytree.tree_map(zeros, kwargs))
         except Exception:
-            raise error from None  # the kernel's own complaint says more than that about zeros
-        return pytree.tree_map(ghosts, output)
+            raise error from None  # The kernel's own error is more helpful than the error about zeros.
+        return pytree.tree_map(unknowns, output)
 
 
 def _key(value: Any) -> Any:

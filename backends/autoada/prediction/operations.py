@@ -1,4 +1,4 @@
-"""What kind of thing each torch function is, as far as a simulation must treat it differently."""
+"""Kinds of torch functions, as far as a simulation treats them differently."""
 
 from __future__ import annotations
 
@@ -9,8 +9,24 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 TorchFunction = Callable[..., Any]
+Arguments = tuple[Any, ...]
+Keywords = dict[str, Any]
+
+
+class CallMode(TorchFunctionMode):
+    """A mode that handles calls of torch functions with `call`."""
+
+    def call(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
+        """Give the output of ``func(*args, **kwargs)``."""
+        raise NotImplementedError
+
+    def __torch_function__(
+        self, func: TorchFunction, types: Any, args: Arguments = (), kwargs: Keywords | None = None
+    ) -> Any:
+        return self.call(func, args, kwargs or {})
 
 
 class Kind(IntEnum):
@@ -50,7 +66,7 @@ def kind_of(function: TorchFunction) -> Kind:
 
 
 def name_of(function: TorchFunction) -> str:
-    """What to call `function` in a message."""
+    """Name of `function` in messages."""
     return getattr(function, "__name__", None) or str(function)
 
 

@@ -1,56 +1,56 @@
-"""Which access program to use for a batch: learned from recorded simulations, dropped at the first doubt."""
+"""Access programs of a model: learned from recorded simulations, dropped at the first doubt."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
-from autoada.prediction.accesses import Access
 from autoada.prediction.batch_structure import signature
-from autoada.prediction.compiled_program import Guard, Program
+from autoada.prediction.compiled_program import CompiledProgram, Guard
+from autoada.prediction.result import Access
 
 AGREEING = 3
 """Recorded batches that must give the same program before it is used for other shapes."""
 CONFIRMED = 2
 """Recorded batches of one signature that must give the same program before it is used for that signature."""
 GIVE_UP = 12
-"""Recordings after which a model whose programs keep changing is simulated without recording."""
+"""Recordings after which a model whose programs keep changing is simulated without program."""
 SIGNATURES = 64
 
 
-class Recording(NamedTuple):
-    """A program, and the accesses whose ids it computes, in order."""
+class AccessProgram(NamedTuple):
+    """A compiled program, and the accesses with the ids that it computes, in order."""
 
-    program: Program
+    compiled: CompiledProgram
     accesses: tuple[Access, ...]
 
-    def same_as(self, other: Recording) -> bool:
+    def same_as(self, other: AccessProgram) -> bool:
         """Whether both do the same."""
         mine, others = ([(a.table, a.kind) for a in r.accesses] for r in (self, other))
-        return self.program.key == other.program.key and mine == others
+        return self.compiled.key == other.compiled.key and mine == others
 
 
-class Programs:
+class ProgramCache:
     """The programs of one model.
 
     Attributes
     ----------
     refused : str or None
-        Why no program is used any more, or at all.
+        Reason that no program is used any more, or at all.
     used : int
-        For how many batches a program was found.
+        Number of batches with a program.
     """
 
     def __init__(self) -> None:
         self.refused: str | None = None
-        self._general: tuple[Guard, Recording] | None = None
-        self._recent: tuple[Guard, Recording] | None = None
-        self._by_signature: OrderedDict[Any, tuple[Recording, int]] = OrderedDict()
-        self._history: list[tuple[Any, Recording]] = []
+        self._general: tuple[Guard, AccessProgram] | None = None
+        self._recent: tuple[Guard, AccessProgram] | None = None
+        self._by_signature: OrderedDict[Any, tuple[AccessProgram, int]] = OrderedDict()
+        self._history: list[tuple[Any, AccessProgram]] = []
         self._recorded = 0
         self.used = 0
 
-    def find(self, batch: Any) -> Recording | None:
+    def find(self, batch: Any) -> AccessProgram | None:
         """The program for `batch`, if there is one."""
         found = self._guarded(self._recent, batch) or self._guarded(self._general, batch)
         if found is None and self._by_signature:
@@ -62,23 +62,23 @@ class Programs:
         self.used += found is not None
         return found
 
-    def learn(self, batch: Any, recording: Recording) -> None:
-        """Take in what was recorded for `batch`."""
-        if recording.program.obstacle is not None:
-            self.refuse(recording.program.obstacle)
+    def learn(self, batch: Any, program: AccessProgram) -> None:
+        """Learn the program that was recorded for `batch`."""
+        if program.compiled.obstacle is not None:
+            self.refuse(program.compiled.obstacle)
             return
         shape = signature(batch)
-        known, confirmations = self._by_signature.get(shape, (recording, 0))
-        if not known.same_as(recording):
+        known, confirmations = self._by_signature.get(shape, (program, 0))
+        if not known.same_as(program):
             self.refuse("batches of the same shape take different ways through forward")
             return
         self._recorded += 1
-        self._by_signature[shape] = (recording, confirmations + 1)
+        self._by_signature[shape] = (program, confirmations + 1)
         if len(self._by_signature) > SIGNATURES:
             self._by_signature.popitem(last=False)
         if all(shape != other for other, _ in self._history):
-            self._history = [*self._history, (shape, recording)][-2 * GIVE_UP :]
-        self._generalize(recording)
+            self._history = [*self._history, (shape, program)][-2 * GIVE_UP :]
+        self._generalize(program)
         if self._general is None and self._recorded > GIVE_UP and self.used < self._recorded:
             self.refuse("the way from batch to ids changes with every shape")
 
@@ -97,10 +97,10 @@ class Programs:
         self._recorded = self.used = 0
 
     @staticmethod
-    def _guarded(candidate: tuple[Guard, Recording] | None, batch: Any) -> Recording | None:
+    def _guarded(candidate: tuple[Guard, AccessProgram] | None, batch: Any) -> AccessProgram | None:
         return candidate[1] if candidate is not None and candidate[0](batch) else None
 
-    def _generalize(self, recording: Recording) -> None:
-        shapes = [shape for shape, other in self._history if other.same_as(recording)]
+    def _generalize(self, program: AccessProgram) -> None:
+        shapes = [shape for shape, other in self._history if other.same_as(program)]
         if len(shapes) >= AGREEING and Guard.applies(shapes):
-            self._general = (Guard(shapes), recording)
+            self._general = (Guard(shapes), program)

@@ -1,4 +1,4 @@
-"""The global generators of NumPy and Python: simulations draw from copies, real passes the same again."""
+"""Snapshots of NumPy's and Python's global generators: simulations draw from copies, real passes repeat."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 
-class State(NamedTuple):
-    """Where both generators are."""
+class RngSnapshot(NamedTuple):
+    """State of both generators."""
 
     numpy: dict[str, Any]
     python: Any
 
     @classmethod
-    def now(cls) -> State:
-        """Of the global generators."""
+    def now(cls) -> RngSnapshot:
+        """State of the global generators now."""
         return cls(np.random.get_state(legacy=False), random.getstate())  # noqa: NPY002
 
     def set(self) -> None:
-        """Have the global generators go on from here."""
+        """Set the global generators to this state."""
         np.random.set_state(self.numpy)  # noqa: NPY002
         random.setstate(self.python)
 
-    def same_as(self, other: State) -> bool:
+    def same_as(self, other: RngSnapshot) -> bool:
         """Whether nothing was drawn between the two."""
         mine, others = self.numpy, other.numpy
         return bool(
@@ -38,30 +38,30 @@ class State(NamedTuple):
         )
 
 
-class Streams:
+class SimulationRng:
     """Keeps simulations from drawing out of the global generators.
 
     Attributes
     ----------
     start : State or None
-        Where the last simulation began to draw; None if it drew nothing.
+        State before the last simulation; None if it drew nothing.
     """
 
     def __init__(self) -> None:
-        self.start: State | None = None
-        self._next: State | None = None
+        self.start: RngSnapshot | None = None
+        self._next: RngSnapshot | None = None
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Surrounds a simulation."""
-        before = State.now()
+        """Context of one simulation."""
+        before = RngSnapshot.now()
         start = self._next or before
         if self._next is not None:
             start.set()
         try:
             yield
         finally:
-            after = State.now()
+            after = RngSnapshot.now()
             drawn = not after.same_as(start)
             self.start = start if drawn else None
             if drawn:
@@ -70,17 +70,17 @@ class Streams:
                 before.set()
 
 
-class ReplayStreams(AbstractContextManager[None]):
+class ReplayRng(AbstractContextManager[None]):
     """Surrounds the real forward passes of a batch: they draw what its simulation drew."""
 
-    def __init__(self, start: State) -> None:
+    def __init__(self, start: RngSnapshot) -> None:
         self._next = start
         self._outside = start
 
     def __enter__(self) -> None:
-        self._outside = State.now()
+        self._outside = RngSnapshot.now()
         self._next.set()
 
     def __exit__(self, *error: object) -> None:
-        self._next = State.now()
+        self._next = RngSnapshot.now()
         self._outside.set()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import adaps
-from autoada.prediction.accesses import Prediction
+from autoada.prediction.result import Prediction
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
@@ -30,7 +30,7 @@ class TableRows(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What a batch is expected to read.
+    """Reads that a batch is expected to make.
 
     Attributes
     ----------
@@ -39,11 +39,11 @@ class Expected(NamedTuple):
     prediction : Prediction, optional
         The prediction that expects them; None if they were given by hand.
     calls : int
-        How many calls of the model read them.
+        Number of calls of the model that read them.
     whole : frozenset of str
-        Tables of which any row may be read.
+        Tables with unknown reads: any row may be read.
     around : context manager
-        What the calls have to run in, one after the other.
+        Context for the calls, one after the other.
     """
 
     rows: dict[str, TableRows]
@@ -58,7 +58,7 @@ def rows_of_reads(
 ) -> dict[str, TableRows]:
     """De-duplicate reads ``(table, ids)``, each table's together; tables read alike are done once.
 
-    ``keys_of(table, ids)`` gives the server's keys of row ids; a table for which it gives none is left out.
+    ``keys_of(table, ids)`` gives the server's keys of row ids; tables without keys are left out.
     """
     by_table: dict[str, list[Tensor]] = {}
     for table, ids in reads:

@@ -1,4 +1,4 @@
-"""Values that depend on parameters and reach Python: the last real ones stand for the next."""
+"""Speculation on values that depend on parameters and reach Python: each is assumed to be as it was last."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from autoada.prediction.accesses import user_location
-from autoada.prediction.operations import Kind, TorchFunction, kind_of, name_of
-from autoada.prediction.shape_rules import ghost
+from autoada.prediction.operations import Arguments, CallMode, Keywords, Kind, TorchFunction, kind_of, name_of
+from autoada.prediction.source_location import user_location
+from autoada.prediction.unknown_values import unknown
 
 WRONG = 3
-"""Wrong guesses, less those that are forgiven, after which nothing is guessed any more."""
+"""Wrong speculations, less those that are forgiven, after which speculation ends."""
 FORGIVEN_AFTER = 32
 """Right predictions that make up for a wrong one."""
 SETTLED = 8
@@ -50,18 +49,18 @@ class Places:
         return place, number
 
 
-class Guesses:
-    """What the real forward gave last, at each place where simulations ask for it.
+class Speculation:
+    """Keeps the values that the real forward gave last, at each place where simulations ask for one.
 
-    Every prediction is checked against what the real forward reads, so a wrong guess is noticed; it costs
+    Every prediction is checked against the reads of the real forward, so a wrong value is noticed. It costs
     that batch its intent.
 
     Attributes
     ----------
     possible : bool
-        Whether anything is guessed, which is no longer so after `WRONG` wrong guesses.
+        Whether values are assumed; after `WRONG` wrong speculations they are not.
     used : bool
-        Whether a simulation has gone on with a guess since the last wrong one.
+        Whether a simulation has used an assumed value since the last wrong one.
     """
 
     def __init__(self, possible: bool = True) -> None:
@@ -78,11 +77,11 @@ class Guesses:
 
     @property
     def watching(self) -> bool:
-        """Whether the real forward has to tell its values."""
+        """Whether values of the real forward are to be noted."""
         return self._watching
 
-    def guess(self, place: Place, number: int) -> Any:
-        """What the real forward gave there the last time; None if that is not known."""
+    def value_at(self, place: Place, number: int) -> Any:
+        """The value that the real forward gave there last; None if it is not known."""
         if not self.possible:
             return None
         values = self._values.get(place)
@@ -106,7 +105,7 @@ class Guesses:
         values[number:] = [value]
 
     def right(self, *, needed: bool) -> None:
-        """A prediction was right, or stopped; `needed` says whether values are asked for at present."""
+        """A prediction was right, or stopped; `needed` is whether simulations read values at present."""
         self._passes += 1
         self._right += 1
         if self._right % FORGIVEN_AFTER == 0:
@@ -121,7 +120,7 @@ class Guesses:
         return news
 
     def wrong(self) -> None:
-        """A prediction with guesses was wrong."""
+        """A prediction with assumed values was wrong."""
         self._passes += 1
         self._wrong += 1
         self._right = 0
@@ -132,31 +131,31 @@ class Guesses:
         if self._wrong >= WRONG:
             self.possible = self._watching = False
             _log.warning(
-                "what forward reads hangs on values that depend on parameters (%s) and were guessed wrongly "
-                "%d times: they are guessed no more, rows after them are pulled on demand; decide by what is "
-                "in the batch where that will do",
+                "forward reads rows by values that depend on parameters (%s), which were assumed wrongly %d "
+                "times: prediction stops there from now on, later rows are pulled on demand; decide by the "
+                "batch alone where possible",
                 places,
                 self._wrong,
             )
         elif self._wrong == 1:
             _log.warning(
                 "a prediction was wrong because of a value that depends on parameters (%s); missing rows are "
-                "pulled on demand; decide by what is in the batch where that will do",
+                "pulled on demand; decide by the batch alone where possible",
                 places,
             )
 
 
-class Watch(TorchFunctionMode):
-    """Surrounds the real forward passes of one batch, and notes their values if that is wanted."""
+class Watch(CallMode):
+    """Context of the real forward passes of one batch; notes their values if simulations need them."""
 
-    def __init__(self, guesses: Guesses) -> None:
+    def __init__(self, speculation: Speculation) -> None:
         super().__init__()
-        self._guesses = guesses
+        self._speculation = speculation
         self._places = Places()
         self._entered = False
 
     def __enter__(self) -> Watch:
-        self._entered = self._guesses.watching
+        self._entered = self._speculation.watching
         if self._entered:
             super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -166,14 +165,8 @@ class Watch(TorchFunctionMode):
             self._entered = False
             super().__exit__(*error)  # type: ignore[no-untyped-call]
 
-    def __torch_function__(
-        self,
-        func: TorchFunction,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        output = func(*args, **(kwargs or {}))
+    def call(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
+        output = func(*args, **kwargs)
         kind = kind_of(func)
         if kind is Kind.VALUE:
             self._note(name_of(func), _copied(output))
@@ -188,11 +181,11 @@ class Watch(TorchFunctionMode):
     def _note(self, name: str, value: Any) -> None:
         place, number = self._places.next(name)
         if value is not None:
-            self._guesses.note(place, number, value)
+            self._speculation.note(place, number, value)
 
 
 class Shapes:
-    """Shapes and dtypes of what an operation gave."""
+    """Shapes and dtypes of an operation's outputs."""
 
     def __init__(self, output: Any) -> None:
         leaves, self._structure = pytree.tree_flatten(output)
@@ -203,14 +196,14 @@ class Shapes:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def ghosts(self) -> Any:
+    def unknowns(self) -> Any:
         """The same with unknown values."""
-        leaves = [ghost(*x) if type(x) is tuple else x for x in self._described]
+        leaves = [unknown(*x) if type(x) is tuple else x for x in self._described]
         return pytree.tree_unflatten(leaves, self._structure)
 
 
 def _copied(value: Any) -> Any:
-    """What can be handed out again; None for what is too large to keep."""
+    """A copy that can be handed out again; None if the value is too large to keep."""
     if isinstance(value, np.ndarray):
         return value.copy() if value.size <= LARGEST else None
     if isinstance(value, list):

@@ -1,8 +1,8 @@
-"""The ghost forward: a model's own code runs, and only what follows from the batch alone is computed.
+"""The symbolic forward: a model's own code runs, and only values that follow from the batch are computed.
 
-Everything derived from parameters is a *ghost*, a meta tensor with a shape and no data. A lookup in a table
-records its real indices and gives a ghost. Interception is at the level of torch functions, so ``max_norm``
-never renormalises and no kernel of a table ever runs.
+Everything derived from parameters is an *unknown value*: a meta tensor with a shape and no data. A lookup in
+a table records its real indices and gives an unknown value. Interception is at the level of torch functions,
+so ``max_norm`` never renormalises and no kernel of a table ever runs.
 """
 
 from __future__ import annotations
@@ -13,74 +13,75 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from autoada.prediction import lookups
-from autoada.prediction.accesses import Access, Draw, ForeignWrite, GhostEscape, user_location
-from autoada.prediction.meta_model import Shadow
-from autoada.prediction.meta_outputs import GhostKernels
+from autoada.prediction.interrupts import ForeignWrite, UnknownValueRead
+from autoada.prediction.meta_model import MetaModel
+from autoada.prediction.meta_outputs import MetaOutputs
 from autoada.prediction.operations import (
     SHAPE_INPLACE,
+    Arguments,
+    CallMode,
+    Keywords,
     Kind,
     TorchFunction,
     dtype_of_move,
     kind_of,
     name_of,
 )
-from autoada.prediction.shape_rules import broadcast, ghost
-from autoada.prediction.speculation import BOOLEAN_INDEX, Guesses, Places
+from autoada.prediction.result import Access, Draw
+from autoada.prediction.source_location import user_location
+from autoada.prediction.speculation import BOOLEAN_INDEX, Places, Speculation
 from autoada.prediction.torch_draws import draw
-from autoada.prediction.unknown_values import Ghosts, Recorder
-
-Arguments = tuple[Any, ...]
-Keywords = dict[str, Any]
+from autoada.prediction.trace import Trace
+from autoada.prediction.unknown_values import UnknownValues, unknown
 
 
-class GhostMode(TorchFunctionMode):
+class SymbolicForward(CallMode):
     """One simulation of one batch.
 
     Parameters
     ----------
-    shadow : Shadow
-        Whose module runs under this mode.
+    meta_model : MetaModel
+        Its module runs under this mode.
     generator : torch.Generator
-        Where random draws come from; the global streams are not touched.
+        Source of random draws; the global generators are not used.
+    speculation : Speculation
+        Values that Python asks for although they depend on parameters.
     stop_after : int
-        End with `EnoughSeen` after this many accesses; 0 for never.
+        Number of accesses after which `EnoughSeen` ends the simulation; 0 for never.
     protect : bool
         Whether an in-place write to foreign memory ends the simulation with `ForeignWrite`; otherwise the
         write goes to a copy and is lost.
-    recorder : Recorder or None
-        Told about every real operation.
+    trace : Trace or None
+        Records every real operation.
     explain : bool
-        Whether ghosts remember the operation they came from, for messages.
-    guesses : Guesses, optional
-        Values that Python asks for although they depend on parameters.
+        Whether unknown values remember the operation that gave them, for messages.
     """
 
     def __init__(
         self,
-        shadow: Shadow,
+        meta_model: MetaModel,
         generator: torch.Generator,
+        speculation: Speculation,
         *,
-        stop_after: int = 0,
-        protect: bool = True,
-        recorder: Recorder | None = None,
-        explain: bool = False,
-        guesses: Guesses | None = None,
+        stop_after: int,
+        protect: bool,
+        trace: Trace | None,
+        explain: bool,
     ) -> None:
         super().__init__()
-        self._guesses = guesses or Guesses(possible=False)
+        self._speculation = speculation
         self._places = Places()
         self.draws: dict[int, Draw] = {}
-        self._ghosts = Ghosts(shadow, recorder, stop_after=stop_after, explain=explain)
-        self._real_parameters = shadow.parameters
+        self._values = UnknownValues(meta_model, trace, stop_after=stop_after, explain=explain)
+        self._real_parameters = meta_model.parameters
         self._generator = generator
         self._protect = protect
-        self._recorder = recorder
+        self._trace = trace
         self._draw_number = 0
-        self._kernels = GhostKernels(self._ghosts.is_ghost, self._ghosts.as_meta)
+        self._kernels = MetaOutputs(self._values.is_unknown, self._values.as_meta)
         self._device = torch.device("cpu")
         self._always: dict[Kind, Callable[[TorchFunction, Arguments, Keywords], Any]] = {
             Kind.METADATA: self._metadata,
@@ -96,160 +97,154 @@ class GhostMode(TorchFunctionMode):
             Kind.TEXT: lambda func, args, kwargs: func(*args, **kwargs),
             Kind.GRADIENT: self._gradient,
         }
-        self._on_ghosts: dict[Kind, Callable[[TorchFunction, Arguments, Keywords], Any]] = {
+        self._on_unknowns: dict[Kind, Callable[[TorchFunction, Arguments, Keywords], Any]] = {
             Kind.LINEAR: self._linear,
             Kind.SAME_SHAPE: self._same_shape,
             Kind.STOCHASTIC: self._same_shape,
             Kind.NORMALIZE: self._same_shape,
             Kind.VALUE: self._escape,
-            Kind.INPLACE: self._write_ghost,
-            Kind.SET_ITEM: self._write_ghost,
+            Kind.INPLACE: self._write_unknown,
+            Kind.SET_ITEM: self._write_unknown,
             Kind.REPEAT_INTERLEAVE: self._repeat_interleave,
             Kind.ATTENTION: self._attention,
             Kind.DATA_SHAPED: self._data_shaped,
         }
 
-    def __torch_function__(
-        self, func: TorchFunction, types: Any, args: Arguments = (), kwargs: Keywords | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def call(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         kind = kind_of(func)
         always = self._always.get(kind)
         if always is not None:
             return always(func, args, kwargs)
-        ghostly = self._ghosts.touches(args)
-        if kwargs and self._ghosts.touches(kwargs.values()):
-            ghostly = True
-        if not ghostly:
+        any_unknown = self._values.touches(args)
+        if kwargs and self._values.touches(kwargs.values()):
+            any_unknown = True
+        if not any_unknown:
             return self._real(kind, func, args, kwargs)
-        output = self._on_ghosts.get(kind, self._general)(func, args, kwargs)
-        self._ghosts.remember_origin(func, output)
+        output = self._on_unknowns.get(kind, self._general)(func, args, kwargs)
+        self._values.remember_origin(func, output)
         return output
 
     @property
     def accesses(self) -> list[Access]:
-        """What was read, in order."""
-        return self._ghosts.accesses
+        """Accesses in order."""
+        return self._values.accesses
 
     @property
     def dense_reads(self) -> dict[str, str]:
         """Large parameters that are no tables, but read by rows, and where."""
-        return self._ghosts.dense_reads
+        return self._values.dense_reads
 
     # Accesses
 
     def _apply(self, function: TorchFunction, *args: Any) -> Any:
-        """Run a helper operation on real ids so that a recorder sees it."""
+        """Run a helper operation on real ids and record it."""
         output = function(*args)
-        if self._recorder is not None:
-            self._recorder.operation(function, args, {}, output)
+        if self._trace is not None:
+            self._trace.operation(function, args, {}, output)
         return output
 
     def _embedding(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         ids, weight = lookups.embedding_arguments(func, args, kwargs)
-        table = self._ghosts.table_name(weight)
-        if table is not None:
-            self._ghosts.read_rows(table, ids)
-        elif not self._ghosts.touches((ids, weight)):
+        if not self._reads(weight, ids, ids):
             return self._real(Kind.GENERAL, func, args, kwargs)
-        else:
-            self._ghosts.rows_of_dense(weight)
-        return ghost((*ids.shape, *weight.shape[1:]), weight.dtype)
+        return unknown((*ids.shape, *weight.shape[1:]), weight.dtype)
 
     def _bag(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         bag = lookups.bag_arguments(func, args, kwargs)
-        table = self._ghosts.table_name(bag.table)
-        if table is not None:
-            self._ghosts.read_rows(
-                table, bag.ids if self._ghosts.is_ghost(bag.ids) else lookups.bag_rows(bag, self._apply)
-            )
-        elif not self._ghosts.touches(bag[:3]):
+        known = self._values.table_name(bag.table) is not None and not self._values.is_unknown(bag.ids)
+        ids = lookups.bag_rows(bag, self._apply) if known else bag.ids
+        if not self._reads(bag.table, ids, bag.ids, bag.offsets):
             return self._real(Kind.GENERAL, func, args, kwargs)
-        else:
-            self._ghosts.rows_of_dense(bag.table)
-        return ghost((bag.bags, bag.table.shape[1]), bag.table.dtype)
+        return unknown((bag.bags, bag.table.shape[1]), bag.table.dtype)
 
     def _index_select(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         source, dim, index = lookups.index_select_arguments(args, kwargs)
-        table = self._ghosts.table_name(source)
-        if table is not None and dim in (0, -source.dim()):
-            self._ghosts.read_rows(table, index)
-        elif not self._ghosts.touches((source, index)):
+        by_rows = dim in (0, -source.dim())
+        if not (self._reads(source, index, index) if by_rows else self._values.touches((source, index))):
             return self._real(Kind.GENERAL, func, args, kwargs)
-        elif dim in (0, -source.dim()):
-            self._ghosts.rows_of_dense(source)
         shape = list(source.shape)
         if shape:
             shape[dim] = index.numel()
-        return ghost(shape, source.dtype)
+        return unknown(shape, source.dtype)
+
+    def _reads(self, source: Tensor, ids: Tensor, *inputs: Tensor | None) -> bool:
+        """Note that the rows `ids` of `source` are read; False if `source` and all inputs are known."""
+        table = self._values.table_name(source)
+        if table is not None:
+            self._values.read_rows(table, ids)
+        elif self._values.touches((source, *inputs)):
+            self._values.rows_of_dense(source)
+        else:
+            return False
+        return True
 
     def _get_item(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         source, index = args
         parts = index if type(index) is tuple else (index,)
-        table = self._ghosts.table_name(source)
-        ghostly_index = self._ghosts.touches(parts)
+        table = self._values.table_name(source)
+        unknown_index = self._values.touches(parts)
         if table is not None:
             first = parts[0] if parts else None
-            if isinstance(first, Tensor) and self._ghosts.is_ghost(first):
-                self._ghosts.read_rows(table, first)
+            if isinstance(first, Tensor) and self._values.is_unknown(first):
+                self._values.read_rows(table, first)
             else:
                 rows = lookups.item_rows(source.shape[0], index, self._apply)
                 if rows is None:
-                    self._ghosts.read_in_full(table)
+                    self._values.read_in_full(table)
                 else:
-                    self._ghosts.read_rows(table, rows)
-        elif not ghostly_index and not self._ghosts.is_ghost(source):
+                    self._values.read_rows(table, rows)
+        elif not unknown_index and not self._values.is_unknown(source):
             return self._real(Kind.GET_ITEM, func, args, kwargs)
         elif parts and isinstance(parts[0], Tensor):
-            self._ghosts.rows_of_dense(source)
+            self._values.rows_of_dense(source)
         if isinstance(index, Tensor) and index.dtype is torch.int64:
-            return ghost((*index.shape, *source.shape[1:]), source.dtype)
+            return unknown((*index.shape, *source.shape[1:]), source.dtype)
         if any(isinstance(part, Tensor) for part in parts):
             parts = tuple(meta for part in parts for meta in self._meta_index(part))
             index = parts
-        source = self._ghosts.as_meta(source)
+        source = self._values.as_meta(source)
         if table is not None:  # a view of the parameter would pass for the table
-            source = ghost(source.shape, source.dtype)
+            source = unknown(source.shape, source.dtype)
         return func(source, index)
 
     def _meta_index(self, part: Any) -> tuple[Any, ...]:
         if not isinstance(part, Tensor):
             return (part,)
         if part.dtype not in (torch.bool, torch.uint8):
-            return (self._ghosts.as_meta(part),)
-        if self._ghosts.is_ghost(part):
-            count = self._guessed(BOOLEAN_INDEX)
-            return tuple(ghost((count,), torch.int64) for _ in part.shape)
-        return tuple(ghost(positions.shape, torch.int64) for positions in part.nonzero(as_tuple=True))
+            return (self._values.as_meta(part),)
+        if self._values.is_unknown(part):
+            count = self._speculated(BOOLEAN_INDEX)
+            return tuple(unknown((count,), torch.int64) for _ in part.shape)
+        return tuple(unknown(positions.shape, torch.int64) for positions in part.nonzero(as_tuple=True))
 
-    # Operations that are treated alike whether ghosts take part or not
+    # Operations with or without unknown values
 
     def _metadata(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
-        if self._recorder is not None and args and isinstance(args[0], Tensor) and not args[0].is_meta:
-            self._recorder.shape_read(args[0])
+        if self._trace is not None and args and isinstance(args[0], Tensor) and not args[0].is_meta:
+            self._trace.shape_read(args[0])
         return func(*args, **kwargs)
 
     def _device_of(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         # ids made on the device of a parameter must stay real
-        return self._device if self._ghosts.is_ghost(args[0]) else func(*args, **kwargs)
+        return self._device if self._values.is_unknown(args[0]) else func(*args, **kwargs)
 
     def _alias(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         source = args[0] if args else kwargs["input"]
-        if not self._ghosts.is_ghost(source):
+        if not self._values.is_unknown(source):
             return self._real(Kind.ALIAS, func, args, kwargs)
         known = self._real_parameters.get(id(source))
         if known is not None:
             return known
-        return source if source.is_meta else ghost(source.shape, source.dtype)
+        return source if source.is_meta else unknown(source.shape, source.dtype)
 
     def _move(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         source = args[0]
         dtype = dtype_of_move(func, args, kwargs)
-        if self._ghosts.is_ghost(source):
+        if self._values.is_unknown(source):
             if dtype is None or dtype == source.dtype:
                 return self._alias(func, args, kwargs)
-            self._ghosts.touches((source,))
-            return ghost(source.shape, dtype)
+            self._values.touches((source,))
+            return unknown(source.shape, dtype)
         if func.__name__ not in ("to", "type_as"):
             return source
         if dtype is not None:
@@ -258,13 +253,13 @@ class GhostMode(TorchFunctionMode):
 
     def _gradient(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         inputs = args[1] if len(args) > 1 else kwargs["inputs"]
-        return tuple(ghost(x.shape, x.dtype) for x in ((inputs,) if isinstance(inputs, Tensor) else inputs))
+        return tuple(unknown(x.shape, x.dtype) for x in ((inputs,) if isinstance(inputs, Tensor) else inputs))
 
     def _random(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         number = self._draw_number
         self._draw_number += 1
         name = name_of(func)
-        if self._ghosts.touches(args) or (kwargs and self._ghosts.touches(kwargs.values())):
+        if self._values.touches(args) or (kwargs and self._values.touches(kwargs.values())):
             return args[0] if name.endswith("_") else self._kernels.run(func, args, kwargs)
         options = dict(kwargs)
         if options.get("device") is not None:
@@ -273,23 +268,23 @@ class GhostMode(TorchFunctionMode):
             args = (self._writable(func, args[0]), *args[1:])
         output = draw(func, args, options, self._generator)
         self.draws[number] = Draw(name, output)
-        if self._recorder is not None:
-            self._recorder.drawn(func, args, options, number, output)
+        if self._trace is not None:
+            self._trace.drawn(func, args, options, number, output)
         return output
 
-    # Operations without ghosts
+    # Operations without unknown values
 
     def _real(self, kind: Kind, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         if kind is Kind.STOCHASTIC:
             training = kwargs.get("training", args[2] if len(args) > 2 else True)
             source = args[0] if args else kwargs["input"]
-            return ghost(source.shape, source.dtype) if training else source
+            return unknown(source.shape, source.dtype) if training else source
         if kind is Kind.NORMALIZE:
             training = kwargs.get(
                 "training", args[5] if len(args) > 5 else kwargs.get("use_input_stats", True)
             )
             if training:
-                return ghost(args[0].shape, args[0].dtype)
+                return unknown(args[0].shape, args[0].dtype)
         if kind is Kind.INPLACE or kind is Kind.SET_ITEM or kwargs.get("inplace"):
             return self._write(func, args, kwargs)
         if isinstance(kwargs.get("out"), Tensor):
@@ -300,13 +295,13 @@ class GhostMode(TorchFunctionMode):
         if kind is Kind.VALUE or kind is Kind.DATA_SHAPED:
             self._places.next(name_of(func))
         if kind is Kind.VALUE:
-            if self._recorder is not None:
-                self._recorder.value_read(func)
+            if self._trace is not None:
+                self._trace.value_read(func)
             if func.__name__ in ("numpy", "__array__") and not args[0].is_inference():
                 args = (args[0].clone(), *args[1:])  # numpy writes are not seen: let them go to a copy
         output = func(*args, **kwargs)
-        if self._recorder is not None and kind is not Kind.VALUE:
-            self._recorder.operation(func, args, kwargs, output)
+        if self._trace is not None and kind is not Kind.VALUE:
+            self._trace.operation(func, args, kwargs, output)
         return output
 
     def _write(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
@@ -314,8 +309,8 @@ class GhostMode(TorchFunctionMode):
         writable = self._writable(func, target)
         args = (writable, *args[1:])
         output = func(*args, **kwargs)
-        if self._recorder is not None and writable is target:
-            self._recorder.written(func, args, kwargs, target)
+        if self._trace is not None and writable is target:
+            self._trace.written(func, args, kwargs, target)
         return output
 
     def _writable(self, func: TorchFunction, tensor: Tensor) -> Tensor:
@@ -324,20 +319,20 @@ class GhostMode(TorchFunctionMode):
             return tensor
         if self._protect:
             raise ForeignWrite(tensor)
-        if self._recorder is not None:
-            self._recorder.foreign_write(func)
+        if self._trace is not None:
+            self._trace.foreign_write(func)
         return tensor.clone()
 
-    # Operations on ghosts
+    # Operations on unknown values
 
     def _general(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         if kwargs.get("out", func) is None:  # written out, but as good as not given
             kwargs = {name: value for name, value in kwargs.items() if name != "out"}
-        output = self._kernels(func, args, kwargs, memorize=not self._ghosts.overwritten)
+        output = self._kernels(func, args, kwargs, memorize=not self._values.overwritten)
         if "out" in kwargs:
             for target in pytree.tree_leaves(kwargs["out"]):
                 if isinstance(target, Tensor) and not target.is_meta:
-                    self._ghosts.overwrite(self._writable(func, target))
+                    self._values.overwrite(self._writable(func, target))
             return kwargs["out"]
         return output
 
@@ -345,34 +340,34 @@ class GhostMode(TorchFunctionMode):
         if name_of(func) == "masked_select":
             given = {**dict(zip(("input", "mask"), args, strict=False)), **kwargs}
             source, mask = given["input"], given["mask"]
-            if not self._ghosts.is_ghost(mask):
-                shape = broadcast(source.shape, mask.shape)
-                return ghost((int(mask.expand(shape or mask.shape).sum()),), source.dtype)
-        return self._guessed(name_of(func)).ghosts()
+            if not self._values.is_unknown(mask):
+                shape = torch.broadcast_shapes(source.shape, mask.shape)
+                return unknown((int(mask.expand(shape).sum()),), source.dtype)
+        return self._speculated(name_of(func)).unknowns()
 
-    def _guessed(self, name: str) -> Any:
-        """What the real forward gave here the last time."""
+    def _speculated(self, name: str) -> Any:
+        """The value that the real forward gave here last."""
         place, number = self._places.next(name)
-        value = self._guesses.guess(place, number)
+        value = self._speculation.value_at(place, number)
         if value is None:
-            raise GhostEscape(*place)
+            raise UnknownValueRead(*place)
         return value
 
     def _linear(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         if len(args) < 2 or args[0].dim() == 0:
             return self._general(func, args, kwargs)
-        return ghost((*args[0].shape[:-1], *args[1].shape[:1]), args[1].dtype)
+        return unknown((*args[0].shape[:-1], *args[1].shape[:1]), args[1].dtype)
 
     def _same_shape(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         source = args[0] if args else kwargs.get("input")
         if not isinstance(source, Tensor) or not source.dtype.is_floating_point:
             return self._general(func, args, kwargs)
         if kwargs.get("inplace"):
-            return self._write_ghost(func, args, kwargs)
+            return self._write_unknown(func, args, kwargs)
         dtype = kwargs.get("dtype") or source.dtype
-        if source.is_meta and dtype is source.dtype and self._ghosts.table_name(source) is None:
+        if source.is_meta and dtype is source.dtype and self._values.table_name(source) is None:
             return source
-        return ghost(source.shape, dtype)
+        return unknown(source.shape, dtype)
 
     def _escape(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         name = name_of(func)
@@ -380,35 +375,39 @@ class GhostMode(TorchFunctionMode):
         if name == "__bool__" and healthy is not None:
             self._places.next(name)
             return healthy
-        value = self._guessed(name)
+        value = self._speculated(name)
         if isinstance(value, np.ndarray):
             if value.shape != tuple(args[0].shape):
-                raise GhostEscape(name, user_location())
+                raise UnknownValueRead(name, user_location())
             return value.copy()
         return value
 
-    def _write_ghost(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
+    def _write_unknown(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         target = args[0]
         if not target.is_meta:
             target = self._writable(func, target)
-            self._ghosts.overwrite(target)
+            self._values.overwrite(target)
         elif func.__name__ in SHAPE_INPLACE:
-            return func(*self._ghosts.as_meta(args), **kwargs)
+            return func(*self._values.as_meta(args), **kwargs)
         return target
 
     def _repeat_interleave(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         repeats = args[1] if len(args) > 1 else kwargs.get("repeats")
-        if isinstance(repeats, Tensor) and not self._ghosts.is_ghost(repeats) and "output_size" not in kwargs:
+        if (
+            isinstance(repeats, Tensor)
+            and not self._values.is_unknown(repeats)
+            and "output_size" not in kwargs
+        ):
             total = int(repeats.sum()) if repeats.numel() > 1 else None
             kwargs = {**kwargs, "output_size": total}
         return self._general(func, args, kwargs)
 
     def _attention(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         query, key, heads = args[0], args[1], args[4]
-        output = ghost(query.shape, query.dtype)
+        output = unknown(query.shape, query.dtype)
         if not kwargs.get("need_weights", True):
             return output, None
         sizes = (query.shape[0], key.shape[0])
         batch = () if query.dim() == 2 else (query.shape[1],)
         per_head = () if kwargs.get("average_attn_weights", True) else (heads,)
-        return output, ghost((*batch, *per_head, *sizes), query.dtype)
+        return output, unknown((*batch, *per_head, *sizes), query.dtype)

@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
-from autoada.prediction.accesses import Draw
-from autoada.prediction.operations import Kind, TorchFunction, kind_of, name_of
+from autoada.prediction.operations import Arguments, CallMode, Keywords, Kind, TorchFunction, kind_of, name_of
+from autoada.prediction.result import Draw
 
 
 def draw(
     function: TorchFunction, args: Sequence[Any], kwargs: Mapping[str, Any], generator: torch.Generator
 ) -> Any:
-    """Call the random `function` with `generator`, whatever generator-less form it has."""
+    """Call the random `function` with `generator`, also if its form takes none."""
     name = name_of(function)
     if kwargs.get("generator") is not None:
         return function(*args, **kwargs)
@@ -34,8 +33,8 @@ def draw(
     return torch.randint(low, high, shape, **options)
 
 
-class Replay(TorchFunctionMode):
-    """Active in the real forward of a model whose row ids depend on draws: gives it the simulated ones.
+class ReplayDraws(CallMode):
+    """Gives the real forward the draws of the simulation, if row ids depend on them.
 
     Draws are counted in the order of the forward; one that is not in `draws` is made as usual.
     """
@@ -45,14 +44,7 @@ class Replay(TorchFunctionMode):
         self._draws = draws
         self._number = 0
 
-    def __torch_function__(
-        self,
-        func: TorchFunction,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
+    def call(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         if kind_of(func) is not Kind.RANDOM:
             return func(*args, **kwargs)
         known = self._draws.get(self._number)

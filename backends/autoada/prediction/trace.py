@@ -1,9 +1,9 @@
-"""A tape of the real operations of a simulation: how every row id follows from the batch."""
+"""A trace of the real operations of a simulation: how every row id follows from the batch."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from autoada.prediction.batch_structure import Path, leaves
-from autoada.prediction.operations import Kind, TorchFunction, kind_of, name_of
+from autoada.prediction.operations import Arguments, Keywords, Kind, TorchFunction, kind_of, name_of
 
 
 @dataclass(frozen=True)
@@ -41,16 +41,16 @@ class Operation:
     """A call; tensors among its arguments are `Ref`s. `draw` is the number of a random draw."""
 
     function: TorchFunction
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    args: Arguments
+    kwargs: Keywords = field(default_factory=dict)
     draw: int | None = None
 
 
 Node = Leaf | Constant | Operation
 
 
-class Tape:
-    """Records one simulation (`autoada.prediction.unknown_values.Recorder`).
+class Trace:
+    """Records the real operations of one simulation, or of the loop's code before a call.
 
     Attributes
     ----------
@@ -79,11 +79,9 @@ class Tape:
             if isinstance(leaf, np.ndarray) and leaf.size:
                 self._arrays[leaf.ctypes.data] = leaf
 
-    # What a simulation reports
+    # Events of a simulation
 
-    def operation(
-        self, function: TorchFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
-    ) -> None:
+    def operation(self, function: TorchFunction, args: Arguments, kwargs: Keywords, output: Any) -> None:
         """A call without side effects gave `output`."""
         if isinstance(output, Tensor):
             if id(output) not in self._numbers or not any(output is a for a in args):
@@ -94,9 +92,7 @@ class Tape:
                 if isinstance(item, Tensor):
                     self._add(item, Operation(operator.getitem, (Ref(whole), i)))
 
-    def written(
-        self, function: TorchFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Tensor
-    ) -> None:
+    def written(self, function: TorchFunction, args: Arguments, kwargs: Keywords, target: Tensor) -> None:
         """`target`, which the simulation owns, was changed in place."""
         known = self._numbers.get(id(target))
         if known is None or isinstance(self.nodes[known], Constant):
@@ -122,8 +118,8 @@ class Tape:
     def drawn(
         self,
         function: TorchFunction,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Arguments,
+        kwargs: Keywords,
         number: int,
         output: Tensor,
     ) -> None:
@@ -137,7 +133,7 @@ class Tape:
         """A table was accessed."""
         self.accesses += 1
 
-    # What a program is made from
+    # Source of a compiled program
 
     def number(self, tensor: Tensor) -> int | None:
         """The node that gave `tensor`, None if that was not seen."""
@@ -183,9 +179,9 @@ class Tape:
         return any(reason.startswith("Python") for _, reason in self._obstacles)
 
     def obstacle(self) -> str | None:
-        """Why the way from batch to ids may be another one for another batch.
+        """Reason that the way from batch to ids may differ for another batch.
 
-        What happens after the last access is of no interest.
+        Events after the last access have no effect.
         """
         for when, reason in self._obstacles:
             if when < self.accesses:
@@ -201,7 +197,7 @@ class Tape:
         self.values.append(value)
         return len(self.nodes) - 1
 
-    def _call(self, function: TorchFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Operation:
+    def _call(self, function: TorchFunction, args: Arguments, kwargs: Keywords) -> Operation:
         return Operation(
             function, self._referred(args), {key: self._referred(v) for key, v in kwargs.items()}
         )
@@ -220,7 +216,7 @@ class Tape:
         return value
 
     def _array_of(self, tensor: Tensor) -> np.ndarray[Any, Any] | None:
-        """The batch's array whose memory a tensor is; torch does not tell of `torch.from_numpy`."""
+        """The batch's array that a tensor shares memory with: torch does not report `torch.from_numpy`."""
         if not self._arrays or not tensor.is_cpu or _transformed(tensor):
             return None
         array = self._arrays.get(tensor.data_ptr())

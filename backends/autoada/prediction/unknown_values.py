@@ -1,68 +1,53 @@
-"""Ghosts: tensors whose values depend on parameters, and the reads of tables that make them."""
+"""Unknown values: tensors that depend on parameters, and the reads of tables that give them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from autoada.prediction import lookups
-from autoada.prediction.accesses import Access, EnoughSeen, user_location
-from autoada.prediction.meta_model import Shadow
+from autoada.prediction.interrupts import EnoughSeen
+from autoada.prediction.meta_model import MetaModel
 from autoada.prediction.operations import TorchFunction, name_of
+from autoada.prediction.result import Access
+from autoada.prediction.source_location import user_location
+from autoada.prediction.trace import Trace
 
 
-class Recorder(Protocol):
-    """Follows the real operations of a simulation."""
-
-    def operation(
-        self, function: TorchFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
-    ) -> None: ...
-    def value_read(self, function: TorchFunction) -> None: ...
-    def shape_read(self, tensor: Tensor) -> None: ...
-    def written(
-        self, function: TorchFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Tensor
-    ) -> None: ...
-    def foreign_write(self, function: TorchFunction) -> None: ...
-    def drawn(
-        self,
-        function: TorchFunction,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        number: int,
-        output: Tensor,
-    ) -> None: ...
-    def accessed(self) -> None: ...
+def unknown(shape: Iterable[int], dtype: torch.dtype) -> Tensor:
+    """A tensor that has a shape and a dtype but no data."""
+    return torch.empty(tuple(shape), dtype=dtype, device="meta")
 
 
-class Ghosts:
-    """What is a ghost in one simulation, and which tables were read.
+class UnknownValues:
+    """Distinguishes known from unknown values in one simulation, and collects the reads of tables.
 
-    A tensor is a ghost if it is a meta tensor, if ghost data were written into its storage, or if it is a
-    parameter of the live model, reached by a closure.
+    A tensor's values are unknown if it is a meta tensor, if unknown data were written into its storage, or if
+    it is a parameter of the live model, reached by a closure.
     """
 
     def __init__(
-        self, shadow: Shadow, recorder: Recorder | None, *, stop_after: int = 0, explain: bool = False
+        self, meta_model: MetaModel, trace: Trace | None, *, stop_after: int = 0, explain: bool = False
     ) -> None:
         self.accesses: list[Access] = []
-        self.overwritten: set[int] = set()  # addresses of storages that hold ghost data now
+        self.overwritten: set[int] = set()  # addresses of storages that hold unknown data now
         self.dense_reads: dict[str, str] = {}
         """Large parameters that are no tables, but read by rows, and where."""
-        self._large = shadow.large
-        self._tables = shadow.tables
-        self._real_parameters = shadow.parameters
-        self._recorder = recorder
+        self._large = meta_model.large
+        self._tables = meta_model.tables
+        self._real_parameters = meta_model.parameters
+        self._trace = trace
         self._stop_after = stop_after
         self._full: set[str] = set()
         self._alive: list[Any] = []  # identities and addresses stay unique while their objects live
         self._origins: dict[int, str] | None = {} if explain else None
 
-    def is_ghost(self, tensor: Tensor) -> bool:
-        """Whether the tensor's values are unknown: meta, overwritten with ghost data, or a parameter."""
+    def is_unknown(self, tensor: Tensor) -> bool:
+        """Whether the tensor's values are unknown: meta, overwritten with unknown data, or a parameter."""
         return (
             id(tensor) in self._real_parameters
             or tensor.is_meta
@@ -70,11 +55,11 @@ class Ghosts:
         )
 
     def touches(self, values: Iterable[Any]) -> bool:
-        """Whether a ghost is among the values; tables among them are noted as read in full."""
+        """Whether an unknown value is among them; tables among them are noted as read in full."""
         found = False
         for value in values:
             if isinstance(value, Tensor):
-                if self.is_ghost(value):
+                if self.is_unknown(value):
                     found = True
                     table = self.table_name(value)
                     if table is not None:
@@ -101,7 +86,7 @@ class Ghosts:
         return torch.device("meta") if isinstance(value, torch.device) else value
 
     def remember_origin(self, func: TorchFunction, output: Any) -> None:
-        """In a simulation that explains: which operation an integer ghost came from."""
+        """Keep the operation that gave an unknown integer value, in a simulation that explains."""
         if self._origins is None:
             return
         for leaf in pytree.tree_leaves(output):
@@ -111,8 +96,8 @@ class Ghosts:
 
     def _record(self, access: Access) -> None:
         self.accesses.append(access)
-        if self._recorder is not None:
-            self._recorder.accessed()
+        if self._trace is not None:
+            self._trace.accessed()
         if self._stop_after and len(self.accesses) >= self._stop_after:
             raise EnoughSeen
 
@@ -126,7 +111,7 @@ class Ghosts:
         """Record a lookup."""
         ids = lookups.unwrapped(ids)
         where = user_location()
-        if self.is_ghost(ids):
+        if self.is_unknown(ids):
             origin = (self._origins or {}).get(id(ids))
             self._record(
                 Access(table, None, "unpredictable", f"{where} (ids from {origin})" if origin else where)
@@ -141,6 +126,6 @@ class Ghosts:
             self.dense_reads[name] = user_location()
 
     def overwrite(self, tensor: Tensor) -> None:
-        """Ghost data were written into `tensor`."""
+        """Unknown data were written into `tensor`."""
         self.overwritten.add(tensor.untyped_storage().data_ptr())
         self._alive.append(tensor)

@@ -22,7 +22,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 import adaps
 from autoada.parameters.device_copy import Transfer
 from autoada.parameters.remote_table import Read, RemoteTable
-from autoada.prediction.argument_recording import Recording
+from autoada.prediction.argument_recording import ArgumentRecorder
 from autoada.prediction.row_set import Expected
 from autoada.training.ab_schedule import AHEAD
 from autoada.training.lookahead_by_row import RowLookahead
@@ -36,7 +36,7 @@ class CallListener(Protocol):
     """Follows the calls of a model in training mode."""
 
     @property
-    def recording(self) -> Recording | None:
+    def recording(self) -> ArgumentRecorder | None:
         """What follows the loop between calls."""
         ...
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from adabench.backends.interface import Searchable, Served, ServerOptions, Simulated, SimulatedRun, Simulation
-from adabench.backends.policies.interface import MadeFor, Policy, PolicyError
+from adabench.backends.interface import Searchable, Served, ServerOptions, Simulated, SimulatedRun
 from adabench.harness.errors import UsageError, unknown
 from adabench.harness.estimate.search.accesses import accesses_of
 from adabench.harness.estimate.search.formulate import Model, Objective, Prediction
@@ -20,6 +19,8 @@ from adabench.harness.plugins.registry import load_backend
 from adabench.harness.study.model_parameters import catalogue_of
 from adabench.harness.study.policies import policy_of_usecase
 from adabench.usecases.interface import UseCase
+from adaps.policy import MadeFor, Policy, PolicyError
+from adaps.simulation import Simulation
 
 __all__ = ["Candidate", "Wanted", "candidates", "memory_limits", "simulated_all"]
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adabench.backends.interface import Costs, Served
+from adabench.backends.interface import Served
 from adabench.harness.estimate.search.problem import Floats
 from adabench.harness.estimate.search.table_costs import Situation, Traffic
+from adaps.simulation import Costs
 
 __all__ = ["Loads"]
 

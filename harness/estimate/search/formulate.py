@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 
 from adabench.backends.interface import Served
-from adabench.backends.policies.interface import homes_by_hash
 from adabench.harness.estimate.search.accesses import Accesses
 from adabench.harness.estimate.search.cost_model import Loads
 from adabench.harness.estimate.search.options import (
@@ -24,6 +23,7 @@ from adabench.harness.estimate.search.options import (
 )
 from adabench.harness.estimate.search.problem import Choices, Floats, Problem
 from adabench.harness.estimate.search.table_costs import Situation, Traffic, allreduced, traffic
+from adaps.policy.executed import homes_by_hash
 
 __all__ = ["Model", "Objective", "Prediction"]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from adabench.backends.interface import Served
-from adabench.backends.policies.interface import Home, MadeFor, Policy, RowSelection, Rule
 from adabench.harness.estimate.search.accesses import Accesses
 from adabench.harness.estimate.search.problem import Choices
+from adaps.policy import Home, MadeFor, Policy, RowSelection, Rule
 
 __all__ = [
     "BY_HASH",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from adabench.backends.policies.interface import Policy
 from adabench.harness.estimate.search.candidates import Candidate
+from adaps.policy import Policy
 
 __all__ = ["with_evidence"]
 

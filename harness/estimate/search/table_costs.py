@@ -12,8 +12,9 @@ from math import prod
 import numpy as np
 
 from adabench.backends.interface import Served
-from adabench.backends.policies.interface import MESSAGE_BYTES, Resources
+from adabench.backends.policies.resources import Resources
 from adabench.harness.estimate.search.problem import Choices, Floats
+from adaps.simulation import MESSAGE_BYTES
 
 __all__ = ["Situation", "Traffic", "allreduced", "bytes_on_wire", "traffic"]
 

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 import adaps
-from adabench.backends.interface import Cluster
+from adabench.backends.interface import WorkerContext
 from adabench.harness.plugins.registry import load_backend
 from adabench.harness.study.model_parameters import usecase_from
 from tests.integration.guarantees.common import arguments, report
@@ -15,7 +15,7 @@ given = arguments()
 rank, nodes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 usecase = usecase_from(given["usecase"], None, 0)
 backend = load_backend(given["backend"])()
-cluster = Cluster(
+cluster = WorkerContext(
     rank, nodes, 0, 1, 0, "loopback", lambda make: make(), policy=adaps.Policy.parse(given["policy"])
 )
 loaders = usecase.loaders(rank, nodes)

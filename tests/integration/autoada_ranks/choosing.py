@@ -13,7 +13,7 @@ import torch
 
 import adaps
 import autoada.model.wrapper
-from adabench.backends.interface import Cluster
+from adabench.backends.interface import WorkerContext
 from adabench.harness.plugins.registry import load_backend, load_usecase
 from autoada.training.technique_choice import Choice, choice_of
 from tests.integration.guarantees.common import RANK, arguments, report
@@ -52,7 +52,9 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
         made.append(make())
         return made[0]
 
-    cluster = Cluster(RANK, NODES, 0, 1, 1, "loopback", share, policy=adaps.Policy.parse(case["policy"]))
+    cluster = WorkerContext(
+        RANK, NODES, 0, 1, 1, "loopback", share, policy=adaps.Policy.parse(case["policy"])
+    )
     announced: dict[str, list[int]] = defaultdict(list)
     announce = adaps.Worker.intent
 

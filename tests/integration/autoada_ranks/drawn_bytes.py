@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
-from adabench.backends.interface import Cluster, ServerOptions
-from adabench.backends.strategies.manual import Manual, ManualSession
+from adabench.backends.interface import ServerOptions
+from adabench.backends.strategies.manual import ManualSession
 from adabench.usecases.kge import KgeParams, KgeUseCase
 from tests.integration.guarantees.common import RANK, arguments, report
+from tests.worker_contexts import PerProcess, worker_context
 
 NODES = int(os.environ["WORLD_SIZE"])
 TABLE = "entities.weight"
@@ -29,14 +30,8 @@ def awaited(session: ManualSession, loader: Iterable[Any]) -> Iterator[Any]:
 def trained(scheme: Any, steps: int) -> dict[str, float]:
     params = KgeParams(triples=20_000, batch=16, negatives=64, dim=32)
     usecase = KgeUseCase(params, None, 1)
-    made: list[Any] = []
-
-    def share(make: Any) -> Any:
-        made.append(make())
-        return made[0]
-
-    cluster = Cluster(RANK, NODES, 0, 1, 1, "loopback", share)
-    session = Manual().open(usecase, cluster, ServerOptions(sampling=scheme))
+    shared = PerProcess()
+    session = ManualSession(usecase, worker_context(shared, RANK, NODES), ServerOptions(sampling=scheme))
     session.synchronize()
     before = session.table_counters()[TABLE]
     session.synchronize()  # no node's first step is counted by one that has not looked yet
@@ -45,7 +40,7 @@ def trained(scheme: Any, steps: int) -> dict[str, float]:
     session.synchronize()
     after = session.table_counters()[TABLE]
     session.close()
-    made[0].close()
+    shared.close()
     return {name: value - before[name] for name, value in after.items()}
 
 

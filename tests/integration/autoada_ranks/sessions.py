@@ -12,7 +12,7 @@ import msgspec
 import torch
 
 import adaps
-from adabench.backends.interface import Cluster
+from adabench.backends.interface import WorkerContext
 from adabench.harness.plugins.registry import load_backend, load_usecase
 from adabench.harness.study.data_partition import dealt
 from tests.integration.guarantees.common import RANK, arguments, report
@@ -32,7 +32,7 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
         return made[0]
 
     policy = adaps.Policy.parse(case["policy"])
-    cluster = Cluster(RANK, NODES, 0, 1, 1, "loopback", share, policy=policy)
+    cluster = WorkerContext(RANK, NODES, 0, 1, 1, "loopback", share, policy=policy)
     loader = dealt(usecase, policy, 1).loaders(RANK, NODES).train
     distances: dict[str, set[int]] = defaultdict(set)
     farthest: dict[str, dict[int, int]] = defaultdict(dict)

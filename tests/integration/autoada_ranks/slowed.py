@@ -10,7 +10,7 @@ import msgspec
 import torch
 
 import adaps
-from adabench.backends.interface import Cluster
+from adabench.backends.interface import WorkerContext
 from adabench.backends.strategies.autoada_automatic import BACKEND
 from adabench.harness.machine.quota import enter
 from adabench.harness.plugins.registry import load_usecase
@@ -31,7 +31,7 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
         return made[0]
 
     session = BACKEND().open(
-        usecase, Cluster(RANK, 2, 0, 1, 1, "loopback", share, policy=policy), BACKEND.Options()
+        usecase, WorkerContext(RANK, 2, 0, 1, 1, "loopback", share, policy=policy), BACKEND.Options()
     )
     loaders = usecase.loaders(RANK, 2)
     seconds, samples, auc = 0.0, 0, []

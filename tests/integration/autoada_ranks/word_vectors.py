@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from adabench.backends.interface import Cluster, ServerOptions
+from adabench.backends.interface import ServerOptions, WorkerContext
 from adabench.backends.strategies.autoada_automatic import AutoAdaAutomatic
 from adabench.usecases.word2vec import Word2VecParams, Word2VecUseCase
 from tests.integration.guarantees.common import RANK, arguments, report
@@ -25,7 +25,7 @@ def share(make: Any) -> Any:
     return made[0]
 
 
-cluster = Cluster(RANK, NODES, 0, 1, 1, "loopback", share)
+cluster = WorkerContext(RANK, NODES, 0, 1, 1, "loopback", share)
 session = AutoAdaAutomatic().open(usecase, cluster, ServerOptions())
 loaders = usecase.loaders(RANK, NODES)
 pairs = 0

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from adabench.backends.interface import Cluster, Options, Unavailable
+from adabench.backends.interface import Options, Unavailable, WorkerContext
 from adabench.usecases.interface import DataError, Loaders, Params
 
 Batch = tuple[Tensor, Tensor]
@@ -121,10 +121,10 @@ class FakeGloo:
     Options: ClassVar[type[Options]] = FakeOptions
     distributed: ClassVar[bool] = True
 
-    def open(self, usecase: FakeLine, cluster: Cluster, options: FakeOptions) -> FakeSession:
+    def open(self, usecase: FakeLine, cluster: WorkerContext, options: FakeOptions) -> FakeSession:
         if cluster.world_size > 2:
             raise Unavailable(f"fake-gloo works on at most 2 nodes, not on {cluster.world_size}")
-        group = cluster.share(_Group)
+        group = cluster.per_process(_Group)
         return FakeSession(usecase, cluster, group)
 
 
@@ -139,7 +139,7 @@ class _Group:
 
 
 class FakeSession:
-    def __init__(self, usecase: FakeLine, cluster: Cluster, group: _Group) -> None:
+    def __init__(self, usecase: FakeLine, cluster: WorkerContext, group: _Group) -> None:
         self.model = usecase.model()
         self._optimizer = usecase.optimizer(self.model)
         self._cluster = cluster

@@ -16,7 +16,7 @@ from adabench.analysis.simulation_errors import (
     order_is_right,
     setting_rows,
 )
-from adabench.backends.policies.interface import Link, Node, Resources
+from adabench.backends.policies.resources import Link, Node, Resources
 from adabench.harness.study.study import built_in_studies, load_study
 from adabench.results.record import RecordError, Run, Seconds
 from adabench.results.store import SessionStore

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import autoada
-from adabench.backends.interface import Cluster, ServerOptions, Unavailable
+from adabench.backends.interface import ServerOptions, Unavailable, WorkerContext
 from adabench.backends.strategies._faults import Fault, fault_of
 
 RATE = 0.5
@@ -48,8 +48,8 @@ def stepped(options: ServerOptions, steps: int = 1) -> list[dict[str, Tensor]]:
     return added
 
 
-def cluster(index: int = 0, workers: int = 1) -> Cluster:
-    return Cluster(0, 1, index, workers, 3, "loopback", lambda make: make())
+def cluster(index: int = 0, workers: int = 1) -> WorkerContext:
+    return WorkerContext(0, 1, index, workers, 3, "loopback", lambda make: make())
 
 
 def wrong(fault: Any, severity: float = 10.0) -> ServerOptions:

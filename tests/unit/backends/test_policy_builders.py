@@ -11,14 +11,7 @@ import pytest
 
 from adabench import backends
 from adabench.backends import policies
-from adabench.backends.policies.interface import (
-    Link,
-    LinkBetween,
-    Node,
-    Resources,
-    ResourcesError,
-    not_executed,
-)
+from adabench.backends.policies.resources import Link, LinkBetween, Node, Resources, ResourcesError
 from adabench.harness.errors import UsageError
 from adabench.harness.plugins import registry
 from adabench.harness.study.model_parameters import (
@@ -30,6 +23,7 @@ from adabench.harness.study.model_parameters import (
 )
 from adabench.harness.study.policies import bytes_per_node, local_share, policy_from, resources_from
 from adaps.policy import Catalogue, Home, Policy, PolicyError, RowSelection, Rule
+from adaps.policy.limits import not_executed
 from tests.unit.policies import CATALOGUE
 
 BUILDERS = sorted(registry.names("policy"))

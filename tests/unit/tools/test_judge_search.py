@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from adabench.backends.policies.interface import Link, Node, Policy, Resources, Rule
+from adabench.backends.policies.resources import Link, Node, Resources
 from adabench.harness.study.model_parameters import usecase_from
 from adabench.results.record import RecordError, Run, Seconds
+from adaps.policy import Policy, Rule
 from tests.records import COSTS, make_run
 from tests.scripts import load_script
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import autoada
 from autoada.parameters import dense_buffer, layout
 from autoada.parameters.device_copy import Transfer
-from autoada.prediction.argument_recording import Recording
+from autoada.prediction.argument_recording import ArgumentRecorder
 
 ROWS = 20
 
@@ -159,15 +159,15 @@ def test_parameters_on_several_devices_are_refused_by_name(monkeypatch: pytest.M
 
 def test_moves_of_the_loop_are_left_out_where_row_ids_are_found() -> None:
     batch = {"ids": torch.arange(6).int(), "label": torch.rand(6)}
-    recording = Recording(batch)
+    recording = ArgumentRecorder(batch)
     recording.start()
     ids = batch["ids"].to("meta").to(torch.int64)
     shifted = ids + torch.arange(6, device="meta")
     also = batch["ids"].to("meta", torch.int16)
     recording.stop()
-    binding = recording.arguments((shifted,), {"also": also})
+    recorded = recording.arguments((shifted,), {"also": also})
     other = {"ids": torch.arange(6, 12).int(), "label": torch.rand(6)}
-    args, kwargs = binding(other)
+    args, kwargs = recorded(other)
     assert torch.equal(args[0], other["ids"] + torch.arange(6))
     assert args[0].dtype is torch.int64
     assert torch.equal(kwargs["also"], other["ids"].short())

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from autoada.prediction import IntentPredictor, Prediction
 from autoada.prediction.tables import find_tables
-from autoada.prediction.torch_draws import Replay
+from autoada.prediction.torch_draws import ReplayDraws
 from tests.unit.autoada.prediction.model_zoo import ZOO, Observer, Specimen
 
 BATCHES = 50
@@ -45,7 +45,7 @@ def check(
 ) -> None:
     assert prediction.stopped is None, prediction
     assert prediction.replay == specimen.draws
-    with Observer(tables) as observer, Replay(prediction.draws):
+    with Observer(tables) as observer, ReplayDraws(prediction.draws):
         specimen.call(model, batch)
     assert tables_of(prediction, "unpredictable") == set(specimen.unpredictable)
     assert tables_of(prediction, "full") == set(specimen.full) == observer.full

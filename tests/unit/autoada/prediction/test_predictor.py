@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autoada.prediction import IntentPredictor, Prediction
-from autoada.prediction.compiled_program import Program
+from autoada.prediction.compiled_program import CompiledProgram
 
 
 class Unknown(nn.Module):
@@ -184,7 +184,7 @@ def test_a_program_that_fails_where_the_model_does_not_is_used_no_more(
     def fails(*_: Any) -> Any:
         raise RuntimeError("no such operation")
 
-    monkeypatch.setattr(Program, "__call__", fails)
+    monkeypatch.setattr(CompiledProgram, "__call__", fails)
     for _ in range(6):
         (access,) = predictor.predict(ids).accesses
         assert access.table == "a.weight"
@@ -354,7 +354,7 @@ def rows_read(model: Deciding, predictor: IntentPredictor, prediction: Predictio
     return predictor.observe(prediction, real)
 
 
-def test_values_that_depend_on_parameters_are_guessed_as_they_were_last(
+def test_values_that_depend_on_parameters_are_assumed_to_be_as_they_were_last(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     model = Deciding()
@@ -377,7 +377,7 @@ def test_values_that_depend_on_parameters_are_guessed_as_they_were_last(
     assert "test_predictor.py:" in caplog.messages[0]
 
 
-def test_after_several_wrong_guesses_prediction_stops_where_it_would_have_to_guess(
+def test_prediction_stops_at_unknown_values_after_several_wrong_speculations(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     model = Deciding()
@@ -391,7 +391,7 @@ def test_after_several_wrong_guesses_prediction_stops_where_it_would_have_to_gue
                 model.gate.neg_()
     assert "`__float__` reads the value" in str(prediction.stopped)
     assert not prediction.waits
-    assert "guessed no more" in caplog.messages[-1]
+    assert "prediction stops there from now on" in caplog.messages[-1]
     assert "test_predictor.py:" in caplog.messages[-1]
     assert len(caplog.messages) == 2
 
@@ -445,8 +445,8 @@ class HostDraws(nn.Module):
         return self.a(ids).sum()
 
 
-def test_draws_of_numpy_and_python_are_replayed_and_leave_their_streams_alone() -> None:
-    def streams() -> list[Any]:
+def test_draws_of_numpy_and_python_are_replayed_and_leave_the_global_generators_alone() -> None:
+    def rng() -> list[Any]:
         numpy, torch_, python = model.own
         return [
             np.random.get_state()[1].tolist(),  # type: ignore[index]  # noqa: NPY002
@@ -464,17 +464,17 @@ def test_draws_of_numpy_and_python_are_replayed_and_leave_their_streams_alone() 
     random.seed(3)
     queue: list[tuple[Tensor, Prediction]] = []
     for _ in range(20):
-        before = streams()
+        before = rng()
         ids = torch.randint(0, 10, (5,))
         queue.append((ids, predictor.predict(ids)))
-        assert streams() == before
+        assert rng() == before
         if len(queue) < 4:
             continue
         ids, prediction = queue.pop(0)
         model.seen.clear()
         with predictor.around(prediction):
             model(ids)
-        assert streams()[:3] == before[:3]
+        assert rng()[:3] == before[:3]
         real: list[tuple[str, Tensor | None]] = [("a.weight", read) for read in (*model.seen, ids)]
         assert predictor.observe(prediction, real)
     assert predictor.strikes == 0

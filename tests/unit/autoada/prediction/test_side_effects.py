@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from autoada.prediction import IntentPredictor
 from autoada.prediction.batch_structure import leaves
 from autoada.prediction.operations import Kind, kind_of
-from autoada.prediction.torch_draws import Replay, draw
+from autoada.prediction.torch_draws import ReplayDraws, draw
 from tests.unit.autoada.prediction.model_zoo import ZOO, Specimen
 
 STEPS = 40
@@ -53,7 +53,7 @@ def test_losses_are_bit_identical_with_and_without_prediction(specimen: Specimen
 
 
 @EVERY
-def test_prediction_changes_neither_model_nor_batch_nor_random_streams(specimen: Specimen) -> None:
+def test_prediction_changes_neither_model_nor_batch_nor_random_generators(specimen: Specimen) -> None:
     model = specimen.build()
     batches = specimen.batches(12)
     predictor = IntentPredictor(model, specimen.tables, specimen.call)
@@ -84,7 +84,7 @@ def replays(specimen: Specimen, model: nn.Module, batches: list[Any]) -> Iterato
     ahead = [predictor.predict(batch) for batch in batches[:AHEAD]]
     for following in [*batches[AHEAD:], *([None] * AHEAD)]:
         prediction = ahead.pop(0)
-        yield Replay(prediction.draws) if prediction.replay else contextlib.nullcontext()
+        yield ReplayDraws(prediction.draws) if prediction.replay else contextlib.nullcontext()
         if following is not None:
             ahead.append(predictor.predict(following))
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from adabench.backends.policies.interface import Node, Policy, Resources
+from adabench.backends.policies.resources import Node, Resources
 from adabench.harness.machine import measure_cluster
 from adabench.harness.machine.link_probe import Probe
+from adaps.policy import Policy
 
 CTR = ("-u", "ctr[rows=4096,vocabulary=50,batch=64,dim=4]")
 

@@ -7,15 +7,8 @@ from typing import Any
 
 import pytest
 
-from adabench.backends.policies.interface import (
-    Catalogue,
-    Node,
-    Parameter,
-    Policy,
-    PolicyError,
-    Resources,
-    Rule,
-)
+from adabench.backends.policies.resources import Node, Resources
+from adaps.policy import Catalogue, Parameter, Policy, PolicyError, Rule
 
 CTR = "ctr[rows=1500,vocabulary=50,batch=64,dim=4,hidden=8]"
 SEARCH = ("search", "-u", CTR, "--step", "2", "--steps", "12", "--effort", "0.1", "--dry-run")

@@ -11,7 +11,7 @@ import pytest
 from adabench.analysis.simulated import NodeRow, Row, draw_simulated, node_table, save_figure, table_of
 from adabench.backends.policies import cost_model
 from adabench.backends.policies.cost_model import Done, costs_of
-from adabench.backends.policies.interface import Costs, Link, LinkBetween, Node, Resources
+from adabench.backends.policies.resources import Costs, Link, LinkBetween, Node, Resources
 from adabench.harness.estimate.simulate import clusters_of
 from tests.records import COSTS
 

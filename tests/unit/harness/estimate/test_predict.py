@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from adabench.backends.policies.interface import Policy
 from adabench.harness.errors import UsageError
 from adabench.harness.estimate import predict
 from adabench.harness.estimate.predict import (
@@ -25,6 +24,7 @@ from adabench.harness.estimate.predict import (
 from adabench.harness.session.progress import SessionProgress
 from adabench.results.record import POLICY_LEFT_OUT, Noise, Run, Seconds
 from adabench.results.store import SessionStore
+from adaps.policy import Policy
 from tests.records import make_run, make_session, plan_of
 
 SMALL = {"rows": 1000, "vocabulary": 50, "dim": 4, "hidden": [8]}

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import adaps
-from adabench.backends.interface import Served, ServerOptions, SimulatedRun, Simulation
-from adabench.backends.policies.interface import Catalogue, MadeFor, Resources
+from adabench.backends.interface import Served, ServerOptions, SimulatedRun
+from adabench.backends.policies.resources import Resources
 from adabench.backends.strategies._table_layout import served
 from adabench.backends.strategies.autoada_automatic import AutoAdaAutomatic
 from adabench.harness.estimate.search.accesses import Accesses, accesses_of
@@ -18,6 +18,8 @@ from adabench.harness.estimate.search.options import WHERE_READ, Space, Way, pol
 from adabench.harness.estimate.search.table_costs import Situation, bytes_on_wire
 from adabench.harness.study.model_parameters import catalogue_of, usecase_from
 from adabench.usecases.interface import UseCase
+from adaps.policy import Catalogue, MadeFor
+from adaps.simulation import Simulation
 
 CTR = "ctr[rows=3000,batch=64,vocabulary=100,hidden=8]"
 COMPUTE = 0.003

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from adabench.backends.policies.interface import Policy, Rule
 from adabench.harness.estimate.search.candidates import Candidate
 from adabench.harness.session.policy_trials import Measured, halved, measure
 from adabench.results.record import Run, Seconds, Status
+from adaps.policy import Policy, Rule
 from tests.records import make_run
 
 

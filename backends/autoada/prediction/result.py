@@ -1,24 +1,19 @@
-"""What a prediction says, and the signals that end a simulation."""
+"""The result of a prediction: the accesses of one batch, and how they were found."""
 
 from __future__ import annotations
 
-import linecache
-import sys
+import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from autoada.prediction.rng_snapshot import State
+from autoada.prediction.rng_snapshot import RngSnapshot
+from autoada.prediction.source_location import source_line
 
 AccessKind = Literal["rows", "full", "unpredictable"]
 Tier = Literal["simulation", "early exit", "program"]
-
-_AUTOADA = f"{Path(__file__).resolve().parents[1]}/"
-# torch_geometric replaces `torch.index_select` by a function of its own.
-_SKIPPED = (_AUTOADA, "/torch/", "/torch_geometric/hash_tensor.py")
 
 
 class Access(NamedTuple):
@@ -43,7 +38,7 @@ class Access(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """A random draw of the simulation: the function's name and what it gave."""
+    """A random draw of the simulation: the function's name and its value."""
 
     function: str
     value: Tensor
@@ -58,11 +53,11 @@ class Prediction(NamedTuple):
     Attributes
     ----------
     accesses : tuple of Access
-        What was found.
+        Accesses that were found.
     tier : {"simulation", "early exit", "program"}
-        How it was found.
+        Method that found them.
     stopped : str or None
-        Why the simulation could not go on, with the place; the accesses found until then stand.
+        Reason that the simulation stopped, with the place; the accesses found until then are valid.
     draws : mapping of int to Draw
         Random draws by their number within the forward. If `replay` is true the real forward has to use them
         (`autoada.prediction.torch_draws.Replay`), because row ids depend on them.
@@ -72,8 +67,9 @@ class Prediction(NamedTuple):
         The exception behind `stopped`, with its traceback.
     waits : bool
         Whether it stopped for a value that depends on parameters, which a real forward may give.
-    streams : State or None
-        Where the generators of NumPy and Python have to be for the real forward; None if it need not be told.
+    rng : RngSnapshot or None
+        Initial state of the generators of NumPy and Python for the real forward; None if it does not use
+        them.
     dense_reads : tuple of (str, str)
         Large parameters that are no tables although rows of them are read, and ``file:line`` of a read.
     """
@@ -85,7 +81,7 @@ class Prediction(NamedTuple):
     replay: bool = False
     cause: BaseException | None = None
     waits: bool = False
-    streams: State | None = None
+    rng: RngSnapshot | None = None
     dense_reads: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -93,59 +89,15 @@ class Prediction(NamedTuple):
         """Whether every access was found and every row is known."""
         return self.stopped is None and all(access.kind != "unpredictable" for access in self.accesses)
 
+    @property
+    def streams(self) -> RngSnapshot | None:
+        """The old name of `rng`, for one version."""
+        warnings.warn("Prediction.streams is now called rng", DeprecationWarning, stacklevel=2)
+        return self.rng
+
     def __str__(self) -> str:
         lines = [f"predicted by {self.tier}" + (f"; stopped: {self.stopped}" if self.stopped else "")]
         for access in self.accesses:
             rows = f"{access.ids.numel()} rows" if access.ids is not None else access.kind
             lines.append(f"  {access.table}: {rows} at {access.where}{source_line(access.where)}")
         return "\n".join(lines)
-
-
-class SimulationEnd(BaseException):
-    """Ends a simulation; no `Exception`, so that the user's ``except Exception`` cannot swallow it."""
-
-
-class EnoughSeen(SimulationEnd):
-    """Every access that is expected has been seen."""
-
-
-class GhostEscape(SimulationEnd):
-    """Python asked for the value of something that depends on parameters."""
-
-    def __init__(self, operation: str, where: str) -> None:
-        line = source_line(where)
-        super().__init__(
-            f"`{operation}` reads the value of something that depends on parameters, at {where}{line}"
-        )
-        self.place = operation, where
-
-
-class ForeignWrite(SimulationEnd):
-    """An in-place write to memory that the simulation did not create was about to happen."""
-
-    def __init__(self, target: Tensor) -> None:
-        super().__init__("in-place write to a tensor of the batch or the model")
-        self.storage = target.untyped_storage().data_ptr()
-
-
-def user_location() -> str:
-    """``file:line`` of the innermost frame that belongs neither to torch nor to AutoAda."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if not is_internal(name):
-            return f"{name}:{frame.f_lineno}"
-        frame = frame.f_back
-    return "?"
-
-
-def is_internal(file: str) -> bool:
-    """Whether a source file is part of AutoAda or PyTorch, and not of the user's code."""
-    return any(part in file for part in _SKIPPED)
-
-
-def source_line(where: str) -> str:
-    """The source text of ``file:line`` in backquotes, or nothing where it cannot be read."""
-    name, _, line = where.rpartition(":")
-    text = linecache.getline(name, int(line)).strip() if line.isdigit() else ""
-    return f" `{text}`" if text else ""

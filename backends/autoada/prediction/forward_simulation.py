@@ -1,0 +1,149 @@
+"""Runs a model's meta model on a batch and collects the accesses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from autoada.prediction.batch_structure import copied
+from autoada.prediction.interrupts import EnoughSeen, ForeignWrite, UnknownValueRead
+from autoada.prediction.meta_model import MetaModel
+from autoada.prediction.result import Prediction
+from autoada.prediction.rng_snapshot import SimulationRng
+from autoada.prediction.source_location import is_internal, source_line, user_location
+from autoada.prediction.speculation import Speculation
+from autoada.prediction.symbolic_forward import SymbolicForward
+from autoada.prediction.trace import Trace
+
+Call = Callable[[nn.Module, Any], Any]
+"""``call(model, batch)``: how a training loop hands a batch to its model."""
+
+SAVES_FOR_BACKWARD = "Inference tensors cannot be saved for backward"
+"""Torch's message where forward prepares a backward pass, as checkpointing does."""
+
+
+class ForwardSimulation:
+    """Symbolic forwards of one model, one batch at a time and in batch order.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The live model; it is only read.
+    tables : mapping of int to str
+        ``id(parameter)`` -> qualified name.
+    call : callable
+        ``call(model, batch)``.
+
+    Attributes
+    ----------
+    generator : torch.Generator
+        The private source of random draws.
+    clones_batch : bool
+        Whether forward writes into its batch, so that simulations get a copy.
+    """
+
+    def __init__(self, model: nn.Module, tables: Mapping[int, str], call: Call) -> None:
+        self.model = model
+        self._tables = tables
+        self._call = call
+        self.generator = torch.Generator().manual_seed(torch.initial_seed() % 2**63)
+        self._rng = SimulationRng()
+        self._protect = True
+        self._gradients = True
+        self.clones_batch = False
+        self.meta_model = MetaModel(model, tables)
+        self.speculation = Speculation(possible=not self.meta_model.compiled)
+
+    def renew(self) -> None:
+        """Take a fresh meta model from the live model."""
+        self.meta_model = MetaModel(self.model, self._tables)
+
+    def run(
+        self, batch: Any, *, stop_after: int = 0, record: bool = False, explain: bool = False
+    ) -> tuple[Prediction, Trace | None]:
+        """Simulate the forward of `batch`; with `record`, also give the trace of its real operations.
+
+        The simulation starts over, with a new trace, when a write has to be redirected first.
+        """
+        while True:
+            seen = copied(batch, _clone) if self.clones_batch else copied(batch)
+            trace = Trace(seen) if record else None
+            forward = SymbolicForward(
+                self.meta_model,
+                self.generator,
+                self.speculation,
+                stop_after=stop_after,
+                protect=self._protect,
+                trace=trace,
+                explain=explain,
+            )
+            try:
+                return self._attempt(forward, seen), trace
+            except ForeignWrite as write:
+                self._redirect(write.storage)
+            except _NothingToSave:
+                self._gradients = False
+
+    def _attempt(self, forward: SymbolicForward, batch: Any) -> Prediction:
+        early, stopped, waits = False, None, False
+        cause: BaseException | None = None
+        try:
+            # The model may ask whether gradients are wanted.
+            with (
+                self._rng.kept(),
+                torch.inference_mode(),
+                torch.set_grad_enabled(self._gradients),
+                forward,
+            ):
+                self._call(self.meta_model.module, batch)
+        except EnoughSeen:
+            early = True
+        except UnknownValueRead as read:
+            stopped, cause, waits = str(read), read, self.speculation.waits_for(read.place)
+        except Exception as error:  # Reported with its place in the user's code; training goes on.
+            if self._gradients and SAVES_FOR_BACKWARD in str(error):
+                raise _NothingToSave from error
+            where = _innermost(error)
+            stopped, cause = f"{type(error).__name__}: {error}, at {where}{source_line(where)}", error
+        return Prediction(
+            tuple(forward.accesses),
+            "early exit" if early else "simulation",
+            stopped,
+            forward.draws,
+            cause=cause,
+            waits=waits,
+            rng=self._rng.start,
+            dense_reads=tuple(forward.dense_reads.items()),
+        )
+
+    def _redirect(self, storage: int) -> None:
+        """Make sure that the write which was just refused goes to a copy from now on."""
+        if self.meta_model.adopt(storage):
+            return
+        if self.clones_batch:  # The memory belongs to neither the batch nor the model.
+            self._protect = False
+        self.clones_batch = True
+
+
+class _NothingToSave(Exception):
+    """The model must see that no gradients are wanted."""
+
+
+def _clone(tensor: Tensor) -> Tensor:
+    with torch.inference_mode():
+        return tensor.clone()
+
+
+def _innermost(error: BaseException) -> str:
+    """``file:line`` of the user's frame that is nearest to where `error` was raised."""
+    where = user_location()
+    traceback = error.__traceback__
+    while traceback is not None:
+        name = traceback.tb_frame.f_code.co_filename
+        if not is_internal(name):
+            where = f"{name}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return where
