@@ -41,7 +41,6 @@ class Calls:
         self._tables = list(parts.tables.values())
         self._reads = state.reads
         self._present: Present | None = None
-        state.end_calls = self.next_batch
         # Rows come from outside of any graph. Done here, for it imports the compiler, which takes seconds.
         self.run = torch.compiler.disable(self._run)
 
@@ -89,7 +88,7 @@ class Calls:
             self._present = Present(target, hooked, others=others)
             return self._present
         if observer is not None:
-            observer.called(target, args, kwargs)
+            observer.call_begins(target, args, kwargs)
         state.calls += 1
         expected = state.calls <= state.expected_calls
         for table in self._tables:
@@ -121,7 +120,7 @@ class Calls:
         elif state.calls == 1:
             state.first_target = present.target
         if (observer := state.observer) is not None:
-            observer.left(output, counts)
+            observer.call_ends(output, counts)
 
     def fail(self, present: Present) -> None:
         """The call has ended otherwise: what it would have read is not known."""
@@ -136,7 +135,7 @@ class Calls:
         if self._present is not None:
             self.end(self._present, None)
 
-    def next_batch(self) -> None:
+    def abandon_call(self) -> None:
         """A batch is handed out: what asked for it, such as a method that trains, is no call of the model."""
         if self._present is not None and self._present.thread == threading.get_ident():
             self.fail(self._present)

@@ -298,4 +298,4 @@ class Parts:
 def _wanted(dense: DenseParameters, training: Training) -> list[str]:
     """Those that are announced: a lookahead of no batch is no intent."""
     own = training.lookaheads
-    return [name for name in dense.names if name not in own or own[name].announced]
+    return [name for name in dense.names if name not in own or own[name].distances]

@@ -22,6 +22,7 @@ from autoada.model.staleness import STALENESS, Freshness, Together
 from autoada.model.state_dict import load_all_but_tables, state_of
 from autoada.model.wrapped_parameters import Parts
 from autoada.optimizer.rules import Optimizers, listed
+from autoada.optimizer.step_hook import push_at_step
 from autoada.parameters.device_copy import Transfer
 from autoada.parameters.forbid_new_parameters import ONE_PROCESS, PARALLEL, refuse_new_parameters
 from autoada.parameters.remote_table import Read, RemoteTable
@@ -29,7 +30,7 @@ from autoada.parameters.table_parameter import TableParameter, check_replaceable
 from autoada.prediction.tables import hidden_tables
 from autoada.training.loader_state import Positioned
 from autoada.training.technique_choice import TechniqueChoice, technique_trial
-from autoada.training.training_state import TrainingState, WorkerIdentity, push_at_step
+from autoada.training.training_state import TrainingState, WorkerIdentity
 
 if TYPE_CHECKING:
     from adaps.checkpoint import Export
@@ -285,8 +286,7 @@ class AdaModel(nn.Module):
         list of (int or None, Tensor)
             How many batches, or None where the policy leaves it to the loop, and the keys.
         """
-        keys = self.keys_of(table, ids)
-        return [(ahead, self._state.keys_ahead(table, keys, ahead)) for ahead in self._state.aheads(table)]
+        return self._state.keys_by_lookahead(table, self.keys_of(table, ids))
 
     def is_due(self, table: str, clock: int, ahead: int | None = None) -> bool:
         """Whether who signals intent by hand is to announce rows of a table by now, by the policy.
@@ -526,6 +526,11 @@ def _warn_renamed(old: str, new: str) -> None:
 def training_state_of(model: AdaModel) -> TrainingState:
     """What loaders have to know of a wrapped model."""
     return model._state
+
+
+def calls_of(model: AdaModel) -> Calls:
+    """The calls of a wrapped model, for loaders."""
+    return model._calls
 
 
 def open_models() -> list[AdaModel]:
