@@ -23,7 +23,7 @@ from adaps._typing import SamplingScheme
 from adaps.policy import Policy
 from adaps.simulation import Cluster as SimulatedCluster
 from adaps.simulation import Incident, Simulation
-from autoada.training.technique_choice import Chosen
+from autoada.training.technique_choice import TechniqueChoice
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -329,7 +329,7 @@ class TableCounting(Protocol):
 class Choosing(Protocol):
     """A session that measures in its first steps how some tables are best managed."""
 
-    def chosen(self) -> list[Chosen]:
+    def chosen(self) -> list[TechniqueChoice]:
         """The choice for each of these tables, made or still open."""
         ...
 

@@ -18,7 +18,6 @@ from adabench.backends.strategies._step_timing import server_calls
 from adabench.backends.strategies._table_layout import served
 from adabench.usecases.interface import Initialized, Placed, Sampled, UseCase
 from autoada.model.node_setup import check_policy
-from autoada.training.technique_choice import Chosen
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -177,7 +176,7 @@ class ServerSession:
     def table_counters(self) -> dict[str, dict[str, float]]:
         return {table.name: table.stats() for table in self.model.node.tables}
 
-    def chosen(self) -> list[Chosen]:
+    def chosen(self) -> list[TechniqueChoice]:
         return self.model.chosen
 
     def trace(self, rows: Mapping[str, Tensor]) -> None:

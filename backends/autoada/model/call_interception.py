@@ -18,7 +18,7 @@ from torch.nn.modules import module as registration
 
 from autoada.model.wrapped_parameters import Parts
 from autoada.prediction.argument_recording import ArgumentRecorder
-from autoada.training.training_state import NO_REPLAY, CallListener, Steps
+from autoada.training.training_state import NO_REPLAY, CallObserver, TrainingState
 
 
 class Calls:
@@ -29,19 +29,18 @@ class Calls:
 
     Parameters
     ----------
-    steps : Steps
+    state : TrainingState
         Which counts them, and knows who listens.
     parts : Parts
         What they read.
     """
 
-    def __init__(self, steps: Steps, parts: Parts) -> None:
-        self._steps = steps
+    def __init__(self, state: TrainingState, parts: Parts) -> None:
+        self._state = state
         self._parts = parts
         self._tables = list(parts.tables.values())
-        self._reads = steps.reads
+        self._reads = state.reads
         self._present: Present | None = None
-        steps.end_calls = self.next_batch
         # Rows come from outside of any graph. Done here, for it imports the compiler, which takes seconds.
         self.run = torch.compiler.disable(self._run)
 
@@ -78,9 +77,9 @@ class Calls:
             if not outer.hooked or (hooked and outer.target != target):
                 return None
             self.fail(outer)
-        step = self._steps
-        listener = step.begin_call(training)
-        others = self._pause_others(listener)
+        state = self._state
+        observer = state.begin_call(training)
+        others = self._pause_others(observer)
         if not training:
             for table in self._tables:
                 table.training = False
@@ -88,17 +87,17 @@ class Calls:
             self._parts.refresh()
             self._present = Present(target, hooked, others=others)
             return self._present
-        if listener is not None:
-            listener.called(target, args, kwargs)
-        step.calls += 1
-        expected = step.calls <= step.expected_calls
+        if observer is not None:
+            observer.call_begins(target, args, kwargs)
+        state.calls += 1
+        expected = state.calls <= state.expected_calls
         for table in self._tables:
             table.training = table.noting = True
-            if step.calls == 1 or not expected:  # the rows of all expected calls were pulled by the first
+            if state.calls == 1 or not expected:  # the rows of all expected calls were pulled by the first
                 table.forget_rows()
         if self._parts.stale:
             self._parts.update()
-        replay = step.replay if expected else NO_REPLAY
+        replay = state.replay if expected else NO_REPLAY
         replay.__enter__()
         self._present = present = Present(target, hooked, replay, len(self._reads), expected, others)
         return present
@@ -112,16 +111,16 @@ class Calls:
         present.others = []
         if not left:
             return
-        step = self._steps
+        state = self._state
         counts = not present.target or len(self._reads) > present.read_before
         if not present.expected:
             del self._reads[present.read_before :]
         if not counts:
-            step.calls -= 1
-        elif step.calls == 1:
-            step.first_target = present.target
-        if (listener := step.listener) is not None:
-            listener.left(output, counts)
+            state.calls -= 1
+        elif state.calls == 1:
+            state.first_target = present.target
+        if (observer := state.observer) is not None:
+            observer.call_ends(output, counts)
 
     def fail(self, present: Present) -> None:
         """The call has ended otherwise: what it would have read is not known."""
@@ -129,24 +128,24 @@ class Calls:
             other.start()
         present.others = []
         if self._leave(present):
-            self._steps.calls -= 1
+            self._state.calls -= 1
 
     def stepping(self) -> None:
         """A step is made: if that is inside of a call, such as that of a method that trains, it ends it."""
         if self._present is not None:
             self.end(self._present, None)
 
-    def next_batch(self) -> None:
+    def abandon_call(self) -> None:
         """A batch is handed out: what asked for it, such as a method that trains, is no call of the model."""
         if self._present is not None and self._present.thread == threading.get_ident():
             self.fail(self._present)
 
     @staticmethod
-    def _pause_others(listener: CallListener | None) -> list[ArgumentRecorder]:
+    def _pause_others(observer: CallObserver | None) -> list[ArgumentRecorder]:
         """What listens to the loop for other models must not take this call for a part of the loop."""
         if torch._C._len_torch_function_stack() == 0:
             return []
-        own = None if listener is None else listener.recording
+        own = None if observer is None else observer.recording
         modes = torch.overrides._get_current_function_mode_stack()
         others = [mode for mode in modes if isinstance(mode, ArgumentRecorder) and mode is not own]
         for other in others:

@@ -18,7 +18,7 @@ from autoada.parameters.device_copy import Transfer
 from autoada.parameters.layout import Layout
 from autoada.parameters.remote_table import Read, RemoteTable
 from autoada.sync.gradient_exchange import Meeting
-from autoada.training.training_state import Member
+from autoada.training.training_state import WorkerIdentity
 
 Part = RemoteTable | DenseParameters | SharedParameters | AllReducedParameters | CombinedParameters
 FOREVER = 2**40
@@ -54,7 +54,7 @@ class Parts:
         Whose parameters they are; dense ones become views of a flat buffer.
     layout : Layout
         Where each lies.
-    member : Member
+    identity : WorkerIdentity
         Who trains it.
     transfer : Transfer
         To the model's device.
@@ -83,21 +83,21 @@ class Parts:
         self,
         model: nn.Module,
         layout: Layout,
-        member: Member,
+        identity: WorkerIdentity,
         transfer: Transfer,
         reads: list[Read],
         on_gradient: Callable[[], None] | None,
         training: Training,
     ) -> None:
-        node, worker = member.node, member.worker
+        node, worker = identity.node, identity.worker
         parameters = dict(model.named_parameters())
         self._layout = layout
-        self._member = member
+        self._identity = identity
         self._transfer = transfer
         self._schedules = Schedules(
             layout.groups, layout.rules, {name: node.table(name) for name in layout.rules}
         )
-        alone = member.shares == 1
+        alone = identity.num_workers == 1
         self.tables = {
             name: RemoteTable(
                 name,
@@ -134,7 +134,7 @@ class Parts:
                 node.table(each.table),
                 transfer,
                 layout.optimizer_of(each.table),
-                member.leads,
+                identity.is_primary,
             )
             for each in layout.shared
         ]
@@ -142,7 +142,7 @@ class Parts:
         allreduced: list[AllReducedParameters | CombinedParameters] = []
         if training.is_robust and not alone:
             most = len(self.tables) + len(self.dense) + len(layout.allreduced)
-            self._meeting = meeting = Meeting(node, member.number, training.aggregation, most)
+            self._meeting = meeting = Meeting(node, identity.local_index, training.aggregation, most)
             allreduced += [
                 CombinedParameters(each, parameters, meeting, transfer) for each in layout.allreduced
             ]
@@ -164,14 +164,14 @@ class Parts:
             if owner is not None:
                 self._owned.setdefault(owner, Owned()).add(part)
         # One step of all workers together is one with the mean of their gradients, by samples.
-        self._scale = training.weight(node.rank) / (member.shares if training.every == 1 else 1)
+        self._scale = training.weight(node.rank) / (identity.num_workers if training.every == 1 else 1)
         self._announced = [each.keys_of(_wanted(each, training)) for each in self.dense]
         self.stale = False
         self.push_queued = False
 
     def initialise(self) -> None:
         """Collective: the weights of the worker that leads become the server's."""
-        worker = self._member.worker
+        worker = self._identity.worker
         self._set_up(
             (self.tables[name], parameter)
             for name, parameter in self._layout.tables.items()
@@ -217,7 +217,7 @@ class Parts:
             for part in owned.others:
                 if isinstance(part, DenseParameters):
                     part.follow_step()
-        self.stale = self._member.shares > 1 or optimizer is None
+        self.stale = self._identity.num_workers > 1 or optimizer is None
 
     def _push_apart(self, owned: Owned) -> None:
         """Each worker's gradients are a step of their own, or are added up."""
@@ -226,7 +226,7 @@ class Parts:
         for part in owned.others:
             part.collect(self._scale)
         self._transfer.finish()
-        worker = self._member.worker
+        worker = self._identity.worker
         sums = []
         for table in owned.tables:
             taken = table.take()
@@ -283,9 +283,9 @@ class Parts:
         self.pull()
 
     def _set_up(self, tables: Iterable[tuple[RemoteTable, Tensor]]) -> None:
-        worker = self._member.worker
+        worker = self._identity.worker
         worker.begin_setup()
-        if self._member.leads:
+        if self._identity.is_primary:
             for table, values in tables:
                 table.write(values)
             for dense in self.dense:
@@ -298,4 +298,4 @@ class Parts:
 def _wanted(dense: DenseParameters, training: Training) -> list[str]:
     """Those that are announced: a lookahead of no batch is no intent."""
     own = training.lookaheads
-    return [name for name in dense.names if name not in own or own[name].announced]
+    return [name for name in dense.names if name not in own or own[name].distances]
