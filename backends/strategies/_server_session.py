@@ -18,6 +18,7 @@ from adabench.backends.strategies._step_timing import server_calls
 from adabench.backends.strategies._table_layout import served
 from adabench.usecases.interface import Initialized, Placed, Sampled, UseCase
 from autoada.model.node_setup import check_policy
+from autoada.training.technique_choice import TechniqueChoice
 
 if TYPE_CHECKING:
     import pandas as pd

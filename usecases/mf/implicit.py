@@ -207,7 +207,8 @@ def first_of_each_pair(block: Block, numbers: NDArray[np.int64]) -> NDArray[np.i
     A pair that is in two splits would be wanted and known at the same time, and could not be ranked.
     """
     pairs = block.users[numbers].astype(np.int64) << 32 | block.items[numbers]
-    return numbers[np.sort(np.unique(pairs, return_index=True)[1])]
+    kept: NDArray[np.int64] = numbers[np.sort(np.unique(pairs, return_index=True)[1])]
+    return kept
 
 
 class LikedRows(Dataset[Batch]):

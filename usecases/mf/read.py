@@ -126,7 +126,8 @@ def _layout(path: Path) -> _Layout:
     while lines and not lines[-1]:
         lines.pop()
     first = lines[0] if lines else ""
-    problems = []
+    fitting: list[_Layout] = []
+    problems: list[DataError] = []
     for separator, quoted in DIALECTS:
         rows = _parsed(lines, separator, quoted)
         if len(rows[0]) < 2:
@@ -136,14 +137,11 @@ def _layout(path: Path) -> _Layout:
         except DataError as error:
             problems.append(error)
             continue
-        body = rows[header:]
-        if all(len(row) == len(rows[0]) and _is_number(row[columns[2]]) for row in body):
-            return _Layout(separator, quoted, len(rows[0]), header, columns)
-        # The error in the data names its line better than this function can.
-        problems.append(_Layout(separator, quoted, len(rows[0]), header, columns))
-    for problem in problems:
-        if isinstance(problem, _Layout):
-            return problem
+        fitting.append(_Layout(separator, quoted, len(rows[0]), header, columns))
+        if all(len(row) == len(rows[0]) and _is_number(row[columns[2]]) for row in rows[header:]):
+            return fitting[-1]
+    if fitting:  # the first line alone fits: the reader names the line that does not
+        return fitting[0]
     if problems:
         raise problems[0]
     raise DataError(f"{path}: the first line, {first[:60]!r}, has one column: it must be {FORMATS}")

@@ -13,12 +13,14 @@ from adabench.usecases.interface import DataError
 
 def read(path: Path) -> str:
     """The content of a file by way of the cache."""
-    return read_once(
-        "copy",
-        [path],
-        lambda folder: (folder / "copy").write_bytes(path.read_bytes()) and None,
-        lambda folder: (folder / "copy").read_text() if (folder / "copy").is_file() else None,
-    )
+
+    def build(folder: Path) -> None:
+        (folder / "copy").write_bytes(path.read_bytes())
+
+    def open_folder(folder: Path) -> str | None:
+        return (folder / "copy").read_text() if (folder / "copy").is_file() else None
+
+    return read_once("copy", [path], build, open_folder)
 
 
 @pytest.mark.parametrize("how", ["rewritten", "moved there"])
