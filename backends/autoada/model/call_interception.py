@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as registration
 
-from autoada.model.wrapped_parameters import Parts
+from autoada.model.wrapped_parameters import WrappedParameters
 from autoada.prediction.argument_recording import Recording
 from autoada.training.training_state import NO_REPLAY, CallListener, Steps
 
@@ -31,11 +31,11 @@ class Calls:
     ----------
     steps : Steps
         Which counts them, and knows who listens.
-    parts : Parts
+    parts : WrappedParameters
         What they read.
     """
 
-    def __init__(self, steps: Steps, parts: Parts) -> None:
+    def __init__(self, steps: Steps, parts: WrappedParameters) -> None:
         self._steps = steps
         self._parts = parts
         self._tables = list(parts.tables.values())
@@ -85,7 +85,7 @@ class Calls:
             for table in self._tables:
                 table.training = False
                 table.forget_rows()
-            self._parts.refresh()
+            self._wrapped.refresh()
             self._present = Present(target, hooked, others=others)
             return self._present
         if listener is not None:
@@ -96,8 +96,8 @@ class Calls:
             table.training = table.noting = True
             if step.calls == 1 or not expected:  # the rows of all expected calls were pulled by the first
                 table.forget_rows()
-        if self._parts.stale:
-            self._parts.update()
+        if self._wrapped.stale:
+            self._wrapped.update()
         replay = step.replay if expected else NO_REPLAY
         replay.__enter__()
         self._present = present = Present(target, hooked, replay, len(self._reads), expected, others)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from autoada.optimizer.rules import RuleGroup
 from autoada.optimizer.schedules import Schedules
-from autoada.parameters.dense_server_sum import SteppedParameters
+from autoada.parameters.dense_server_sum import LocallySteppedParameters
 from autoada.parameters.remote_table import RemoteTable
 from autoada.training.loader_state import Positioned
 from autoada.training.random_state import random_state, set_random_state
@@ -45,7 +45,7 @@ class WorkerState:
         Whose options count.
     tables : iterable of RemoteTable
         Whose steps count.
-    stepped : iterable of SteppedParameters
+    stepped : iterable of LocallySteppedParameters
         Which all workers have alike.
     transfer : Transfer
         To the model's device.
@@ -56,7 +56,7 @@ class WorkerState:
         module: nn.Module,
         groups: Sequence[RuleGroup],
         tables: Iterable[RemoteTable],
-        stepped: Iterable[SteppedParameters],
+        stepped: Iterable[LocallySteppedParameters],
         transfer: Transfer,
     ) -> None:
         self._module = module

@@ -23,11 +23,19 @@ from autoada.optimizer.rules import Optimizers
 from autoada.parameters.layout import DenseLayout, Layout, layout_of
 from autoada.training.lookahead_by_row import RowLookahead
 
-__all__ = ["Plan", "Training", "check_policy", "create_node", "open_node", "plan_for", "plan_of"]
+__all__ = [
+    "TrainingOptions",
+    "TrainingPlan",
+    "check_policy",
+    "create_node",
+    "open_node",
+    "plan_of",
+    "plan_on_node",
+]
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingOptions:
     """What of a policy the training code carries out, and not the server.
 
     Attributes
@@ -75,7 +83,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """How a model is trained on a cluster.
 
     Attributes
@@ -84,7 +92,7 @@ class Plan:
         Where its parameters lie.
     managed : adaps.Policy or None
         How the server manages its tables, if that was said.
-    training : Training
+    training : TrainingOptions
         What is left to who trains.
     nodes : int
         Of the cluster.
@@ -92,11 +100,11 @@ class Plan:
 
     layout: Layout
     managed: adaps.Policy | None
-    training: Training
+    training: TrainingOptions
     nodes: int
 
 
-_of_node: weakref.WeakKeyDictionary[adaps.Node, Training] = weakref.WeakKeyDictionary()
+_of_node: weakref.WeakKeyDictionary[adaps.Node, TrainingOptions] = weakref.WeakKeyDictionary()
 
 
 def create_node(
@@ -143,7 +151,7 @@ def plan_of(
     tables: Iterable[str] | None,
     policy: adaps.Policy | None,
     nodes: int | None = None,
-) -> Plan:
+) -> TrainingPlan:
     """How a model is trained as a policy says, on so many nodes or those of torchrun's environment.
 
     Raises
@@ -157,7 +165,7 @@ def plan_of(
         place = adaps.rendezvous.place_in_environment()
         nodes = 1 if place is None else place.world_size
     if policy is None:
-        return Plan(layout, None, Training(), nodes)
+        return TrainingPlan(layout, None, TrainingOptions(), nodes)
     if not isinstance(policy, adaps.Policy):
         raise TypeError(f"policy is {policy!r}; it must be an adaps.Policy")
     catalogue = _catalogue(model, layout)
@@ -165,7 +173,7 @@ def plan_of(
     refuse_unexecuted(policy, catalogue)
     managed = {one.parameter.name: one for one in policy.managed(catalogue)}
     first_rules = {name: policy.rules[one.parts[0].rule - 1] for name, one in managed.items()}
-    training = Training(
+    training = TrainingOptions(
         policy.synchronization.every,
         _lookaheads(policy, managed.values()),
         frozenset(name for name, rule in first_rules.items() if rule.technique == "allreduce"),
@@ -174,16 +182,16 @@ def plan_of(
         policy.synchronization.aggregation,
     )
     layout = layout_of(model, optimizer, tables, training.allreduced)
-    if training.is_robust and layout.shared:
+    if training.is_robust and layout.summed:
         raise PolicyError(
             f"{policy.source}: aggregation {training.aggregation.rule!r} is not executed for "
-            f"{layout.shared[0].names[0]}, whose own optimizer steps with gradients that the server adds up; "
+            f"{layout.summed[0].names[0]}, whose own optimizer steps with gradients that the server adds up; "
             "give it technique 'allreduce'"
         )
-    return Plan(layout, _server_policy(layout, policy, managed, nodes), training, nodes)
+    return TrainingPlan(layout, _server_policy(layout, policy, managed, nodes), training, nodes)
 
 
-def open_node(plan: Plan, row_dtype: str, **options: Any) -> adaps.Node:
+def open_node(plan: TrainingPlan, row_dtype: str, **options: Any) -> adaps.Node:
     """The node for a model that is trained so, with further arguments of `adaps.Node`."""
     _check(plan, options)
     tables = plan.layout.server_tables(row_dtype)
@@ -192,13 +200,13 @@ def open_node(plan: Plan, row_dtype: str, **options: Any) -> adaps.Node:
     return node
 
 
-def plan_for(
+def plan_on_node(
     node: adaps.Node, model: nn.Module, optimizer: Optimizers | Optimizer | None, tables: Iterable[str] | None
-) -> Plan:
+) -> TrainingPlan:
     """How a model is trained on a node that is there."""
-    training = _of_node.get(node, Training())
+    training = _of_node.get(node, TrainingOptions())
     layout = layout_of(model, optimizer, tables, training.allreduced)
-    return Plan(layout, node.policy, training, node.world_size)
+    return TrainingPlan(layout, node.policy, training, node.world_size)
 
 
 def _server_policy(
@@ -214,7 +222,7 @@ def _server_policy(
             rules.append(Rule(name, rows, technique, rule.home, exchange=rule.exchange, wire=rule.wire))
     for dense in layout.dense:
         rules += _rules_of_blocks(dense, policy, managed, nodes)
-    for shared in layout.shared:
+    for shared in layout.summed:
         rules += _rules_of_shared(shared, policy, managed)
     return adaps.Policy(policy.name, [*rules, Rule("*")], source=policy.source)
 
@@ -239,7 +247,7 @@ def _catalogue(model: nn.Module, layout: Layout) -> Catalogue:
     return Catalogue.of_shapes(shapes, layout.tables)
 
 
-def _check(plan: Plan, options: Mapping[str, Any]) -> None:
+def _check(plan: TrainingPlan, options: Mapping[str, Any]) -> None:
     """Raise PolicyError where gradients cannot meet as the policy says with these workers and links."""
     aggregation = plan.training.aggregation
     try:
@@ -252,7 +260,7 @@ def _check(plan: Plan, options: Mapping[str, Any]) -> None:
         _check_links(f"aggregation {aggregation.rule!r}", "give aggregation 'mean'", plan, options)
 
 
-def _check_allreduce(plan: Plan, options: Mapping[str, Any]) -> None:
+def _check_allreduce(plan: TrainingPlan, options: Mapping[str, Any]) -> None:
     what = f"technique 'allreduce' of {min(plan.training.allreduced)}"
     if not plan.layout.server_tables():
         raise PolicyError(
@@ -264,7 +272,7 @@ def _check_allreduce(plan: Plan, options: Mapping[str, Any]) -> None:
     _check_links(what, "give another technique", plan, options)
 
 
-def _check_links(what: str, instead: str, plan: Plan, options: Mapping[str, Any]) -> None:
+def _check_links(what: str, instead: str, plan: TrainingPlan, options: Mapping[str, Any]) -> None:
     """Refuse what the server does to its links and cannot do to gloo's."""
     if plan.nodes == 1:
         return

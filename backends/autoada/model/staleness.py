@@ -8,7 +8,7 @@ STALENESS = 64
 """Steps, where nobody says otherwise."""
 
 
-class Freshness:
+class StalenessLimit:
     """Bounds what a worker misses by a number of its own steps.
 
     Every half of the limit it asks the server to make visible what was changed until now, everywhere, and
@@ -50,7 +50,7 @@ class Freshness:
             self._worker.wait(self._asked)
 
 
-class Together:
+class SynchronousSteps:
     """Makes all updates of all workers visible to all every so many of their steps.
 
     With 1, a step is one of all workers together: nobody hands gradients over before all have read what they

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from autoada.model.node_setup import Training
+from autoada.model.node_setup import TrainingOptions
 from autoada.optimizer.schedules import Schedules
 from autoada.parameters.dense_allreduce import AllReducedParameters
 from autoada.parameters.dense_buffer import DenseParameters
-from autoada.parameters.dense_robust_mean import CombinedParameters
-from autoada.parameters.dense_server_sum import SharedParameters, SteppedParameters
+from autoada.parameters.dense_robust_mean import RobustMeanParameters
+from autoada.parameters.dense_server_sum import LocallySteppedParameters, ServerSummedParameters
 from autoada.parameters.device_copy import Transfer
 from autoada.parameters.layout import Layout
 from autoada.parameters.remote_table import Read, RemoteTable
-from autoada.sync.gradient_exchange import Meeting
+from autoada.sync.gradient_exchange import GradientExchange
 from autoada.training.training_state import Member
 
-Part = RemoteTable | DenseParameters | SharedParameters | AllReducedParameters | CombinedParameters
+Part = RemoteTable | DenseParameters | ServerSummedParameters | AllReducedParameters | RobustMeanParameters
 FOREVER = 2**40
 """A clock that no training reaches."""
 
@@ -30,8 +30,8 @@ class Owned:
     """What one optimizer changes, in the order in which it is handed over."""
 
     tables: list[RemoteTable] = field(default_factory=list)
-    others: list[DenseParameters | SharedParameters | AllReducedParameters | CombinedParameters] = field(
-        default_factory=list
+    others: list[DenseParameters | ServerSummedParameters | AllReducedParameters | RobustMeanParameters] = (
+        field(default_factory=list)
     )
 
     def add(self, part: Part) -> None:
@@ -45,7 +45,7 @@ class Owned:
 _NOTHING = Owned()
 
 
-class Parts:
+class WrappedParameters:
     """Tables, dense parameters and those that the user's own optimizer changes, moved together.
 
     Parameters
@@ -62,7 +62,7 @@ class Parts:
         Where tables note what they read.
     on_gradient : callable or None
         Called during the backward pass when a table's gradient has arrived, if anybody wants to know.
-    training : Training
+    training : TrainingOptions
         What the policy leaves to who trains.
 
     Attributes
@@ -71,7 +71,7 @@ class Parts:
         By the parameters' qualified names.
     dense : list of DenseParameters
         All others that the server's rules change.
-    stepped : list of SteppedParameters
+    stepped : list of LocallySteppedParameters
         Those that the user's own optimizer changes.
     stale : bool
         Whether dense parameters have to be pulled before the next call.
@@ -87,7 +87,7 @@ class Parts:
         transfer: Transfer,
         reads: list[Read],
         on_gradient: Callable[[], None] | None,
-        training: Training,
+        training: TrainingOptions,
     ) -> None:
         node, worker = member.node, member.worker
         parameters = dict(model.named_parameters())
@@ -127,7 +127,7 @@ class Parts:
             for each in layout.dense
         ]
         shared = [
-            SharedParameters(
+            ServerSummedParameters(
                 each,
                 parameters,
                 worker,
@@ -136,15 +136,15 @@ class Parts:
                 layout.optimizer_of(each.table),
                 member.leads,
             )
-            for each in layout.shared
+            for each in layout.summed
         ]
-        self._meeting: Meeting | None = None
-        allreduced: list[AllReducedParameters | CombinedParameters] = []
+        self._exchange: GradientExchange | None = None
+        allreduced: list[AllReducedParameters | RobustMeanParameters] = []
         if training.is_robust and not alone:
             most = len(self.tables) + len(self.dense) + len(layout.allreduced)
-            self._meeting = meeting = Meeting(node, member.number, training.aggregation, most)
+            self._exchange = exchange = GradientExchange(node, member.number, training.aggregation, most)
             allreduced += [
-                CombinedParameters(each, parameters, meeting, transfer) for each in layout.allreduced
+                RobustMeanParameters(each, parameters, exchange, transfer) for each in layout.allreduced
             ]
         else:
             weight = training.weight(node.rank)
@@ -152,8 +152,8 @@ class Parts:
                 AllReducedParameters(each, parameters, node, transfer, weight) for each in layout.allreduced
             ]
         self._allreduced = [each for each in allreduced if isinstance(each, AllReducedParameters)]
-        self.stepped: list[SteppedParameters] = [*shared, *allreduced]
-        of_layout = (*layout.tables, *(each.table for each in (*layout.dense, *layout.shared)))
+        self.stepped: list[LocallySteppedParameters] = [*shared, *allreduced]
+        of_layout = (*layout.tables, *(each.table for each in (*layout.dense, *layout.summed)))
         owners = [layout.group_of(name).optimizer for name in of_layout]
         owners += [each.optimizer for each in layout.allreduced]
         # What waits for all nodes comes last.
@@ -209,10 +209,10 @@ class Parts:
         """Hand gradients over: all, or those of `optimizer`, whose ``step()`` shows its effect at once."""
         self._schedules.follow()
         owned = self._owned.get(optimizer, _NOTHING)
-        if self._meeting is None:
+        if self._exchange is None:
             self._push_apart(owned)
         else:
-            self._push_combined(owned, self._meeting)
+            self._push_exchanged(owned, self._exchange)
         if optimizer is not None:
             for part in owned.others:
                 if isinstance(part, DenseParameters):
@@ -230,7 +230,7 @@ class Parts:
         sums = []
         for table in owned.tables:
             taken = table.take()
-            if taken and table.at_hand:
+            if taken and table.is_local:
                 sums.append(taken)
             else:
                 for keys, gradients, _ in taken:
@@ -238,21 +238,23 @@ class Parts:
         if sums:
             worker.push_sums(sums)
         for part in owned.others:
-            assert not isinstance(part, CombinedParameters)  # there is a meeting then
+            assert not isinstance(part, RobustMeanParameters)  # an exchange exists then
             part.push()
 
-    def _push_combined(self, owned: Owned, meeting: Meeting) -> None:
+    def _push_exchanged(self, owned: Owned, exchange: GradientExchange) -> None:
         """All workers' gradients are combined to one step."""
-        combinable: list[RemoteTable | DenseParameters | CombinedParameters] = [*owned.tables]
+        combinable: list[RemoteTable | DenseParameters | RobustMeanParameters] = [*owned.tables]
         for table in owned.tables:
             table.collect(1.0, each_once=True)
         for part in owned.others:
-            assert not isinstance(part, SharedParameters | AllReducedParameters)  # refused with the policy
+            assert not isinstance(
+                part, ServerSummedParameters | AllReducedParameters
+            )  # refused with the policy
             combinable.append(part)
             part.collect(1.0)
         self._transfer.finish()
-        whole = [isinstance(part, CombinedParameters) for part in combinable]
-        combined = meeting.combine([part.given() for part in combinable], whole)
+        whole = [isinstance(part, RobustMeanParameters) for part in combinable]
+        combined = exchange.combine([part.given() for part in combinable], whole)
         for given, one in zip(combinable, combined, strict=True):
             given.put(one)
 
@@ -260,12 +262,12 @@ class Parts:
         """The others train on without this worker."""
         for each in self._allreduced:
             each.leave()
-        if self._meeting is not None:
-            self._meeting.leave()
+        if self._exchange is not None:
+            self._exchange.leave()
 
     def bytes_allreduced(self) -> float:
         """Bytes of gradients that this node has sent to others, not by way of the server."""
-        combined = 0 if self._meeting is None else self._meeting.bytes_sent
+        combined = 0 if self._exchange is None else self._exchange.bytes_sent
         return combined + sum(each.bytes_sent for each in self._allreduced)
 
     def settle(self) -> None:
@@ -295,7 +297,7 @@ class Parts:
             stepped.begin()
 
 
-def _wanted(dense: DenseParameters, training: Training) -> list[str]:
+def _wanted(dense: DenseParameters, training: TrainingOptions) -> list[str]:
     """Those that are announced: a lookahead of no batch is no intent."""
     own = training.lookaheads
     return [name for name in dense.names if name not in own or own[name].announced]

@@ -15,14 +15,14 @@ import adaps
 from adaps.optimizers import Optimizer as Rule
 from autoada.model.call_interception import Calls, DirectCalls, is_method, method, plain_call
 from autoada.model.checkpoint import WorkerState
-from autoada.model.node_setup import open_node, plan_for, plan_of
-from autoada.model.optimizer_lookup import optimizers_of, register, release, tell_differences
-from autoada.model.staleness import STALENESS, Freshness, Together
+from autoada.model.node_setup import open_node, plan_of, plan_on_node
+from autoada.model.optimizer_lookup import optimizers_of, register, release, warn_of_differences
+from autoada.model.staleness import STALENESS, StalenessLimit, SynchronousSteps
 from autoada.model.state_dict import load_all_but_tables, state_of
-from autoada.model.wrapped_parameters import Parts
+from autoada.model.wrapped_parameters import WrappedParameters
 from autoada.optimizer.rules import Optimizers, listed
 from autoada.parameters.device_copy import Transfer
-from autoada.parameters.forbid_new_parameters import ONE_PROCESS, PARALLEL, refuse_new_parameters
+from autoada.parameters.forbid_new_parameters import ONE_PROCESS, PARALLEL, forbid_new_parameters
 from autoada.parameters.remote_table import Read, RemoteTable
 from autoada.parameters.table_parameter import TableParameter, check_replaceable, replace_parameters
 from autoada.prediction.tables import hidden_tables
@@ -124,7 +124,7 @@ class AdaModel(nn.Module):
         if node is None:
             plan = plan_of(model, optimizer, tables, policy)
         else:
-            plan = plan_for(node, model, optimizer, tables)
+            plan = plan_on_node(node, model, optimizer, tables)
         layout, training = plan.layout, plan.training
         for name, module in model.named_modules():
             if isinstance(module, PARALLEL):
@@ -142,27 +142,27 @@ class AdaModel(nn.Module):
         self.worker = self.node.worker(worker)
         member = Member(self.node, self.worker, worker)
         self._member = member
-        self._freshness = Freshness(self.worker, staleness, alone=self.node.world_size == 1)
-        self._together = Together(self.worker, training.every, member.shares)
+        self._staleness = StalenessLimit(self.worker, staleness, alone=self.node.world_size == 1)
+        self._synchronous = SynchronousSteps(self.worker, training.every, member.shares)
         self._layout = layout
         self._transfer = Transfer(layout.device)
         self._immediate = not listed(optimizer)
         if member.leads:
             groups = [layout.group_of(name) for name in layout.tables]
-            keep = {type(each.optimizer).__name__ for each in groups if each.keeps_idle_moments}
-            tell_differences(model, optimizer, keep)
+            keep = {type(each.optimizer).__name__ for each in groups if each.keeps_moments_without_gradient}
+            warn_of_differences(model, optimizer, keep)
             for name, remedy in hidden_tables(model, layout.tables).items():
                 _log.warning("all of %r travels in every step, as it is no table; %s", name, remedy)
         reads: list[Read] = []
         on_gradient = self._gradient_arrived if self._immediate else None
-        self._parts = Parts(model, layout, member, self._transfer, reads, on_gradient, training)
-        self._parts.initialise()
-        replace_parameters(layout.tables, self._parts.tables)
-        refuse_new_parameters(model, self)
+        self._wrapped = WrappedParameters(model, layout, member, self._transfer, reads, on_gradient, training)
+        self._wrapped.initialise()
+        replace_parameters(layout.tables, self._wrapped.tables)
+        forbid_new_parameters(model, self)
         # On one node every row is where it is read.
         self.lookaheads = {} if self.node.world_size == 1 else dict(training.lookaheads)
         """Batches that are announced ahead, by the names of parameters for which the policy says it."""
-        lengths = {name: table.shape[1:].numel() for name, table in self._parts.tables.items()}
+        lengths = {name: table.shape[1:].numel() for name, table in self._wrapped.tables.items()}
         self._choice = choice_of(
             self.node,
             worker,
@@ -172,14 +172,14 @@ class AdaModel(nn.Module):
             {name: length for name, length in lengths.items() if name in training.chosen},
         )
         self._steps = Steps(
-            model, member, self._parts.tables, reads, self._transfer, self.lookaheads, self._choice
+            model, member, self._wrapped.tables, reads, self._transfer, self.lookaheads, self._choice
         )
         self._calls = Calls(self._steps, self._parts)
         self._followed = {"": DirectCalls(self._calls, "", model)}
         self.module = model
         if self._immediate:
             self._push_after_backward(model)
-        own = {name for shared in layout.shared for name in shared.names}
+        own = {name for shared in layout.summed for name in shared.names}
         own |= {name for allreduced in layout.allreduced for name in allreduced.names}
         in_server = {id(parameter) for name, parameter in model.named_parameters() if name not in own}
         for each in listed(optimizer):
@@ -238,12 +238,12 @@ class AdaModel(nn.Module):
             self._push(optimizer)
 
     def _push(self, optimizer: torch.optim.Optimizer | None) -> None:
-        self._parts.push_queued = False
+        self._wrapped.push_queued = False
         self._calls.stepping()
-        self._together.before_push()
-        self._parts.push(optimizer)
-        self._together.after_push()
-        self._freshness.step()
+        self._synchronous.before_push()
+        self._wrapped.push(optimizer)
+        self._synchronous.after_push()
+        self._staleness.step()
 
     @property
     def closed(self) -> bool:
@@ -316,14 +316,14 @@ class AdaModel(nn.Module):
     @property
     def tables(self) -> dict[str, RemoteTable]:
         """The tables by the parameters' qualified names."""
-        return self._parts.tables
+        return self._wrapped.tables
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """The wrapped model's own state; it loads into the plain model.
 
         Tables are gathered from all nodes, into host memory.
         """
-        self._parts.refresh()
+        self._wrapped.refresh()
         return state_of(self.module, *args, **kwargs)
 
     def load_state_dict(
@@ -332,7 +332,7 @@ class AdaModel(nn.Module):
         """Load the state of a plain or a wrapped model. Collective; the state of rank 0 counts."""
         del assign  # the parameters' memory is the server's
         loaded, tables = load_all_but_tables(self.module, state_dict, strict)
-        self._parts.load(tables)
+        self._wrapped.load(tables)
         return loaded
 
     def checkpoint(
@@ -361,7 +361,7 @@ class AdaModel(nn.Module):
         adaps.CheckpointError
             On every worker, if anything could not be written.
         """
-        self._parts.settle()
+        self._wrapped.settle()
         kept = self._own_state().take(loader, extra)
         self.node.checkpoint(directory, worker=self._member.number, extra=kept)
 
@@ -417,7 +417,7 @@ class AdaModel(nn.Module):
         """
         restored = self.node.restore(directory, worker=self._member.number)
         extra = self._own_state().put(restored, loader, self.shares)
-        self._parts.resume(restored.same_workers)
+        self._wrapped.resume(restored.same_workers)
         return extra
 
     @property
@@ -426,7 +426,7 @@ class AdaModel(nn.Module):
 
         By a ring: 2 (n - 1) / n bytes for each byte of gradients, among n nodes.
         """
-        return self._parts.bytes_allreduced()
+        return self._wrapped.bytes_allreduced()
 
     @property
     def share(self) -> int:
@@ -440,7 +440,7 @@ class AdaModel(nn.Module):
 
     def _own_state(self) -> WorkerState:
         return WorkerState(
-            self.module, self._layout.groups, self.tables.values(), self._parts.stepped, self._transfer
+            self.module, self._layout.groups, self.tables.values(), self._wrapped.stepped, self._transfer
         )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AdaModel:
@@ -463,7 +463,7 @@ class AdaModel(nn.Module):
             self._choice.close()
         release(self.module)
         self.worker.finalize()
-        self._parts.leave()
+        self._wrapped.leave()
         if self._owns_node:
             self.node.close()
 
@@ -500,8 +500,8 @@ class AdaModel(nn.Module):
                 parameter.register_post_accumulate_grad_hook(arrived)
 
     def _gradient_arrived(self) -> None:
-        if self._immediate and not self._parts.push_queued:
-            self._parts.push_queued = True
+        if self._immediate and not self._wrapped.push_queued:
+            self._wrapped.push_queued = True
             # runs when the whole backward pass is over: a row's gradients have to be complete
             torch.autograd.Variable._execution_engine.queue_callback(self.push)
 

@@ -62,7 +62,7 @@ class RuleGroup:
         return self.rule
 
     @property
-    def keeps_idle_moments(self) -> bool:
+    def keeps_moments_without_gradient(self) -> bool:
         """Whether moments of rows without a gradient stay, where those of the user's optimizer decay."""
         if not isinstance(self.optimizer, torch.optim.Adam | torch.optim.AdamW) or self.rule is None:
             return False

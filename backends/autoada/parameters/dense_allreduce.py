@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import adaps
 from autoada.parameters.dense_buffer import gradient_of
-from autoada.parameters.dense_server_sum import SteppedParameters
+from autoada.parameters.dense_server_sum import LocallySteppedParameters
 from autoada.parameters.device_copy import Transfer
 from autoada.parameters.layout import AllReducedLayout
 from autoada.sync.process_group import Group
@@ -27,7 +27,7 @@ FLAGS = 2
 """Numbers behind the last bucket: how many nodes step, and how many have changed what they had sent."""
 
 
-class AllReducedParameters(SteppedParameters):
+class AllReducedParameters(LocallySteppedParameters):
     """Parameters that the user's optimizer changes with the mean of all nodes' gradients.
 
     Gradients are sent in buckets, in the order in which a backward pass gives them, and the first ones while

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import adaps
 from autoada.parameters.device_copy import Transfer
 from autoada.parameters.layout import DenseLayout
-from autoada.sync.gradient_exchange import Combined, Gradients
+from autoada.sync.gradient_exchange import CombinedGradients, Gradients
 
 # It reads both once and writes nothing; `torch.equal` and NumPy take twice as long for what is in no cache.
 _memcmp = ctypes.CDLL(None).memcmp
@@ -69,15 +69,15 @@ class DenseParameters:
             parameter.data = view
         self._addresses = [view.data_ptr() for view in self._views]
         in_place = at_steps and transfer.direct and layout.dtype is torch.float32
-        self._leads = in_place and not shared
+        self._is_source = in_place and not shared
         self._in_one_pass = in_place and shared and not combined
         self._steps: list[tuple[int, Tensor]] = []
         self._scale = 1.0
-        kept = torch.empty(0, layout.length, dtype=torch.float32) if self._leads else self._values
+        kept = torch.empty(0, layout.length, dtype=torch.float32) if self._is_source else self._values
         self._pulled = kept.clone()
         self._gradients = torch.zeros_like(kept, dtype=torch.float32)
         self._gradient_views = (
-            [] if self._leads else [self._view(self._gradients, i) for i in range(len(self._parameters))]
+            [] if self._is_source else [self._view(self._gradients, i) for i in range(len(self._parameters))]
         )
         self._seen = torch.zeros(len(self.keys), dtype=torch.int64)
         self._behind = False
@@ -103,14 +103,14 @@ class DenseParameters:
             host = self._transfer.host_array(*self._values.shape)
             self._worker.pull(self.keys, host)
             self._values.copy_(self._transfer.to_device(host))
-        if not self._leads:
+        if not self._is_source:
             self._pulled.copy_(self._values)
         self._behind = False
 
     def refresh(self) -> None:
         """Bring parameters up to date, and hand over what was written into them by hand."""
         self.keep_changes()
-        if not self._leads:
+        if not self._is_source:
             self.pull()
 
     def update(self) -> None:
@@ -120,13 +120,13 @@ class DenseParameters:
         then stays as it is, and is handed over with the next step.
         """
         self._keep_memory()
-        if not self._leads and self._worker.changed(self.keys, self._seen):
+        if not self._is_source and self._worker.changed(self.keys, self._seen):
             self.refresh()
 
     def settle(self) -> None:
         """Have the server know the present values."""
         self.keep_changes()
-        if self._leads:
+        if self._is_source:
             self._worker.set(self.keys, self._values)
 
     def keep_changes(self) -> None:
@@ -141,7 +141,7 @@ class DenseParameters:
             If a parameter was given other memory, of another shape, dtype or device.
         """
         self._keep_memory()
-        if self._leads or _same_bits(self._values, self._pulled):
+        if self._is_source or _same_bits(self._values, self._pulled):
             return
         differs = (self._values != self._pulled) & ~(self._values.isnan() & self._pulled.isnan())
         chosen = differs.any(1).nonzero()[:, 0]
@@ -158,7 +158,7 @@ class DenseParameters:
         """Drop the gradients from the parameters, to be pushed; parameters without one are left out."""
         self._steps = []
         self._keep_memory()
-        if self._leads or (self._in_one_pass and self._are_here() and self._have_gradients()):
+        if self._is_source or (self._in_one_pass and self._are_here() and self._have_gradients()):
             self._collect_steps(scale)
             return
         self.keep_changes()
@@ -182,7 +182,7 @@ class DenseParameters:
         """Hand over what was collected and has arrived in host memory."""
         if self._steps:
             steps, self._steps = self._steps, []
-            if self._leads:
+            if self._is_source:
                 self._worker.step_rows(self._table, self._values, steps)
             else:
                 copies = (self._values, self._pulled, self._seen)
@@ -199,7 +199,7 @@ class DenseParameters:
             return Gradients(self.keys[:0], self._gradients.new_empty(0, self._values.shape[1]))
         return Gradients(*self._pushed)
 
-    def put(self, combined: Combined) -> None:
+    def put(self, combined: CombinedGradients) -> None:
         """Hand over this worker's part of what the gradients of all were combined to."""
         self._pushed = None
         if combined.anywhere:

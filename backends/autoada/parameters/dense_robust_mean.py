@@ -9,16 +9,16 @@ import torch
 from torch import nn
 
 from autoada.parameters.dense_buffer import gradient_of
-from autoada.parameters.dense_server_sum import SteppedParameters
+from autoada.parameters.dense_server_sum import LocallySteppedParameters
 from autoada.parameters.device_copy import Transfer
 from autoada.parameters.layout import AllReducedLayout
-from autoada.sync.gradient_exchange import Combined, Gradients, Meeting
+from autoada.sync.gradient_exchange import CombinedGradients, GradientExchange, Gradients
 
 BLOCK = 64
 """Numbers of a gradient that one worker combines together."""
 
 
-class CombinedParameters(SteppedParameters):
+class RobustMeanParameters(LocallySteppedParameters):
     """Parameters that the user's optimizer changes with what all workers' gradients are combined to.
 
     A parameter without a gradient on any worker is left out of the step.
@@ -29,7 +29,7 @@ class CombinedParameters(SteppedParameters):
         Which ones they are.
     parameters : mapping of str to nn.Parameter
         The model's parameters.
-    meeting : Meeting
+    exchange : GradientExchange
         Of all workers.
     transfer : Transfer
         To the parameters' device.
@@ -39,12 +39,12 @@ class CombinedParameters(SteppedParameters):
         self,
         layout: AllReducedLayout,
         parameters: Mapping[str, nn.Parameter],
-        meeting: Meeting,
+        exchange: GradientExchange,
         transfer: Transfer,
     ) -> None:
         own = {name: parameters[name] for name in layout.names}
         super().__init__(layout.name, own, transfer, layout.optimizer)
-        self._meeting = meeting
+        self._exchange = exchange
         double = any(parameter.dtype is torch.float64 for parameter in self._parameters)
         self._dtype = torch.float64 if double else torch.float32
         self._blocks = [ceil(parameter.numel() / BLOCK) for parameter in self._parameters]
@@ -55,7 +55,7 @@ class CombinedParameters(SteppedParameters):
         """Collective: all workers get the parameters of the one that leads."""
         for parameter in filter(torch.numel, self._parameters):
             value = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-            self._meeting.broadcast(value)
+            self._exchange.broadcast(value)
             with torch.no_grad():
                 parameter.copy_(value.view(parameter.dtype).view(parameter.shape))
 
@@ -75,10 +75,10 @@ class CombinedParameters(SteppedParameters):
         """What was collected."""
         return self._given
 
-    def put(self, combined: Combined) -> None:
+    def put(self, combined: CombinedGradients) -> None:
         """Collective: put what was combined in the place of this worker's gradients."""
         self._given = self._none()
-        keys, values = self._meeting.spread(combined.gradients)
+        keys, values = self._exchange.spread(combined.gradients)
         total = sum(self._blocks)
         flat = torch.zeros(total, BLOCK, dtype=self._dtype)
         flat[keys] = values

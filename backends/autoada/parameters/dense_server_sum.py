@@ -17,7 +17,7 @@ from autoada.parameters.device_copy import Transfer
 from autoada.parameters.layout import TURNS, DenseLayout
 
 
-class SteppedParameters:
+class LocallySteppedParameters:
     """Parameters that stay on each worker, where the user's own optimizer changes them alike.
 
     Parameters
@@ -75,7 +75,7 @@ class SteppedParameters:
             parameter.grad = None
 
 
-class SharedParameters(SteppedParameters):
+class ServerSummedParameters(LocallySteppedParameters):
     """Parameters that stay on each worker, of which the server sums up the gradients of all workers.
 
     At each ``optimizer.step()`` a worker hands its gradients over and waits for those of all others; then all
@@ -115,7 +115,7 @@ class SharedParameters(SteppedParameters):
         self._layout = layout
         self._worker = worker
         self._leads = leads
-        rows = layout.shared_rows
+        rows = layout.summed_rows
         self._keys = [table.keys(torch.arange(turn * rows, (turn + 1) * rows)) for turn in range(TURNS)]
         self._turn = 0
         self._pushed: Tensor | None = None
@@ -141,7 +141,7 @@ class SharedParameters(SteppedParameters):
 
     def collect(self, scale: float) -> None:
         """Take the gradients of this worker."""
-        given = torch.zeros(self._layout.shared_rows, self._layout.length, device=self._transfer.device)
+        given = torch.zeros(self._layout.summed_rows, self._layout.length, device=self._transfer.device)
         counts = given[self._layout.rows :].view(-1)
         for i, parameter in enumerate(self._parameters):
             if parameter.grad is not None:
@@ -167,7 +167,7 @@ class SharedParameters(SteppedParameters):
             parameter.grad = self._span(on_device, i).to(parameter.dtype) if counts[i] else None
 
     def _empty(self) -> Tensor:
-        return torch.zeros(self._layout.shared_rows, self._layout.length, dtype=torch.float32)
+        return torch.zeros(self._layout.summed_rows, self._layout.length, dtype=torch.float32)
 
     def _span(self, buffer: Tensor, i: int) -> Tensor:
         first, count = self._layout.first_blocks[i], self._layout.blocks[i]

@@ -20,7 +20,7 @@ PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 _wrappers: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
-def refuse_new_parameters(model: nn.Module, wrapper: nn.Module) -> None:
+def forbid_new_parameters(model: nn.Module, wrapper: nn.Module) -> None:
     """From now on, what is put into `model` or its modules must not have other parameters than it has now."""
     _wrappers.add(wrapper)
     _watch(model, frozenset(map(id, model.parameters())))

@@ -59,7 +59,7 @@ class DenseLayout:
         return self.first_blocks[-1] + self.blocks[-1]
 
     @property
-    def shared_rows(self) -> int:
+    def summed_rows(self) -> int:
         """Number of blocks with a float for each parameter, which says how many workers have a gradient."""
         return self.rows + ceil(len(self.names) / self.length)
 
@@ -93,7 +93,7 @@ class Layout:
         Parameters that are tables of their own, by qualified name.
     dense : tuple of DenseLayout
         All others that the server's rules change.
-    shared : tuple of DenseLayout
+    summed : tuple of DenseLayout
         Those that the user's own optimizer changes.
     allreduced : tuple of AllReducedLayout
         Those that have no place in the server.
@@ -105,7 +105,7 @@ class Layout:
 
     tables: dict[str, nn.Parameter]
     dense: tuple[DenseLayout, ...]
-    shared: tuple[DenseLayout, ...]
+    summed: tuple[DenseLayout, ...]
     allreduced: tuple[AllReducedLayout, ...]
     groups: list[RuleGroup]
     rules: dict[str, int]
@@ -146,8 +146,8 @@ class Layout:
             rule = self.group_of(dense.table).rule_of(dense.table)
             result.append(adaps.Table(dense.table, rows=dense.rows, length=dense.length, optimizer=rule))
         return result + [
-            adaps.Table(shared.table, rows=TURNS * shared.shared_rows, length=shared.length)
-            for shared in self.shared
+            adaps.Table(summed.table, rows=TURNS * summed.summed_rows, length=summed.length)
+            for summed in self.summed
         ]
 
 

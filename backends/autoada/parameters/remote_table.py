@@ -12,7 +12,7 @@ from torch import Tensor
 import adaps
 from autoada.parameters.device_copy import Transfer
 from autoada.prediction.row_set import Lookup, TableRows, host_ids
-from autoada.sync.gradient_exchange import Combined, Gradients
+from autoada.sync.gradient_exchange import CombinedGradients, Gradients
 
 # A read of few rows has to be cheap: the kernel without the way to it through Python, and memory of this
 # dtype and on this device whatever the defaults of torch are.
@@ -81,7 +81,7 @@ class RemoteTable:
         Where reads in training mode are noted, as long as `noting` is true.
     on_gradient : callable or None
         Called during the backward pass when a gradient of some rows has arrived, if anybody wants to know.
-    catches_up : bool
+    applies_missed_steps : bool
         Whether rows that are used make up for the steps in which they had no gradient. Of several workers
         each would do it; there, such rows stay as they are.
     dtype : torch.dtype
@@ -99,7 +99,7 @@ class RemoteTable:
         transfer: Transfer,
         reads: list[Read],
         on_gradient: Callable[[], None] | None,
-        catches_up: bool,
+        applies_missed_steps: bool,
         dtype: torch.dtype = torch.float32,
         alone: bool = False,
     ) -> None:
@@ -116,7 +116,7 @@ class RemoteTable:
         self._transfer = transfer
         self._collected: list[Given] = []
         self._on_gradient = on_gradient
-        self._catches_up = catches_up
+        self._applies_missed_steps = applies_missed_steps
         self.dtype = dtype
         self._expected: TableRows | None = None
         self._position = 0
@@ -132,7 +132,7 @@ class RemoteTable:
         """Pushes with a gradient so far, of this worker."""
 
     @property
-    def at_hand(self) -> bool:
+    def is_local(self) -> bool:
         """Whether the server adds up the gradients of a row itself, as all rows are on this node."""
         return self._reads_as_asked
 
@@ -193,7 +193,7 @@ class RemoteTable:
         ids = host_ids(ids)
         shape = (*ids.shape, *self._row_shape)
         keys, rows = torch.empty_like(ids), _new_rows(shape)
-        self._worker.pull_rows(self._table, ids, rows, keys, self._catches_up)
+        self._worker.pull_rows(self._table, ids, rows, keys, self._applies_missed_steps)
         if not (requires_grad and self.training and torch.is_grad_enabled()):
             return rows
         ignored = None if padding is None else self.first_key + padding % self.shape[0]
@@ -276,13 +276,13 @@ class RemoteTable:
     def take(self) -> list[Given]:
         """What was collected and has arrived in host memory: the gradients of a step, which now is made.
 
-        If the table is `at_hand`, what each read got; else each row is there once.
+        If the table is `is_local`, what each read got; else each row is there once.
         """
         taken = self._collected
         if taken:
             self._collected = []
             self.steps += 1  # as torch.optim counts: a step without a gradient for the parameter is none
-            self._table.set_step(self.steps, idle_rows=self._catches_up)
+            self._table.set_step(self.steps, idle_rows=self._applies_missed_steps)
         self._leaf = self._whole = None
         if self._awaited:
             self._forget_unreachable()
@@ -296,12 +296,12 @@ class RemoteTable:
         (one,) = self._collected
         return Gradients(one[0], one[1].reshape(-1, length))
 
-    def put(self, combined: Combined) -> None:
+    def put(self, combined: CombinedGradients) -> None:
         """Hand over this worker's part of what the gradients of all were combined to."""
         self._collected = []
         if combined.anywhere:
             self.steps += 1
-            self._table.set_step(self.steps, idle_rows=self._catches_up)
+            self._table.set_step(self.steps, idle_rows=self._applies_missed_steps)
             for step in combined.steps:
                 self._worker.push_gradients(*step)
         self.forget_rows()
@@ -329,14 +329,14 @@ class RemoteTable:
 
     def catch_up(self, keys: Tensor | None = None) -> None:
         """Have rows, or all of them, make up for the steps in which they had no gradient."""
-        if self._catches_up:
+        if self._applies_missed_steps:
             self._table.catch_up(keys)
 
     def resume(self, same_workers: bool) -> None:
         """Go on from a checkpoint, of this number of workers or of another."""
         self.forget_rows()
-        self._table.set_step(self.steps, idle_rows=self._catches_up)
-        if self._catches_up and not same_workers:
+        self._table.set_step(self.steps, idle_rows=self._applies_missed_steps)
+        if self._applies_missed_steps and not same_workers:
             self._table.forget_missed()  # several workers let rows miss steps
 
     # Corners of nn.Embedding
@@ -378,7 +378,7 @@ class RemoteTable:
         return positions if self._transfer.direct else positions.to(self.device, non_blocking=True)
 
     def _pull(self, keys: Tensor, track: bool) -> Tensor:
-        if self._catches_up:
+        if self._applies_missed_steps:
             self._table.catch_up(keys)
         count = keys.shape[0]
         rows = host = self._transfer.host_array(count, *self._row_shape)

@@ -50,13 +50,13 @@ class Gradients(NamedTuple):
     values: Tensor
 
 
-class Combined(NamedTuple):
+class CombinedGradients(NamedTuple):
     """What becomes of the gradients of all workers.
 
     Attributes
     ----------
     gradients : Gradients
-        Combined, of those rows of all workers that are this worker's share; empty if only steps are wanted.
+        Combined gradients of the rows that this worker combines; empty if only steps are wanted.
     steps : sequence of Gradients
         What this worker is to hand to the server, each as a step of its own. All workers' steps add up to the
         combined gradients, in about as many steps as under the mean, where each worker's gradient is one: so
@@ -70,7 +70,7 @@ class Combined(NamedTuple):
     anywhere: bool
 
 
-class Meeting:
+class GradientExchange:
     """Combines gradients by a rule: each worker does it for one in n rows, of which it gets all gradients.
 
     So no worker sends more than its own gradients, once, however many there are. For rules that look at whole
@@ -106,7 +106,7 @@ class Meeting:
         self._under_way = False
         atexit.register(_leave_idle, weakref.ref(self))
 
-    def combine(self, given: Sequence[Gradients], whole: Sequence[bool]) -> list[Combined]:
+    def combine(self, given: Sequence[Gradients], whole: Sequence[bool]) -> list[CombinedGradients]:
         """Collective: what the rule makes of what all workers give.
 
         Parameters
@@ -153,18 +153,20 @@ class Meeting:
         gathered = [_gathered([section[share] for share in counting]) for section in received]
         anywhere = (numbers.sum((0, 2)) > 0).tolist()
         rows = [of_all for _, of_all in gathered]
-        combined: list[Combined] = []
+        combined: list[CombinedGradients] = []
         if self._rule.rule in BY_COORDINATE:
             results = self._by_coordinate(rows, len(counting))
             for (keys, of_all), result, some in zip(gathered, results, anywhere, strict=True):
-                combined.append(Combined(Gradients(keys, result), _in_steps(keys, result, of_all), some))
+                combined.append(
+                    CombinedGradients(Gradients(keys, result), _in_steps(keys, result, of_all), some)
+                )
         else:
             weights = self._weights(rows, len(counting))
             own = float(weights[counting.index(self._share)]) if finite else 0.0
             for (keys, of_all), mine, wanted, some in zip(gathered, given, whole, anywhere, strict=True):
                 sums = Gradients(keys, weighted(of_all, weights)) if wanted else _none_of(mine)
                 steps = [Gradients(mine.keys, own * mine.values)] if own else []
-                combined.append(Combined(sums, steps, some))
+                combined.append(CombinedGradients(sums, steps, some))
         self._under_way = False
         return combined
 
@@ -293,7 +295,7 @@ _made: weakref.WeakKeyDictionary[adaps.Node, defaultdict[int, int]] = weakref.We
 _lock = threading.Lock()
 
 
-def _leave_idle(reference: weakref.ref[Meeting]) -> None:
-    meeting = reference()
-    if meeting is not None:
-        meeting.leave_idle()
+def _leave_idle(reference: weakref.ref[GradientExchange]) -> None:
+    exchange = reference()
+    if exchange is not None:
+        exchange.leave_idle()

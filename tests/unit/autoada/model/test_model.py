@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autoada
-from autoada.model.staleness import Freshness
+from autoada.model.staleness import StalenessLimit
 from autoada.parameters.remote_table import AWAITED
 from autoada.parameters.table_parameter import TableParameter
 
@@ -497,9 +497,9 @@ def test_what_a_worker_misses_is_bounded_by_its_steps(limit: int, asked: int) ->
             self.waited.setdefault(ticket, self.step)
 
     worker = Worker()
-    freshness = Freshness(cast("Any", worker), limit, alone=False)
+    staleness = StalenessLimit(cast("Any", worker), limit, alone=False)
     for worker.step in range(12):
-        freshness.step()
+        staleness.step()
     assert len(worker.asked) == asked
     since = [0, *worker.asked]
     assert all(later - before <= max(1, limit // 2) for before, later in itertools.pairwise(since))
@@ -510,4 +510,4 @@ def test_what_a_worker_misses_is_bounded_by_its_steps(limit: int, asked: int) ->
 @pytest.mark.parametrize("limit", [0, -3, 1.5, True])
 def test_a_limit_of_staleness_is_a_number_of_steps(limit: Any) -> None:
     with pytest.raises(ValueError, match=f"staleness is {limit!r}: it must be a number of steps, 1 or more"):
-        Freshness(cast("Any", None), limit, alone=True)
+        StalenessLimit(cast("Any", None), limit, alone=True)

@@ -179,7 +179,7 @@ def test_a_rule_trains_in_the_backward_pass(net: Net, caplog: pytest.LogCaptureF
 def test_that_nobody_says_what_to_train_with_is_said_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(optimizer_lookup, "_told", set())
+    monkeypatch.setattr(optimizer_lookup, "_warned", set())
     for _ in range(2):
         autoada.AdaModel(Net()).close()
     (record,) = caplog.records
@@ -191,7 +191,7 @@ def test_that_nobody_says_what_to_train_with_is_said_once(
 def test_that_moments_of_idle_rows_stay_is_said_once(
     name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(optimizer_lookup, "_told", set())
+    monkeypatch.setattr(optimizer_lookup, "_warned", set())
     for _ in range(2):
         plain = Net()
         autoada.AdaModel(plain, getattr(torch.optim, name)(plain.parameters(), lr=0.01)).close()
@@ -203,7 +203,7 @@ def test_that_moments_of_idle_rows_stay_is_said_once(
 def test_where_rows_are_those_of_plain_pytorch_nothing_is_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(optimizer_lookup, "_told", set())
+    monkeypatch.setattr(optimizer_lookup, "_warned", set())
     for make in (
         lambda given: torch.optim.Adam(given, lr=0.01, weight_decay=0.1),
         lambda given: torch.optim.SGD(given, lr=0.01, momentum=0.9),
@@ -373,7 +373,7 @@ def test_what_the_model_reads_has_its_own_dtype(dtype: torch.dtype) -> None:
 def test_another_dtype_is_said_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(optimizer_lookup, "_told", set())
+    monkeypatch.setattr(optimizer_lookup, "_warned", set())
     for _ in range(2):
         net = Net().to(torch.bfloat16)
         autoada.AdaModel(net, sgd(net)).close()
