@@ -28,7 +28,7 @@ from adaps.simulation import Simulation as Simulation
 from adaps.simulation import Stall as Stall
 from adaps.simulation import Straggler as Straggler
 from autoada.training.endless import endless as endless  # for the harness, which knows no autoada
-from autoada.training.technique_choice import Chosen as Chosen
+from autoada.training.technique_choice import TechniqueChoice as TechniqueChoice
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -334,7 +334,7 @@ class TableCounting(Protocol):
 class Choosing(Protocol):
     """A session that finds out in its first steps how some tables are best managed."""
 
-    def chosen(self) -> list[Chosen]:
+    def chosen(self) -> list[TechniqueChoice]:
         """What it has chosen, or not yet, for each of them."""
         ...
 

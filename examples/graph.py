@@ -75,7 +75,7 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-        if model.share == 0:
+        if model.worker_index == 0:
             model.eval()
             with torch.no_grad():
                 found = model(graph.n_id, graph.edge_index).argmax(1)

@@ -80,7 +80,7 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-        if model.share == 0:
+        if model.worker_index == 0:
             model.eval()
             with torch.no_grad():
                 area = area_under_curve(model(ids, numbers), clicked)

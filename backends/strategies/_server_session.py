@@ -12,11 +12,11 @@ from torch import Tensor, nn
 import adaps
 import autoada
 from adabench.backends.interface import (
-    Chosen,
     Cluster,
     Served,
     ServerOptions,
     SimulatedRun,
+    TechniqueChoice,
     Timed,
     Unavailable,
 )
@@ -179,7 +179,7 @@ class ServerSession:
     def table_counters(self) -> dict[str, dict[str, float]]:
         return {table.name: table.stats() for table in self.model.node.tables}
 
-    def chosen(self) -> list[Chosen]:
+    def chosen(self) -> list[TechniqueChoice]:
         return self.model.chosen
 
     def trace(self, rows: Mapping[str, Tensor]) -> None:

@@ -15,11 +15,11 @@ from autoada.loader.data_sharding import check_shardable, sharded, tell_same_dat
 from autoada.loader.intent import HandWrittenKeys, Keys, KeySource, NoIntent, PredictedKeys
 from autoada.loader.lookahead import Counting, Lookahead
 from autoada.loader.prefetch_queue import Ahead, Item
-from autoada.model.wrapper import AdaModel, open_models, steps_of
+from autoada.model.wrapper import AdaModel, open_models, training_state_of
 from autoada.prediction.argument_recording import Prepare
-from autoada.training.loader_state import Pass, Position
+from autoada.training.loader_state import Epoch, LoaderState
 from autoada.training.random_state import random_state
-from autoada.training.training_state import Steps
+from autoada.training.training_state import TrainingState
 
 _log = logging.getLogger("autoada")
 
@@ -58,7 +58,7 @@ class AdaDataLoader:
         `loader` gives it, and a warning says so if two begin with equal batches. Takes a
         `torch.utils.data.DataLoader` that goes through its data set in order or shuffled; with one worker it
         stays as it is. Of several, each takes every n-th item of a common order, and the last ones may get
-        an item that another has, too, so that all make as many steps. The order of a shuffled one follows
+        an item that another has, too, so that all make as many state. The order of a shuffled one follows
         from the seed that worker 0 has, that of ``loader.generator`` or ``torch.manual_seed``, and from the
         number of the pass. All workers make and iterate such loaders in the same order.
     """
@@ -97,7 +97,7 @@ class AdaDataLoader:
         self._summarised = False
         self._to_shard = shard
         self._shards = shard
-        self.position = Position()
+        self.position = LoaderState()
         """Where the training is; `AdaModel.checkpoint` keeps it."""
 
     def __len__(self) -> int:
@@ -145,7 +145,7 @@ class AdaDataLoader:
                 yield from self._run(training, self.position.join(batches, start, used))
                 return
 
-    def _run(self, models: list[AdaModel], batches: Pass | None = None) -> Generator[Any, None, None]:
+    def _run(self, models: list[AdaModel], batches: Epoch | None = None) -> Generator[Any, None, None]:
         if self._shards and isinstance(sampler := getattr(self.loader, "sampler", None), DistributedSampler):
             sampler.set_epoch(self.position.epoch)
         batches = batches or self.position.begin(self.loader)
@@ -166,9 +166,9 @@ class AdaDataLoader:
                 if not watches:
                     yield items[0].batch
                     continue
-                steps = steps_of(models[0])
-                announced = functools.partial(_is_announced, items[0], steps)
-                with self.lookahead.watching(models[0].node, announced, _announced_tables(steps)):
+                state = training_state_of(models[0])
+                announced = functools.partial(_is_announced, items[0], state)
+                with self.lookahead.watching(models[0].node, announced, _announced_tables(state)):
                     yield items[0].batch
         finally:
             batches.end()
@@ -191,25 +191,25 @@ class AdaDataLoader:
     def _own_loader(self) -> Iterable[Any]:
         """The loader, with this worker's part of the data if that is wanted."""
         if self._to_shard:
-            steps = steps_of(self._find_model())
+            state = training_state_of(self._find_model())
             self._to_shard = False
-            self.loader = sharded(cast("DataLoader[Any]", self.loader), steps.member, steps.count_shared())
+            self.loader = sharded(cast("DataLoader[Any]", self.loader), state.identity, state.count_shared())
         return self.loader
 
     def _follow(self, model: AdaModel, batches: Iterator[Any]) -> Ahead:
         """A model takes part in a loop: at once, or when the loop calls it."""
-        steps = steps_of(model)
+        state = training_state_of(model)
         reference = weakref.ref(model)
 
         def joined(batch: Any) -> None:
             if all(other() is not reference() for other in self._called):
                 self._called.append(reference)
-            if steps.begins_data() and not self._shards:
-                tell_same_data(steps.member, batch)
+            if state.begins_data() and not self._shards:
+                tell_same_data(state.identity, batch)
 
         source = self._key_source(model)
         lookahead = Lookahead(0) if isinstance(source, NoIntent) else self.lookahead
-        return Ahead(steps, source, batches, lookahead, joined)
+        return Ahead(state, source, batches, lookahead, joined)
 
     def _find_model(self) -> AdaModel:
         """The most important one of those that read."""
@@ -223,7 +223,7 @@ class AdaDataLoader:
                 raise RuntimeError("the AdaModel that this loader was made for does not exist any more")
             return given
         models = open_models()
-        free = [model for model in models if steps_of(model).is_free] or models
+        free = [model for model in models if training_state_of(model).is_free] or models
         return free[:1] if self._by_hand else free
 
     @property
@@ -237,26 +237,26 @@ class AdaDataLoader:
 
     def _key_source(self, model: AdaModel) -> KeySource:
         if model not in self._sources:
-            steps = steps_of(model)
+            state = training_state_of(model)
             self._sources[model] = (
-                HandWrittenKeys(steps, self._keys)
+                HandWrittenKeys(state, self._keys)
                 if self._keys is not None
                 else NoIntent()
                 if self.lookahead.adapts and model.node.world_size == 1
-                else PredictedKeys(steps, self._prepare)
+                else PredictedKeys(state, self._prepare)
             )
         return self._sources[model]
 
 
-def _is_announced(item: Item, steps: Steps) -> bool:
-    return item.announced is not None and (steps.choice is None or not steps.choice.is_open)
+def _is_announced(item: Item, state: TrainingState) -> bool:
+    return item.announced is not None and (state.trial is None or not state.trial.is_open)
 
 
-def _announced_tables(steps: Steps) -> list[Counting] | None:
+def _announced_tables(state: TrainingState) -> list[Counting] | None:
     """The node's tables whose rows are announced; None if that is all of the node."""
-    if steps.choice is None or not (left := steps.choice.left()):
+    if state.trial is None or not (left := state.trial.left()):
         return None
-    return [table for table in steps.member.node.tables if table.name not in left]
+    return [table for table in state.identity.node.tables if table.name not in left]
 
 
 def _existing(references: Iterable[weakref.ref[AdaModel]]) -> list[AdaModel]:

@@ -20,7 +20,7 @@ from torch.utils.data import (
 )
 
 from autoada.prediction.batch_structure import leaves
-from autoada.training.training_state import Member
+from autoada.training.training_state import WorkerIdentity
 
 DIGESTED_BYTES = 1 << 20
 """Of each tensor of a batch at most so many count."""
@@ -31,7 +31,7 @@ _log = logging.getLogger("autoada")
 
 def check_shardable(loader: Any) -> None:
     """Raise TypeError or ValueError unless `sharded` knows how to share the batches of `loader`."""
-    by_hand = "give each node its part of the data yourself, by member.node.rank and member.node.world_size"
+    by_hand = "give each node its part of the data yourself, by model.node.rank and model.node.world_size"
     if not isinstance(loader, DataLoader):
         raise TypeError(f"shard=True takes a torch.utils.data.DataLoader, not a {_name(loader)}: {by_hand}")
     if isinstance(loader.dataset, IterableDataset):
@@ -48,17 +48,21 @@ def check_shardable(loader: Any) -> None:
         raise ValueError(f"shard=True cannot share what {_name(sampler)} gives, a sampler: {by_hand}")
 
 
-def sharded(loader: DataLoader[Any], member: Member, number: int) -> DataLoader[Any]:
+def sharded(loader: DataLoader[Any], identity: WorkerIdentity, number: int) -> DataLoader[Any]:
     """Collective: `loader` with this worker's part of its data set.
 
     A shuffled one is shuffled anew in each pass, by a seed that all workers get from the first: that of the
     loader's generator, or of PyTorch's own, plus `number`, that of this loader among all that are shared.
     """
-    if member.shares == 1:
+    if identity.num_workers == 1:
         return loader
     shuffle = isinstance(loader.sampler, RandomSampler)
     sampler: DistributedSampler[Any] = DistributedSampler(
-        loader.dataset, member.shares, member.share, shuffle=shuffle, seed=_seed(loader, member, number)
+        loader.dataset,
+        identity.num_workers,
+        identity.worker_index,
+        shuffle=shuffle,
+        seed=_seed(loader, identity, number),
     )
     own = copy.copy(loader)
     # a DataLoader refuses assignments to these, because it would keep what it has made of them
@@ -68,15 +72,15 @@ def sharded(loader: DataLoader[Any], member: Member, number: int) -> DataLoader[
     return own
 
 
-def tell_same_data(member: Member, batch: Any) -> None:
+def tell_same_data(identity: WorkerIdentity, batch: Any) -> None:
     """Warn if another worker has begun with an equal batch: nobody has given them different data."""
     own = _digest(batch)
     if own is None:
         return
     try:
-        member.node.post(f"first batch of {member.share}", own)
-        others = [other for other in range(member.shares) if other != member.share]
-        same = [other for other in others if member.node.posted(f"first batch of {other}") == own]
+        identity.node.post(f"first batch of {identity.worker_index}", own)
+        others = [other for other in range(identity.num_workers) if other != identity.worker_index]
+        same = [other for other in others if identity.node.posted(f"first batch of {other}") == own]
     except RuntimeError as error:  # the store has ended, with a node that has nothing left to train on
         _log.debug("first batches cannot be compared: %s", error)
         return
@@ -84,18 +88,18 @@ def tell_same_data(member: Member, batch: Any) -> None:
         _log.warning(
             "workers %d and %d begin with equal batches, so both train on the same data: "
             "AdaDataLoader(loader, shard=True) gives each of them its part",
-            *sorted((same[0], member.share)),
+            *sorted((same[0], identity.worker_index)),
         )
 
 
-def _seed(loader: DataLoader[Any], member: Member, number: int) -> int:
+def _seed(loader: DataLoader[Any], identity: WorkerIdentity, number: int) -> int:
     name = f"seed of loader {number}"
-    if member.share == 0:
+    if identity.worker_index == 0:
         generator = loader.generator
         seed = torch.initial_seed() if generator is None else generator.initial_seed()
-        member.node.post(name, str((seed + number) % 2**62))
-    while (text := member.node.posted(name)) is None:
-        member.node.check()
+        identity.node.post(name, str((seed + number) % 2**62))
+    while (text := identity.node.posted(name)) is None:
+        identity.node.check()
         time.sleep(_PATIENCE)
     return int(text)
 

@@ -15,7 +15,7 @@ from autoada.prediction.batch_structure import on_host
 from autoada.prediction.operations import name_of
 from autoada.prediction.predictor import STRIKES, IntentPredictor
 from autoada.prediction.row_set import Expected, rows_of_reads
-from autoada.training.training_state import Steps, ThreadLoops
+from autoada.training.training_state import ActiveLoops, TrainingState
 
 KeyFunction = Callable[[Any], Any]
 Keys = KeyFunction | Mapping[Any, KeyFunction]
@@ -53,7 +53,7 @@ class KeySource(Protocol):
         """What the forward pass of `batch` will read; None while that is not known yet."""
         ...
 
-    def deliver(self, batch: Any, loops: ThreadLoops, found: Callable[[], None]) -> None:
+    def deliver(self, batch: Any, loops: ActiveLoops, found: Callable[[], None]) -> None:
         """The batch goes to one of `loops`; `found` is called if all batches have to be asked about again.
 
         That may be while the model is called with the batch.
@@ -79,7 +79,7 @@ class KeySource(Protocol):
 class _FromTheBatchAlone:
     """A source for which it does not matter what the loop does with a batch."""
 
-    def deliver(self, batch: Any, loops: ThreadLoops, found: Callable[[], None]) -> None:
+    def deliver(self, batch: Any, loops: ActiveLoops, found: Callable[[], None]) -> None:
         pass
 
     def returned(self, expected: Expected | None, calls: int) -> bool:
@@ -94,7 +94,7 @@ class HandWrittenKeys(_FromTheBatchAlone):
 
     Parameters
     ----------
-    steps : Steps
+    state : TrainingState
         Of the model whose tables are meant.
     keys : callable or mapping
         ``keys(batch)`` -> ``{table: ids}``, or a mapping of tables to functions ``f(batch)`` -> ids. A
@@ -102,8 +102,8 @@ class HandWrittenKeys(_FromTheBatchAlone):
         the module.
     """
 
-    def __init__(self, steps: Steps, keys: Keys) -> None:
-        self._steps = steps
+    def __init__(self, state: TrainingState, keys: Keys) -> None:
+        self._state = state
         self._function = keys if callable(keys) else _combined(keys)
 
     def expected(self, batch: Any) -> Expected:
@@ -114,7 +114,7 @@ class HandWrittenKeys(_FromTheBatchAlone):
             )
         return Expected(
             rows_of_reads(
-                ((table_name(self._steps, table), rows) for table, rows in ids.items()), self._steps.keys_of
+                ((table_name(self._state, table), rows) for table, rows in ids.items()), self._state.keys_of
             )
         )
 
@@ -167,21 +167,21 @@ class PredictedKeys:
 
     Parameters
     ----------
-    steps : Steps
+    state : TrainingState
         Of the model whose forward is simulated.
     prepare : callable, optional
         ``prepare(batch)`` -> ``(args, kwargs)`` of the model's call, where that cannot be recorded.
     """
 
-    def __init__(self, steps: Steps, prepare: Prepare | None = None) -> None:
-        self._steps = steps
+    def __init__(self, state: TrainingState, prepare: Prepare | None = None) -> None:
+        self._state = state
         self._given: Calls | None = None if prepare is None else (Call("", prepare),)
         self._loop = LoopRecorder(self._changed)
         self._found: Callable[[], None] = _nothing
         self._told: set[str] = set()
         self._on_demand: list[str] = []
         self._second_call = SecondCall()
-        self._loops: ThreadLoops | None = None
+        self._loops: ActiveLoops | None = None
         self.predictor = self._make_predictor()
 
     def expected(self, batch: Any) -> Expected | None:
@@ -195,7 +195,7 @@ class PredictedKeys:
         rows = rows_of_reads(reads, self._keys_of)
         return Expected(rows, prediction, len(recorded), whole, self.predictor.around(prediction))
 
-    def deliver(self, batch: Any, loops: ThreadLoops, found: Callable[[], None]) -> None:
+    def deliver(self, batch: Any, loops: ActiveLoops, found: Callable[[], None]) -> None:
         if self._given is None:
             self._found = found
             self._loop.deliver(batch, loops)
@@ -212,8 +212,8 @@ class PredictedKeys:
                 self._warn_once(
                     _SEVERAL.format("first call's", "prepare= gives one", self._second_call.place)
                 )
-            if calls > 0 and self._steps.first_target != self._given[0].target:
-                self._given = (Call(self._steps.first_target, self._given[0].prepare),)
+            if calls > 0 and self._state.first_target != self._given[0].target:
+                self._given = (Call(self._state.first_target, self._given[0].prepare),)
                 self.predictor = self._make_predictor()
                 return True
             return self._was_wrong(expected, calls)
@@ -246,12 +246,12 @@ class PredictedKeys:
 
     def _keys_of(self, table: str, ids: Tensor) -> Tensor | None:
         try:
-            return self._steps.keys_of(table, ids)
+            return self._state.keys_of(table, ids)
         except IndexError:
             return None  # it is for the forward pass to say which row does not exist, if it does read it
 
     def _make_predictor(self) -> IntentPredictor:
-        return IntentPredictor(self._steps.module, list(self._steps.tables), self._call)
+        return IntentPredictor(self._state.module, list(self._state.tables), self._call)
 
     def _call(self, model: nn.Module, batch: Any) -> Any:
         assert self._calls_per_batch is not None
@@ -265,7 +265,7 @@ class PredictedKeys:
         """Whether the batch read something else than was known for certain."""
         if expected is None or expected.prediction is None or calls < expected.calls:
             return False
-        exact = self.predictor.observe(expected.prediction, self._steps.reads)
+        exact = self.predictor.observe(expected.prediction, self._state.reads)
         if self._loop.numbers_vary and self.predictor.strikes == STRIKES:
             self._loop.give_up(
                 "rows depend on a number that is not in the batch and differs from call to call"
@@ -275,7 +275,7 @@ class PredictedKeys:
         return self.predictor.learned() or wrong
 
     def _on_host(self, batch: Any) -> Any:
-        return on_host(batch) if not self._steps.transfer.direct else batch
+        return on_host(batch) if not self._state.transfer.direct else batch
 
     def _warn_of_obstacle(self, calls: int) -> None:
         recorded = self._loop.recorded
@@ -293,7 +293,7 @@ class PredictedKeys:
     def _may_read_all(self, access: Access) -> bool:
         """Whether all rows of the table are wanted: it is read in full, or small and any row may be meant."""
         return access.kind == "full" or (
-            access.kind == "unpredictable" and self._steps.tables[access.table].shape[0] <= SMALL_TABLE
+            access.kind == "unpredictable" and self._state.tables[access.table].shape[0] <= SMALL_TABLE
         )
 
     def _report(self, prediction: Prediction) -> None:
@@ -357,17 +357,17 @@ def _nothing() -> None:
     pass
 
 
-def table_name(steps: Steps, table: Any) -> str:
+def table_name(state: TrainingState, table: Any) -> str:
     """The qualified parameter name of a table given by that name, by its module's name, or as a module."""
     if isinstance(table, nn.Module):
-        found = next((name for name, module in steps.module.named_modules() if module is table), None)
+        found = next((name for name, module in state.module.named_modules() if module is table), None)
         if found is None:
             raise ValueError(f"the module {name_of(type(table))} is not part of the model")
         table = found
     for name in (table, f"{table}.weight" if table else "weight"):
-        if name in steps.tables:
+        if name in state.tables:
             return str(name)
-    raise ValueError(f"the model has no table {table!r}; it has {', '.join(steps.tables)}")
+    raise ValueError(f"the model has no table {table!r}; it has {', '.join(state.tables)}")
 
 
 def _combined(functions: Mapping[Any, KeyFunction]) -> KeyFunction:

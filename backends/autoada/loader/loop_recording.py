@@ -12,7 +12,7 @@ from torch import nn
 from autoada.prediction.accesses import user_location
 from autoada.prediction.argument_recording import Binding, Prepare, Recording
 from autoada.prediction.compiled_program import NotRecorded
-from autoada.training.training_state import ThreadLoops
+from autoada.training.training_state import ActiveLoops
 
 RECORDED_BATCHES = 3
 """Batches whose way to the model is recorded; two of them have to agree."""
@@ -95,7 +95,7 @@ class LoopRecorder:
         self._all_calls = False
         self._seen: list[tuple[RecordedCall, ...]] = []
         self._recording: Recording | None = None
-        self._loops: ThreadLoops | None = None
+        self._loops: ActiveLoops | None = None
         self._calls: list[RecordedCall] = []
         self._in_progress: _CallInProgress | None = None
         self._helpers: set[str] = set()
@@ -112,7 +112,7 @@ class LoopRecorder:
         """Whether the batches that a step uses come from one loader."""
         return self._loops is None or len(self._loops.loaders) < 2
 
-    def deliver(self, batch: Any, loops: ThreadLoops) -> None:
+    def deliver(self, batch: Any, loops: ActiveLoops) -> None:
         """The loop, which is one of `loops`, gets `batch`."""
         self._loops = loops
         if self.settled:

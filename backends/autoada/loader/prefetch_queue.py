@@ -14,7 +14,7 @@ from torch import Tensor
 from autoada.loader.intent import KeySource
 from autoada.loader.lookahead import Lookahead
 from autoada.prediction.row_set import Expected
-from autoada.training.training_state import Steps
+from autoada.training.training_state import TrainingState
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Ahead:
 
     Parameters
     ----------
-    steps : Steps
+    state : TrainingState
         The model's.
     source : KeySource
         Finds rows.
@@ -62,15 +62,15 @@ class Ahead:
 
     def __init__(
         self,
-        steps: Steps,
+        state: TrainingState,
         source: KeySource,
         batches: Iterator[Any],
         lookahead: Lookahead,
         joined: Callable[[Any], None],
     ) -> None:
-        self.steps = steps
-        self.loops = steps.loops_here()
-        self._worker = steps.worker
+        self.state = state
+        self.loops = state.loops_here()
+        self._worker = state.worker
         self._source = source
         self._batches = batches
         self._lookahead = lookahead
@@ -79,7 +79,7 @@ class Ahead:
         self._announced_until = 0
         self._has_joined = False
         self._use: BatchUse | None = None
-        self._was_open = steps.choice is not None
+        self._was_open = state.trial is not None
         self.loops.enter(self, self._join)
 
     def take(self) -> Item | None:
@@ -90,14 +90,14 @@ class Ahead:
             self._realign(now)
         starting = not self._queue
         if starting:
-            if self.steps.is_free:
-                self.steps.begin_loop()
+            if self.state.is_free:
+                self.state.begin_loop()
             if not self._fetch(now):
                 return None
         item = self._queue.popleft()
         while len(self._queue) < self._most_ahead and self._fetch(now + 1 + len(self._queue)):
             pass
-        if self.steps.lookaheads or self._is_open():
+        if self.state.lookaheads or self._is_open():
             for queued in self._queue:
                 self._announce_due(queued)
         if starting:
@@ -114,9 +114,9 @@ class Ahead:
 
     def returned(self, item: Item, following: object) -> None:
         """The loop is done with `item`, and comes to the loader `following`."""
-        calls = self.steps.calls if self.loops.joined else 0
+        calls = self.state.calls if self.loops.joined else 0
         again = self._source.returned(item.expected, calls)
-        announces = self._lookahead.batches > 0 or bool(self.steps.lookaheads)
+        announces = self._lookahead.batches > 0 or bool(self.state.lookaheads)
         self.loops.used(calls, following, announces and item.expected is not None)
         if again:
             self._find_again()
@@ -127,17 +127,17 @@ class Ahead:
         if self._use is not None and not self._use.over:
             self._use.over = True
             self.loops.abandon_use()
-        while not self.steps.closed and self._worker.current_clock < self._announced_until:
+        while not self.state.closed and self._worker.current_clock < self._announced_until:
             self._worker.advance_clock()
         self.loops.leave(self)
 
     @property
     def _most_ahead(self) -> int:
         """Batches to fetch ahead: as many as any row is announced."""
-        own = self.steps.lookaheads
+        own = self.state.lookaheads
         if not own:
             return self._lookahead.batches
-        others = len(own) < len(self.steps.tables) or any(one.leaves_some for one in own.values())
+        others = len(own) < len(self.state.tables) or any(one.leaves_some for one in own.values())
         return max(*(one.most for one in own.values()), self._lookahead.batches if others else 0)
 
     def _join(self) -> None:
@@ -158,7 +158,7 @@ class Ahead:
         self._find(item)
         self._find_again()
         self._wait(item)
-        self.steps.expect(item.expected)
+        self.state.expect(item.expected)
 
     def _find_again(self) -> None:
         """Find the rows of all batches in the queue again, in order, and announce them."""
@@ -198,29 +198,29 @@ class Ahead:
         item.announced = None
         tables = [table for table in expected.rows if table not in expected.whole]
         tables += sorted(expected.whole)
-        item.later = [(table, ahead) for table in tables for ahead in self.steps.aheads(table)]
+        item.later = [(table, ahead) for table in tables for ahead in self.state.aheads(table)]
         self._announce_due(item)
 
     def _is_open(self) -> bool:
         """Whether it is, or just now was, not decided of which tables rows are announced."""
-        was, choice = self._was_open, self.steps.choice
-        self._was_open = choice is not None and choice.is_open
+        was, trial = self._was_open, self.state.trial
+        self._was_open = trial is not None and trial.is_open
         return was or self._was_open
 
     def _is_due(self, table: str, ahead: int | None, clock: int) -> bool:
         if ahead is None:
             if self._lookahead.batches == 0:
                 return False
-            if self.steps.lookaheads:  # others may be announced earlier, for which the batch was fetched
+            if self.state.lookaheads:  # others may be announced earlier, for which the batch was fetched
                 ahead = self._lookahead.batches
-        return self.steps.is_due(table, clock, ahead)
+        return self.state.is_due(table, clock, ahead)
 
     def _announce_due(self, item: Item) -> None:
         """Announce those rows whose lookahead the use of `item` is within."""
         if not item.later or item.expected is None:
             return
         expected = item.expected
-        if self.steps.lookaheads or self.steps.choice is not None:
+        if self.state.lookaheads or self.state.trial is not None:
             due = [one for one in item.later if self._is_due(*one, item.clock)]
             item.later = [one for one in item.later if one not in due]
         else:
@@ -237,8 +237,8 @@ class Ahead:
     def _keys(self, expected: Expected, table: str, ahead: int | None) -> Tensor:
         """Those of a table's rows that are announced so far ahead."""
         whole = table in expected.whole
-        keys = self.steps.tables[table].all_keys if whole else expected.rows[table].keys
-        return self.steps.keys_ahead(table, keys, ahead)
+        keys = self.state.tables[table].all_keys if whole else expected.rows[table].keys
+        return self.state.keys_ahead(table, keys, ahead)
 
 
 class BatchUse:

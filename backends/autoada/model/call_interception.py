@@ -18,7 +18,7 @@ from torch.nn.modules import module as registration
 
 from autoada.model.wrapped_parameters import WrappedParameters
 from autoada.prediction.argument_recording import Recording
-from autoada.training.training_state import NO_REPLAY, CallListener, Steps
+from autoada.training.training_state import NO_REPLAY, CallObserver, TrainingState
 
 
 class Calls:
@@ -29,19 +29,19 @@ class Calls:
 
     Parameters
     ----------
-    steps : Steps
+    state : TrainingState
         Which counts them, and knows who listens.
     parts : WrappedParameters
         What they read.
     """
 
-    def __init__(self, steps: Steps, parts: WrappedParameters) -> None:
-        self._steps = steps
-        self._parts = parts
+    def __init__(self, state: TrainingState, parts: WrappedParameters) -> None:
+        self._state = state
+        self._wrapped = parts
         self._tables = list(parts.tables.values())
-        self._reads = steps.reads
+        self._reads = state.reads
         self._present: Present | None = None
-        steps.end_calls = self.next_batch
+        state.end_calls = self.next_batch
         # Rows come from outside of any graph. Done here, for it imports the compiler, which takes seconds.
         self.run = torch.compiler.disable(self._run)
 
@@ -78,9 +78,9 @@ class Calls:
             if not outer.hooked or (hooked and outer.target != target):
                 return None
             self.fail(outer)
-        step = self._steps
-        listener = step.begin_call(training)
-        others = self._pause_others(listener)
+        state = self._state
+        observer = state.begin_call(training)
+        others = self._pause_others(observer)
         if not training:
             for table in self._tables:
                 table.training = False
@@ -88,17 +88,17 @@ class Calls:
             self._wrapped.refresh()
             self._present = Present(target, hooked, others=others)
             return self._present
-        if listener is not None:
-            listener.called(target, args, kwargs)
-        step.calls += 1
-        expected = step.calls <= step.expected_calls
+        if observer is not None:
+            observer.called(target, args, kwargs)
+        state.calls += 1
+        expected = state.calls <= state.expected_calls
         for table in self._tables:
             table.training = table.noting = True
-            if step.calls == 1 or not expected:  # the rows of all expected calls were pulled by the first
+            if state.calls == 1 or not expected:  # the rows of all expected calls were pulled by the first
                 table.forget_rows()
         if self._wrapped.stale:
             self._wrapped.update()
-        replay = step.replay if expected else NO_REPLAY
+        replay = state.replay if expected else NO_REPLAY
         replay.__enter__()
         self._present = present = Present(target, hooked, replay, len(self._reads), expected, others)
         return present
@@ -112,16 +112,16 @@ class Calls:
         present.others = []
         if not left:
             return
-        step = self._steps
+        state = self._state
         counts = not present.target or len(self._reads) > present.read_before
         if not present.expected:
             del self._reads[present.read_before :]
         if not counts:
-            step.calls -= 1
-        elif step.calls == 1:
-            step.first_target = present.target
-        if (listener := step.listener) is not None:
-            listener.left(output, counts)
+            state.calls -= 1
+        elif state.calls == 1:
+            state.first_target = present.target
+        if (observer := state.observer) is not None:
+            observer.left(output, counts)
 
     def fail(self, present: Present) -> None:
         """The call has ended otherwise: what it would have read is not known."""
@@ -129,7 +129,7 @@ class Calls:
             other.start()
         present.others = []
         if self._leave(present):
-            self._steps.calls -= 1
+            self._state.calls -= 1
 
     def stepping(self) -> None:
         """A step is made: if that is inside of a call, such as that of a method that trains, it ends it."""
@@ -142,11 +142,11 @@ class Calls:
             self.fail(self._present)
 
     @staticmethod
-    def _pause_others(listener: CallListener | None) -> list[Recording]:
+    def _pause_others(observer: CallObserver | None) -> list[Recording]:
         """What listens to the loop for other models must not take this call for a part of the loop."""
         if torch._C._len_torch_function_stack() == 0:
             return []
-        own = None if listener is None else listener.recording
+        own = None if observer is None else observer.recording
         modes = torch.overrides._get_current_function_mode_stack()
         others = [mode for mode in modes if isinstance(mode, Recording) and mode is not own]
         for other in others:

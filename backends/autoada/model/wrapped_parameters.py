@@ -18,7 +18,7 @@ from autoada.parameters.device_copy import Transfer
 from autoada.parameters.layout import Layout
 from autoada.parameters.remote_table import Read, RemoteTable
 from autoada.sync.gradient_exchange import GradientExchange
-from autoada.training.training_state import Member
+from autoada.training.training_state import WorkerIdentity
 
 Part = RemoteTable | DenseParameters | ServerSummedParameters | AllReducedParameters | RobustMeanParameters
 FOREVER = 2**40
@@ -54,7 +54,7 @@ class WrappedParameters:
         Whose parameters they are; dense ones become views of a flat buffer.
     layout : Layout
         Where each lies.
-    member : Member
+    identity : WorkerIdentity
         Who trains it.
     transfer : Transfer
         To the model's device.
@@ -83,21 +83,21 @@ class WrappedParameters:
         self,
         model: nn.Module,
         layout: Layout,
-        member: Member,
+        identity: WorkerIdentity,
         transfer: Transfer,
         reads: list[Read],
         on_gradient: Callable[[], None] | None,
         training: TrainingOptions,
     ) -> None:
-        node, worker = member.node, member.worker
+        node, worker = identity.node, identity.worker
         parameters = dict(model.named_parameters())
         self._layout = layout
-        self._member = member
+        self._identity = identity
         self._transfer = transfer
         self._schedules = Schedules(
             layout.groups, layout.rules, {name: node.table(name) for name in layout.rules}
         )
-        alone = member.shares == 1
+        alone = identity.num_workers == 1
         self.tables = {
             name: RemoteTable(
                 name,
@@ -134,7 +134,7 @@ class WrappedParameters:
                 node.table(each.table),
                 transfer,
                 layout.optimizer_of(each.table),
-                member.leads,
+                identity.is_primary,
             )
             for each in layout.summed
         ]
@@ -142,7 +142,9 @@ class WrappedParameters:
         allreduced: list[AllReducedParameters | RobustMeanParameters] = []
         if training.is_robust and not alone:
             most = len(self.tables) + len(self.dense) + len(layout.allreduced)
-            self._exchange = exchange = GradientExchange(node, member.number, training.aggregation, most)
+            self._exchange = exchange = GradientExchange(
+                node, identity.local_index, training.aggregation, most
+            )
             allreduced += [
                 RobustMeanParameters(each, parameters, exchange, transfer) for each in layout.allreduced
             ]
@@ -164,14 +166,14 @@ class WrappedParameters:
             if owner is not None:
                 self._owned.setdefault(owner, Owned()).add(part)
         # One step of all workers together is one with the mean of their gradients, by samples.
-        self._scale = training.weight(node.rank) / (member.shares if training.every == 1 else 1)
+        self._scale = training.weight(node.rank) / (identity.num_workers if training.every == 1 else 1)
         self._announced = [each.keys_of(_wanted(each, training)) for each in self.dense]
         self.stale = False
         self.push_queued = False
 
     def initialise(self) -> None:
         """Collective: the weights of the worker that leads become the server's."""
-        worker = self._member.worker
+        worker = self._identity.worker
         self._set_up(
             (self.tables[name], parameter)
             for name, parameter in self._layout.tables.items()
@@ -217,7 +219,7 @@ class WrappedParameters:
             for part in owned.others:
                 if isinstance(part, DenseParameters):
                     part.follow_step()
-        self.stale = self._member.shares > 1 or optimizer is None
+        self.stale = self._identity.num_workers > 1 or optimizer is None
 
     def _push_apart(self, owned: Owned) -> None:
         """Each worker's gradients are a step of their own, or are added up."""
@@ -226,7 +228,7 @@ class WrappedParameters:
         for part in owned.others:
             part.collect(self._scale)
         self._transfer.finish()
-        worker = self._member.worker
+        worker = self._identity.worker
         sums = []
         for table in owned.tables:
             taken = table.take()
@@ -285,9 +287,9 @@ class WrappedParameters:
         self.pull()
 
     def _set_up(self, tables: Iterable[tuple[RemoteTable, Tensor]]) -> None:
-        worker = self._member.worker
+        worker = self._identity.worker
         worker.begin_setup()
-        if self._member.leads:
+        if self._identity.is_primary:
             for table, values in tables:
                 table.write(values)
             for dense in self.dense:

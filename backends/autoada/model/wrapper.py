@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,8 +28,8 @@ from autoada.parameters.remote_table import Read, RemoteTable
 from autoada.parameters.table_parameter import TableParameter, check_replaceable, replace_parameters
 from autoada.prediction.tables import hidden_tables
 from autoada.training.loader_state import Positioned
-from autoada.training.technique_choice import Chosen, choice_of
-from autoada.training.training_state import Member, Steps, push_at_step
+from autoada.training.technique_choice import TechniqueChoice, technique_trial
+from autoada.training.training_state import TrainingState, WorkerIdentity, push_at_step
 
 if TYPE_CHECKING:
     from adaps.checkpoint import Export
@@ -140,14 +141,14 @@ class AdaModel(nn.Module):
         self._owns_node = node is None
         self.node = open_node(plan, row_dtype) if node is None else node
         self.worker = self.node.worker(worker)
-        member = Member(self.node, self.worker, worker)
-        self._member = member
+        identity = WorkerIdentity(self.node, self.worker, worker)
+        self._identity = identity
         self._staleness = StalenessLimit(self.worker, staleness, alone=self.node.world_size == 1)
-        self._synchronous = SynchronousSteps(self.worker, training.every, member.shares)
+        self._synchronous = SynchronousSteps(self.worker, training.every, identity.num_workers)
         self._layout = layout
         self._transfer = Transfer(layout.device)
         self._immediate = not listed(optimizer)
-        if member.leads:
+        if identity.is_primary:
             groups = [layout.group_of(name) for name in layout.tables]
             keep = {type(each.optimizer).__name__ for each in groups if each.keeps_moments_without_gradient}
             warn_of_differences(model, optimizer, keep)
@@ -155,7 +156,9 @@ class AdaModel(nn.Module):
                 _log.warning("all of %r travels in every step, as it is no table; %s", name, remedy)
         reads: list[Read] = []
         on_gradient = self._gradient_arrived if self._immediate else None
-        self._wrapped = WrappedParameters(model, layout, member, self._transfer, reads, on_gradient, training)
+        self._wrapped = WrappedParameters(
+            model, layout, identity, self._transfer, reads, on_gradient, training
+        )
         self._wrapped.initialise()
         replace_parameters(layout.tables, self._wrapped.tables)
         forbid_new_parameters(model, self)
@@ -163,18 +166,18 @@ class AdaModel(nn.Module):
         self.lookaheads = {} if self.node.world_size == 1 else dict(training.lookaheads)
         """Batches that are announced ahead, by the names of parameters for which the policy says it."""
         lengths = {name: table.shape[1:].numel() for name, table in self._wrapped.tables.items()}
-        self._choice = choice_of(
+        self._trial = technique_trial(
             self.node,
             worker,
-            member.share,
-            member.shares,
+            identity.worker_index,
+            identity.num_workers,
             int(self.worker.current_clock),
             {name: length for name, length in lengths.items() if name in training.chosen},
         )
-        self._steps = Steps(
-            model, member, self._wrapped.tables, reads, self._transfer, self.lookaheads, self._choice
+        self._state = TrainingState(
+            model, identity, self._wrapped.tables, reads, self._transfer, self.lookaheads, self._trial
         )
-        self._calls = Calls(self._steps, self._parts)
+        self._calls = Calls(self._state, self._wrapped)
         self._followed = {"": DirectCalls(self._calls, "", model)}
         self.module = model
         if self._immediate:
@@ -248,7 +251,7 @@ class AdaModel(nn.Module):
     @property
     def closed(self) -> bool:
         """Whether this model, or the node under it, is closed."""
-        return self._steps.closed or self.node.closed
+        return self._state.closed or self.node.closed
 
     def keys_of(self, table: str, ids: Tensor) -> Tensor:
         """The server's keys of rows of a table: int64, of the shape of `ids`.
@@ -260,12 +263,12 @@ class AdaModel(nn.Module):
         ids : Tensor
             Row ids, int64, on the CPU; duplicates stay.
         """
-        return self._steps.keys_of(table, ids)
+        return self._state.keys_of(table, ids)
 
     @property
-    def chosen(self) -> list[Chosen]:
+    def chosen(self) -> list[TechniqueChoice]:
         """What became of each table of which the policy says ``technique = "auto"``; none on one node."""
-        return [] if self._choice is None else self._choice.chosen()
+        return [] if self._trial is None else self._trial.chosen()
 
     def keys_by_lookahead(self, table: str, ids: Tensor) -> list[tuple[int | None, Tensor]]:
         """The server's keys of rows of a table, apart by how many batches ahead they are to be announced.
@@ -285,7 +288,7 @@ class AdaModel(nn.Module):
             How many batches, or None where the policy leaves it to the loop, and the keys.
         """
         keys = self.keys_of(table, ids)
-        return [(ahead, self._steps.keys_ahead(table, keys, ahead)) for ahead in self._steps.aheads(table)]
+        return [(ahead, self._state.keys_ahead(table, keys, ahead)) for ahead in self._state.aheads(table)]
 
     def is_due(self, table: str, clock: int, ahead: int | None = None) -> bool:
         """Whether who signals intent by hand is to announce rows of a table by now, by the policy.
@@ -303,15 +306,15 @@ class AdaModel(nn.Module):
             How many batches before their use, at the most, as `keys_by_lookahead` says. Without it, as soon
             as the policy's technique lets rows move.
         """
-        return self._steps.is_due(table, clock, ahead)
+        return self._state.is_due(table, clock, ahead)
 
     def begin_loop(self) -> None:
         """Say that a loop begins that signals intent by hand."""
-        self._steps.begin_loop()
+        self._state.begin_loop()
 
     def advance_clock(self) -> None:
         """Begin the worker's next clock, in a loop that signals intent by hand."""
-        self._steps.advance_clock()
+        self._state.advance_clock()
 
     @property
     def tables(self) -> dict[str, RemoteTable]:
@@ -363,7 +366,7 @@ class AdaModel(nn.Module):
         """
         self._wrapped.settle()
         kept = self._own_state().take(loader, extra)
-        self.node.checkpoint(directory, worker=self._member.number, extra=kept)
+        self.node.checkpoint(directory, worker=self._identity.local_index, extra=kept)
 
     def export(self, directory: str | os.PathLike[str], *, tables: Sequence[str] | None = None) -> Export:
         """Collective: have the values of tables written to files, all of one moment, while training goes on.
@@ -391,7 +394,7 @@ class AdaModel(nn.Module):
             Naming a table that there is not.
         """
         names = list(self.tables) if tables is None else tables
-        return self.node.export(directory, tables=names, worker=self._member.number)
+        return self.node.export(directory, tables=names, worker=self._identity.local_index)
 
     def restore(self, directory: str | os.PathLike[str], loader: Positioned | None = None) -> dict[str, Any]:
         """Collective: go on from a checkpoint of this model; gives the `extra` of this worker.
@@ -415,8 +418,8 @@ class AdaModel(nn.Module):
         adaps.CheckpointError
             On every worker, if there is no complete checkpoint or it does not fit; nothing is changed then.
         """
-        restored = self.node.restore(directory, worker=self._member.number)
-        extra = self._own_state().put(restored, loader, self.shares)
+        restored = self.node.restore(directory, worker=self._identity.local_index)
+        extra = self._own_state().put(restored, loader, self.num_workers)
         self._wrapped.resume(restored.same_workers)
         return extra
 
@@ -429,14 +432,26 @@ class AdaModel(nn.Module):
         return self._wrapped.bytes_allreduced()
 
     @property
-    def share(self) -> int:
+    def worker_index(self) -> int:
         """The number of this worker among all that train together."""
-        return self._member.share
+        return self._identity.worker_index
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers train together."""
+        return self._identity.num_workers
+
+    @property
+    def share(self) -> int:
+        """Deprecated name of `worker_index`."""
+        _warn_renamed("share", "worker_index")
+        return self.worker_index
 
     @property
     def shares(self) -> int:
-        """How many workers train together."""
-        return self._member.shares
+        """Deprecated name of `num_workers`."""
+        _warn_renamed("shares", "num_workers")
+        return self.num_workers
 
     def _own_state(self) -> WorkerState:
         return WorkerState(
@@ -458,9 +473,9 @@ class AdaModel(nn.Module):
 
         Nobody waits for this worker's steps any more, if the node is closed, too.
         """
-        self._steps.closed = True
-        if self._choice is not None:
-            self._choice.close()
+        self._state.closed = True
+        if self._trial is not None:
+            self._trial.close()
         release(self.module)
         self.worker.finalize()
         self._wrapped.leave()
@@ -506,9 +521,13 @@ class AdaModel(nn.Module):
             torch.autograd.Variable._execution_engine.queue_callback(self.push)
 
 
-def steps_of(model: AdaModel) -> Steps:
+def _warn_renamed(old: str, new: str) -> None:
+    warnings.warn(f"AdaModel.{old} is now AdaModel.{new}", DeprecationWarning, stacklevel=3)
+
+
+def training_state_of(model: AdaModel) -> TrainingState:
     """What loaders have to know of a wrapped model."""
-    return model._steps
+    return model._state
 
 
 def open_models() -> list[AdaModel]:

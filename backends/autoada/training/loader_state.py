@@ -13,10 +13,10 @@ from autoada.training.random_state import RandomState, random_state, set_random_
 class Positioned(Protocol):
     """A loader that knows where it is; `AdaDataLoader` is one."""
 
-    position: Position
+    position: LoaderState
 
 
-class Position:
+class LoaderState:
     """Counts the batches of a loader, pass by pass.
 
     Attributes
@@ -33,7 +33,7 @@ class Position:
         self._fetched = 0
         self._start: RandomState | None = None
         self._resumes = False
-        self._pass: Pass | None = None
+        self._pass: Epoch | None = None
 
     def state(self) -> tuple[dict[str, Any], RandomState]:
         """What `resume` takes: numbers, and the random generators at the start of the pass."""
@@ -57,15 +57,15 @@ class Position:
         self._resumes = self._fetched > 0
         self._pass = None
 
-    def begin(self, loader: Iterable[Any]) -> Pass:
+    def begin(self, loader: Iterable[Any]) -> Epoch:
         """The batches of a pass that have not been used yet."""
         if self._resumes:
             self._resumes = False
-            self._pass = Pass(self, *self._skipped(loader))
+            self._pass = Epoch(self, *self._skipped(loader))
         else:
             self.batches = self._fetched = 0
             self._start = random_state()
-            self._pass = Pass(self, iter(loader), deque())
+            self._pass = Epoch(self, iter(loader), deque())
         return self._pass
 
     @property
@@ -73,11 +73,11 @@ class Position:
         """Whether the next pass goes on where a checkpoint was written."""
         return self._resumes
 
-    def join(self, batches: Iterator[Any], start: RandomState, used: int) -> Pass:
+    def join(self, batches: Iterator[Any], start: RandomState, used: int) -> Epoch:
         """A pass that began in evaluation mode, with the generators in `start`, goes on in training mode."""
         self.batches = self._fetched = used
         self._start = start
-        self._pass = Pass(self, batches, deque())
+        self._pass = Epoch(self, batches, deque())
         return self._pass
 
     def _skipped(self, loader: Iterable[Any]) -> tuple[Iterator[Any], deque[Any]]:
@@ -96,17 +96,17 @@ class Position:
             self._start = present
         return batches, again
 
-    def fetched(self, by: Pass) -> None:
+    def fetched(self, by: Epoch) -> None:
         """A pass has got a batch from the loader."""
         if by is self._pass:
             self._fetched += 1
 
-    def handed_out(self, by: Pass) -> None:
+    def handed_out(self, by: Epoch) -> None:
         """The training loop has got a batch of a pass."""
         if by is self._pass:
             self.batches += 1
 
-    def ended(self, by: Pass) -> None:
+    def ended(self, by: Epoch) -> None:
         """A pass is over, or was given up."""
         if by is self._pass:
             self.epoch += 1
@@ -114,10 +114,10 @@ class Position:
             self._start = self._pass = None
 
 
-class Pass(Iterator[Any]):
+class Epoch(Iterator[Any]):
     """The batches of one pass; it counts only as long as no other has begun and nothing was restored."""
 
-    def __init__(self, position: Position, batches: Iterator[Any], again: deque[Any]) -> None:
+    def __init__(self, position: LoaderState, batches: Iterator[Any], again: deque[Any]) -> None:
         self._position = position
         self._batches = batches
         self._again = again

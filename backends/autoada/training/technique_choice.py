@@ -27,7 +27,7 @@ _NONE = "none"
 _log = logging.getLogger("autoada")
 
 
-class Board(Protocol):
+class KeyValueStore(Protocol):
     """Where workers leave short texts for each other, as `adaps.Node` has it."""
 
     def post(self, name: str, text: str) -> None:
@@ -40,7 +40,7 @@ class Board(Protocol):
 
 
 @dataclass(frozen=True)
-class Chosen:
+class TechniqueChoice:
     """What became of a table whose technique the policy leaves open.
 
     Attributes
@@ -106,7 +106,7 @@ class _Found:
         return [median(values) if values else None for values in found]
 
 
-class Choice:
+class TechniqueTrial:
     """Tries whether rows of tables are to be announced, and decides for all workers alike.
 
     Every worker measures its own steps and posts what each pair of stretches shows; the first one of all
@@ -119,9 +119,9 @@ class Choice:
     tables : mapping of str to int
         Qualified names, with the floats of a row: if there are more than `GROUPS`, those with rows of similar
         length are tried together.
-    board : Board
+    store : KeyValueStore
         Of all workers.
-    share, shares : int
+    worker_index, num_workers : int
         This worker's number among all, and how many there are.
     clock : int
         The worker's present clock.
@@ -134,18 +134,18 @@ class Choice:
     def __init__(
         self,
         tables: Mapping[str, int],
-        board: Board,
-        share: int,
-        shares: int,
+        store: KeyValueStore,
+        worker_index: int,
+        num_workers: int,
         clock: int = 0,
         name: str = "",
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._groups = grouped(tables)
         self._schedule = Schedule(1 + max(self._groups.values()))
-        self._board = board
-        self._share = share
-        self._shares = shares
+        self._store = store
+        self._worker_index = worker_index
+        self._num_workers = num_workers
         self._name = name
         self._now = now
         self._origin = clock
@@ -201,17 +201,17 @@ class Choice:
 
     def close(self) -> None:
         """This worker makes no more steps: if it is the one that decides, it does so now."""
-        if self._decision is None and self._share == 0:
+        if self._decision is None and self._worker_index == 0:
             self._decide(last=True)
 
-    def chosen(self) -> list[Chosen]:
+    def chosen(self) -> list[TechniqueChoice]:
         """What became of each table."""
         found = []
         decision = self._decision
         for table, group in self._groups.items():
             effect = None if decision is None else decision.effects[group]
             found.append(
-                Chosen(
+                TechniqueChoice(
                     table=table,
                     technique="adaptive" if decision is None or decision.moves(group) else "static",
                     steps=self._decided_after,
@@ -230,11 +230,11 @@ class Choice:
             found = math.log(typical(second) / typical(first))
         self._own.append(found)
         if pair < self._schedule.most:
-            self._post(f"pair {pair} of {self._share}", _NONE if found is None else repr(found))
+            self._post(f"pair {pair} of {self._worker_index}", _NONE if found is None else repr(found))
 
     def _look(self) -> None:
         """Whether it can be decided now, or has been."""
-        if self._share == 0:
+        if self._worker_index == 0:
             self._decide(last=len(self._own) >= PATIENCE * self._schedule.most)
         elif (text := self._posted("decided")) is not None:
             self._follow(_Decision.of(text))
@@ -247,7 +247,7 @@ class Choice:
     def _decide(self, last: bool) -> None:
         """By what all have found, or `last`ly by what is there."""
         self._gather()
-        known = len(self._found.pairs) if last else self._found.complete(self._shares)
+        known = len(self._found.pairs) if last else self._found.complete(self._num_workers)
         effects = self._schedule.judge(self._found.pooled(known), final=last or known >= self._schedule.most)
         if effects is not None:
             decision = _Decision(effects, known)
@@ -257,13 +257,13 @@ class Choice:
     def _gather(self) -> None:
         pairs = self._found.pairs
         for number in range(len(pairs), min(len(self._own), self._schedule.most)):
-            pairs.append({self._share: self._own[number]})
-        for number in range(self._found.complete(self._shares), len(pairs)):
-            missing = [share for share in range(self._shares) if share not in pairs[number]]
+            pairs.append({self._worker_index: self._own[number]})
+        for number in range(self._found.complete(self._num_workers), len(pairs)):
+            missing = [share for share in range(self._num_workers) if share not in pairs[number]]
             for share in missing:
                 if (text := self._posted(f"pair {number} of {share}")) is not None:
                     pairs[number][share] = None if text == _NONE else float(text)
-            if len(pairs[number]) < self._shares:
+            if len(pairs[number]) < self._num_workers:
                 return  # of the later ones nobody is asked yet
 
     def _follow(self, decision: _Decision) -> None:
@@ -280,21 +280,21 @@ class Choice:
 
     def _post(self, name: str, text: str) -> None:
         try:
-            self._board.post(f"{self._name}: {name}", text)
+            self._store.post(f"{self._name}: {name}", text)
         except RuntimeError as error:  # the store has ended, with a node that has nothing left to train on
             _log.debug("what was measured cannot be told: %s", error)
 
     def _posted(self, name: str) -> str | None:
         try:
-            return self._board.posted(f"{self._name}: {name}")
+            return self._store.posted(f"{self._name}: {name}")
         except RuntimeError as error:
             _log.debug("what others have measured cannot be known: %s", error)
             return None
 
 
-def choice_of(
-    node: adaps.Node, worker: int, share: int, shares: int, clock: int, tables: Mapping[str, int]
-) -> Choice | None:
+def technique_trial(
+    node: adaps.Node, worker: int, worker_index: int, num_workers: int, clock: int, tables: Mapping[str, int]
+) -> TechniqueTrial | None:
     """The choice of a worker's next model; None if there is nothing to choose.
 
     All workers make their models in the same order.
@@ -305,7 +305,7 @@ def choice_of(
         made = _made.setdefault(node, defaultdict(int))
         made[worker] += 1
         name = f"choice {made[worker]}"
-    return Choice(tables, node, share, shares, clock, name)
+    return TechniqueTrial(tables, node, worker_index, num_workers, clock, name)
 
 
 def grouped(tables: Mapping[str, int]) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """The steps of a wrapped model: what its calls and the loops that call it have to agree about.
 
 The model and its calls tell when a call begins and ends, loaders when a batch is handed out and done. Neither
-knows the other; both know the `Steps` of the model.
+knows the other; both know the `TrainingState` of the model.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from autoada.prediction.argument_recording import Recording
 from autoada.prediction.row_set import Expected
 from autoada.training.ab_schedule import AHEAD
 from autoada.training.lookahead_by_row import RowLookahead
-from autoada.training.technique_choice import Choice
+from autoada.training.technique_choice import TechniqueTrial
 
 NO_REPLAY: AbstractContextManager[None] = nullcontext()
 _AS_SIGNALLED: tuple[int | None, ...] = (None,)
 
 
-class CallListener(Protocol):
+class CallObserver(Protocol):
     """Follows the calls of a model in training mode."""
 
     @property
@@ -50,7 +50,7 @@ class CallListener(Protocol):
 
 
 @dataclass(frozen=True)
-class Member:
+class WorkerIdentity:
     """One worker thread among all that train together.
 
     Attributes
@@ -59,31 +59,31 @@ class Member:
         Its node.
     worker : adaps.Worker
         Its calls.
-    number : int
+    local_index : int
         Which of its node's workers it is.
     """
 
     node: adaps.Node
     worker: adaps.Worker
-    number: int
+    local_index: int
 
     @property
-    def share(self) -> int:
+    def worker_index(self) -> int:
         """Its number among all."""
-        return self.node.rank * self.node.workers + self.number
+        return self.node.rank * self.node.workers + self.local_index
 
     @property
-    def shares(self) -> int:
+    def num_workers(self) -> int:
         """How many there are."""
         return self.node.world_size * self.node.workers
 
     @property
-    def leads(self) -> bool:
+    def is_primary(self) -> bool:
         """Whether its values are those that all begin with."""
-        return self.share == 0
+        return self.worker_index == 0
 
 
-class Steps:
+class TrainingState:
     """Where each step of one wrapped model begins and ends, and whose batches its calls use.
 
     Loops of several threads may run over loaders while several models are open. A model's steps are those of
@@ -94,7 +94,7 @@ class Steps:
     ----------
     module : nn.Module
         The wrapped model.
-    member : Member
+    identity : WorkerIdentity
         Who trains it.
     tables : mapping of str to RemoteTable
         Its tables, by the parameters' qualified names.
@@ -104,7 +104,7 @@ class Steps:
         To the model's device.
     lookaheads : mapping of str to RowLookahead
         Batches that are announced ahead, of tables that have lookaheads of their own.
-    choice : Choice, optional
+    trial : TechniqueTrial, optional
         Of tables whose rows are announced only if that takes less time.
 
     Attributes
@@ -127,18 +127,18 @@ class Steps:
     def __init__(
         self,
         module: nn.Module,
-        member: Member,
+        identity: WorkerIdentity,
         tables: Mapping[str, RemoteTable],
         reads: list[Read],
         transfer: Transfer,
         lookaheads: Mapping[str, RowLookahead] = MappingProxyType({}),
-        choice: Choice | None = None,
+        trial: TechniqueTrial | None = None,
     ) -> None:
         self.lookaheads = {name: lookaheads[name] for name in tables if name in lookaheads}
-        self.choice = choice
+        self.trial = trial
         self.module = module
-        self.member = member
-        self.worker = member.worker
+        self.identity = identity
+        self.worker = identity.worker
         self.tables = tables
         self.reads = reads
         self.transfer = transfer
@@ -148,15 +148,15 @@ class Steps:
         self.replay: AbstractContextManager[Any] = NO_REPLAY
         self.closed = False
         self.end_calls: Callable[[], None] = _nothing
-        self._loops: dict[int, ThreadLoops] = {}
-        self._owner: ThreadLoops | None = None
+        self._loops: dict[int, ActiveLoops] = {}
+        self._owner: ActiveLoops | None = None
         self._compared_data = False
         self._loaders_shared = 0
         self._idle = False  # tables expect nothing, and no call has been made since they were told
 
     # Of calls
 
-    def begin_call(self, training: bool) -> CallListener | None:
+    def begin_call(self, training: bool) -> CallObserver | None:
         """A call by the present thread begins; who follows it.
 
         In training mode the model's steps are those of the loops that run here.
@@ -166,20 +166,20 @@ class Steps:
             self._idle = False
             if loops is not None and loops is not self._owner:
                 loops.join()
-        return None if loops is None else loops.listener
+        return None if loops is None else loops.observer
 
     @property
-    def listener(self) -> CallListener | None:
+    def observer(self) -> CallObserver | None:
         """Who follows the calls that the present thread makes."""
         loops = self._present_loops()
-        return None if loops is None else loops.listener
+        return None if loops is None else loops.observer
 
     # Of loaders
 
-    def loops_here(self) -> ThreadLoops:
+    def loops_here(self) -> ActiveLoops:
         """The loops of this thread; a loop that has begun here enters them."""
         number = threading.get_ident()
-        return self._loops.setdefault(number, ThreadLoops(self, number))
+        return self._loops.setdefault(number, ActiveLoops(self, number))
 
     @property
     def is_free(self) -> bool:
@@ -221,37 +221,37 @@ class Steps:
         `ahead` is how many batches before, at the most; None sets no limit.
         """
         distance = clock - int(self.worker.current_clock)
-        choice = self.choice
-        if choice is not None and table in choice:
-            if not choice.moves(table, clock):
+        trial = self.trial
+        if trial is not None and table in trial:
+            if not trial.moves(table, clock):
                 return False
-            if choice.is_open and distance > AHEAD:
+            if trial.is_open and distance > AHEAD:
                 return False
         return ahead is None or distance <= ahead
 
     def begin_loop(self) -> None:
         """A loop begins: what was before it is no step."""
-        if self.choice is not None:
-            self.choice.begin(int(self.worker.current_clock))
+        if self.trial is not None:
+            self.trial.begin(int(self.worker.current_clock))
 
     def advance_clock(self, known: bool = True) -> None:
         """A step is over; `known` says whether its rows could have been announced."""
         ended = int(self.worker.current_clock)
         self.worker.advance_clock()
-        if self.choice is not None:
-            self.choice.ended(ended, known)
+        if self.trial is not None:
+            self.trial.ended(ended, known)
 
     def begins_data(self) -> bool:
         """Whether other workers train, too, and this one has not used any batch before; once."""
         compared, self._compared_data = self._compared_data, True
-        return not compared and self.member.shares > 1
+        return not compared and self.identity.num_workers > 1
 
     def count_shared(self) -> int:
         """The number of another loader whose data all workers share."""
         self._loaders_shared += 1
         return self._loaders_shared
 
-    def _present_loops(self) -> ThreadLoops | None:
+    def _present_loops(self) -> ActiveLoops | None:
         """The loops that a call by this thread belongs to.
 
         If none runs here, batches come from a thread of their own.
@@ -265,24 +265,24 @@ class Steps:
 
 
 @dataclass(eq=False)
-class ThreadLoops:
+class ActiveLoops:
     """The loops of one thread whose batches one model may be called with.
 
     Attributes
     ----------
-    steps : Steps
+    state : TrainingState
         The model's.
     thread : int
         The thread's number.
-    listener : CallListener or None
+    observer : CallObserver or None
         Who is told about calls.
     loaders : set of object
         Whose batches are used at this clock.
     """
 
-    steps: Steps
+    state: TrainingState
     thread: int
-    listener: CallListener | None = None
+    observer: CallObserver | None = None
     loaders: set[object] = field(default_factory=set)
     _running: dict[object, Callable[[], None]] = field(default_factory=dict)
     _end_use: Callable[[object], None] | None = None
@@ -290,7 +290,7 @@ class ThreadLoops:
     @property
     def joined(self) -> bool:
         """Whether the model's steps are those of these loops."""
-        return self.steps._owner is self
+        return self.state._owner is self
 
     def enter(self, loader: object, joined: Callable[[], None]) -> None:
         """A loop over `loader` begins; `joined` is called when the model turns out to be called by it."""
@@ -306,33 +306,33 @@ class ThreadLoops:
         """
         if self.joined:
             return
-        if self.steps._owner is not None:
+        if self.state._owner is not None:
             raise RuntimeError(
                 "loops of two threads call the same model: wrap one for each thread, with a worker of its "
                 "own, as in AdaModel(model, node=node, worker=1) with node = create_node(model, workers=2)"
             )
-        self.steps._owner = self
-        self.steps.expect(None)
+        self.state._owner = self
+        self.state.expect(None)
         for joined in list(self._running.values()):
             joined()
 
     def leave(self, loader: object) -> None:
         """The loop over `loader` is over."""
         self._running.pop(loader, None)
-        steps = self.steps
-        if not self._running and steps._loops.get(self.thread) is self:
-            del steps._loops[self.thread]
+        state = self.state
+        if not self._running and state._loops.get(self.thread) is self:
+            del state._loops[self.thread]
             if self.joined:
-                steps._owner = None
+                state._owner = None
 
-    def listen(self, listener: CallListener) -> None:
-        """Have `listener` told about the calls in training mode that follow."""
-        self.listener = listener
+    def listen(self, observer: CallObserver) -> None:
+        """Have `observer` told about the calls in training mode that follow."""
+        self.observer = observer
 
-    def stop_listening(self, listener: CallListener) -> None:
-        """Tell `listener` no more."""
-        if self.listener is listener:
-            self.listener = None
+    def stop_listening(self, observer: CallObserver) -> None:
+        """Tell `observer` no more."""
+        if self.observer is observer:
+            self.observer = None
 
     def end_use(self, loader: object) -> None:
         """The loop comes for a batch of `loader`: it is done with the one that it got before."""
@@ -349,9 +349,9 @@ class ThreadLoops:
         self._end_use = end
         self.loaders.add(loader)
         if self.joined:
-            self.steps.expect(expected)
+            self.state.expect(expected)
         else:
-            self.steps.end_calls()
+            self.state.end_calls()
 
     def used(self, calls: int, loader: object, known: bool) -> None:
         """The batch in use, with which the model was called `calls` times, is done; `loader` gives the next.
@@ -363,7 +363,7 @@ class ThreadLoops:
         if calls > 0 or loader in self.loaders:
             self.loaders.clear()
             if self.joined:
-                self.steps.advance_clock(known)
+                self.state.advance_clock(known)
 
     def abandon_use(self) -> None:
         """The loop has ended, maybe in the middle of a batch."""
@@ -373,7 +373,7 @@ class ThreadLoops:
 
     def _expect(self, expected: Expected | None) -> None:
         if self.joined:
-            self.steps.expect(expected)
+            self.state.expect(expected)
 
 
 def push_at_step(

@@ -15,7 +15,7 @@ import adaps
 import autoada.model.wrapper
 from adabench.backends.interface import Cluster
 from adabench.harness.plugins.registry import load_backend, load_usecase
-from autoada.training.technique_choice import Choice, choice_of
+from autoada.training.technique_choice import TechniqueTrial, technique_trial
 from tests.integration.guarantees.common import RANK, arguments, report
 
 NODES = int(os.environ["WORLD_SIZE"])
@@ -24,21 +24,21 @@ NODES = int(os.environ["WORLD_SIZE"])
 def slowed(factors: list[float]) -> Any:
     """Makes choices whose clock says that a step takes a second, times each moving group's factor."""
 
-    def make(*args: Any) -> Choice | None:
-        choice = choice_of(*args)
-        assert choice is not None
+    def make(*args: Any) -> TechniqueTrial | None:
+        trial = technique_trial(*args)
+        assert trial is not None
         seconds = 0.0
 
         def now() -> float:
             nonlocal seconds
             step = 1.0
             for group, factor in enumerate(factors):
-                step *= factor if choice._schedule.moves(group, choice._done) else 1.0
+                step *= factor if trial._schedule.moves(group, trial._done) else 1.0
             seconds += step
             return seconds
 
-        choice._now = now
-        return choice
+        trial._now = now
+        return trial
 
     return make
 
@@ -78,5 +78,5 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
 
 given = arguments()
 torch.set_num_threads(1)
-with patch.object(autoada.model.wrapper, "choice_of", slowed(given["factors"])):
+with patch.object(autoada.model.wrapper, "technique_trial", slowed(given["factors"])):
     report(runs=[trained(case) for case in given["cases"]])

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import autoada
-from autoada.model.wrapper import steps_of
+from autoada.model.wrapper import training_state_of
 from tests.warm import children
 
 ROWS = 50
@@ -112,10 +112,10 @@ def test_what_the_data_set_raises_reaches_the_loop(
             intent(given, start)
 
     worker = model.worker
-    steps_of(model).worker = cast("Any", Noting())
+    training_state_of(model).worker = cast("Any", Noting())
     with pytest.raises(DamagedItem, match="item 37 is damaged") as raised:
         train(model, autoada.AdaDataLoader(plain, 2, keys=keys))
-    steps_of(model).worker = worker
+    training_state_of(model).worker = worker
     if processes:
         assert "Original Traceback (most recent call last):" in str(raised.value)
         assert "in __getitem__" in str(raised.value)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import autoada
-from autoada.model.wrapper import steps_of
+from autoada.model.wrapper import training_state_of
 from autoada.prediction.speculation import LARGEST
 
 ROWS = 50
@@ -37,7 +37,7 @@ class Announcements:
     def __init__(self, model: autoada.AdaModel) -> None:
         self.calls: list[tuple[int, list[int], int]] = []
         self._worker = model.worker
-        steps_of(model).worker = cast("Any", self)
+        training_state_of(model).worker = cast("Any", self)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._worker, name)

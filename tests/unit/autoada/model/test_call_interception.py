@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autoada
-from autoada.model.wrapper import steps_of
+from autoada.model.wrapper import training_state_of
 
 ROWS = 30
 STEPS = 12
@@ -152,10 +152,10 @@ def test_an_exception_inside_a_call_leaves_the_next_one_a_call() -> None:
     for call in (model, model.get_embedding, model.encoder, model.module):
         with pytest.raises(IndexError, match="does not exist"):
             call(torch.full((1, 4), ROWS))
-        assert steps_of(model).calls == 0
+        assert training_state_of(model).calls == 0
         call(torch.zeros(1, 4, dtype=torch.int64))
-        assert steps_of(model).calls == 1
-        steps_of(model).expect(None)
+        assert training_state_of(model).calls == 1
+        training_state_of(model).expect(None)
     model.close()
 
 
@@ -174,9 +174,9 @@ def test_an_interrupted_call_of_a_module_leaves_the_next_one_a_call() -> None:
             first(ids)
         handle.remove()
         for call in (first, model):
-            steps_of(model).expect(None)
+            training_state_of(model).expect(None)
             call(ids)
-            assert steps_of(model).calls == 1
+            assert training_state_of(model).calls == 1
     model.close()
 
 
@@ -197,7 +197,7 @@ class Observer:
         self.read: dict[int, set[int]] = {}
         self._worker = model.worker
         self._dense = model.node.tables[-1].first_key
-        steps_of(model).worker = cast("Any", self)
+        training_state_of(model).worker = cast("Any", self)
         for table in model.tables.values():
             table._worker = self
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import adaps
 import autoada
-from autoada.model.wrapper import steps_of
+from autoada.model.wrapper import training_state_of
 from tests.unit.autoada.small_net import Net, batches_of
 
 ROWS = 40
@@ -27,7 +27,7 @@ class Intents:
     def __init__(self, model: Any) -> None:
         self.starts: list[int] = []
         self._worker = model.worker
-        steps_of(model).worker = cast("Any", self)
+        training_state_of(model).worker = cast("Any", self)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._worker, name)

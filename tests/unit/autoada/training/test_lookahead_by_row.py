@@ -13,7 +13,7 @@ import adaps
 import autoada
 from adaps.policy import Policy, PolicyError, RowSelection, Rule
 from autoada.model.node_setup import plan_of
-from autoada.model.wrapper import steps_of
+from autoada.model.wrapper import training_state_of
 from autoada.training.lookahead_by_row import RowLookahead
 
 MIXED = RowLookahead((10, 20, 30, 50), (4, 0, None, 1))
@@ -32,7 +32,7 @@ class Users(nn.Module):
 def model() -> Iterator[autoada.AdaModel]:
     torch.manual_seed(0)
     model = autoada.AdaModel(Users())
-    steps_of(model).lookaheads = {"users.weight": MIXED}  # as among several nodes
+    training_state_of(model).lookaheads = {"users.weight": MIXED}  # as among several nodes
     yield model
     model.close()
 
@@ -119,7 +119,7 @@ def test_a_loop_by_hand_is_told_keys_by_their_lookahead(model: autoada.AdaModel)
     now = model.worker.current_clock
     assert [model.is_due("users.weight", now + distance, 4) for distance in (0, 4, 5)] == [True, True, False]
     assert model.is_due("users.weight", now + 100)
-    steps_of(model).lookaheads = {}
+    training_state_of(model).lookaheads = {}
     ((ahead, keys),) = model.keys_by_lookahead("users.weight", ids)
     assert (ahead, keys.tolist()) == (None, ids.tolist())
 

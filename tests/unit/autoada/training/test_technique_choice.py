@@ -17,7 +17,7 @@ import adaps
 import autoada
 from adaps.policy import Policy, Rule
 from autoada.model.node_setup import plan_of
-from autoada.model.wrapper import steps_of
+from autoada.model.wrapper import training_state_of
 from autoada.training.ab_schedule import (
     AHEAD,
     GREAT,
@@ -30,7 +30,7 @@ from autoada.training.ab_schedule import (
     Schedule,
     typical,
 )
-from autoada.training.technique_choice import PATIENCE, Choice, grouped
+from autoada.training.technique_choice import PATIENCE, TechniqueTrial, grouped
 
 ONE = {"rows": 4}
 SOONEST = WARM_UP + 2 * 2 * STRETCH
@@ -70,7 +70,7 @@ class Worker:
     def __init__(
         self, share: int, shares: int, posts: Posts, tables: Mapping[str, int], costs: Costs
     ) -> None:
-        self.choice = Choice(tables, posts, share, shares, clock=100, now=lambda: self.seconds)
+        self.trial = TechniqueTrial(tables, posts, share, shares, clock=100, now=lambda: self.seconds)
         self.share, self.tables, self.costs = share, tables, costs
         self.seconds = 0.0
         self.clock = 100
@@ -78,10 +78,10 @@ class Worker:
         self.moved: list[dict[str, bool]] = []
 
     def step(self, known: bool = True) -> None:
-        moving = {table: self.choice.moves(table, self.clock) for table in self.tables}
+        moving = {table: self.trial.moves(table, self.clock) for table in self.tables}
         self.moved.append(moving)
         self.seconds += self.costs(self.share, self.steps, moving)
-        self.choice.ended(self.clock, known)
+        self.trial.ended(self.clock, known)
         self.clock += 1
         self.steps += 1
 
@@ -155,30 +155,30 @@ def test_what_takes_much_longer_is_over_soon(factor: float, technique: str, pair
     soonest = WARM_UP + 2 * pairs * STRETCH
     made = trained(factors(rows=factor), soonest + 1, workers)
     for worker in made:
-        (found,) = worker.choice.chosen()
+        (found,) = worker.trial.chosen()
         assert (found.table, found.technique, found.pairs, found.alone) == ("rows", technique, pairs, False)
         assert found.ratio == pytest.approx(factor)
         assert found.steps is not None
         assert soonest <= found.steps <= soonest + 1
-        assert not worker.choice.is_open
-        assert worker.choice.left() == ({"rows"} if technique == "static" else set())
-        assert worker.choice.moves("rows", worker.clock + 1000) == (technique == "adaptive")
-        assert worker.choice.moves("another", worker.clock)
+        assert not worker.trial.is_open
+        assert worker.trial.left() == ({"rows"} if technique == "static" else set())
+        assert worker.trial.moves("rows", worker.clock + 1000) == (technique == "adaptive")
+        assert worker.trial.moves("another", worker.clock)
 
 
 def test_what_hardly_differs_is_tried_for_longer() -> None:
     for factor, technique in ((1.04, "static"), (0.96, "adaptive")):
         for worker in trained(factors(rows=factor), LONGEST + 1):
-            (found,) = worker.choice.chosen()
+            (found,) = worker.trial.chosen()
             assert (found.technique, found.pairs) == (technique, MOST_PAIRS)
             assert found.ratio == pytest.approx(factor)
-    (none,) = trained(factors(rows=1.04), LONGEST - 1)[0].choice.chosen()
+    (none,) = trained(factors(rows=1.04), LONGEST - 1)[0].trial.chosen()
     assert (none.technique, none.steps, none.pairs, none.ratio) == ("adaptive", None, 0, None)
 
 
 def test_rows_move_if_it_makes_no_difference() -> None:
     for worker in trained(factors(rows=1.0), LONGEST + 1):
-        (found,) = worker.choice.chosen()
+        (found,) = worker.trial.chosen()
         assert found.technique == "adaptive"
         assert found.ratio == pytest.approx(1.0)
 
@@ -197,7 +197,7 @@ def test_what_makes_a_great_difference_together_is_not_told_apart(
     tables = {"a": 1, "b": 16, "c": 16}
     costs = factors(**dict(zip(tables, factors_of, strict=True)))
     for worker in trained(costs, SOONEST + 1, tables=tables):
-        for found in worker.choice.chosen():
+        for found in worker.trial.chosen():
             assert (found.technique, found.pairs) == (technique, pairs)
             assert found.ratio == pytest.approx(math.prod(factors_of))
 
@@ -211,7 +211,7 @@ def test_tables_are_told_apart(signs: tuple[float, ...]) -> None:
     tables = {"a": 1, "b": 16, "c": 16}
     costs = factors(**dict(zip(tables, signs, strict=True)))
     for worker in trained(costs, Schedule(3).end_of(TOGETHER + MOST_PAIRS - 1) + 1, tables=tables):
-        for found, factor in zip(worker.choice.chosen(), signs, strict=True):
+        for found, factor in zip(worker.trial.chosen(), signs, strict=True):
             assert found.technique == ("static" if factor > 1 else "adaptive")
             assert found.ratio == pytest.approx(factor)
             assert TOGETHER < found.pairs <= Schedule(3).most
@@ -222,7 +222,7 @@ def test_a_machine_that_gets_slower_is_not_taken_for_an_effect() -> None:
         return 1.01**step * (0.95 if moving["rows"] else 1.0)
 
     for worker in trained(costs, LONGEST + 1):
-        (found,) = worker.choice.chosen()
+        (found,) = worker.trial.chosen()
         assert found.technique == "adaptive"
         assert found.ratio == pytest.approx(0.95, abs=0.01)
 
@@ -235,7 +235,7 @@ def test_a_start_that_is_slow_for_long_is_not_taken_for_an_effect(slow: float) -
         return (slow if step < WARM_UP + STRETCH else 1.0) * (1.15 if moving["rows"] else 1.0)
 
     for worker in trained(costs, LONGEST + 1):
-        (found,) = worker.choice.chosen()
+        (found,) = worker.trial.chosen()
         assert (found.technique, found.pairs > 2) == ("static", True)
         assert found.ratio == pytest.approx(1.15)
 
@@ -250,7 +250,7 @@ def test_the_worse_is_seldom_chosen_by_noise() -> None:
             return math.exp(own.gauss(0.0, 0.5)) * (1.3 if moving["rows"] else 1.0)
 
         worker, _ = trained(costs, LONGEST + 1)
-        wrong += worker.choice.chosen()[0].technique == "adaptive"
+        wrong += worker.trial.chosen()[0].technique == "adaptive"
     assert wrong <= 3
 
 
@@ -263,8 +263,8 @@ def test_steps_that_vary_and_pauses_do_not_decide(seed: int) -> None:
         return math.exp(generator.gauss(0.0, 0.25)) * (1.4 if moving["rows"] else 1.0) + pause
 
     made = trained(costs, LONGEST + 1, workers=4)
-    assert {worker.choice.chosen()[0].technique for worker in made} == {"static"}
-    assert len({worker.choice.chosen()[0].ratio for worker in made}) == 1
+    assert {worker.trial.chosen()[0].technique for worker in made} == {"static"}
+    assert len({worker.trial.chosen()[0].ratio for worker in made}) == 1
 
 
 def test_all_do_the_same_though_each_finds_something_else() -> None:
@@ -273,7 +273,7 @@ def test_all_do_the_same_though_each_finds_something_else() -> None:
         return factor if moving["rows"] else 1.0
 
     for worker in trained(costs, LONGEST + 1, workers=3):
-        (found,) = worker.choice.chosen()
+        (found,) = worker.trial.chosen()
         assert found.technique == "adaptive"
         assert found.ratio == pytest.approx(0.9)
 
@@ -285,9 +285,9 @@ def test_slow_workers_are_waited_for_by_going_on() -> None:
         slow.step()
         for _ in range(4):
             quick.step()
-    assert slow.choice.is_open  # it told the other one last, and that one has decided
+    assert slow.trial.is_open  # it told the other one last, and that one has decided
     slow.step()
-    (first,), (second,) = quick.choice.chosen(), slow.choice.chosen()
+    (first,), (second,) = quick.trial.chosen(), slow.trial.chosen()
     assert (first.technique, first.pairs, first.alone) == ("static", 2, False)
     assert (first.steps, second.steps) == (4 * (SOONEST - 1) + 1, SOONEST + 1)
     before = quick.moved[: first.steps]
@@ -301,11 +301,11 @@ def test_nobody_waits_for_ever_for_somebody_who_does_not_train() -> None:
     for _ in range(WARM_UP + 2 * PATIENCE * MOST_PAIRS * STRETCH - 1):
         first.step()
         second.step()
-    assert first.choice.is_open
-    assert second.choice.is_open
+    assert first.trial.is_open
+    assert second.trial.is_open
     second.step()  # hears of no decision
     first.step()
-    found = [worker.choice.chosen()[0] for worker in (lonely, first, second)]
+    found = [worker.trial.chosen()[0] for worker in (lonely, first, second)]
     assert [one.technique for one in found] == ["static"] * 3
     assert [one.ratio for one in found] == [pytest.approx(1.2)] * 3
     assert [one.alone for one in found] == [False, False, True]
@@ -321,14 +321,14 @@ def test_who_decides_does_so_when_it_leaves(steps: int, technique: str, ratio: f
     first, second = (Worker(share, 2, posts, ONE, factors(rows=2.0)) for share in (0, 1))
     for _ in range(steps):
         first.step()
-    first.choice.close()
-    second.choice.close()  # tells nobody anything
+    first.trial.close()
+    second.trial.close()  # tells nobody anything
     for _ in range(SOONEST):
         second.step()
     for worker in (first, second):
-        (found,) = worker.choice.chosen()
+        (found,) = worker.trial.chosen()
         assert (found.technique, found.ratio, found.pairs) == (technique, ratio, 1 if ratio is None else 2)
-    first.choice.close()
+    first.trial.close()
     assert len([name for name in posts.texts if "decided" in name]) == 1
 
 
@@ -337,7 +337,7 @@ def test_without_a_store_each_decides_alone(caplog: pytest.LogCaptureFixture) ->
     with caplog.at_level(logging.INFO, "autoada"):
         for _ in range(WARM_UP + 2 * PATIENCE * MOST_PAIRS * STRETCH):
             worker.step()
-    (found,) = worker.choice.chosen()
+    (found,) = worker.trial.chosen()
     assert (found.technique, found.alone) == ("static", True)
     assert (
         f"rows of 'rows' stay where they are, after {worker.steps} steps: a step took 1.30 times as long"
@@ -350,7 +350,7 @@ def test_stretches_go_on_in_the_next_loop() -> None:
     workers = [Worker(share, 2, posts, ONE, factors(rows=1.5)) for share in (0, 1)]
     for _ in range(9):
         for worker in workers:
-            worker.choice.begin(worker.clock)
+            worker.trial.begin(worker.clock)
         for _ in range(21):
             for worker in workers:
                 worker.step()
@@ -358,7 +358,7 @@ def test_stretches_go_on_in_the_next_loop() -> None:
             worker.clock += 1000  # what was announced and did not happen
             worker.seconds += 500.0  # an evaluation
     for worker in workers:
-        (found,) = worker.choice.chosen()
+        (found,) = worker.trial.chosen()
         assert (found.technique, found.pairs) == ("static", 2)
         assert found.ratio == pytest.approx(1.5)
         assert found.steps is not None
@@ -372,7 +372,7 @@ def test_rows_that_nobody_knows_ahead_are_no_evidence() -> None:
         for worker in workers:
             worker.step(known=False)
     for worker in workers:
-        (found,) = worker.choice.chosen()
+        (found,) = worker.trial.chosen()
         assert (found.technique, found.ratio, found.pairs) == ("adaptive", None, MOST_PAIRS)
 
 
@@ -418,7 +418,7 @@ class Announced:
         self.calls: list[tuple[str, int, int]] = []
         self._model = model
         self._worker = model.worker
-        steps_of(model).worker = cast("Any", self)
+        training_state_of(model).worker = cast("Any", self)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._worker, name)
@@ -430,19 +430,19 @@ class Announced:
         self._worker.intent(keys, start, start + 1 if end is None else end)
 
 
-def on_trial(model: autoada.AdaModel, factor: float, tables: Iterable[str]) -> Choice:
+def on_trial(model: autoada.AdaModel, factor: float, tables: Iterable[str]) -> TechniqueTrial:
     """Have a model, which is alone, try tables as workers of several nodes do."""
     seconds = 0.0
 
     def now() -> float:
         nonlocal seconds
-        moves = any(choice.moves(table, model.worker.current_clock - 1) for table in tables)
+        moves = any(trial.moves(table, model.worker.current_clock - 1) for table in tables)
         seconds += factor if moves else 1.0
         return seconds
 
-    choice = Choice(dict.fromkeys(tables, 2), Posts(), 0, 1, model.worker.current_clock, now=now)
-    steps_of(model).choice = choice
-    return choice
+    trial = TechniqueTrial(dict.fromkeys(tables, 2), Posts(), 0, 1, model.worker.current_clock, now=now)
+    training_state_of(model).trial = trial
+    return trial
 
 
 def train(model: autoada.AdaModel, count: int, lookahead: int) -> None:
@@ -456,9 +456,9 @@ def train(model: autoada.AdaModel, count: int, lookahead: int) -> None:
 @pytest.mark.parametrize(("factor", "moves"), [(1.5, False), (0.7, True)])
 def test_a_loader_announces_what_is_to_move(model: autoada.AdaModel, factor: float, moves: bool) -> None:
     announced = Announced(model)
-    choice = on_trial(model, factor, ["users.weight"])
+    trial = on_trial(model, factor, ["users.weight"])
     train(model, 100, lookahead=5)
-    assert choice.chosen()[0].steps == SOONEST
+    assert trial.chosen()[0].steps == SOONEST
     users = {clock: distance for table, clock, distance in announced.calls if table == "users.weight"}
     tried = {clock for clock in range(SOONEST) if Schedule(1).moves(0, clock)}
     assert tried == {clock for clock in users if clock < SOONEST}
@@ -476,7 +476,7 @@ def test_a_loader_announces_what_is_to_move(model: autoada.AdaModel, factor: flo
 
 
 def test_a_loop_by_hand_asks_what_is_due(model: autoada.AdaModel) -> None:
-    choice = on_trial(model, 1.5, ["users.weight"])
+    trial = on_trial(model, 1.5, ["users.weight"])
     model.begin_loop()
     start = model.worker.current_clock
     due = []
@@ -484,7 +484,7 @@ def test_a_loop_by_hand_asks_what_is_due(model: autoada.AdaModel) -> None:
         clock = start + step
         due.append(model.is_due("users.weight", clock))
         assert model.is_due("items.weight", clock + 50)
-        if choice.is_open:
+        if trial.is_open:
             assert not model.is_due("users.weight", clock + AHEAD + 1)
         model.advance_clock()
     assert due == [Schedule(1).moves(0, step) for step in range(SOONEST)] + [False] * 5
@@ -493,10 +493,10 @@ def test_a_loop_by_hand_asks_what_is_due(model: autoada.AdaModel) -> None:
 
 def test_without_lookahead_there_is_nothing_to_try(model: autoada.AdaModel) -> None:
     announced = Announced(model)
-    choice = on_trial(model, 1.5, ["users.weight"])
+    trial = on_trial(model, 1.5, ["users.weight"])
     train(model, LONGEST + 1, lookahead=0)
     assert announced.calls == []
-    assert choice.chosen()[0].ratio is None
+    assert trial.chosen()[0].ratio is None
 
 
 AUTO = Policy("auto", [Rule("users.weight", technique="auto"), Rule("*")])
