@@ -18,6 +18,7 @@ from torch.nn.modules import module as registration
 
 from autoada.model.wrapped_parameters import WrappedParameters
 from autoada.prediction.argument_recording import Recording
+from autoada.prediction.call_types import CallArguments
 from autoada.training.training_state import NO_REPLAY, CallObserver, TrainingState
 
 
@@ -29,32 +30,55 @@ class Calls:
 
     Parameters
     ----------
+    module : nn.Module
+        The wrapped model.
     state : TrainingState
-        Which counts them, and knows who listens.
-    parts : WrappedParameters
-        What they read.
+        Counts the calls, and knows their observer.
+    parameters : WrappedParameters
+        The parameters that calls read.
     """
 
-    def __init__(self, state: TrainingState, parts: WrappedParameters) -> None:
+    def __init__(self, module: nn.Module, state: TrainingState, parameters: WrappedParameters) -> None:
         self._state = state
-        self._wrapped = parts
-        self._tables = list(parts.tables.values())
+        self._wrapped = parameters
+        self._tables = list(parameters.tables.values())
         self._reads = state.reads
         self._present: Present | None = None
         state.end_calls = self.next_batch
         # Rows come from outside of any graph. Done here, for it imports the compiler, which takes seconds.
         self.run = torch.compiler.disable(self._run)
+        self._followed = {"": DirectCalls(self, "", module)}
+
+    def intercept(self, name: str, value: Any, wrapper: nn.Module) -> Any:
+        """`value`, an attribute of the model that was reached through the wrapper: its calls count.
+
+        These are calls of a method of the model, or of one of its modules.
+        """
+        if inspect.ismethod(value) and value.__self__ is wrapper.module:
+
+            @functools.wraps(value)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                return self.run(name, value, wrapper.training, CallArguments(args, kwargs))
+
+            return call
+        if isinstance(value, nn.Module):
+            self._follow(name, value)
+        return value
+
+    def _follow(self, name: str, module: nn.Module) -> None:
+        """Have direct calls of one of the model's modules, or of those in a list, count."""
+        if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+            for key, each in module.named_children():
+                self._follow(f"{name}.{key}", each)
+        elif name not in self._followed:
+            self._followed[name] = DirectCalls(self, name, module)
 
     def _run(
-        self,
-        target: str,
-        function: Callable[..., Any],
-        training: bool,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, target: str, function: Callable[..., Any], training: bool, arguments: CallArguments
     ) -> Any:
         """Call what the model knows as `target`, a dotted name; the model itself has none."""
-        present = self.begin(target, training, args, kwargs)
+        args, kwargs = arguments
+        present = self.begin(target, training, arguments)
         if present is None:
             return function(*args, **kwargs)
         try:
@@ -66,7 +90,7 @@ class Calls:
         return output
 
     def begin(
-        self, target: str, training: bool, args: tuple[Any, ...], kwargs: dict[str, Any], hooked: bool = False
+        self, target: str, training: bool, arguments: CallArguments, hooked: bool = False
     ) -> Present | None:
         """A call begins; None if it is part of another one, whose end counts.
 
@@ -89,7 +113,7 @@ class Calls:
             self._present = Present(target, hooked, others=others)
             return self._present
         if observer is not None:
-            observer.called(target, args, kwargs)
+            observer.called(target, *arguments)
         state.calls += 1
         expected = state.calls <= state.expected_calls
         for table in self._tables:
@@ -197,18 +221,6 @@ class Present:
     thread: int = field(default_factory=threading.get_ident)
 
 
-def method(
-    calls: Calls, name: str, function: Callable[..., Any], training: Callable[[], bool]
-) -> Callable[..., Any]:
-    """`function`, a method of the model, each call of which is one of the model."""
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return calls.run(name, function, training(), args, kwargs)
-
-    return call
-
-
 def plain_call(module: nn.Module) -> Callable[..., Any]:
     """What a call of `module` that is known already calls: its forward, if it has no hooks but `DirectCalls`.
 
@@ -229,11 +241,6 @@ def plain_call(module: nn.Module) -> Callable[..., Any]:
     return module
 
 
-def is_method(value: Any, module: nn.Module) -> bool:
-    """Whether `value` is a method of `module`, and neither one of its class nor of another object."""
-    return inspect.ismethod(value) and value.__self__ is module
-
-
 class DirectCalls:
     """Hooks of a module that the loop calls by itself, not through the wrapper.
 
@@ -242,7 +249,7 @@ class DirectCalls:
     Parameters
     ----------
     calls : Calls
-        Which are told.
+        Surrounds the calls that the hooks see.
     target : str
         The module's dotted name.
     module : nn.Module
@@ -269,7 +276,9 @@ class DirectCalls:
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         calls = self._calls()
         if calls is not None and module is self._module():
-            self._present = calls.begin(self._target, module.training, args, kwargs, hooked=True)
+            self._present = calls.begin(
+                self._target, module.training, CallArguments(args, kwargs), hooked=True
+            )
 
     def _after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         calls, present = self._calls(), self._present

@@ -12,14 +12,13 @@ from torch import Tensor, nn
 
 from autoada.optimizer.rules import RuleGroup
 from autoada.optimizer.schedules import Schedules
-from autoada.parameters.dense_server_sum import LocallySteppedParameters
+from autoada.parameters.locally_stepped import LocallySteppedParameters
 from autoada.parameters.remote_table import RemoteTable
 from autoada.training.loader_state import Positioned
 from autoada.training.random_state import random_state, set_random_state
 
 if TYPE_CHECKING:
     from adaps.checkpoint import Restored
-    from autoada.parameters.device_copy import Transfer
 
 _PLAIN = {
     torch.float64,
@@ -47,8 +46,8 @@ class WorkerState:
         Whose steps count.
     stepped : iterable of LocallySteppedParameters
         Which all workers have alike.
-    transfer : Transfer
-        To the model's device.
+    device : torch.device
+        The model's device.
     """
 
     def __init__(
@@ -57,19 +56,19 @@ class WorkerState:
         groups: Sequence[RuleGroup],
         tables: Iterable[RemoteTable],
         stepped: Iterable[LocallySteppedParameters],
-        transfer: Transfer,
+        device: torch.device,
     ) -> None:
         self._module = module
         self._groups = groups
         self._tables = list(tables)
         self._stepped = list(stepped)
-        self._device = transfer.device
+        self._device = device
 
     def take(self, loader: Positioned | None, extra: Mapping[str, Any] | None) -> dict[str, Any]:
         """All of it, with what the user adds, as `adaps.Node.checkpoint` takes it."""
         parts: dict[str, Mapping[str, Any]] = {
             "buffer": {name: _array(buffer) for name, buffer in self._module.named_buffers()},
-            "steps": {table.name: table.steps for table in self._tables},
+            "steps": {table.name: table.rows.steps for table in self._tables},
             "random": random_state(self._device),
             "extra": extra or {},
         }
@@ -90,7 +89,7 @@ class WorkerState:
                 with torch.no_grad():
                     buffer.copy_(_tensor(parts["buffer"][name], buffer))
         for table in self._tables:
-            table.steps = parts.get("steps", {}).get(table.name, 0)
+            table.rows.steps = parts.get("steps", {}).get(table.name, 0)
         for i, group in enumerate(self._groups):
             Schedules.set_options(group, parts.get("options", {}).get(str(i), {}))
         for stepped in self._stepped:

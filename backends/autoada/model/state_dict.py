@@ -23,7 +23,7 @@ def state_of(module: nn.Module, *args: Any, **kwargs: Any) -> dict[str, Any]:
         if id(parameter) not in read:
             # what is no table is a view of a buffer that goes on changing
             read[id(parameter)] = (
-                parameter.table.read() if isinstance(parameter, TableParameter) else state[key].clone()
+                parameter.table.rows.read() if isinstance(parameter, TableParameter) else state[key].clone()
             )
         state[key] = read[id(parameter)]
     return state

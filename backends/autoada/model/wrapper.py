@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 import adaps
 from adaps.optimizers import Optimizer as Rule
-from autoada.model.call_interception import Calls, DirectCalls, is_method, method, plain_call
+from autoada.model.call_interception import Calls, plain_call
 from autoada.model.checkpoint import WorkerState
+from autoada.model.forwarding import ForwardingModule
 from autoada.model.node_setup import open_node, plan_of, plan_on_node
 from autoada.model.optimizer_lookup import optimizers_of, register, release, warn_of_differences
 from autoada.model.staleness import STALENESS, StalenessLimit, SynchronousSteps
@@ -23,9 +24,11 @@ from autoada.model.state_dict import load_all_but_tables, state_of
 from autoada.model.wrapped_parameters import WrappedParameters
 from autoada.optimizer.rules import Optimizers, listed
 from autoada.parameters.device_copy import Transfer
-from autoada.parameters.forbid_new_parameters import ONE_PROCESS, PARALLEL, forbid_new_parameters
+from autoada.parameters.forbid_new_parameters import PARALLEL, forbid_new_parameters
+from autoada.parameters.layout import Layout
 from autoada.parameters.remote_table import Read, RemoteTable
 from autoada.parameters.table_parameter import TableParameter, check_replaceable, replace_parameters
+from autoada.prediction.call_types import CallArguments
 from autoada.prediction.tables import hidden_tables
 from autoada.training.loader_state import Positioned
 from autoada.training.technique_choice import TechniqueChoice, technique_trial
@@ -39,7 +42,7 @@ _made: list[weakref.ref[AdaModel]] = []
 """All models of this process that still exist, in the order in which they were wrapped."""
 
 
-class AdaModel(nn.Module):
+class AdaModel(ForwardingModule):
     """Wraps a model so that it trains on the parameter server; its forward and its loop stay as they are.
 
     A call of the model is a call of the wrapper, of any of the model's methods through it, as in
@@ -126,127 +129,72 @@ class AdaModel(nn.Module):
             plan = plan_of(model, optimizer, tables, policy)
         else:
             plan = plan_on_node(node, model, optimizer, tables)
-        layout, training = plan.layout, plan.training
-        for name, module in model.named_modules():
-            if isinstance(module, PARALLEL):
-                raise ValueError(
-                    f"the model is or holds a {type(module).__name__}: give AdaModel the model in it, as the "
-                    "parameter server shares its parameters between processes"
-                )
-            if isinstance(module, AdaModel):
-                raise ValueError(
-                    f"the model is wrapped already: {f'its module {name!r}' if name else 'it'} is an AdaModel"
-                )
+        layout, options = plan.layout, plan.training
+        _refuse_wrapped(model)
         check_replaceable(layout.tables)
         self._owns_node = node is None
         self.node = open_node(plan, row_dtype) if node is None else node
         self.worker = self.node.worker(worker)
-        identity = WorkerIdentity(self.node, self.worker, worker)
-        self._identity = identity
-        self._staleness = StalenessLimit(self.worker, staleness, alone=self.node.world_size == 1)
-        self._synchronous = SynchronousSteps(self.worker, training.every, identity.num_workers)
-        self._layout = layout
-        self._transfer = Transfer(layout.device)
-        self._immediate = not listed(optimizer)
+        self._identity = identity = WorkerIdentity(self.node, self.worker, worker)
         if identity.is_primary:
-            groups = [layout.group_of(name) for name in layout.tables]
-            keep = {type(each.optimizer).__name__ for each in groups if each.keeps_moments_without_gradient}
-            warn_of_differences(model, optimizer, keep)
-            for name, remedy in hidden_tables(model, layout.tables).items():
-                _log.warning("all of %r travels in every step, as it is no table; %s", name, remedy)
+            _warn_user(model, optimizer, layout)
+        self._staleness = StalenessLimit(self.worker, staleness, alone=self.node.world_size == 1)
+        self._synchronous = SynchronousSteps(self.worker, options.every, identity.num_workers)
+        self._device = layout.device
+        transfer = Transfer(layout.device)
+        optimizers = listed(optimizer)
+        self._backward = None if optimizers else StepsInBackward(self.push)
+        on_gradient = None if self._backward is None else self._backward.gradient_arrived
         reads: list[Read] = []
-        on_gradient = self._gradient_arrived if self._immediate else None
-        self._wrapped = WrappedParameters(
-            model, layout, identity, self._transfer, reads, on_gradient, training
-        )
+        self._wrapped = WrappedParameters(model, plan, identity, transfer, reads, on_gradient)
         self._wrapped.initialise()
         replace_parameters(layout.tables, self._wrapped.tables)
         forbid_new_parameters(model, self)
         # On one node every row is where it is read.
-        self.lookaheads = {} if self.node.world_size == 1 else dict(training.lookaheads)
-        """Batches that are announced ahead, by the names of parameters for which the policy says it."""
-        lengths = {name: table.shape[1:].numel() for name, table in self._wrapped.tables.items()}
+        self.lookaheads = {} if self.node.world_size == 1 else dict(options.lookaheads)
+        """Batches between intent and use, by the names of parameters whose lookahead the policy sets."""
         self._trial = technique_trial(
             self.node,
             worker,
             identity.worker_index,
             identity.num_workers,
             int(self.worker.current_clock),
-            {name: length for name, length in lengths.items() if name in training.chosen},
+            {name: one.rows.length for name, one in self.tables.items() if name in options.chosen},
         )
         self._state = TrainingState(
-            model, identity, self._wrapped.tables, reads, self._transfer, self.lookaheads, self._trial
+            model, identity, self.tables, reads, transfer, self.lookaheads, self._trial
         )
-        self._calls = Calls(self._state, self._wrapped)
-        self._followed = {"": DirectCalls(self._calls, "", model)}
+        self._own_state = WorkerState(
+            model, layout.groups, self.tables.values(), self._wrapped.stepped, layout.device
+        )
+        self._calls = Calls(model, self._state, self._wrapped)
         self.module = model
-        if self._immediate:
-            self._push_after_backward(model)
-        own = {name for shared in layout.summed for name in shared.names}
-        own |= {name for allreduced in layout.allreduced for name in allreduced.names}
+        if self._backward is not None:
+            self._backward.follow(model, lambda: self.training)
+        own = {name for place in layout.summed for name in place.names}
+        own |= {name for place in layout.allreduced for name in place.names}
         in_server = {id(parameter) for name, parameter in model.named_parameters() if name not in own}
-        for each in listed(optimizer):
+        for each in optimizers:
             push_at_step(each, in_server, self.push)
-        register(model, listed(optimizer))
+        register(model, optimizers)
         _made[:] = [*(reference for reference in _made if reference() is not None), weakref.ref(self)]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The wrapped model's forward."""
         module = self._modules["module"]
         assert module is not None
-        return self._calls.run("", plain_call(module), self.training, args, kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if name == "module":
-                raise
-        value = getattr(self.module, name)
-        if is_method(value, self.module):
-            return method(self._calls, name, value, lambda: self.training)
-        if isinstance(value, nn.Module):
-            self._follow(name, value)
-        return value
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        module = self.__dict__.get("_modules", {}).get("module")
-        if module is None or name in self.__dict__ or hasattr(type(self), name):
-            super().__setattr__(name, value)
-        else:
-            setattr(module, name, value)
-
-    def __delattr__(self, name: str) -> None:
-        delattr(self.module, name)
-
-    def add_module(self, name: str, module: nn.Module | None) -> None:
-        """To the wrapped model."""
-        self.module.add_module(name, module)
-
-    def register_module(self, name: str, module: nn.Module | None) -> None:
-        """To the wrapped model."""
-        self.module.register_module(name, module)
-
-    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        """To the wrapped model."""
-        self.module.register_parameter(name, param)
-
-    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """To the wrapped model."""
-        self.module.register_buffer(name, tensor, persistent)
+        return self._calls.run("", plain_call(module), self.training, CallArguments(args, kwargs))
 
     def push(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Hand gradients over: all, which the next call sees the effect of, or those of `optimizer`."""
-        with torch._C.DisableTorchFunction():  # no part of what the loop does with its batch
-            self._push(optimizer)
-
-    def _push(self, optimizer: torch.optim.Optimizer | None) -> None:
-        self._wrapped.push_queued = False
-        self._calls.stepping()
-        self._synchronous.before_push()
-        self._wrapped.push(optimizer)
-        self._synchronous.after_push()
-        self._staleness.step()
+        with torch._C.DisableTorchFunction():  # pushing is no part of the loop's use of its batch
+            if self._backward is not None:
+                self._backward.queued = False
+            self._calls.stepping()
+            self._synchronous.before_push()
+            self._wrapped.push(optimizer)
+            self._synchronous.after_push()
+            self._staleness.step()
 
     @property
     def closed(self) -> bool:
@@ -365,7 +313,7 @@ class AdaModel(nn.Module):
             On every worker, if anything could not be written.
         """
         self._wrapped.settle()
-        kept = self._own_state().take(loader, extra)
+        kept = self._own_state.take(loader, extra)
         self.node.checkpoint(directory, worker=self._identity.local_index, extra=kept)
 
     def export(self, directory: str | os.PathLike[str], *, tables: Sequence[str] | None = None) -> Export:
@@ -419,7 +367,7 @@ class AdaModel(nn.Module):
             On every worker, if there is no complete checkpoint or it does not fit; nothing is changed then.
         """
         restored = self.node.restore(directory, worker=self._identity.local_index)
-        extra = self._own_state().put(restored, loader, self.num_workers)
+        extra = self._own_state.put(restored, loader, self.num_workers)
         self._wrapped.resume(restored.same_workers)
         return extra
 
@@ -453,21 +401,6 @@ class AdaModel(nn.Module):
         _warn_renamed("shares", "num_workers")
         return self.num_workers
 
-    def _own_state(self) -> WorkerState:
-        return WorkerState(
-            self.module, self._layout.groups, self.tables.values(), self._wrapped.stepped, self._transfer
-        )
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AdaModel:
-        """What ``to()``, ``cuda()``, ``double()`` and their like do."""
-        here = torch.empty(0, device=self._transfer.device)
-        there = fn(here)
-        if (there.device, there.dtype) != (here.device, here.dtype):
-            raise RuntimeError(
-                f"a wrapped model stays {here.dtype} on {here.device}: move it before AdaModel wraps it"
-            )
-        return self
-
     def close(self) -> None:
         """Collective: end this worker's part, and the node if the model made it.
 
@@ -482,31 +415,37 @@ class AdaModel(nn.Module):
         if self._owns_node:
             self.node.close()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        raise TypeError("a wrapped model is in the parameter server: copy autoada.unwrap(model) instead")
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError(
-            "a wrapped model is in the parameter server: "
-            "save model.state_dict() or autoada.unwrap(model) instead"
-        )
+class StepsInBackward:
+    """Pushes at the end of each backward pass, for a model without an optimizer.
 
-    @property
-    def _ddp_params_and_buffers_to_ignore(self) -> Any:
-        raise TypeError(ONE_PROCESS)  # it is what DistributedDataParallel asks for first
+    Parameters
+    ----------
+    push : callable
+        Pushes all gradients.
 
-    def _follow(self, name: str, module: nn.Module) -> None:
-        """Have the loop's own calls of one of the model's modules, or of those in a list, be calls."""
-        if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
-            for key, each in module.named_children():
-                self._follow(f"{name}.{key}", each)
-        elif name not in self._followed:
-            self._followed[name] = DirectCalls(self._calls, name, module)
+    Attributes
+    ----------
+    queued : bool
+        Whether the end of the present backward pass will push.
+    """
 
-    def _push_after_backward(self, model: nn.Module) -> None:
+    def __init__(self, push: Callable[[], None]) -> None:
+        self._push = push
+        self.queued = False
+
+    def gradient_arrived(self) -> None:
+        """Queue a push for the end of the backward pass, when every row's gradient is complete."""
+        if not self.queued:
+            self.queued = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._push)
+
+    def follow(self, model: nn.Module, training: Callable[[], bool]) -> None:
+        """Follow the gradients of dense parameters; in evaluation mode they are dropped."""
+
         def arrived(parameter: Tensor) -> None:
-            if self.training:
-                self._gradient_arrived()
+            if training():
+                self.gradient_arrived()
             else:
                 parameter.grad = None
 
@@ -514,11 +453,27 @@ class AdaModel(nn.Module):
             if not isinstance(parameter, TableParameter) and parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(arrived)
 
-    def _gradient_arrived(self) -> None:
-        if self._immediate and not self._wrapped.push_queued:
-            self._wrapped.push_queued = True
-            # runs when the whole backward pass is over: a row's gradients have to be complete
-            torch.autograd.Variable._execution_engine.queue_callback(self.push)
+
+def _refuse_wrapped(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, PARALLEL):
+            raise ValueError(
+                f"the model is or holds a {type(module).__name__}: give AdaModel the model in it, as the "
+                "parameter server shares its parameters between processes"
+            )
+        if isinstance(module, AdaModel):
+            raise ValueError(
+                f"the model is wrapped already: {f'its module {name!r}' if name else 'it'} is an AdaModel"
+            )
+
+
+def _warn_user(model: nn.Module, optimizer: Optimizers | Rule | None, layout: Layout) -> None:
+    """Warn of differences to plain PyTorch, and of large parameters that are not tables."""
+    groups = [layout.group_of(name) for name in layout.tables]
+    keep = {type(each.optimizer).__name__ for each in groups if each.keeps_moments_without_gradient}
+    warn_of_differences(model, optimizer, keep)
+    for name, remedy in hidden_tables(model, layout.tables).items():
+        _log.warning("all of %r travels in every step, as it is no table; %s", name, remedy)
 
 
 def _warn_renamed(old: str, new: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import threading
 import weakref
@@ -13,11 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import adaps
-from autoada.parameters.dense_buffer import gradient_of
-from autoada.parameters.dense_server_sum import LocallySteppedParameters
 from autoada.parameters.device_copy import Transfer
 from autoada.parameters.layout import AllReducedLayout
-from autoada.sync.process_group import Group
+from autoada.parameters.locally_stepped import LocallySteppedParameters, gradient_of
+from autoada.sync.process_group import ProcessGroup, leave_at_exit
 
 _log = logging.getLogger("autoada")
 FIRST_BUCKET = 1 << 20
@@ -58,34 +56,28 @@ class AllReducedParameters(LocallySteppedParameters):
         transfer: Transfer,
         weight: float = 1.0,
     ) -> None:
-        own = {name: parameters[name] for name in layout.names}
-        super().__init__(layout.name, own, transfer, layout.optimizer)
+        super().__init__(layout.name, layout.names, parameters, transfer, layout.optimizer)
         self.bytes_sent = 0.0
         """By a ring: of every byte of gradients 2 (n - 1) / n, for n nodes."""
         self._node = node
-        self._group: Group | None = None
+        self._group: ProcessGroup | None = None
         self._trained = [parameter for parameter in self._parameters if parameter.requires_grad]
         self._buckets = _buckets_of(self._trained, weight)
         self._launched = 0
         self._overlaps = True
         if node.world_size > 1:
-            self._group = _group_of(node)
-            atexit.register(_leave_idle, weakref.ref(self))
+            self._group = ProcessGroup(node, "allreduce", node.rank, node.world_size, "all-reduced")
+            leave_at_exit(self)
             for number, bucket in enumerate(self._buckets):
                 for i, parameter in enumerate(bucket.parameters):
                     parameter.register_post_accumulate_grad_hook(_Arrived(self, number, i))
 
     def begin(self) -> None:
         """Collective: all nodes get the parameters of the first."""
-        if self._group is None:
-            return
-        self._launch_rest(steps=False, changed=False, empty=True)  # what a backward pass may have begun
-        self._wait()
-        for parameter in filter(torch.numel, self._parameters):
-            value = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-            self._group.wait(self._group.begin.broadcast(value, 0))
-            with torch.no_grad():
-                parameter.copy_(value.view(parameter.dtype).view(parameter.shape))
+        if self._group is not None:
+            self._launch_rest(steps=False, changed=False, empty=True)  # ends a begun backward pass
+            self._wait()
+            self._broadcast(self._group.broadcast)
 
     def collect(self, scale: float) -> None:
         """Send the gradients of this node that are not sent yet; they are averaged, whatever `scale` is."""
@@ -298,19 +290,3 @@ def _buckets_of(parameters: Sequence[nn.Parameter], weight: float) -> list[_Buck
 
 def _sent_as(parameter: nn.Parameter) -> torch.dtype:
     return torch.float64 if parameter.dtype is torch.float64 else torch.float32
-
-
-_made: weakref.WeakKeyDictionary[adaps.Node, int] = weakref.WeakKeyDictionary()
-"""Groups of each node, which all nodes make in the same order."""
-
-
-def _group_of(node: adaps.Node) -> Group:
-    """A group of all nodes."""
-    made = _made[node] = _made.get(node, 0) + 1
-    return Group(node, f"allreduce/{made}", node.rank, node.world_size, "all-reduced")
-
-
-def _leave_idle(reference: weakref.ref[AllReducedParameters]) -> None:
-    owner = reference()
-    if owner is not None:
-        owner.leave_idle()

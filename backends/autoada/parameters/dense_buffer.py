@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import adaps
 from autoada.parameters.device_copy import Transfer
 from autoada.parameters.layout import DenseLayout
+from autoada.parameters.locally_stepped import gradient_of
 from autoada.sync.gradient_exchange import CombinedGradients, Gradients
 
 # It reads both once and writes nothing; `torch.equal` and NumPy take twice as long for what is in no cache.
@@ -38,7 +39,7 @@ class DenseParameters:
     at_steps : bool
         Whether they change in steps of an optimizer only, which show their effect at once. Where nobody else
         changes them, the server's rows then follow the parameters, and not the other way round.
-    combined : bool
+    combines : bool
         Whether gradients may be asked for, to be combined with those of others, before they are pushed.
     """
 
@@ -51,7 +52,7 @@ class DenseParameters:
         transfer: Transfer,
         shared: bool,
         at_steps: bool,
-        combined: bool,
+        combines: bool,
     ) -> None:
         self._worker = worker
         self._table = table
@@ -61,24 +62,23 @@ class DenseParameters:
         self._spans = list(zip(layout.first_blocks, layout.blocks, strict=True))
         self._values = torch.zeros(layout.rows, layout.length, device=transfer.device, dtype=layout.dtype)
         self.keys: Tensor = table.keys(torch.arange(layout.rows))
+        self.name = layout.table
         self.names = layout.names
         self._shared = shared
-        self._views = [self._view(self._values, i) for i in range(len(self._parameters))]
+        self._views = layout.views(self._values)
         for view, parameter in zip(self._views, self._parameters, strict=True):
             view.copy_(parameter.detach())
             parameter.data = view
         self._addresses = [view.data_ptr() for view in self._views]
         in_place = at_steps and transfer.direct and layout.dtype is torch.float32
         self._is_source = in_place and not shared
-        self._in_one_pass = in_place and shared and not combined
+        self._in_one_pass = in_place and shared and not combines
         self._steps: list[tuple[int, Tensor]] = []
         self._scale = 1.0
         kept = torch.empty(0, layout.length, dtype=torch.float32) if self._is_source else self._values
         self._pulled = kept.clone()
         self._gradients = torch.zeros_like(kept, dtype=torch.float32)
-        self._gradient_views = (
-            [] if self._is_source else [self._view(self._gradients, i) for i in range(len(self._parameters))]
-        )
+        self._gradient_views = [] if self._is_source else layout.views(self._gradients)
         self._seen = torch.zeros(len(self.keys), dtype=torch.int64)
         self._behind = False
 
@@ -256,11 +256,6 @@ class DenseParameters:
         view.copy_(new)
         parameter.data = view
 
-    def _view(self, buffer: Tensor, i: int) -> Tensor:
-        first, count = self._spans[i]
-        shape = self._parameters[i].shape
-        return buffer[first : first + count].view(-1)[: shape.numel()].view(shape)
-
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
     """Whether two contiguous tensors of one shape, dtype and device are the same, bit for bit."""
@@ -277,10 +272,3 @@ def _scale_into(view: Tensor, gradient: Tensor, scale: float) -> None:
         torch.mul(gradient.detach(), scale, out=view)
     else:
         view.copy_(gradient.detach()).mul_(scale)
-
-
-def gradient_of(parameter: nn.Parameter) -> Tensor:
-    """A parameter's gradient, with all its elements."""
-    gradient = parameter.grad
-    assert gradient is not None
-    return gradient.to_dense() if gradient.is_sparse else gradient

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import adaps
 from adaps.optimizers import Optimizer as Rule
@@ -40,6 +40,8 @@ class DenseLayout:
         Floats in a block.
     names : tuple of str
         Qualified parameter names.
+    shapes : tuple of torch.Size
+        Shape of each parameter.
     first_blocks, blocks : tuple of int
         First block and number of blocks of each.
     dtype : torch.dtype
@@ -49,6 +51,7 @@ class DenseLayout:
     table: str
     length: int
     names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
     first_blocks: tuple[int, ...]
     blocks: tuple[int, ...]
     dtype: torch.dtype
@@ -57,6 +60,23 @@ class DenseLayout:
     def rows(self) -> int:
         """Number of blocks."""
         return self.first_blocks[-1] + self.blocks[-1]
+
+    @staticmethod
+    def of(
+        table: str, parameters: Mapping[str, nn.Parameter], dtype: torch.dtype, length: int
+    ) -> DenseLayout:
+        """Place parameters one after the other in blocks of `length` floats."""
+        shapes = tuple(parameter.shape for parameter in parameters.values())
+        blocks = [ceil(max(1, shape.numel()) / length) for shape in shapes]
+        starts = [sum(blocks[:i]) for i in range(len(blocks))]
+        return DenseLayout(table, length, tuple(parameters), shapes, tuple(starts), tuple(blocks), dtype)
+
+    def views(self, buffer: Tensor) -> list[Tensor]:
+        """Views of a buffer of shape ``(rows, length)``: each parameter's place, in its shape."""
+        return [
+            buffer[first : first + count].view(-1)[: shape.numel()].view(shape)
+            for shape, first, count in zip(self.shapes, self.first_blocks, self.blocks, strict=True)
+        ]
 
     @property
     def summed_rows(self) -> int:
@@ -238,12 +258,11 @@ def _device_of(model: nn.Module, tables: Container[str]) -> torch.device:
 
 
 def _dense_layout(table: str, parameters: dict[str, nn.Parameter], dtype: torch.dtype) -> DenseLayout:
+    """A layout in the longest blocks whose padding is not too large."""
     sizes = [max(1, parameter.numel()) for parameter in parameters.values()]
-    length = next(length for length in BLOCK_LENGTHS if _padded(sizes, length) <= (1 + PADDING) * sum(sizes))
-    blocks = [ceil(size / length) for size in sizes]
-    starts = [sum(blocks[:i]) for i in range(len(blocks))]
-    return DenseLayout(table, length, tuple(parameters), tuple(starts), tuple(blocks), dtype)
-
-
-def _padded(sizes: Sequence[int], length: int) -> int:
-    return sum(ceil(size / length) * length for size in sizes)
+    length = next(
+        length
+        for length in BLOCK_LENGTHS
+        if sum(ceil(size / length) * length for size in sizes) <= (1 + PADDING) * sum(sizes)
+    )
+    return DenseLayout.of(table, parameters, dtype, length)

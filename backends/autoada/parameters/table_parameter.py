@@ -31,7 +31,7 @@ class TableParameter(nn.Parameter):
     @staticmethod
     def of(table: RemoteTable, requires_grad: bool) -> TableParameter:
         """The parameter that stands for `table`."""
-        hollow = torch.empty(table.shape, device="meta", dtype=table.dtype)
+        hollow = torch.empty(table.shape, device="meta", dtype=table.rows.dtype)
         parameter = torch.Tensor._make_subclass(TableParameter, hollow, requires_grad)
         parameter.table = table
         return parameter
@@ -44,17 +44,17 @@ class TableParameter(nn.Parameter):
     @property
     def grad(self) -> Tensor | None:
         """The gradient of the rows that were read, each row once: norms and scaling work on it."""
-        return self.table.gradient
+        return self.table.gradients.sum
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
         if value is not None:
             raise ValueError("the gradient of a table can only be changed in place, or set to None")
-        self.table.drop_gradient()
+        del self.grad
 
     @grad.deleter
     def grad(self) -> None:
-        self.table.drop_gradient()
+        self.table.gradients.drop()
 
     def __repr__(self) -> str:  # type: ignore[override]
         return (
@@ -250,7 +250,7 @@ def _write(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if not isinstance(target, TableParameter):
         return _with_whole_tables(func, args, kwargs)
     with torch.no_grad():
-        values = target.table.read().to(target.table.device)
+        values = target.table.rows.read().to(target.table.device)
 
         def plain(value: Any) -> Any:
             return values if value is target else _whole(value)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import threading
-import weakref
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,7 +12,7 @@ from torch import Tensor
 
 import adaps
 from adaps.policy import Aggregation
-from autoada.sync.process_group import Group
+from autoada.sync.process_group import ProcessGroup, leave_at_exit
 from autoada.sync.robust_aggregation import (
     BY_COORDINATE,
     Gathered,
@@ -32,7 +29,7 @@ from autoada.sync.robust_aggregation import (
 
 _log = logging.getLogger("autoada")
 STEPS, NOT_FINITE, LEAVES = range(3)
-"""What a worker says before a step."""
+"""What a worker announces before a step: it steps, without finite gradients, or has closed its model."""
 
 
 class Gradients(NamedTuple):
@@ -93,18 +90,16 @@ class GradientExchange:
         self._rule = rule
         self._most = most
         self._workers = node.world_size * node.workers
-        self._share = node.rank * node.workers + worker
+        self._index = node.rank * node.workers + worker
         own = range(node.rank * node.workers, (node.rank + 1) * node.workers)
         self._elsewhere = [share for share in range(self._workers) if share not in own]
         self.bytes_sent = 0
         """To workers of other nodes."""
-        with _lock:
-            made = _made.setdefault(node, defaultdict(int))
-            made[worker] += 1
-            name = f"aggregation/{made[worker]}"
-        self._group: Group | None = Group(node, name, self._share, self._workers, "combined")
+        self._group: ProcessGroup | None = ProcessGroup(
+            node, "aggregation", self._index, self._workers, "combined"
+        )
         self._under_way = False
-        atexit.register(_leave_idle, weakref.ref(self))
+        leave_at_exit(self)
 
     def combine(self, given: Sequence[Gradients], whole: Sequence[bool]) -> list[CombinedGradients]:
         """Collective: what the rule makes of what all workers give.
@@ -142,7 +137,7 @@ class GradientExchange:
                 )
             if sections != len(given):
                 raise adaps.AdapsError(
-                    f"worker {share} steps with another optimizer than worker {self._share}: under "
+                    f"worker {share} steps with another optimizer than worker {self._index}: under "
                     f"aggregation {self._rule.rule!r} all workers make the same steps in the same order"
                 )
         counting = [share for share, one in enumerate(said[:, 0].tolist()) if one == STEPS]
@@ -162,7 +157,7 @@ class GradientExchange:
                 )
         else:
             weights = self._weights(rows, len(counting))
-            own = float(weights[counting.index(self._share)]) if finite else 0.0
+            own = float(weights[counting.index(self._index)]) if finite else 0.0
             for (keys, of_all), mine, wanted, some in zip(gathered, given, whole, anywhere, strict=True):
                 sums = Gradients(keys, weighted(of_all, weights)) if wanted else _none_of(mine)
                 steps = [Gradients(mine.keys, own * mine.values)] if own else []
@@ -183,7 +178,7 @@ class GradientExchange:
     def broadcast(self, value: Tensor) -> None:
         """Collective: give all workers the value of the first, in place; of bytes, in host memory."""
         assert self._group is not None
-        self._group.wait(self._group.begin.broadcast(value, 0))
+        self._group.broadcast(value)
 
     def leave(self) -> None:
         """Make no more steps, as all others."""
@@ -234,8 +229,8 @@ class GradientExchange:
         """For each section what each worker has of this one's rows."""
         received = []
         for section, each in enumerate(given):
-            sizes = numbers[self._share, section].tolist()
-            counts = numbers[:, section, self._share].tolist()
+            sizes = numbers[self._index, section].tolist()
+            counts = numbers[:, section, self._index].tolist()
             keys = self._send(each.keys, sizes, counts).split(counts)
             values = self._send(each.values, sizes, counts).split(counts)
             received.append([Gradients(*one) for one in zip(keys, values, strict=True)])
@@ -288,14 +283,3 @@ def _gathered(given: Sequence[Gradients]) -> tuple[Tensor, Gathered]:
         values[worker, places] = each.values
         present[worker, places] = True
     return keys, Gathered(values, present)
-
-
-_made: weakref.WeakKeyDictionary[adaps.Node, defaultdict[int, int]] = weakref.WeakKeyDictionary()
-"""Meetings of each worker of each node, which all workers make in the same order."""
-_lock = threading.Lock()
-
-
-def _leave_idle(reference: weakref.ref[GradientExchange]) -> None:
-    exchange = reference()
-    if exchange is not None:
-        exchange.leave_idle()

@@ -199,7 +199,7 @@ class Observer:
         self._dense = model.node.tables[-1].first_key
         training_state_of(model).worker = cast("Any", self)
         for table in model.tables.values():
-            table._worker = self
+            table.rows.worker = self
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._worker, name)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import autoada
 from autoada.model.staleness import StalenessLimit
-from autoada.parameters.remote_table import AWAITED
+from autoada.parameters.row_gradients import AWAITED
 from autoada.parameters.table_parameter import TableParameter
 
 
@@ -419,7 +419,7 @@ def test_rows_of_calls_without_a_backward_pass_are_not_kept() -> None:
     model = autoada.AdaModel(plain, torch.optim.SGD(plain.parameters(), lr=0.1))
     for _ in range(100):
         model(torch.tensor([1, 2]))
-    assert len(model.tables["weight"]._awaited) <= AWAITED
+    assert len(model.tables["weight"].gradients.awaited) <= AWAITED
     kept = [model(torch.tensor([1, 2])) for _ in range(3 * AWAITED)]
     torch.cat(kept).sum().backward()
     gradient = cast("Any", model.module).weight.grad
