@@ -318,22 +318,16 @@ def _rules_of_shared(
                 f"{rule.technique}, but gradients of parameters of one optimizer of their own are added up "
                 "together; give them the same technique"
             )
-        if rule.home.scheme != "hash":
-            raise PolicyError(
-                f"{policy.source}: home of {name} is {rule.home.text()}, but its own optimizer steps with "
-                'gradients that the server only adds up; leave its home "hash"'
-            )
-        if rule.exchange != "auto":
-            raise PolicyError(
-                f"{policy.source}: exchange of {name} is {rule.exchange}, but its own optimizer steps with "
-                "gradients that the server only adds up, in each step; leave its exchange 'auto'"
-            )
-        if rule.wire != "float32":
-            raise PolicyError(
-                f"{policy.source}: wire of {name} is {rule.wire!r}, but its own optimizer steps with "
-                "gradients that the server only adds up, and nothing of them may be left over; leave its "
-                "wire 'float32'"
-            )
+        for option, value, needed in (
+            ("home", rule.home.text(), '"hash"'),
+            ("exchange", repr(rule.exchange), "'auto'"),
+            ("wire", repr(rule.wire), "'float32'"),
+        ):
+            if value != needed:
+                raise PolicyError(
+                    f"{policy.source}: {option} of {name} is {value}, but its own optimizer steps with "
+                    f"gradients that the server only adds up; leave its {option} {needed}"
+                )
     yield Rule(shared.table, None, first.technique)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any
@@ -196,17 +196,7 @@ def layout_of(
     members: dict[tuple[int, torch.dtype], dict[str, nn.Parameter]] = {}
     stepped: dict[torch.optim.Optimizer, list[str]] = {}
     for name, parameter in model.named_parameters():
-        if parameter.dtype not in DTYPES:
-            raise ValueError(
-                f"the parameter {name!r} is {parameter.dtype}: the parameter server keeps torch.float32, and "
-                "float64, float16 and bfloat16 as such"
-            )
-        group = next((i for i, g in enumerate(groups) if g.holds(parameter)), None)
-        if group is None and parameter.requires_grad:
-            raise ValueError(
-                f"the optimizer does not have the parameter {name!r}: build it on all of the model's"
-            )
-        number = group or 0
+        number = _group_number(name, parameter, groups)
         if name in sparse:
             groups[number].rule_of(name)
             rules[name] = number
@@ -221,20 +211,33 @@ def layout_of(
         else:
             members.setdefault((number, parameter.dtype), {})[name] = parameter
     dense: list[DenseLayout] = []
-    shared: list[DenseLayout] = []
-    for (number, dtype), parameters in sorted(
-        members.items(), key=lambda item: (item[0][0], str(item[0][1]))
-    ):
+    summed: list[DenseLayout] = []
+    for number, dtype in sorted(members, key=lambda key: (key[0], str(key[1]))):
         own = groups[number].rule is None
         suffix = "" if dtype is torch.float32 else f".{str(dtype).removeprefix('torch.')}"
         table = f"{'shared' if own else 'dense'}.{number}{suffix}"
-        (shared if own else dense).append(_dense_layout(table, parameters, dtype))
+        (summed if own else dense).append(_dense_layout(table, members[number, dtype], dtype))
         rules[table] = number
     own_steps = tuple(
-        AllReducedLayout(f"allreduce.{number}", tuple(of_one), owner)
-        for number, (owner, of_one) in enumerate(stepped.items())
+        AllReducedLayout(f"allreduce.{number}", tuple(names), owner)
+        for number, (owner, names) in enumerate(stepped.items())
     )
-    return Layout(sparse, tuple(dense), tuple(shared), own_steps, groups, rules, device)
+    return Layout(sparse, tuple(dense), tuple(summed), own_steps, groups, rules, device)
+
+
+def _group_number(name: str, parameter: nn.Parameter, groups: Sequence[RuleGroup]) -> int:
+    """Number of a parameter's group; a frozen parameter that no optimizer holds is in the first one."""
+    if parameter.dtype not in DTYPES:
+        raise ValueError(
+            f"the parameter {name!r} is {parameter.dtype}: the parameter server keeps torch.float32, and "
+            "float64, float16 and bfloat16 as such"
+        )
+    number = next((i for i, group in enumerate(groups) if group.holds(parameter)), None)
+    if number is None and parameter.requires_grad:
+        raise ValueError(
+            f"the optimizer does not have the parameter {name!r}: build it on all of the model's"
+        )
+    return number or 0
 
 
 def _device_of(model: nn.Module, tables: Container[str]) -> torch.device:

@@ -121,49 +121,53 @@ class GradientExchange:
         finite = all(bool(each.values.isfinite().all()) for each in given)
         if not finite:
             given = [_none_of(each) for each in given]
-        sorted_, counts = [], []
+        by_receiver, counts = [], []
         for each in given:
             turns = each.keys % self._workers
             order = turns.sort(stable=True).indices
-            sorted_.append(Gradients(each.keys[order], each.values[order]))
+            by_receiver.append(Gradients(each.keys[order], each.values[order]))
             counts.append(turns.bincount(minlength=self._workers))
         self._under_way = True
-        said = self._gather(self._header(STEPS if finite else NOT_FINITE, counts))
-        for share, (one, sections) in enumerate(said[:, :2].tolist()):
-            if one == LEAVES:
-                raise adaps.AdapsError(
-                    f"worker {share} has closed its model before the others: under aggregation "
-                    f"{self._rule.rule!r} all workers make as many steps"
-                )
-            if sections != len(given):
-                raise adaps.AdapsError(
-                    f"worker {share} steps with another optimizer than worker {self._index}: under "
-                    f"aggregation {self._rule.rule!r} all workers make the same steps in the same order"
-                )
-        counting = [share for share, one in enumerate(said[:, 0].tolist()) if one == STEPS]
-        if not counting:
-            raise ArithmeticError("no worker has a finite gradient: training diverged")
-        numbers = said[:, 2 : 2 + len(given) * self._workers].view(self._workers, len(given), self._workers)
-        received = self._exchange(sorted_, numbers)
-        gathered = [_gathered([section[share] for share in counting]) for section in received]
-        anywhere = (numbers.sum((0, 2)) > 0).tolist()
+        headers = self._gather(self._header(STEPS if finite else NOT_FINITE, counts))
+        counting = self._check_headers(headers, len(given))
+        numbers = headers[:, 2 : 2 + len(given) * self._workers]
+        numbers = numbers.view(self._workers, len(given), self._workers)
+        received = self._exchange(by_receiver, numbers)
+        gathered = [_gathered([section[worker] for worker in counting]) for section in received]
         rows = [of_all for _, of_all in gathered]
-        combined: list[CombinedGradients] = []
         if self._rule.rule in BY_COORDINATE:
             results = self._by_coordinate(rows, len(counting))
-            for (keys, of_all), result, some in zip(gathered, results, anywhere, strict=True):
-                combined.append(
-                    CombinedGradients(Gradients(keys, result), _in_steps(keys, result, of_all), some)
-                )
+            sums = [Gradients(keys, result) for (keys, _), result in zip(gathered, results, strict=True)]
+            steps = [_in_steps(each, of_all) for each, of_all in zip(sums, rows, strict=True)]
         else:
             weights = self._weights(rows, len(counting))
             own = float(weights[counting.index(self._index)]) if finite else 0.0
-            for (keys, of_all), mine, wanted, some in zip(gathered, given, whole, anywhere, strict=True):
-                sums = Gradients(keys, weighted(of_all, weights)) if wanted else _none_of(mine)
-                steps = [Gradients(mine.keys, own * mine.values)] if own else []
-                combined.append(CombinedGradients(sums, steps, some))
+            sums = [
+                Gradients(keys, weighted(of_all, weights)) if wanted else _none_of(mine)
+                for (keys, of_all), mine, wanted in zip(gathered, given, whole, strict=True)
+            ]
+            steps = [[Gradients(mine.keys, own * mine.values)] if own else [] for mine in given]
         self._under_way = False
-        return combined
+        anywhere = (numbers.sum((0, 2)) > 0).tolist()
+        return [CombinedGradients(*one) for one in zip(sums, steps, anywhere, strict=True)]
+
+    def _check_headers(self, headers: Tensor, sections: int) -> list[int]:
+        """The workers whose gradients count in this step, if all workers make it."""
+        for worker, (what, others) in enumerate(headers[:, :2].tolist()):
+            if what == LEAVES:
+                raise adaps.AdapsError(
+                    f"worker {worker} has closed its model before the others: under aggregation "
+                    f"{self._rule.rule!r} all workers make as many steps"
+                )
+            if others != sections:
+                raise adaps.AdapsError(
+                    f"worker {worker} steps with another optimizer than worker {self._index}: under "
+                    f"aggregation {self._rule.rule!r} all workers make the same steps in the same order"
+                )
+        counting = [worker for worker, what in enumerate(headers[:, 0].tolist()) if what == STEPS]
+        if not counting:
+            raise ArithmeticError("no worker has a finite gradient: training diverged")
+        return counting
 
     def spread(self, mine: Gradients) -> Gradients:
         """Collective: give all workers what each has combined."""
@@ -261,10 +265,11 @@ def _none_of(gradients: Gradients) -> Gradients:
     return Gradients(gradients.keys[:0], gradients.values[:0])
 
 
-def _in_steps(keys: Tensor, combined: Tensor, gathered: Gathered) -> list[Gradients]:
-    """A step for each worker that has a gradient of a row, as if each had given an equal part of this."""
+def _in_steps(combined: Gradients, gathered: Gathered) -> list[Gradients]:
+    """A step for each worker that has a gradient of a row, as if each had given an equal part of the sum."""
+    keys, sums = combined
     have = gathered.present.sum(0)
-    parts = combined / have[:, None].to(combined.dtype)
+    parts = sums / have[:, None].to(sums.dtype)
     return [
         Gradients(keys[rows], parts[rows])
         for rows in (have > number for number in range(int(have.max()) if len(have) else 0))
