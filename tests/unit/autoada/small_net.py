@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Net", "batches_of"]
+__all__ = ["Net", "batches_of", "squared_error"]
 
 
 class Net(nn.Module):
@@ -35,3 +35,10 @@ def batches_of(rows: int, steps: int, samples: int, seed: int) -> list[tuple[Ten
         (torch.randint(0, rows, (samples,), generator=generator), torch.rand(samples, generator=generator))
         for _ in range(steps)
     ]
+
+
+def squared_error(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """The mean squared error on a batch of `batches_of`."""
+    ids, label = batch
+    loss: Tensor = (model(ids) - label).square().mean()
+    return loss
