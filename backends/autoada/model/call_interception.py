@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -267,7 +267,7 @@ class DirectCalls:
     def __deepcopy__(self, memo: dict[int, Any]) -> DirectCalls:
         return self
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError(
             "the model trains on the parameter server: "
             "save model.state_dict() or autoada.unwrap(model) instead"

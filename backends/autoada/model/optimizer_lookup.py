@@ -6,7 +6,6 @@ import gc
 import logging
 import weakref
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import nn
@@ -120,7 +119,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for group in groups for parameter in group["params"]]
 
 
-def _refuse_strangers(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+def _refuse_strangers(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
     if optimizer in _handed_over:
         return
     for parameter in _parameters(optimizer):

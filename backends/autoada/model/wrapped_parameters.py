@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 import torch
@@ -15,6 +15,7 @@ from autoada.parameters.dense_buffer import DenseParameters
 from autoada.parameters.dense_robust_mean import RobustMeanParameters
 from autoada.parameters.dense_server_sum import ServerSummedParameters
 from autoada.parameters.device_copy import Transfer
+from autoada.parameters.layout import DenseLayout
 from autoada.parameters.locally_stepped import LocallySteppedParameters
 from autoada.parameters.remote_table import Read, RemoteTable
 from autoada.parameters.server_rows import ServerRows
@@ -90,44 +91,33 @@ class WrappedParameters:
         reads: list[Read],
         on_gradient: Callable[[], None] | None,
     ) -> None:
-        node, worker = identity.node, identity.worker
-        self._layout = layout = plan.layout
-        options = plan.training
-        self._identity = identity
-        self._transfer = transfer
+        self._layout, self._options = plan.layout, plan.training
+        self._identity, self._transfer = identity, transfer
+        self._alone = identity.num_workers == 1
+        self._combines = plan.training.is_robust and not self._alone
+        layout, node, local_index = plan.layout, identity.node, identity.local_index
         parameters = dict(model.named_parameters())
-        node_tables = {name: node.table(name) for name in layout.rules}
-        self._schedules = Schedules(layout.groups, layout.rules, node_tables)
-        alone = identity.num_workers == 1
-        combines = options.is_robust and not alone
-        self.tables: dict[str, RemoteTable] = {}
-        for name, parameter in layout.tables.items():
-            makes_up = alone and layout.group_of(name).rule_of(name).rule().moves_idle_rows
-            rows = ServerRows(parameter, worker, node_tables[name], transfer, makes_up)
-            self.tables[name] = RemoteTable(
-                name, rows, reads, on_gradient, alone=node.world_size == 1, combines=combines
+        self._node_tables = {name: node.table(name) for name in layout.rules}
+        self._schedules = Schedules(layout.groups, layout.rules, self._node_tables)
+        self.tables = {
+            name: RemoteTable(
+                name,
+                self._server_rows(name, parameter),
+                reads,
+                on_gradient,
+                alone=node.world_size == 1,
+                combines=self._combines,
             )
-        self.dense = [
-            DenseParameters(
-                place,
-                parameters,
-                worker,
-                node_tables[place.table],
-                transfer,
-                shared=not alone,
-                at_steps=layout.group_of(place.table).optimizer is not None,
-                combines=combines,
-            )
-            for place in layout.dense
-        ]
+            for name, parameter in layout.tables.items()
+        }
+        self.dense = [self._dense(place, parameters) for place in layout.dense]
         self._exchange: GradientExchange | None = None
         robust: list[RobustMeanParameters] = []
         self._allreduced: list[AllReducedParameters] = []
-        weight = options.weight(node.rank)
-        if combines:
+        weight = self._options.weight(node.rank)
+        if self._combines:
             most = len(self.tables) + len(self.dense) + len(layout.allreduced)
-            rule = options.aggregation
-            self._exchange = exchange = GradientExchange(node, identity.local_index, rule, most)
+            self._exchange = exchange = GradientExchange(node, local_index, plan.training.aggregation, most)
             robust += [
                 RobustMeanParameters(each, parameters, exchange, transfer) for each in layout.allreduced
             ]
@@ -135,41 +125,64 @@ class WrappedParameters:
             self._allreduced += [
                 AllReducedParameters(each, parameters, node, transfer, weight) for each in layout.allreduced
             ]
-        summed = [
-            ServerSummedParameters(
-                place,
-                parameters,
-                worker,
-                node_tables[place.table],
-                transfer,
-                layout.optimizer_of(place.table),
-                identity.is_primary,
-            )
-            for place in layout.summed
-        ]
+        summed = [self._summed(place, parameters) for place in layout.summed]
         self.stepped: list[LocallySteppedParameters] = [*summed, *robust, *self._allreduced]
-        waiting: list[ServerSummedParameters | AllReducedParameters] = [*summed, *self._allreduced]
-        self._owned: dict[torch.optim.Optimizer | None, Owned] = {
-            None: Owned([*self.tables.values()], self.dense, robust, waiting)
-        }
-        for optimizer in dict.fromkeys(group.optimizer for group in layout.groups):
-            names = {name for name in layout.rules if layout.group_of(name).optimizer is optimizer}
-            self._owned.setdefault(
-                optimizer,
-                Owned(
-                    [table for name, table in self.tables.items() if name in names],
-                    [each for each in self.dense if each.name in names],
-                    [each for each in robust if each.optimizer is optimizer],
-                    [each for each in waiting if each.optimizer is optimizer],
-                ),
-            )
+        self._owned = self._by_optimizer(robust, [*summed, *self._allreduced])
         # One step of all workers together is one with the mean of their gradients, by samples. Rules other
         # than the mean count every worker alike.
-        self._scale = weight / (identity.num_workers if options.every == 1 else 1)
-        if combines:
-            self._scale = 1.0
-        self._announced = [each.keys_of(_announced_names(each, options)) for each in self.dense]
+        together = identity.num_workers if self._options.every == 1 else 1
+        self._scale = 1.0 if self._combines else weight / together
+        self._announced = [each.keys_of(_announced_names(each, self._options)) for each in self.dense]
         self.stale = False
+
+    def _server_rows(self, name: str, parameter: nn.Parameter) -> ServerRows:
+        rule = self._layout.group_of(name).rule_of(name).rule()
+        table, makes_up = self._node_tables[name], self._alone and rule.moves_idle_rows
+        return ServerRows(parameter, self._identity.worker, table, self._transfer, makes_up)
+
+    def _dense(self, place: DenseLayout, parameters: Mapping[str, nn.Parameter]) -> DenseParameters:
+        return DenseParameters(
+            place,
+            parameters,
+            self._identity.worker,
+            self._node_tables[place.table],
+            self._transfer,
+            shared=not self._alone,
+            at_steps=self._layout.group_of(place.table).optimizer is not None,
+            combines=self._combines,
+        )
+
+    def _summed(self, place: DenseLayout, parameters: Mapping[str, nn.Parameter]) -> ServerSummedParameters:
+        return ServerSummedParameters(
+            place,
+            parameters,
+            self._identity.worker,
+            self._node_tables[place.table],
+            self._transfer,
+            self._layout.optimizer_of(place.table),
+            self._identity.is_primary,
+        )
+
+    def _by_optimizer(
+        self,
+        robust: list[RobustMeanParameters],
+        waiting: list[ServerSummedParameters | AllReducedParameters],
+    ) -> dict[torch.optim.Optimizer | None, Owned]:
+        """The parameters of each optimizer; None stands for all parameters."""
+        owned: dict[torch.optim.Optimizer | None, Owned] = {
+            None: Owned([*self.tables.values()], self.dense, robust, waiting)
+        }
+        layout = self._layout
+        for optimizer in dict.fromkeys(group.optimizer for group in layout.groups):
+            names = {name for name in layout.rules if layout.group_of(name).optimizer is optimizer}
+            own = Owned(
+                [table for name, table in self.tables.items() if name in names],
+                [each for each in self.dense if each.name in names],
+                [each for each in robust if each.optimizer is optimizer],
+                [each for each in waiting if each.optimizer is optimizer],
+            )
+            owned.setdefault(optimizer, own)
+        return owned
 
     def initialise(self) -> None:
         """Collective: the weights of the primary worker become the server's."""

@@ -118,16 +118,10 @@ class AdaModel(ForwardingModule):
     ) -> None:
         super().__init__()
         optimizer = optimizers_of(model, optimizer)
-        if policy is not None and node is not None:
-            raise ValueError("policy is given beside a node, which has one already: give it to create_node")
-        if row_dtype != "float32" and node is not None:
-            raise ValueError(
-                f"row_dtype {row_dtype!r} is given beside a node, which has its tables already: give it to "
-                "create_node"
-            )
         if node is None:
             plan = plan_of(model, optimizer, tables, policy)
         else:
+            _refuse_beside_node(policy, row_dtype)
             plan = plan_on_node(node, model, optimizer, tables)
         layout, options = plan.layout, plan.training
         _refuse_wrapped(model)
@@ -171,13 +165,18 @@ class AdaModel(ForwardingModule):
         self.module = model
         if self._backward is not None:
             self._backward.follow(model, lambda: self.training)
+        self._step_with(optimizers, layout)
+        _made[:] = [*(reference for reference in _made if reference() is not None), weakref.ref(self)]
+
+    def _step_with(self, optimizers: list[torch.optim.Optimizer], layout: Layout) -> None:
+        """Have ``step()`` of the optimizers push the gradients of parameters that are in the server."""
         own = {name for place in layout.summed for name in place.names}
         own |= {name for place in layout.allreduced for name in place.names}
-        in_server = {id(parameter) for name, parameter in model.named_parameters() if name not in own}
-        for each in optimizers:
-            push_at_step(each, in_server, self.push)
-        register(model, optimizers)
-        _made[:] = [*(reference for reference in _made if reference() is not None), weakref.ref(self)]
+        named = self.module.named_parameters()
+        in_server = {id(parameter) for name, parameter in named if name not in own}
+        for optimizer in optimizers:
+            push_at_step(optimizer, in_server, self.push)
+        register(self.module, optimizers)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The wrapped model's forward."""
@@ -452,6 +451,16 @@ class StepsInBackward:
         for parameter in model.parameters():
             if not isinstance(parameter, TableParameter) and parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(arrived)
+
+
+def _refuse_beside_node(policy: adaps.Policy | None, row_dtype: str) -> None:
+    if policy is not None:
+        raise ValueError("policy is given beside a node, which has one already: give it to create_node")
+    if row_dtype != "float32":
+        raise ValueError(
+            f"row_dtype {row_dtype!r} is given beside a node, which has its tables already: give it to "
+            "create_node"
+        )
 
 
 def _refuse_wrapped(model: nn.Module) -> None:

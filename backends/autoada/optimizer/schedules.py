@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -81,7 +81,7 @@ class Schedules:
             group.options[name] = tuple(value) if name == "betas" else value
 
 
-def _watcher(group: RuleGroup) -> Any:
+def _watcher(group: RuleGroup) -> Callable[[], tuple[Any, ...]]:
     present = [name for name in (*OPTIONS, *SWITCHES) if name in group.options]
     get = itemgetter("lr", *present)
     options = group.options

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
 
 from torch import nn
 from torch.nn.modules import module as registration
@@ -31,7 +30,7 @@ def _watch(model: nn.Module, known: frozenset[int]) -> None:
         _wrapped[module] = known
 
 
-def _parameter_comes(module: nn.Module, name: str, parameter: Any) -> None:
+def _parameter_comes(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
     known = _wrapped.get(module)
     if known is not None and parameter is not None and id(parameter) not in known:
         raise RuntimeError(
@@ -40,7 +39,7 @@ def _parameter_comes(module: nn.Module, name: str, parameter: Any) -> None:
         )
 
 
-def _module_comes(module: nn.Module, name: str, child: Any) -> None:
+def _module_comes(module: nn.Module, name: str, child: nn.Module | None) -> None:
     if isinstance(module, PARALLEL) and child in _wrappers:
         raise TypeError(ONE_PROCESS)
     known = _wrapped.get(module)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -153,7 +152,7 @@ class Layout:
         for name, parameter in self.tables.items():
             shape = parameter.shape
             # a weight without memory starts at what nn.Embedding draws, row by row when it is first touched
-            init: Any = (
+            init = (
                 adaps.Normal(0.0, 1.0, seed=torch.initial_seed())
                 if parameter.is_meta
                 else adaps.Constant(0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import torch
 import torch.nn.functional as F
@@ -61,12 +61,12 @@ class TableParameter(nn.Parameter):
             f"TableParameter({self.table.name!r}, shape={tuple(self.table.shape)}, in the parameter server)"
         )
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
         raise TypeError(
             f"the table {self.table.name!r} is in the parameter server: copy autoada.unwrap(model) instead"
         )
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError(
             f"the table {self.table.name!r} is in the parameter server: save model.state_dict() instead"
         )
