@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 import torch
@@ -15,9 +15,9 @@ from autoada.parameters.dense_buffer import DenseParameters
 from autoada.parameters.dense_robust_mean import RobustMeanParameters
 from autoada.parameters.dense_server_sum import ServerSummedParameters
 from autoada.parameters.device_copy import Transfer
-from autoada.parameters.layout import DenseLayout
 from autoada.parameters.locally_stepped import LocallySteppedParameters
 from autoada.parameters.remote_table import Read, RemoteTable
+from autoada.parameters.server_access import ServerAccess
 from autoada.parameters.server_rows import ServerRows
 from autoada.sync.gradient_exchange import CombinedGradients, GradientExchange, Gradients
 from autoada.training.training_state import WorkerIdentity
@@ -64,7 +64,7 @@ class WrappedParameters:
     identity : WorkerIdentity
         The worker that trains the model.
     transfer : Transfer
-        Copies to the model's device.
+        Copies between host memory and the model's device.
     reads : list of Read
         The tables append their reads to it.
     on_gradient : callable or None
@@ -91,77 +91,59 @@ class WrappedParameters:
         reads: list[Read],
         on_gradient: Callable[[], None] | None,
     ) -> None:
-        self._layout, self._options = plan.layout, plan.training
-        self._identity, self._transfer = identity, transfer
-        self._alone = identity.num_workers == 1
-        self._combines = plan.training.is_robust and not self._alone
-        layout, node, local_index = plan.layout, identity.node, identity.local_index
+        node, options = identity.node, plan.training
+        self._layout = layout = plan.layout
+        self._access = access = ServerAccess(
+            node, identity.worker, transfer, identity.num_workers, identity.is_primary
+        )
+        combines = options.is_robust and not access.alone
         parameters = dict(model.named_parameters())
-        self._node_tables = {name: node.table(name) for name in layout.rules}
-        self._schedules = Schedules(layout.groups, layout.rules, self._node_tables)
-        self.tables = {
-            name: RemoteTable(
-                name,
-                self._server_rows(name, parameter),
-                reads,
-                on_gradient,
-                alone=node.world_size == 1,
-                combines=self._combines,
+        self._schedules = Schedules(
+            layout.groups, layout.rules, {name: node.table(name) for name in layout.rules}
+        )
+        self.tables: dict[str, RemoteTable] = {}
+        for name, parameter in layout.tables.items():
+            makes_up = access.alone and layout.group_of(name).rule_of(name).rule().moves_idle_rows
+            rows = ServerRows(name, parameter, access, makes_up)
+            self.tables[name] = RemoteTable(
+                rows, reads, on_gradient, alone=node.world_size == 1, combines=combines
             )
-            for name, parameter in layout.tables.items()
-        }
-        self.dense = [self._dense(place, parameters) for place in layout.dense]
+        self.dense = [
+            DenseParameters(
+                place,
+                parameters,
+                access,
+                at_steps=layout.group_of(place.table).optimizer is not None,
+                combines=combines,
+            )
+            for place in layout.dense
+        ]
         self._exchange: GradientExchange | None = None
         robust: list[RobustMeanParameters] = []
         self._allreduced: list[AllReducedParameters] = []
-        weight = self._options.weight(node.rank)
-        if self._combines:
+        weight = options.weight(node.rank)
+        if combines:
             most = len(self.tables) + len(self.dense) + len(layout.allreduced)
-            self._exchange = exchange = GradientExchange(node, local_index, plan.training.aggregation, most)
+            rule = options.aggregation
+            self._exchange = exchange = GradientExchange(node, identity.local_index, rule, most)
             robust += [
                 RobustMeanParameters(each, parameters, exchange, transfer) for each in layout.allreduced
             ]
         else:
             self._allreduced += [
-                AllReducedParameters(each, parameters, node, transfer, weight) for each in layout.allreduced
+                AllReducedParameters(each, parameters, access, weight) for each in layout.allreduced
             ]
-        summed = [self._summed(place, parameters) for place in layout.summed]
+        summed = [
+            ServerSummedParameters(place, parameters, access, layout.optimizer_of(place.table))
+            for place in layout.summed
+        ]
         self.stepped: list[LocallySteppedParameters] = [*summed, *robust, *self._allreduced]
         self._owned = self._by_optimizer(robust, [*summed, *self._allreduced])
         # One step of all workers together is one with the mean of their gradients, by samples. Rules other
         # than the mean count every worker alike.
-        together = identity.num_workers if self._options.every == 1 else 1
-        self._scale = 1.0 if self._combines else weight / together
-        self._announced = [each.keys_of(_announced_names(each, self._options)) for each in self.dense]
+        self._scale = 1.0 if combines else weight / (access.num_workers if options.every == 1 else 1)
+        self._announced = [each.keys_of(_announced_names(each, options)) for each in self.dense]
         self.stale = False
-
-    def _server_rows(self, name: str, parameter: nn.Parameter) -> ServerRows:
-        rule = self._layout.group_of(name).rule_of(name).rule()
-        table, makes_up = self._node_tables[name], self._alone and rule.moves_idle_rows
-        return ServerRows(parameter, self._identity.worker, table, self._transfer, makes_up)
-
-    def _dense(self, place: DenseLayout, parameters: Mapping[str, nn.Parameter]) -> DenseParameters:
-        return DenseParameters(
-            place,
-            parameters,
-            self._identity.worker,
-            self._node_tables[place.table],
-            self._transfer,
-            shared=not self._alone,
-            at_steps=self._layout.group_of(place.table).optimizer is not None,
-            combines=self._combines,
-        )
-
-    def _summed(self, place: DenseLayout, parameters: Mapping[str, nn.Parameter]) -> ServerSummedParameters:
-        return ServerSummedParameters(
-            place,
-            parameters,
-            self._identity.worker,
-            self._node_tables[place.table],
-            self._transfer,
-            self._layout.optimizer_of(place.table),
-            self._identity.is_primary,
-        )
 
     def _by_optimizer(
         self,
@@ -186,7 +168,7 @@ class WrappedParameters:
 
     def initialise(self) -> None:
         """Collective: the weights of the primary worker become the server's."""
-        worker = self._identity.worker
+        worker = self._access.worker
         self._set_up(
             (self.tables[name], parameter)
             for name, parameter in self._layout.tables.items()
@@ -228,7 +210,7 @@ class WrappedParameters:
             exchanged: list[Exchanged] = [*owned.tables, *owned.dense, *owned.robust]
             for part in (*exchanged, *owned.waiting):
                 part.collect(self._scale)
-            self._transfer.finish()
+            self._access.transfer.finish()
             if self._exchange is None:
                 self._push_own(owned)
             else:
@@ -239,11 +221,11 @@ class WrappedParameters:
             if optimizer is not None:
                 for dense in owned.dense:
                     dense.follow_step()
-        self.stale = self._identity.num_workers > 1 or optimizer is None
+        self.stale = not self._access.alone or optimizer is None
 
     def _push_own(self, owned: Owned) -> None:
         """Push this worker's gradients as a step of its own, or to be added up with those of the others."""
-        worker = self._identity.worker
+        worker = self._access.worker
         sums = []
         for table in owned.tables:
             taken = table.take()
@@ -285,9 +267,9 @@ class WrappedParameters:
         self.pull()
 
     def _set_up(self, tables: Iterable[tuple[RemoteTable, Tensor]]) -> None:
-        worker = self._identity.worker
+        worker = self._access.worker
         worker.begin_setup()
-        if self._identity.is_primary:
+        if self._access.is_primary:
             for table, values in tables:
                 table.write(values)
             for dense in self.dense:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 import adaps
-from autoada.parameters.device_copy import Transfer
 from autoada.parameters.layout import AllReducedLayout
 from autoada.parameters.locally_stepped import LocallySteppedParameters, gradient_of
+from autoada.parameters.server_access import ServerAccess
 from autoada.sync.process_group import ProcessGroup, leave_at_exit
 
 _log = logging.getLogger("autoada")
@@ -37,29 +37,26 @@ class AllReducedParameters(LocallySteppedParameters):
     Parameters
     ----------
     layout : AllReducedLayout
-        Which ones they are.
+        Names of the parameters, and their optimizer.
     parameters : mapping of str to nn.Parameter
         The model's parameters.
-    node : adaps.Node
-        Whose cluster it is, with one worker per node.
-    transfer : Transfer
-        To the parameters' device.
+    access : ServerAccess
+        Access to the cluster, which has one worker per node.
     weight : float
-        What this node's gradients count in the mean.
+        Weight of this node's gradients in the mean.
     """
 
     def __init__(
         self,
         layout: AllReducedLayout,
         parameters: Mapping[str, nn.Parameter],
-        node: adaps.Node,
-        transfer: Transfer,
+        access: ServerAccess,
         weight: float = 1.0,
     ) -> None:
-        super().__init__(layout.name, layout.names, parameters, transfer, layout.optimizer)
+        super().__init__(layout.name, layout.names, parameters, access.transfer, layout.optimizer)
         self.bytes_sent = 0.0
         """By a ring: of every byte of gradients 2 (n - 1) / n, for n nodes."""
-        self._node = node
+        self._node = node = access.node
         self._group: ProcessGroup | None = None
         self._trained = [parameter for parameter in self._parameters if parameter.requires_grad]
         self._buckets = _buckets_of(self._trained, weight)

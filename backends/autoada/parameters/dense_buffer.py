@@ -8,10 +8,9 @@ from collections.abc import Container, Mapping
 import torch
 from torch import Tensor, nn
 
-import adaps
-from autoada.parameters.device_copy import Transfer
 from autoada.parameters.layout import DenseLayout
 from autoada.parameters.locally_stepped import gradient_of
+from autoada.parameters.server_access import ServerAccess
 from autoada.sync.gradient_exchange import CombinedGradients, Gradients
 
 # It reads both once and writes nothing; `torch.equal` and NumPy take twice as long for what is in no cache.
@@ -28,14 +27,8 @@ class DenseParameters:
         Where each parameter lies.
     parameters : mapping of str to nn.Parameter
         The model's parameters; they become views of the buffer and stay the same objects.
-    worker : adaps.Worker
-        Whose calls are used.
-    table : adaps.NodeTable
-        The server's table of blocks.
-    transfer : Transfer
-        To the parameters' device.
-    shared : bool
-        Whether other workers change them, too.
+    access : ServerAccess
+        Access to the server.
     at_steps : bool
         Whether they change in steps of an optimizer only, which show their effect at once. Where nobody else
         changes them, the server's rows then follow the parameters, and not the other way round.
@@ -47,24 +40,21 @@ class DenseParameters:
         self,
         layout: DenseLayout,
         parameters: Mapping[str, nn.Parameter],
-        worker: adaps.Worker,
-        table: adaps.NodeTable,
-        transfer: Transfer,
-        shared: bool,
+        access: ServerAccess,
         at_steps: bool,
         combines: bool,
     ) -> None:
-        self._worker = worker
-        self._table = table
-        self._transfer = transfer
+        self._worker = access.worker
+        self._table = access.node.table(layout.table)
+        self._transfer = transfer = access.transfer
         self._pushed: tuple[Tensor, Tensor] | None = None
         self._parameters = [parameters[name] for name in layout.names]
         self._spans = list(zip(layout.first_blocks, layout.blocks, strict=True))
         self._values = torch.zeros(layout.rows, layout.length, device=transfer.device, dtype=layout.dtype)
-        self.keys: Tensor = table.keys(torch.arange(layout.rows))
+        self.keys: Tensor = self._table.keys(torch.arange(layout.rows))
         self.name = layout.table
         self.names = layout.names
-        self._shared = shared
+        self._shared = shared = not access.alone
         self._views = layout.views(self._values)
         for view, parameter in zip(self._views, self._parameters, strict=True):
             view.copy_(parameter.detach())

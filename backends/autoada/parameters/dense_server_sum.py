@@ -7,10 +7,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-import adaps
-from autoada.parameters.device_copy import Transfer
 from autoada.parameters.layout import TURNS, DenseLayout
 from autoada.parameters.locally_stepped import LocallySteppedParameters, gradient_of
+from autoada.parameters.server_access import ServerAccess
 
 
 class ServerSummedParameters(LocallySteppedParameters):
@@ -26,32 +25,24 @@ class ServerSummedParameters(LocallySteppedParameters):
         Place of each parameter's gradient.
     parameters : mapping of str to nn.Parameter
         The model's parameters.
-    worker : adaps.Worker
-        Worker whose calls are used.
-    table : adaps.NodeTable
-        The server's table of blocks.
-    transfer : Transfer
-        Copies to the parameters' device.
+    access : ServerAccess
+        Access to the server.
     optimizer : torch.optim.Optimizer
         The optimizer of these parameters.
-    is_primary : bool
-        Whether all workers begin with this worker's parameters.
     """
 
     def __init__(
         self,
         layout: DenseLayout,
         parameters: Mapping[str, nn.Parameter],
-        worker: adaps.Worker,
-        table: adaps.NodeTable,
-        transfer: Transfer,
+        access: ServerAccess,
         optimizer: torch.optim.Optimizer,
-        is_primary: bool,
     ) -> None:
-        super().__init__(layout.table, layout.names, parameters, transfer, optimizer)
+        super().__init__(layout.table, layout.names, parameters, access.transfer, optimizer)
         self._layout = layout
-        self._worker = worker
-        self._is_primary = is_primary
+        self._worker = access.worker
+        self._is_primary = access.is_primary
+        table = access.node.table(layout.table)
         rows = layout.summed_rows
         self._keys = [table.keys(torch.arange(turn * rows, (turn + 1) * rows)) for turn in range(TURNS)]
         self._turn = 0

@@ -41,8 +41,6 @@ class RemoteTable:
 
     Parameters
     ----------
-    name : str
-        The parameter's qualified name.
     rows : ServerRows
         The table's rows in the server.
     reads : list of Read
@@ -71,7 +69,6 @@ class RemoteTable:
 
     def __init__(
         self,
-        name: str,
         rows: ServerRows,
         reads: list[Read],
         on_gradient: Callable[[], None] | None,
@@ -79,7 +76,7 @@ class RemoteTable:
         alone: bool,
         combines: bool,
     ) -> None:
-        self.name = name
+        self.name = rows.name
         self.rows = rows
         self.shape = rows.shape
         self.device = rows.transfer.device

@@ -7,8 +7,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-import adaps
-from autoada.parameters.device_copy import Transfer
+from autoada.parameters.server_access import ServerAccess
 
 CHUNK_FLOATS = 1 << 22
 """Floats that `ServerRows.write` hands over at once."""
@@ -21,14 +20,12 @@ class ServerRows:
 
     Parameters
     ----------
+    name : str
+        The parameter's qualified name, which is also the name of the server's table.
     parameter : nn.Parameter
         The model's parameter. Its first dimension counts rows; the server keeps values as float32.
-    worker : adaps.Worker
-        Worker whose calls are used.
-    table : adaps.NodeTable
-        The server's table.
-    transfer : Transfer
-        Copies to the model's device.
+    access : ServerAccess
+        Access to the server.
     applies_missed_steps : bool
         Whether rows make up for the steps in which they had no gradient when they are next read. Only a
         single worker does this; with several workers such rows stay as they are.
@@ -42,22 +39,18 @@ class ServerRows:
     """
 
     def __init__(
-        self,
-        parameter: nn.Parameter,
-        worker: adaps.Worker,
-        table: adaps.NodeTable,
-        transfer: Transfer,
-        applies_missed_steps: bool,
+        self, name: str, parameter: nn.Parameter, access: ServerAccess, applies_missed_steps: bool
     ) -> None:
+        self.name = name
         self.shape = parameter.shape
         self.row_shape = parameter.shape[1:]
         self.length = prod(self.row_shape)
         self.dtype = parameter.dtype
-        self.worker = worker
-        self.table = table
-        self.transfer = transfer
+        self.worker = access.worker
+        self.table = access.node.table(name)
+        self.transfer = access.transfer
         self.applies_missed_steps = applies_missed_steps
-        self.first_key = table.first_key
+        self.first_key = self.table.first_key
         self.steps = 0
         self._all_keys: Tensor | None = None
 
