@@ -1,4 +1,4 @@
-"""What counts as a call of the model: its forward, its methods, and its modules called from outside of it."""
+"""Calls of the model: of its forward, of its methods, and of its modules from outside of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from autoada.training.training_state import NO_REPLAY, CallObserver, TrainingSta
 
 
 class Calls:
-    """Surrounds each call of the model; what a call calls in its turn is no call of its own.
+    """Surrounds each call of the model; calls that are part of another one do not count.
 
     A call of the model itself always counts. One of a method or of a module counts if it reads rows: others,
     such as a method that gives a loss for two tensors, are helpers of the loop.
@@ -76,7 +76,7 @@ class Calls:
     def _run(
         self, target: str, function: Callable[..., Any], training: bool, arguments: CallArguments
     ) -> Any:
-        """Call what the model knows as `target`, a dotted name; the model itself has none."""
+        """Call a method or module of the model; `target` is its dotted name, empty for the model itself."""
         args, kwargs = arguments
         present = self.begin(target, training, arguments)
         if present is None:
@@ -148,7 +148,7 @@ class Calls:
             observer.left(output, counts)
 
     def fail(self, present: Present) -> None:
-        """The call has ended otherwise: what it would have read is not known."""
+        """End a call that raised or was interrupted: its further reads are not known."""
         for other in present.others:
             other.start()
         present.others = []
@@ -156,18 +156,18 @@ class Calls:
             self._state.calls -= 1
 
     def stepping(self) -> None:
-        """A step is made: if that is inside of a call, such as that of a method that trains, it ends it."""
+        """End the present call, such as a method that trains, because a step is made within it."""
         if self._present is not None:
             self.end(self._present, None)
 
     def next_batch(self) -> None:
-        """A batch is handed out: what asked for it, such as a method that trains, is no call of the model."""
+        """Drop the present call, such as a method that trains, because it asked for a batch."""
         if self._present is not None and self._present.thread == threading.get_ident():
             self.fail(self._present)
 
     @staticmethod
     def _pause_others(observer: CallObserver | None) -> list[Recording]:
-        """What listens to the loop for other models must not take this call for a part of the loop."""
+        """Pause the recordings for other models: this call is no part of the loop that they record."""
         if torch._C._len_torch_function_stack() == 0:
             return []
         own = None if observer is None else observer.recording
@@ -197,7 +197,7 @@ class Present:
     Attributes
     ----------
     target : str
-        What is called.
+        Dotted name of the method or module; empty for the model itself.
     hooked : bool
         Whether a hook saw it, and not the wrapper.
     replay : context manager or None
@@ -207,7 +207,7 @@ class Present:
     expected : bool
         Whether the batch was expected to need it.
     others : list of Recording
-        What follows the loop for other models, and goes on when it is over.
+        Recordings of the loop for other models, which are paused during the call.
     thread : int
         The thread that calls.
     """
@@ -222,9 +222,9 @@ class Present:
 
 
 def plain_call(module: nn.Module) -> Callable[..., Any]:
-    """What a call of `module` that is known already calls: its forward, if it has no hooks but `DirectCalls`.
+    """The function of a call that is already known: the forward, or `module` if it has other hooks.
 
-    Those would only find that a call is going on.
+    These hooks have no effect within a call.
     """
     if (
         len(module._forward_pre_hooks) == len(module._forward_hooks) == 1
@@ -244,7 +244,7 @@ def plain_call(module: nn.Module) -> Callable[..., Any]:
 class DirectCalls:
     """Hooks of a module that the loop calls by itself, not through the wrapper.
 
-    Copies of the module have the hooks, too; they do nothing there.
+    Copies of the module also have the hooks, which do nothing there.
 
     Parameters
     ----------

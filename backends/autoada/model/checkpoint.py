@@ -1,4 +1,4 @@
-"""What a checkpoint of a wrapped model holds beside the server's tables."""
+"""The part of a wrapped model's checkpoint that is not in the server's tables."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ _PLAIN = {
 
 
 class WorkerState:
-    """What one worker has of its own: buffers, optimizers' options, random generators, its place in the data.
+    """State of one worker: buffers, optimizers' options, random generators, its position in the data.
 
     Parameters
     ----------
     module : nn.Module
         The wrapped model.
     groups : sequence of RuleGroup
-        Whose options count.
+        Groups of the optimizers' options.
     tables : iterable of RemoteTable
-        Whose steps count.
+        Tables that count their steps.
     stepped : iterable of LocallySteppedParameters
-        Which all workers have alike.
+        Parameters that are equal on all workers.
     device : torch.device
         The model's device.
     """
@@ -65,7 +65,7 @@ class WorkerState:
         self._device = device
 
     def take(self, loader: Positioned | None, extra: Mapping[str, Any] | None) -> dict[str, Any]:
-        """All of it, with what the user adds, as `adaps.Node.checkpoint` takes it."""
+        """The whole state and the user's `extra`, as an argument of `adaps.Node.checkpoint`."""
         parts: dict[str, Mapping[str, Any]] = {
             "buffer": {name: _array(buffer) for name, buffer in self._module.named_buffers()},
             "steps": {table.name: table.rows.steps for table in self._tables},
@@ -106,7 +106,7 @@ def _array(tensor: Tensor) -> npt.NDArray[Any]:
     host = tensor.detach().to("cpu").contiguous()
     array: npt.NDArray[Any] = (
         host if host.dtype in _PLAIN else host.reshape(-1).view(torch.uint8)
-    ).numpy()  # NumPy knows no bfloat16
+    ).numpy()  # NumPy has no bfloat16
     return array
 
 

@@ -1,4 +1,4 @@
-"""Base of the wrapper: what it passes on to the plain module, and what a wrapped module cannot do."""
+"""Base of the wrapper: forwards to the plain module, and refuses to copy, move or pickle it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several initial weights are tried for some steps, by all nodes at once, and the best are everybody's."""
+"""Selection of initial weights: all nodes try several for some steps and then share the best."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ FLOATS = 256
 
 
 class Selection(NamedTuple):
-    """What `select_initialization` found; the same on all nodes, bit for bit.
+    """Result of `select_initialization`; the same on all nodes, bit for bit.
 
     Attributes
     ----------
     model : nn.Module
         The winner, with its weights after the steps that it was tried for.
     seed : int
-        What `make_model` was called with for it.
+        The winner's argument of `make_model`.
     rungs : list of dict of int to float
         For each rung the smoothed losses at its end, by the candidates' seeds; NaN if it was not finite.
     steps : int
@@ -76,13 +76,13 @@ def select_initialization(
     ----------
     make_model : callable
         ``make_model(seed)`` gives a new model, on the CPU or a GPU, all of the same shapes; PyTorch's global
-        generator is seeded with it, too.
+        generator is also seeded with it.
     optimizer : callable
         Gives the plain optimizer of a model.
     loss : callable
         ``loss(model, batch)`` gives a scalar.
     batches : iterable
-        This node's batches; begun anew when it ends.
+        This node's batches, repeated as often as needed.
     candidates : int
         Number of candidates, 1 or more; their seeds are `seed`, `seed` + 1 and so on.
     rungs : int
@@ -223,7 +223,7 @@ class _Candidate:
 
 
 class _Weights:
-    """Where the parameters and buffers of a model lie in a table, as the bytes that they are."""
+    """Copies parameters and buffers of a model to and from a table, as bytes."""
 
     def __init__(self, model: nn.Module) -> None:
         self._shapes = {name: (value.shape, value.dtype) for name, value in model.state_dict().items()}

@@ -1,4 +1,4 @@
-"""The node of a model, managed as a policy for its parameters says of the tables in which they lie."""
+"""Node setup: the server's tables for a model, and the options of its training, by a policy."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ __all__ = [
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """What of a policy the training code carries out, and not the server.
+    """Options of a policy that the training code executes, not the server.
 
     Attributes
     ----------
     every : int
         After so many steps all updates of all workers are visible to all; 0 leaves it to the server.
     lookaheads : mapping of str to RowLookahead
-        Batches that are announced ahead, by the qualified names of parameters for which the policy says it.
+        Batches between intent and use, by the qualified names of parameters whose lookahead the policy sets.
     allreduced : frozenset of str
         Qualified names of dense parameters whose gradients are all-reduced.
     chosen : frozenset of str
@@ -51,7 +51,7 @@ class TrainingOptions:
     shares : tuple of float
         Each node's part of the samples of a step; empty if they are equal.
     aggregation : adaps.policy.Aggregation
-        What a step of all workers together makes of their gradients.
+        Rule by which a step of all workers combines their gradients.
     """
 
     every: int = 0
@@ -67,11 +67,11 @@ class TrainingOptions:
         return self.aggregation != Aggregation()
 
     def weight(self, rank: int) -> float:
-        """What a gradient of a node's workers counts, so that every sample counts alike; 1 in the mean."""
+        """Weight of the gradients of a node's workers, so that every sample counts alike; 1 on average."""
         return len(self.shares) * self.shares[rank] if self.shares else 1.0
 
     def agreement(self) -> dict[str, str]:
-        """What every node has to have alike, by what it is called."""
+        """Options that must be equal on all nodes, by their names in error messages."""
         return {
             **({"every": str(self.every)} if self.every else {}),
             **({"aggregation": self.aggregation.text()} if self.is_robust else {}),
@@ -89,13 +89,13 @@ class TrainingPlan:
     Attributes
     ----------
     layout : Layout
-        Where its parameters lie.
+        Place of each parameter.
     managed : adaps.Policy or None
-        How the server manages its tables, if that was said.
+        Policy for the server's tables, if there is one.
     training : TrainingOptions
-        What is left to who trains.
+        Options of the training code.
     nodes : int
-        Of the cluster.
+        Number of nodes.
     """
 
     layout: Layout
@@ -152,7 +152,7 @@ def plan_of(
     policy: adaps.Policy | None,
     nodes: int | None = None,
 ) -> TrainingPlan:
-    """How a model is trained as a policy says, on so many nodes or those of torchrun's environment.
+    """The plan of a policy for a model, on `nodes` nodes or those of torchrun's environment.
 
     Raises
     ------
@@ -192,7 +192,7 @@ def plan_of(
 
 
 def open_node(plan: TrainingPlan, row_dtype: str, **options: Any) -> adaps.Node:
-    """The node for a model that is trained so, with further arguments of `adaps.Node`."""
+    """Make the node of a plan, with further arguments of `adaps.Node`."""
     _check(plan, options)
     tables = plan.layout.server_tables(row_dtype)
     node = adaps.Node(tables, policy=plan.managed, agreement=plan.training.agreement(), **options)
@@ -203,7 +203,7 @@ def open_node(plan: TrainingPlan, row_dtype: str, **options: Any) -> adaps.Node:
 def plan_on_node(
     node: adaps.Node, model: nn.Module, optimizer: Optimizers | Optimizer | None, tables: Iterable[str] | None
 ) -> TrainingPlan:
-    """How a model is trained on a node that is there."""
+    """The plan for a model on an existing node."""
     training = _of_node.get(node, TrainingOptions())
     layout = layout_of(model, optimizer, tables, training.allreduced)
     return TrainingPlan(layout, node.policy, training, node.world_size)
@@ -212,7 +212,7 @@ def plan_on_node(
 def _server_policy(
     layout: Layout, policy: adaps.Policy, managed: dict[str, Managed], nodes: int
 ) -> adaps.Policy:
-    """How the server manages its tables if `policy` says how the model's parameters are managed."""
+    """The policy for the server's tables that follows from a policy for the model's parameters."""
     rules: list[Rule] = []
     for name in layout.tables:
         for part in managed[name].parts:
@@ -228,7 +228,7 @@ def _server_policy(
 
 
 def _lookaheads(policy: adaps.Policy, managed: Iterable[Managed]) -> dict[str, RowLookahead]:
-    """How many batches ahead rows are announced, of the parameters for which the policy says it."""
+    """The lookaheads of parameters for which the policy sets one."""
     found = {}
     for one in managed:
         ranges = [
@@ -332,5 +332,5 @@ def _rules_of_shared(
 
 
 def _rule_of(managed: Managed, policy: adaps.Policy) -> Rule:
-    """The rule of a dense parameter, all of whose rows are managed alike."""
+    """The rule of a dense parameter: all of its rows have the same one."""
     return policy.rules[managed.parts[0].rule - 1]

@@ -51,7 +51,7 @@ def find_optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
 
 
 def optimizers_of(model: nn.Module, given: Optimizers | Rule | None) -> Optimizers | Rule | None:
-    """What trains `model`: what is given, or else the optimizers that hold its parameters, or nothing."""
+    """The given optimizers, or else those that hold the model's parameters; None if there are none."""
     if given is not None:
         return given
     return find_optimizers(model) or None
@@ -60,7 +60,7 @@ def optimizers_of(model: nn.Module, given: Optimizers | Rule | None) -> Optimize
 def warn_of_differences(
     model: nn.Module, optimizer: Optimizers | Rule | None, keep_moments_without_gradient: Iterable[str]
 ) -> None:
-    """Say, once each, what differs from what one may expect of the model without the parameter server.
+    """Warn, once each, of differences to training without the parameter server.
 
     `keep_moments_without_gradient` names the optimizers whose moments change with gradients alone.
     """

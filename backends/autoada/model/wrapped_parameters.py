@@ -224,7 +224,7 @@ class WrappedParameters:
         self.stale = not self._access.alone or optimizer is None
 
     def _push_own(self, owned: Owned) -> None:
-        """Push this worker's gradients as a step of its own, or to be added up with those of the others."""
+        """Push this worker's gradients, as a step of its own or as a part of a sum."""
         worker = self._access.worker
         sums = []
         for table in owned.tables:

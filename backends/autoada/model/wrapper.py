@@ -78,9 +78,9 @@ class AdaModel(ForwardingModule):
     tables : iterable of str, optional
         Qualified names of parameters that are tables although no embedding module owns them.
     staleness : int
-        In steps, 1 or more. What any worker pushed and the server had so many steps of this worker ago is in
-        what this worker reads, and what this worker pushed then is at the server. A small limit costs waiting
-        and a large one freshness: momentum in particular oscillates where gradients come late.
+        Maximum age, in steps of this worker, of the values that it reads; 1 or more. Updates that reached the
+        server at least `staleness` steps ago are always visible. Smaller values wait more; larger values can
+        slow convergence, with momentum in particular.
     policy : adaps.Policy, optional
         How each parameter is managed, as for `create_node`, if the model makes its own node.
     row_dtype : {"float32", "bfloat16"}
@@ -214,11 +214,11 @@ class AdaModel(ForwardingModule):
 
     @property
     def chosen(self) -> list[TechniqueChoice]:
-        """What became of each table of which the policy says ``technique = "auto"``; none on one node."""
+        """The technique of each table with ``technique = "auto"`` in the policy; empty on one node."""
         return [] if self._trial is None else self._trial.chosen()
 
     def keys_by_lookahead(self, table: str, ids: Tensor) -> list[tuple[int | None, Tensor]]:
-        """The server's keys of rows of a table, apart by how many batches ahead they are to be announced.
+        """The server's keys of rows of a table, grouped by their lookahead in batches.
 
         Rows that are not to be announced, for which the policy says 0, are left out.
 
@@ -238,9 +238,9 @@ class AdaModel(ForwardingModule):
         return [(ahead, self._state.keys_ahead(table, keys, ahead)) for ahead in self._state.aheads(table)]
 
     def is_due(self, table: str, clock: int, ahead: int | None = None) -> bool:
-        """Whether who signals intent by hand is to announce rows of a table by now, by the policy.
+        """Whether a loop that signals intent by hand should announce rows of a table now, by the policy.
 
-        Such a loop says when it begins, by `begin_loop`, and when a step is over, by `advance_clock`. Where a
+        Such a loop calls `begin_loop` when it begins, and `advance_clock` after each step. Where a
         lookahead or the technique ``auto`` is given for the table, it asks again after each step.
 
         Parameters
@@ -256,7 +256,7 @@ class AdaModel(ForwardingModule):
         return self._state.is_due(table, clock, ahead)
 
     def begin_loop(self) -> None:
-        """Say that a loop begins that signals intent by hand."""
+        """Begin a loop that signals intent by hand."""
         self._state.begin_loop()
 
     def advance_clock(self) -> None:
@@ -403,7 +403,7 @@ class AdaModel(ForwardingModule):
     def close(self) -> None:
         """Collective: end this worker's part, and the node if the model made it.
 
-        Nobody waits for this worker's steps any more, if the node is closed, too.
+        No worker waits for this worker's steps any more if the node is also closed.
         """
         self._state.closed = True
         if self._trial is not None:
@@ -490,7 +490,7 @@ def _warn_renamed(old: str, new: str) -> None:
 
 
 def training_state_of(model: AdaModel) -> TrainingState:
-    """What loaders have to know of a wrapped model."""
+    """The state that a wrapped model shares with its loaders."""
     return model._state
 
 

@@ -13,14 +13,14 @@ import adaps
 from adaps.optimizers import Optimizer as Rule
 
 DEFAULT = adaps.Adagrad(lr=0.01)
-"""Applied in the backward pass where nobody says what to train with."""
+"""Applied in the backward pass of a model without an optimizer."""
 FOR_TABLES = "torch.optim.SGD, Adagrad, Adam, AdamW, SparseAdam or RMSprop"
 
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 
 
 class Unsupported(ValueError):
-    """An optimizer of which the server has no rule; says what it is."""
+    """Raised for an optimizer without a rule in the server; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class RuleGroup:
     options : dict
         The optimizer's own group, which a scheduler changes.
     optimizer : torch.optim.Optimizer or None
-        Whose ``step()`` applies the rule; None if nobody's does.
+        The optimizer whose ``step()`` applies the rule, if there is one.
     obstacle : str
-        What the server has no rule for, if it has none.
+        The optimizer or option for which the server has no rule, if it has none.
     """
 
     rule: Rule | None
@@ -83,7 +83,7 @@ class RuleGroup:
 
 
 def listed(optimizer: Optimizers | Rule | None) -> list[torch.optim.Optimizer]:
-    """The optimizers, of which there may be none."""
+    """The optimizers as a list, which may be empty."""
     if optimizer is None or isinstance(optimizer, Rule):
         return []
     return list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]

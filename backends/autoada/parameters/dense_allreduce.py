@@ -30,7 +30,7 @@ class AllReducedParameters(LocallySteppedParameters):
 
     Gradients are sent in buckets, in the order in which a backward pass gives them, and the first ones while
     it goes on. If a node has changed what it sent before its step, by another backward pass or by clipping,
-    it says so with the last bucket, which waits for the step; then all buckets are sent once more, and that
+    it sets a flag in the last bucket, which waits for the step. Then all buckets are sent once more, and that
     node sends none before its steps from then on. A parameter without a gradient on any node is left out of
     the step. A node that has closed its model takes part with nothing until all have.
 
@@ -123,15 +123,15 @@ class AllReducedParameters(LocallySteppedParameters):
         try:
             while True:
                 self._launch_rest(steps=False, changed=changed, empty=True)
-                said = self._wait()
-                if not said.steps:
+                flags = self._wait()
+                if not flags.steps:
                     break
-                if said.changed:
+                if flags.changed:
                     self._launch_rest(steps=True, changed=False, empty=True)
                     self._wait()
                 changed = False
             self._release()
-        except adaps.AdapsError as error:  # which whoever closes the node is told, too
+        except adaps.AdapsError as error:  # closing the node also raises it
             _log.info("nobody sums up gradients any more: %s", error)
 
     def _launch_rest(self, *, steps: bool, changed: bool, empty: bool = False) -> None:
@@ -149,7 +149,7 @@ class AllReducedParameters(LocallySteppedParameters):
         self.bytes_sent += 2 * (nodes - 1) / nodes * bucket.sums.nbytes
         self._launched += 1
 
-    def _wait(self) -> _Said:
+    def _wait(self) -> _Flags:
         assert self._group is not None
         for bucket in self._buckets:
             self._group.wait(bucket.work)
@@ -157,7 +157,7 @@ class AllReducedParameters(LocallySteppedParameters):
             bucket.ready.clear()
         self._launched = 0
         steps, changed = self._buckets[-1].sums[-FLAGS:].tolist()
-        return _Said(steps > 0, changed > 0)
+        return _Flags(steps > 0, changed > 0)
 
     def _check_frozen(self) -> None:
         known = {id(parameter) for parameter in self._trained}
@@ -174,15 +174,15 @@ class AllReducedParameters(LocallySteppedParameters):
         group.release()
 
 
-class _Said(NamedTuple):
-    """What the last bucket tells: whether any node steps, and whether any has changed what it sent."""
+class _Flags(NamedTuple):
+    """Flags of the last bucket: whether any node steps, and whether any has changed sent gradients."""
 
     steps: bool
     changed: bool
 
 
 class _Bucket:
-    """Gradients that are sent together, with a number behind them for each that says whether there is one."""
+    """Gradients that are sent together, followed by a flag for each gradient that is present."""
 
     def __init__(
         self, parameters: Sequence[nn.Parameter], dtype: torch.dtype, flags: int, weight: float

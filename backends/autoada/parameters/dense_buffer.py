@@ -24,7 +24,7 @@ class DenseParameters:
     Parameters
     ----------
     layout : DenseLayout
-        Where each parameter lies.
+        Place of each parameter.
     parameters : mapping of str to nn.Parameter
         The model's parameters; they become views of the buffer and stay the same objects.
     access : ServerAccess
@@ -79,7 +79,7 @@ class DenseParameters:
         return self.keys[torch.cat(chosen)] if chosen else self.keys[:0]
 
     def initialise(self) -> None:
-        """Make the present values those of the server."""
+        """Set the server's values to the present ones."""
         host = self._transfer.start_to_host(self._values)
         self._transfer.finish()
         self._worker.set(self.keys, host)
@@ -114,7 +114,7 @@ class DenseParameters:
             self.refresh()
 
     def settle(self) -> None:
-        """Have the server know the present values."""
+        """Bring the server's values up to date."""
         self.keep_changes()
         if self._is_source:
             self._worker.set(self.keys, self._values)
@@ -169,7 +169,7 @@ class DenseParameters:
         self._pushed = (keys, self._transfer.start_to_host(gradients))
 
     def push(self) -> None:
-        """Hand over what was collected and has arrived in host memory."""
+        """Push the collected gradients, which have arrived in host memory."""
         if self._steps:
             steps, self._steps = self._steps, []
             if self._is_source:
@@ -184,13 +184,13 @@ class DenseParameters:
             self._behind = True
 
     def given(self) -> Gradients:
-        """What was collected and has arrived in host memory."""
+        """The collected gradients, which have arrived in host memory."""
         if self._pushed is None:
             return Gradients(self.keys[:0], self._gradients.new_empty(0, self._values.shape[1]))
         return Gradients(*self._pushed)
 
     def put(self, combined: CombinedGradients) -> None:
-        """Hand over this worker's part of what the gradients of all were combined to."""
+        """Push this worker's part of the combined gradients of all workers."""
         self._pushed = None
         if combined.anywhere:
             for step in combined.steps:
@@ -198,7 +198,7 @@ class DenseParameters:
             self._behind = True
 
     def follow_step(self) -> None:
-        """Show what a step of the optimizer has made of the parameters, which autograd is told of."""
+        """Show the effect of an optimizer's step in the parameters, and mark them as changed for autograd."""
         if self._behind:
             self.pull()
             torch.autograd.graph.increment_version(self._parameters)

@@ -1,4 +1,4 @@
-"""Parameters that come to a model after it was wrapped: nobody would ever train them."""
+"""Refusal of parameters that a model gets after it was wrapped: no optimizer would train them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _wrappers: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 def forbid_new_parameters(model: nn.Module, wrapper: nn.Module) -> None:
-    """From now on, what is put into `model` or its modules must not have other parameters than it has now."""
+    """Refuse new parameters in `model` and its modules from now on."""
     _wrappers.add(wrapper)
     _watch(model, frozenset(map(id, model.parameters())))
 

@@ -1,4 +1,4 @@
-"""How a model's parameters lie in the tables of the parameter server."""
+"""Layout of a model's parameters in the tables of the parameter server."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ DEVICES = ("cpu", "cuda")
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """What its parameters can be; the server keeps all of them as float32."""
 TURNS = 3
-"""Places where shared gradients are summed up: one in use, one that may still be read, one made empty."""
+"""Places where gradients are summed up: one in use, one that may still be read, one made empty."""
 PADDING = 0.25
 """The longest block is used whose padding costs at most this share of the dense parameters."""
 
 
 @dataclass(frozen=True)
 class DenseLayout:
-    """Where the dense parameters of one rule and dtype lie: each starts at a block.
+    """Place of the dense parameters of one rule and dtype: each starts at a block.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class DenseLayout:
     first_blocks, blocks : tuple of int
         First block and number of blocks of each.
     dtype : torch.dtype
-        Of the parameters.
+        The parameters' dtype.
     """
 
     table: str
@@ -79,7 +79,7 @@ class DenseLayout:
 
     @property
     def summed_rows(self) -> int:
-        """Number of blocks with a float for each parameter, which says how many workers have a gradient."""
+        """Number of blocks, including one float for each parameter: the number of workers with a gradient."""
         return self.rows + ceil(len(self.names) / self.length)
 
 
@@ -90,11 +90,11 @@ class AllReducedLayout:
     Attributes
     ----------
     name : str
-        What checkpoints and counters call them.
+        Name in checkpoints and counters.
     names : tuple of str
         Qualified parameter names.
     optimizer : torch.optim.Optimizer
-        That changes them.
+        The optimizer that changes them.
     """
 
     name: str
@@ -113,9 +113,9 @@ class Layout:
     dense : tuple of DenseLayout
         All others that the server's rules change.
     summed : tuple of DenseLayout
-        Those that the user's own optimizer changes.
+        Dense parameters that the user's own optimizer changes with sums of the server.
     allreduced : tuple of AllReducedLayout
-        Those that have no place in the server.
+        Dense parameters that have no place in the server.
     groups : list of RuleGroup
         The rules; `rules` gives the number of the group of each server table.
     device : torch.device
@@ -135,18 +135,18 @@ class Layout:
         return self.groups[self.rules[table]]
 
     def optimizer_of(self, table: str) -> torch.optim.Optimizer:
-        """The user's own optimizer, which changes the parameters of a table of shared ones."""
+        """The user's own optimizer, which changes the parameters of a table of sums."""
         optimizer = self.group_of(table).optimizer
         assert optimizer is not None
         return optimizer
 
     def server_tables(self, row_dtype: str = "float32") -> list[adaps.Table]:
-        """What the server has to be made with.
+        """The tables of the server.
 
         Parameters
         ----------
         row_dtype : {"float32", "bfloat16"}
-            What values of the model's tables are in the server's memory; all other values are float32.
+            Type of the values of the model's tables in the server's memory; all others are float32.
         """
         result = []
         for name, parameter in self.tables.items():

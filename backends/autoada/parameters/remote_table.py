@@ -239,7 +239,7 @@ class RemoteTable:
         lookup = expected.lookups[self._position]
         same_kind = lookup.ids.dtype is ids.dtype and lookup.ids.numel() == ids.numel()
         if lookup.ids is not ids and not (same_kind and _same_numbers(lookup.ids, ids)):
-            return None  # something unforeseen; what was foreseen may still come
+            return None  # an unforeseen read; the foreseen one may still come
         self._position += 1
         return lookup
 

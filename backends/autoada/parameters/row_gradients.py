@@ -82,7 +82,7 @@ class RowGradients:
         return None if merged is None else merged.values
 
     def drop(self) -> None:
-        """Forget what has not been pushed."""
+        """Forget gradients that have not been pushed."""
         self._merged = None
         for rows in self.awaited:
             rows.values.grad = None

@@ -19,7 +19,7 @@ Handler = Callable[[TorchFunction, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class TableParameter(nn.Parameter):
-    """Stands where a module's weight stood: it has the weight's shape and no memory.
+    """Replaces a module's weight: it has the weight's shape and no memory.
 
     `F.embedding`, `F.embedding_bag`, `index_select` and indexing pull the rows that they read, and nothing
     else; any other use pulls the whole table. So every module that owns or borrows the parameter works as
@@ -30,7 +30,7 @@ class TableParameter(nn.Parameter):
 
     @staticmethod
     def of(table: RemoteTable, requires_grad: bool) -> TableParameter:
-        """The parameter that stands for `table`."""
+        """The parameter of `table`."""
         hollow = torch.empty(table.shape, device="meta", dtype=table.rows.dtype)
         parameter = torch.Tensor._make_subclass(TableParameter, hollow, requires_grad)
         parameter.table = table
@@ -97,7 +97,7 @@ def check_replaceable(parameters: Mapping[str, nn.Parameter]) -> None:
 
 
 def replace_parameters(parameters: Mapping[str, nn.Parameter], tables: Mapping[str, RemoteTable]) -> None:
-    """Make `TableParameter`s of `parameters`: the same objects, whoever holds them."""
+    """Turn `parameters` into `TableParameter`s; they stay the same objects for all their holders."""
     for name, parameter in parameters.items():
         torch.utils.swap_tensors(parameter, TableParameter.of(tables[name], parameter.requires_grad))
 
@@ -171,7 +171,7 @@ def _is_one_each(bag: lookups.BagArguments, positions: Tensor) -> bool:
 
 
 def _of_bags(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What `F.embedding_bag` was given that does not concern rows."""
+    """Arguments of `F.embedding_bag` that do not concern rows."""
     names = ("offsets", "mode", "per_sample_weights", "include_last_offset")
     return {name: given[name] for name in names if name in given}
 

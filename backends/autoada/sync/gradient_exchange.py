@@ -1,4 +1,4 @@
-"""Where the gradients of all workers meet before they are combined."""
+"""Exchange of the gradients of all workers, which are then combined by a rule."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Gradients(NamedTuple):
 
 
 class CombinedGradients(NamedTuple):
-    """What becomes of the gradients of all workers.
+    """Combined gradients of all workers.
 
     Attributes
     ----------
     gradients : Gradients
         Combined gradients of the rows that this worker combines; empty if only steps are wanted.
     steps : sequence of Gradients
-        What this worker is to hand to the server, each as a step of its own. All workers' steps add up to the
+        Gradients that this worker pushes, each as a step of its own. All workers' steps add up to the
         combined gradients, in about as many steps as under the mean, where each worker's gradient is one: so
         what an optimizer with state makes of them stays comparable.
     anywhere : bool
@@ -68,7 +68,7 @@ class CombinedGradients(NamedTuple):
 
 
 class GradientExchange:
-    """Combines gradients by a rule: each worker does it for one in n rows, of which it gets all gradients.
+    """Combines gradients by a rule: each worker gets all gradients of one in n rows, and combines them.
 
     So no worker sends more than its own gradients, once, however many there are. For rules that look at whole
     gradients, each sums up distances over its rows, and all add up these sums. A worker takes no part in a
@@ -77,13 +77,13 @@ class GradientExchange:
     Parameters
     ----------
     node : adaps.Node
-        Whose workers they are, with those of all other nodes.
+        This process's node; the workers of all nodes take part.
     worker : int
         This worker's number on its node.
     rule : Aggregation
-        By which gradients are combined.
+        Rule that combines gradients.
     most : int
-        `combine` is never given more gradients than that.
+        Maximum number of gradients in a call of `combine`.
     """
 
     def __init__(self, node: adaps.Node, worker: int, rule: Aggregation, most: int) -> None:
@@ -102,14 +102,14 @@ class GradientExchange:
         leave_at_exit(self)
 
     def combine(self, given: Sequence[Gradients], whole: Sequence[bool]) -> list[CombinedGradients]:
-        """Collective: what the rule makes of what all workers give.
+        """Collective: combine the gradients of all workers by the rule.
 
         Parameters
         ----------
         given : sequence of Gradients
-            Of this worker; as many, of rows as long, as the others give.
+            This worker's gradients. All workers give equally many, with rows of equal length.
         whole : sequence of bool
-            For each whether it is to be combined at once, and not handed to the server in steps.
+            For each gradient, whether it is combined at once instead of pushed in steps.
 
         Raises
         ------
@@ -170,7 +170,7 @@ class GradientExchange:
         return counting
 
     def spread(self, mine: Gradients) -> Gradients:
-        """Collective: give all workers what each has combined."""
+        """Collective: give all workers the combined rows of each."""
         self._under_way = True
         counts = self._gather(torch.tensor([len(mine.keys)], dtype=torch.int64))[:, 0].tolist()
         sizes = [len(mine.keys)] * self._workers
@@ -185,13 +185,13 @@ class GradientExchange:
         self._group.broadcast(value)
 
     def leave(self) -> None:
-        """Make no more steps, as all others."""
+        """Announce that this worker makes no more steps."""
         self._under_way = True  # for good, so that the end of the process leaves the group to the thread
         # Not in the caller's way: it is to close the node, for which the others' barriers wait.
         threading.Thread(target=self._say_goodbye, name="aggregation").start()
 
     def leave_idle(self) -> None:
-        """The process ends and has not left: the others notice."""
+        """Close the group at the end of the process, so that the other workers notice."""
         if self._group is not None and not self._under_way:
             self._release()
 
@@ -199,13 +199,13 @@ class GradientExchange:
         try:
             self._gather(self._header(LEAVES, []))
             self._release()
-        except (adaps.AdapsError, RuntimeError) as error:  # which whoever closes the node is told, too
+        except (adaps.AdapsError, RuntimeError) as error:  # closing the node also raises it
             _log.info("nobody combines gradients any more: %s", error)
 
-    def _header(self, what: int, counts: Sequence[Tensor]) -> Tensor:
-        """What this worker does, with how many sections, and how many rows of each it has for each worker."""
+    def _header(self, announcement: int, counts: Sequence[Tensor]) -> Tensor:
+        """This worker's announcement: its sections, and the number of rows of each for each worker."""
         header = torch.zeros(2 + self._most * self._workers, dtype=torch.int64)
-        header[0], header[1] = what, len(counts)
+        header[0], header[1] = announcement, len(counts)
         if counts:
             header[2 : 2 + len(counts) * self._workers] = torch.cat(list(counts))
         return header
@@ -230,7 +230,7 @@ class GradientExchange:
         return suspicion_weights(self._sum(squared_suspicions(gathered, workers)), faulty)
 
     def _exchange(self, given: Sequence[Gradients], numbers: Tensor) -> list[list[Gradients]]:
-        """For each section what each worker has of this one's rows."""
+        """For each section, the gradients that each worker has of this worker's rows."""
         received = []
         for section, each in enumerate(given):
             sizes = numbers[self._index, section].tolist()
@@ -241,7 +241,7 @@ class GradientExchange:
         return received
 
     def _send(self, rows: Tensor, sizes: Sequence[int], counts: Sequence[int]) -> Tensor:
-        """All to all: so many rows to each worker, and so many from each."""
+        """All to all: send `sizes` rows to the workers, and receive `counts` rows from them."""
         assert self._group is not None
         result = rows.new_empty(sum(counts), *rows.shape[1:])
         work = self._group.begin.alltoall_base(result, rows.contiguous(), list(counts), list(sizes))
@@ -277,7 +277,7 @@ def _in_steps(combined: Gradients, gathered: Gathered) -> list[Gradients]:
 
 
 def _gathered(given: Sequence[Gradients]) -> tuple[Tensor, Gathered]:
-    """The rows that any worker has, and what each has of them."""
+    """The rows that any worker has, and each worker's gradients of them."""
     keys, where = torch.cat([each.keys for each in given]).unique(return_inverse=True)
     length = given[0].values.shape[1]
     values = given[0].values.new_zeros(len(given), len(keys), length)

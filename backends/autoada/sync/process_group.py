@@ -1,4 +1,4 @@
-"""A gloo group of nodes or workers, in which nobody waits for a node that is lost."""
+"""A gloo group of nodes or workers whose operations fail soon if a node is lost."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class ProcessGroup:
         ctypes.pythonapi.Py_DecRef(ctypes.py_object(begin))
 
     def _failed(self, reason: str) -> Exception:
-        """What to raise: the server knows soon which node is lost, if one is."""
+        """The error of a failed operation; PeerLost if the server finds that a node is lost."""
         deadline = time.monotonic() + self._node.peer_timeout + 1
         while time.monotonic() < deadline:
             try:
