@@ -32,7 +32,7 @@ import torch
 from torch import nn
 
 import autoada
-from autoada.loader.prefetch_queue import Ahead
+from autoada.loader.prefetch_queue import PrefetchQueue
 
 from .case import Case
 from .suite import LIBRARIES
@@ -164,8 +164,8 @@ def _parts_of(
             ("reading", torch.Tensor, "__getitem__"),
             ("stepping", optimizer, "step"),
             ("ending", ending, "run"),
-            ("loading", Ahead, "take"),
-            ("loading", Ahead, "deliver"),
+            ("loading", PrefetchQueue, "next_batch"),
+            ("loading", PrefetchQueue, "mark_in_use"),
         ):
             patches.enter_context(mock.patch.object(owner, name, timed(part, name, getattr(owner, name))))
         step(count)

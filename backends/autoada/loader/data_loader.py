@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import logging
 import weakref
@@ -11,10 +10,10 @@ from typing import Any, Literal, cast
 
 from torch.utils.data import DataLoader, DistributedSampler
 
-from autoada.loader.data_sharding import check_shardable, sharded, tell_same_data
-from autoada.loader.intent import HandWrittenKeys, Keys, KeySource, NoIntent, PredictedKeys
+from autoada.loader.data_sharding import check_shardable, shard_loader
+from autoada.loader.key_source import HandWrittenKeys, Keys, KeySource, NoIntent, PredictedKeys
 from autoada.loader.lookahead import Counting, Lookahead
-from autoada.loader.prefetch_queue import Ahead, Item
+from autoada.loader.prefetch_queue import PrefetchQueue
 from autoada.model.wrapper import AdaModel, open_models, training_state_of
 from autoada.prediction.argument_recording import Prepare
 from autoada.training.loader_state import Epoch, LoaderState
@@ -96,7 +95,7 @@ class AdaDataLoader:
         self._running: weakref.ref[Generator[Any, None, None]] | None = None
         self._summarised = False
         self._to_shard = shard
-        self._shards = shard
+        self._sharded = shard
         self.position = LoaderState()
         """Where the training is; `AdaModel.checkpoint` keeps it."""
 
@@ -135,45 +134,43 @@ class AdaDataLoader:
         return "\n".join(f"{name}: {len(rows.keys)} rows by hand" for name, rows in expected.rows.items())
 
     def _pass_through(self, models: list[AdaModel]) -> Generator[Any, None, None]:
-        """In evaluation mode: until the loop has put a model into training mode, if it does."""
+        """Give the batches of an epoch in evaluation mode, until the loop puts a model into training mode."""
         start = random_state()
         batches = iter(self.loader)
         for used, batch in enumerate(batches, 1):
             yield batch
             training = [model for model in models if model.training]
             if training and not self.position.resumes:
-                yield from self._run(training, self.position.join(batches, start, used))
+                yield from self._run(training, self.position.continue_in_training(batches, start, used))
                 return
 
-    def _run(self, models: list[AdaModel], batches: Epoch | None = None) -> Generator[Any, None, None]:
-        if self._shards and isinstance(sampler := getattr(self.loader, "sampler", None), DistributedSampler):
+    def _run(self, models: list[AdaModel], epoch: Epoch | None = None) -> Generator[Any, None, None]:
+        """Give the batches of an epoch in training mode, each through a queue for each model."""
+        if self._sharded and isinstance(sampler := getattr(self.loader, "sampler", None), DistributedSampler):
             sampler.set_epoch(self.position.epoch)
-        batches = batches or self.position.begin(self.loader)
-        parts = itertools.tee(batches, len(models)) if len(models) > 1 else [batches]
+        epoch = epoch or self.position.begin(self.loader)
+        parts = itertools.tee(epoch, len(models)) if len(models) > 1 else [epoch]
+        queues = [self._queue_for(model, part) for model, part in zip(models, parts, strict=True)]
+        state = training_state_of(models[0])
         watches = self.lookahead.adapts and models[0].node.world_size > 1  # else every row is local
-        loops = [self._follow(model, part) for model, part in zip(models, parts, strict=True)]
         try:
-            for model, ahead in zip(models, loops, strict=True):
+            for model, queue in zip(models, queues, strict=True):
                 if self._is_known(model):
-                    ahead.loops.join()
-            while True:
-                items = [item for ahead in loops if (item := ahead.take()) is not None]
-                if not items:
-                    break
-                for ahead, item in zip(loops, items, strict=True):
-                    ahead.deliver(item)
-                batches.deliver()
-                if not watches:
-                    yield items[0].batch
-                    continue
-                state = training_state_of(models[0])
-                announced = functools.partial(_is_announced, items[0], state)
-                with self.lookahead.watching(models[0].node, announced, _announced_tables(state)):
-                    yield items[0].batch
+                    queue.attach()
+            while items := [item for queue in queues if (item := queue.next_batch()) is not None]:
+                for queue, item in zip(queues, items, strict=True):
+                    queue.mark_in_use(item)
+                epoch.deliver()
+                if watches:
+                    self.lookahead.begin_step(_signalled_tables(state))
+                yield items[0].batch
+                if watches:
+                    undecided = state.trial is not None and state.trial.is_open
+                    self.lookahead.end_step(items[0].signalled is not None and not undecided)
         finally:
-            batches.end()
-            for ahead in loops:
-                ahead.end()
+            epoch.end()
+            for queue in queues:
+                queue.close()
         if not self._summarised:
             self._summarised = True
             _log.info(self.summary())
@@ -189,27 +186,18 @@ class AdaDataLoader:
         return f"{len(model.tables)} tables, {source.describe()}, {share:.1%} of rows were local{ahead}"
 
     def _own_loader(self) -> Iterable[Any]:
-        """The loader, with this worker's part of the data if that is wanted."""
+        """Return the loader, with this worker's part of the data if it is to be sharded."""
         if self._to_shard:
             state = training_state_of(self._find_model())
             self._to_shard = False
-            self.loader = sharded(cast("DataLoader[Any]", self.loader), state.identity, state.count_shared())
+            loader = cast("DataLoader[Any]", self.loader)
+            self.loader = shard_loader(loader, state.identity, state.count_shared())
         return self.loader
 
-    def _follow(self, model: AdaModel, batches: Iterator[Any]) -> Ahead:
-        """A model takes part in a loop: at once, or when the loop calls it."""
-        state = training_state_of(model)
-        reference = weakref.ref(model)
-
-        def joined(batch: Any) -> None:
-            if all(other() is not reference() for other in self._called):
-                self._called.append(reference)
-            if state.begins_data() and not self._shards:
-                tell_same_data(state.identity, batch)
-
+    def _queue_for(self, model: AdaModel, batches: Iterator[Any]) -> PrefetchQueue:
         source = self._key_source(model)
         lookahead = Lookahead(0) if isinstance(source, NoIntent) else self.lookahead
-        return Ahead(state, source, batches, lookahead, joined)
+        return PrefetchQueue(model, source, batches, lookahead, self._called, self._sharded)
 
     def _find_model(self) -> AdaModel:
         """The most important one of those that read."""
@@ -248,15 +236,11 @@ class AdaDataLoader:
         return self._sources[model]
 
 
-def _is_announced(item: Item, state: TrainingState) -> bool:
-    return item.announced is not None and (state.trial is None or not state.trial.is_open)
-
-
-def _announced_tables(state: TrainingState) -> list[Counting] | None:
-    """The node's tables whose rows are announced; None if that is all of the node."""
-    if state.trial is None or not (left := state.trial.left()):
-        return None
-    return [table for table in state.identity.node.tables if table.name not in left]
+def _signalled_tables(state: TrainingState) -> Sequence[Counting]:
+    """Return the node, or those of its tables for whose rows intent is signalled."""
+    node = state.identity.node
+    left = set() if state.trial is None else state.trial.left()
+    return [table for table in node.tables if table.name not in left] if left else [node]
 
 
 def _existing(references: Iterable[weakref.ref[AdaModel]]) -> list[AdaModel]:

@@ -1,4 +1,4 @@
-"""Each worker's part of the data: made by a sampler, and told where it was forgotten."""
+"""Each worker's part of the data: made by a sampler, with a warning if it was forgotten."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from autoada.prediction.batch_structure import leaves
 from autoada.training.training_state import WorkerIdentity
 
 DIGESTED_BYTES = 1 << 20
-"""Of each tensor of a batch at most so many count."""
+"""Bytes of each tensor of a batch that are compared."""
 _PATIENCE = 0.01
 
 _log = logging.getLogger("autoada")
 
 
 def check_shardable(loader: Any) -> None:
-    """Raise TypeError or ValueError unless `sharded` knows how to share the batches of `loader`."""
+    """Raise TypeError or ValueError unless `shard_loader` can share the batches of `loader`."""
     by_hand = "give each node its part of the data yourself, by model.node.rank and model.node.world_size"
     if not isinstance(loader, DataLoader):
         raise TypeError(f"shard=True takes a torch.utils.data.DataLoader, not a {_name(loader)}: {by_hand}")
@@ -48,11 +48,11 @@ def check_shardable(loader: Any) -> None:
         raise ValueError(f"shard=True cannot share what {_name(sampler)} gives, a sampler: {by_hand}")
 
 
-def sharded(loader: DataLoader[Any], identity: WorkerIdentity, number: int) -> DataLoader[Any]:
-    """Collective: `loader` with this worker's part of its data set.
+def shard_loader(loader: DataLoader[Any], identity: WorkerIdentity, number: int) -> DataLoader[Any]:
+    """Return `loader` with this worker's part of its data set. Collective.
 
-    A shuffled one is shuffled anew in each pass, by a seed that all workers get from the first: that of the
-    loader's generator, or of PyTorch's own, plus `number`, that of this loader among all that are shared.
+    A shuffled loader is shuffled again in each epoch. Its seed is that of the loader's generator, or of
+    PyTorch, at worker 0, plus `number`, the number of this loader among all that are shared.
     """
     if identity.num_workers == 1:
         return loader
@@ -72,8 +72,8 @@ def sharded(loader: DataLoader[Any], identity: WorkerIdentity, number: int) -> D
     return own
 
 
-def tell_same_data(identity: WorkerIdentity, batch: Any) -> None:
-    """Warn if another worker has begun with an equal batch: nobody has given them different data."""
+def warn_of_equal_data(identity: WorkerIdentity, batch: Any) -> None:
+    """Warn if another worker has begun with an equal batch, as both then train on the same data."""
     own = _digest(batch)
     if own is None:
         return

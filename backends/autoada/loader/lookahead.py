@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
-
-import adaps
 
 FIRST = 2
 MOST = 64
@@ -58,31 +55,23 @@ class Lookahead:
         self._pulled = self._remote = 0.0
         self._pause = PAUSE
         self._resting = 0
+        self._counting: list[tuple[Counting, Mapping[str, float]]] = []
 
-    @contextlib.contextmanager
-    def watching(
-        self,
-        node: adaps.Node,
-        announced: Callable[[], bool] = lambda: True,
-        counting: Sequence[Counting] | None = None,
-    ) -> Iterator[None]:
-        """Surrounds a training step; counts the rows that were not local in it.
+    def begin_step(self, counting: Sequence[Counting]) -> None:
+        """Begin a step; `counting` has the node, or those of its tables for which intent is signalled."""
+        if self.adapts:
+            self._counting = [(each, each.stats()) for each in counting]
 
-        Afterwards `announced` says whether its rows were announced before: others cannot be local. `counting`
-        are the tables whose rows are announced, where that is not all of the node.
-        """
-        if not self.adapts or node.world_size == 1:  # then every row is local
-            yield
+    def end_step(self, signalled: bool) -> None:
+        """End a step; `signalled` is whether intent for its rows was signalled: others cannot be local."""
+        if not self.adapts:
             return
-        counted = [node] if counting is None else counting
-        before = [each.stats() for each in counted]
-        yield
-        after = [each.stats() for each in counted]
+        counted = [(each.stats(), before) for each, before in self._counting]
         found = [
-            sum(now[name] - then[name] for then, now in zip(before, after, strict=True))
+            sum(now[name] - before[name] for now, before in counted)
             for name in ("pulled_remote", "pulled_local", "pulled_replica")
         ]
-        if announced():
+        if signalled:
             self._learn(found[0], sum(found))
 
     def _learn(self, remote: float, pulled: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -12,7 +12,6 @@ from torch import nn
 from autoada.prediction.accesses import user_location
 from autoada.prediction.argument_recording import Binding, Prepare, Recording
 from autoada.prediction.compiled_program import NotRecorded
-from autoada.training.training_state import ActiveLoops
 
 RECORDED_BATCHES = 3
 """Batches whose way to the model is recorded; two of them have to agree."""
@@ -66,11 +65,6 @@ class LoopRecorder:
     batch turns out to have several calls, all calls of the batches that follow are recorded. A method that
     turns out to read no rows is a helper of the loop: its calls are left out, and what it gives is unknown.
 
-    Parameters
-    ----------
-    changed : callable
-        Called when a call of the model has made `recorded` another one, before the forward begins.
-
     Attributes
     ----------
     recorded : tuple of Call, or None
@@ -83,10 +77,13 @@ class LoopRecorder:
         Why calls are not known.
     where : str
         ``file:line`` of the last call that was recorded.
+    takes_one_loader : bool
+        Whether the batches that a step uses come from one loader.
+    recording : Recording or None
+        Recording of the loop between calls.
     """
 
-    def __init__(self, changed: Callable[[], None]) -> None:
-        self._changed = changed
+    def __init__(self) -> None:
         self.recorded: tuple[RecordedCall, ...] | None = None
         self.obstacle: str | None = None
         self.where = "?"
@@ -94,42 +91,32 @@ class LoopRecorder:
         self.numbers_vary = False
         self._all_calls = False
         self._seen: list[tuple[RecordedCall, ...]] = []
-        self._recording: Recording | None = None
-        self._loops: ActiveLoops | None = None
+        self.recording: Recording | None = None
+        self.takes_one_loader = True
         self._calls: list[RecordedCall] = []
         self._in_progress: _CallInProgress | None = None
         self._helpers: set[str] = set()
         self._late = False
         self._uncalled = 0
 
-    @property
-    def recording(self) -> Recording | None:
-        """What follows the loop between calls."""
-        return self._recording
-
-    @property
-    def takes_one_loader(self) -> bool:
-        """Whether the batches that a step uses come from one loader."""
-        return self._loops is None or len(self._loops.loaders) < 2
-
-    def deliver(self, batch: Any, loops: ActiveLoops) -> None:
-        """The loop, which is one of `loops`, gets `batch`."""
-        self._loops = loops
+    def mark_in_use(self, batch: Any, alone: bool) -> None:
+        """Record the use of `batch`; `alone` is whether no other loader's batch is used with it."""
+        self.takes_one_loader = alone
         if self.settled:
             return
         self._uncalled += 1
         if self._uncalled > RECORDED_BATCHES and self._uncalled % SELDOM:
             return  # the model may be one that this loop does not use
         self._calls = []
-        self._recording = Recording(batch)
-        loops.listen(self)
-        self._recording.start()
+        self.recording = Recording(batch)
+        self.recording.start()
 
-    def called(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The model is called, but has not begun."""
+    def call_begins(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Record a call before it runs; return whether `recorded` changed."""
+        recording = self.recording
+        if recording is None:
+            return False
         self._uncalled = 0
-        recording = self._recording
-        assert recording is not None
         recording.stop()
         self.where = user_location()
         known = (self.recorded, self.settled, self.numbers_vary, self.obstacle)
@@ -140,30 +127,27 @@ class LoopRecorder:
             present.reason = str(reason)
         if not target or (present.uses_batch and target not in self._helpers):
             present.taken = True
-            if self._take(present):
-                self._changed()
+            return self._take(present)
+        return False
 
-    def left(self, output: Any, counts: bool) -> None:
-        """The call has given `output`; does it count as one of the model?"""
+    def call_ends(self, counts: bool) -> bool:
+        """Take the recorded call if it counts, else leave it; return whether `recorded` changed."""
         present, self._in_progress = self._in_progress, None
-        assert present is not None
+        if present is None or self.recording is None:
+            return False
         if counts:
             self._helpers.discard(present.target)
             if not present.taken:
                 self._late = self._take(present) or self._late
             if not self._all_calls:
-                self._end_recording()
-        else:
-            self._helpers.add(present.target)
-            if present.taken and self._take_back(present):
-                self._changed()
-        if self._recording is not None:
-            self._recording.give_up(output)
-            self._recording.start()
+                self.end_recording()
+            return False
+        self._helpers.add(present.target)
+        return present.taken and self._take_back(present)
 
-    def returned(self, calls: int) -> bool:
-        """The loop is done with the batch and called the model so many times; whether `recorded` changed."""
-        self._end_recording()
+    def mark_done(self, calls: int) -> bool:
+        """End the use of the batch with so many calls of the model; return whether `recorded` changed."""
+        self.end_recording()
         changed, self._late = self._late, False
         if self._all_calls:
             return (not self.settled and self._learn()) or changed
@@ -176,15 +160,17 @@ class LoopRecorder:
         """Know no calls any more."""
         self.recorded, self.settled, self.obstacle = None, True, obstacle
 
-    def abandon(self) -> None:
-        """The loop has ended, maybe in the middle of a batch."""
-        self._end_recording()
+    def end_recording(self) -> None:
+        """Stop to follow the loop."""
+        if self.recording is not None:
+            self.recording.stop()
+            self.recording = None
 
     def _take(self, present: _CallInProgress) -> bool:
         """The call is one of the model; whether `recorded` changed."""
         if present.call is None:
             self.obstacle = present.reason
-            self._end_recording()
+            self.end_recording()
         else:
             self._calls.append(present.call)
         return not self._all_calls and self._learn()
@@ -229,13 +215,6 @@ class LoopRecorder:
                 call.prepare.seal()
             self._seen = [()]
         return bool(_key(self.recorded) != _key(before))
-
-    def _end_recording(self) -> None:
-        if self._recording is not None:
-            self._recording.stop()
-            self._recording = None
-            if self._loops is not None:
-                self._loops.stop_listening(self)
 
 
 @dataclass

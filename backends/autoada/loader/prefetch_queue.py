@@ -1,24 +1,26 @@
-"""The batches that a loader fetches before their turn: found, announced, and handed out."""
+"""The prefetch queue of a model: fetches batches ahead of their use and signals intent for their rows."""
 
 from __future__ import annotations
 
-import functools
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from autoada.loader.intent import KeySource
+from autoada.loader.data_sharding import warn_of_equal_data
+from autoada.loader.key_source import KeySource
 from autoada.loader.lookahead import Lookahead
+from autoada.model.wrapper import AdaModel, calls_of, training_state_of
+from autoada.prediction.argument_recording import Recording
 from autoada.prediction.row_set import Expected
-from autoada.training.training_state import TrainingState
 
 
 @dataclass
-class Item:
+class QueuedBatch:
     """A batch that was fetched.
 
     Attributes
@@ -26,231 +28,308 @@ class Item:
     batch : object
         The batch.
     clock : int
-        That of its use.
+        Clock at which it will be used.
     expected : Expected or None
-        What it will read, if that is known.
-    announced : Tensor or None
-        Keys that were announced for it.
-    later : list of (str, int or None)
-        Tables whose rows will be announced when its use is nearer, or not at all, and how many batches ahead;
-        None: as many as the loader.
+        Rows that it will read, if they are known.
+    signalled : Tensor or None
+        Keys for which intent was signalled.
+    pending : list of (str, int or None, Tensor)
+        Keys for which intent will be signalled when the use is near enough: table, number of batches ahead
+        (None: the loader's), keys.
     """
 
     batch: Any
     clock: int
     expected: Expected | None = None
-    announced: Tensor | None = None
-    later: list[tuple[str, int | None]] = field(default_factory=list)
+    signalled: Tensor | None = None
+    pending: list[tuple[str, int | None, Tensor]] = field(default_factory=list)
 
 
-class Ahead:
-    """A loop over one loader, as one model takes part in it.
+class PrefetchQueue:
+    """Owns the flow of a loop's batches for one model, from the loader to the end of their use.
+
+    ``next_batch`` finishes the previous batch, fetches, predicts and signals intent. ``mark_in_use`` hands
+    the batch to the loop. Until the loop comes for another batch, the queue then observes the model's calls.
 
     Parameters
     ----------
-    state : TrainingState
-        The model's.
+    model : AdaModel
+        The model that may be called with the batches.
     source : KeySource
-        Finds rows.
+        Finds the rows that a batch will read.
     batches : iterator
-        The loader's.
+        The loader's batches.
     lookahead : Lookahead
-        How many batches to fetch ahead.
-    joined : callable
-        ``joined(batch)``: the model is called by this loop; the batch is the one in use.
+        Number of batches to fetch ahead.
+    called : list of weakref.ref of AdaModel
+        Models that the loop has called, in order; the queue adds its own.
+    sharded : bool
+        Whether each worker is known to have its own part of the data.
     """
 
     def __init__(
         self,
-        state: TrainingState,
+        model: AdaModel,
         source: KeySource,
         batches: Iterator[Any],
         lookahead: Lookahead,
-        joined: Callable[[Any], None],
+        called: list[weakref.ref[AdaModel]],
+        sharded: bool,
     ) -> None:
-        self.state = state
-        self.loops = state.loops_here()
-        self._worker = state.worker
+        self._model = weakref.ref(model)
+        self._state = training_state_of(model)
+        self._calls = calls_of(model)
+        self._worker = self._state.worker
         self._source = source
         self._batches = batches
         self._lookahead = lookahead
-        self._joined = joined
-        self._queue: deque[Item] = deque()
-        self._announced_until = 0
-        self._has_joined = False
-        self._use: BatchUse | None = None
-        self._was_open = state.trial is not None
-        self.loops.enter(self, self._join)
+        self._called = called
+        self._sharded = sharded
+        self._queue: deque[QueuedBatch] = deque()
+        self._handed_out: QueuedBatch | None = None
+        self._noted = False
+        self._signalled_until = 0
+        self._trial_was_open = self._state.trial is not None
+        self._loops = self._state.enter(self)
 
-    def take(self) -> Item | None:
-        """The next batch, after the queue behind it was filled; None at the end."""
-        self.loops.end_use(self)
+    def next_batch(self) -> QueuedBatch | None:
+        """Return the next batch, once those after it are in the queue; None at the end."""
+        self._finish_previous()
+        starts = self._start_if_empty()
+        while (fetched := self._fetch()) is not None:
+            self._predict(fetched)
+            self._signal_intent(fetched)
+        return self._take(starts)
+
+    def mark_in_use(self, item: QueuedBatch) -> None:
+        """Let the model's calls belong to `item`, until the loop comes for another batch."""
+        self._finish_previous()
+        self._loops.in_use = self
+        self._loops.used_together.add(self)
+        self._handed_out = item
+        if self.attached:
+            self._expect(item.expected)
+        else:
+            self._calls.abandon_call()
+        self._source.mark_in_use(item.batch, alone=len(self._loops.used_together) == 1)
+        if self.attached:
+            self._note_called(item)
+
+    def mark_done(self, following: object) -> None:
+        """End the use of the batch: the loop has come to the queue `following` for another one.
+
+        Batches of several loaders that are handed out before the model is called are used at one clock.
+        """
+        item = self._handed_out
+        assert item is not None
+        calls = self._state.calls if self.attached else 0
+        predict_again = self._source.mark_done(item.expected, calls)
+        if self.attached:
+            self._expect(None)
+        if calls > 0 or following in self._loops.used_together:
+            self._loops.used_together.clear()
+            if self.attached:
+                signals = self._lookahead.batches > 0 or bool(self._state.lookaheads)
+                self._state.advance_clock(signals and item.expected is not None)
+        if predict_again:
+            self._predict_queue_again()
+
+    def close(self) -> None:
+        """End the loop: the clock passes all uses for which intent was signalled and that will not happen."""
+        self._source.abandon()
+        if self._loops.in_use is self:
+            self._loops.in_use = None
+            self._loops.used_together.clear()
+            if self.attached:
+                self._expect(None)
+        while not self._state.closed and self._worker.current_clock < self._signalled_until:
+            self._worker.advance_clock()
+        self._state.leave(self._loops, self)
+
+    # The model's calls
+
+    @property
+    def attached(self) -> bool:
+        """Whether the model is called by the loops of this thread."""
+        return self._state.owner is self._loops
+
+    def attach(self) -> None:
+        """Attach the model to the loops of this thread.
+
+        Raises
+        ------
+        RuntimeError
+            If loops of another thread call it.
+        """
+        if not self.attached:
+            self._calls.abandon_call()
+            self._state.attach(self._loops)
+            for queue in self._loops.queues:
+                queue.model_attached()
+
+    def model_attached(self) -> None:
+        """Continue at the model's clock, which other loops may have moved."""
+        if self._handed_out is not None:
+            now = int(self._worker.current_clock)
+            self._handed_out.clock = now
+            self._realign(now + 1)
+            self._note_called(self._handed_out)
+
+    @property
+    def recording(self) -> Recording | None:
+        """Recording of the loop between the model's calls, if there is one."""
+        return self._source.recording
+
+    def call_begins(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Observe a call of the model, or of its method or module `target`, before it runs."""
+        if self._source.call_begins(target, args, kwargs):
+            self._predict_all_again()
+
+    def call_ends(self, output: Any, counts: bool) -> None:
+        """Observe the end of a call; a helper that reads no rows does not count."""
+        if self._source.call_ends(counts):
+            self._predict_all_again()
+        if self.recording is not None:
+            self.recording.give_up(output)
+            self.recording.start()
+
+    # Steps of the flow
+
+    def _finish_previous(self) -> None:
+        """Finish the batch in use, of this loop or of another one of the thread."""
+        previous, self._loops.in_use = self._loops.in_use, None
+        if previous is not None:
+            previous.mark_done(following=self)
+
+    def _start_if_empty(self) -> bool:
         now = int(self._worker.current_clock)
         if self._queue and self._queue[0].clock != now:  # another loop on the same worker moved the clock
             self._realign(now)
-        starting = not self._queue
-        if starting:
-            if self.state.is_free:
-                self.state.begin_loop()
-            if not self._fetch(now):
-                return None
-        item = self._queue.popleft()
-        while len(self._queue) < self._most_ahead and self._fetch(now + 1 + len(self._queue)):
-            pass
-        if self.state.lookaheads or self._is_open():
-            for queued in self._queue:
-                self._announce_due(queued)
-        if starting:
-            self._wait(item)
-        return item
+        if not self._queue and self._state.is_free:
+            self._state.begin_loop()
+        return not self._queue
 
-    def deliver(self, item: Item) -> None:
-        """The loop gets `item`."""
-        self._use = BatchUse(self, item)
-        self.loops.begin_use(self, item.expected, self._use.end)
-        self._source.deliver(item.batch, self.loops, functools.partial(self._find_now, item))
-        if self.loops.joined and not self._has_joined:
-            self._tell_joined(item)
-
-    def returned(self, item: Item, following: object) -> None:
-        """The loop is done with `item`, and comes to the loader `following`."""
-        calls = self.state.calls if self.loops.joined else 0
-        again = self._source.returned(item.expected, calls)
-        announces = self._lookahead.batches > 0 or bool(self.state.lookaheads)
-        self.loops.used(calls, following, announces and item.expected is not None)
-        if again:
-            self._find_again()
-
-    def end(self) -> None:
-        """The loop is over: let the clock pass whatever was announced and will not happen."""
-        self._source.abandon()
-        if self._use is not None and not self._use.over:
-            self._use.over = True
-            self.loops.abandon_use()
-        while not self.state.closed and self._worker.current_clock < self._announced_until:
-            self._worker.advance_clock()
-        self.loops.leave(self)
-
-    @property
-    def _most_ahead(self) -> int:
-        """Batches to fetch ahead: as many as any row is announced."""
-        own = self.state.lookaheads
-        if not own:
-            return self._lookahead.batches
-        others = len(own) < len(self.state.tables) or any(one.leaves_some for one in own.values())
-        return max(*(one.most for one in own.values()), self._lookahead.batches if others else 0)
-
-    def _join(self) -> None:
-        """The model turns out to be called by this loop; its clock may have been moved by others."""
-        now = int(self._worker.current_clock)
-        if self._use is not None:
-            self._use.item.clock = now
-            self._realign(now + 1)
-            self._tell_joined(self._use.item)
-
-    def _tell_joined(self, item: Item) -> None:
-        self._has_joined = True
-        with torch._C.DisableTorchFunction():  # no part of what the loop does with its batch
-            self._joined(item.batch)
-
-    def _find_now(self, item: Item) -> None:
-        """How rows are found has changed while `item` is in use."""
-        self._find(item)
-        self._find_again()
-        self._wait(item)
-        self.state.expect(item.expected)
-
-    def _find_again(self) -> None:
-        """Find the rows of all batches in the queue again, in order, and announce them."""
-        for item in self._queue:
-            self._find(item)
-
-    def _realign(self, now: int) -> None:
-        """The first batch of the queue will be used at this clock."""
-        for i, item in enumerate(self._queue):
-            item.clock = now + i
-            self._announce(item)
-
-    def _fetch(self, clock: int) -> bool:
-        """Fetch the batch that will be used at `clock`; False if there is none."""
+    def _fetch(self) -> QueuedBatch | None:
+        """Fetch another batch; None if there is none, or the queue is full."""
+        if len(self._queue) > self._most_ahead:
+            return None
+        clock = self._queue[-1].clock + 1 if self._queue else int(self._worker.current_clock)
         try:
             batch = next(self._batches)
         except StopIteration:
-            return False
-        item = Item(batch, clock)
-        self._queue.append(item)
-        self._find(item)
-        return True
+            return None
+        self._queue.append(QueuedBatch(batch, clock))
+        return self._queue[-1]
 
-    def _wait(self, item: Item) -> None:
-        """Nobody could announce this batch earlier; the rows of the later ones come while it is in use."""
-        if item.announced is not None:
-            self._worker.wait_intent(item.announced)
-
-    def _find(self, item: Item) -> None:
+    def _predict(self, item: QueuedBatch) -> None:
+        """Find the rows that `item` will read."""
         item.expected = self._source.expected(item.batch)
-        self._announce(item)
+        self._plan_intent(item)
 
-    def _announce(self, item: Item) -> None:
+    def _plan_intent(self, item: QueuedBatch) -> None:
+        """Let intent for all rows of `item` be pending."""
         expected = item.expected
         if expected is None:
             return
-        item.announced = None
+        item.signalled = None
         tables = [table for table in expected.rows if table not in expected.whole]
-        tables += sorted(expected.whole)
-        item.later = [(table, ahead) for table in tables for ahead in self.state.aheads(table)]
-        self._announce_due(item)
+        item.pending = [
+            (table, ahead, part)
+            for table in [*tables, *sorted(expected.whole)]
+            for ahead, part in self._state.keys_by_lookahead(
+                table,
+                self._state.tables[table].all_keys if table in expected.whole else expected.rows[table].keys,
+            )
+        ]
 
-    def _is_open(self) -> bool:
-        """Whether it is, or just now was, not decided of which tables rows are announced."""
-        was, trial = self._was_open, self.state.trial
-        self._was_open = trial is not None and trial.is_open
-        return was or self._was_open
+    def _signal_intent(self, item: QueuedBatch) -> None:
+        """Signal intent for those pending rows of `item` whose lookahead its use is within."""
+        due, later = [], []
+        for pending in item.pending:
+            table, ahead, keys = pending
+            if self._is_due(table, ahead, item.clock):
+                due.append(keys)
+            else:
+                later.append(pending)
+        item.pending = later
+        if not due:
+            return
+        keys = due[0] if len(due) == 1 else torch.cat(due)
+        self._worker.intent(keys, item.clock)
+        item.signalled = keys if item.signalled is None else torch.cat([item.signalled, keys])
+        self._signalled_until = max(self._signalled_until, item.clock + 1)
+
+    def _take(self, starts: bool) -> QueuedBatch | None:
+        """Take the first batch; if it could not be fetched earlier, wait for its rows."""
+        if not self._queue:
+            return None
+        item = self._queue.popleft()
+        trial = self._state.trial
+        if self._state.lookaheads or self._trial_was_open:  # the rows of others may be due by now
+            self._trial_was_open = trial is not None and trial.is_open
+            for queued in self._queue:
+                self._signal_intent(queued)
+        if starts:
+            self._wait(item)
+        return item
+
+    # Helpers
+
+    @property
+    def _most_ahead(self) -> int:
+        """Number of batches to fetch ahead: the largest lookahead of any row."""
+        own = self._state.lookaheads
+        if not own:
+            return self._lookahead.batches
+        others = len(own) < len(self._state.tables) or any(one.leaves_some for one in own.values())
+        return max(*(one.most for one in own.values()), self._lookahead.batches if others else 0)
 
     def _is_due(self, table: str, ahead: int | None, clock: int) -> bool:
         if ahead is None:
             if self._lookahead.batches == 0:
                 return False
-            if self.state.lookaheads:  # others may be announced earlier, for which the batch was fetched
+            if self._state.lookaheads:  # the batch may have been fetched for rows with a larger lookahead
                 ahead = self._lookahead.batches
-        return self.state.is_due(table, clock, ahead)
+        return self._state.is_due(table, clock, ahead)
 
-    def _announce_due(self, item: Item) -> None:
-        """Announce those rows whose lookahead the use of `item` is within."""
-        if not item.later or item.expected is None:
+    def _realign(self, now: int) -> None:
+        """Let the queue begin at clock `now`."""
+        for i, item in enumerate(self._queue):
+            item.clock = now + i
+            self._plan_intent(item)
+            self._signal_intent(item)
+
+    def _predict_queue_again(self) -> None:
+        for item in self._queue:
+            self._predict(item)
+            self._signal_intent(item)
+
+    def _predict_all_again(self) -> None:
+        """Predict the batch in use and all batches of the queue again, by what was learned since."""
+        item = self._handed_out
+        assert item is not None
+        self._predict(item)
+        self._signal_intent(item)
+        self._predict_queue_again()
+        self._wait(item)
+        self._expect(item.expected)
+
+    def _wait(self, item: QueuedBatch) -> None:
+        """Wait for rows that could not be requested earlier."""
+        if item.signalled is not None:
+            self._worker.wait_intent(item.signalled)
+
+    def _expect(self, expected: Expected | None) -> None:
+        self._calls.abandon_call()
+        self._state.expect(expected)
+
+    def _note_called(self, item: QueuedBatch) -> None:
+        """Note once that the loop calls the model."""
+        if self._noted:
             return
-        expected = item.expected
-        if self.state.lookaheads or self.state.trial is not None:
-            due = [one for one in item.later if self._is_due(*one, item.clock)]
-            item.later = [one for one in item.later if one not in due]
-        else:
-            due, item.later = item.later if self._lookahead.batches > 0 else [], []
-        keys = [self._keys(expected, *one) for one in due]
-        if not keys:
-            return
-        announced = keys[0] if len(keys) == 1 else torch.cat(keys)
-        self._worker.intent(announced, item.clock)
-        before = item.announced
-        item.announced = announced if before is None else torch.cat([before, announced])
-        self._announced_until = max(self._announced_until, item.clock + 1)
-
-    def _keys(self, expected: Expected, table: str, ahead: int | None) -> Tensor:
-        """Those of a table's rows that are announced so far ahead."""
-        whole = table in expected.whole
-        keys = self.state.tables[table].all_keys if whole else expected.rows[table].keys
-        return self.state.keys_ahead(table, keys, ahead)
-
-
-class BatchUse:
-    """The use of one batch: until the loop comes for another one, of this loader or of another."""
-
-    def __init__(self, ahead: Ahead, item: Item) -> None:
-        self._ahead = ahead
-        self.item = item
-        self.over = False
-
-    def end(self, following: object) -> None:
-        """The loop comes to the loader `following`."""
-        if not self.over:
-            self.over = True
-            self._ahead.returned(self.item, following)
+        self._noted = True
+        if all(each() is not self._model() for each in self._called):
+            self._called.append(self._model)
+        if self._state.begins_data() and not self._sharded:
+            with torch._C.DisableTorchFunction():  # it is no part of the loop's own work on its batch
+                warn_of_equal_data(self._state.identity, item.batch)

@@ -44,7 +44,6 @@ class Calls:
         self._tables = list(parameters.tables.values())
         self._reads = state.reads
         self._present: Present | None = None
-        state.end_calls = self.next_batch
         # Rows come from outside of any graph. Done here, for it imports the compiler, which takes seconds.
         self.run = torch.compiler.disable(self._run)
         self._followed = {"": DirectCalls(self, "", module)}
@@ -113,7 +112,7 @@ class Calls:
             self._present = Present(target, hooked, others=others)
             return self._present
         if observer is not None:
-            observer.called(target, *arguments)
+            observer.call_begins(target, *arguments)
         state.calls += 1
         expected = state.calls <= state.expected_calls
         for table in self._tables:
@@ -145,7 +144,7 @@ class Calls:
         elif state.calls == 1:
             state.first_target = present.target
         if (observer := state.observer) is not None:
-            observer.left(output, counts)
+            observer.call_ends(output, counts)
 
     def fail(self, present: Present) -> None:
         """End a call that raised or was interrupted: its further reads are not known."""
@@ -160,7 +159,7 @@ class Calls:
         if self._present is not None:
             self.end(self._present, None)
 
-    def next_batch(self) -> None:
+    def abandon_call(self) -> None:
         """Drop the present call, such as a method that trains, because it asked for a batch."""
         if self._present is not None and self._present.thread == threading.get_ident():
             self.fail(self._present)

@@ -282,4 +282,4 @@ class WrappedParameters:
 def _announced_names(dense: DenseParameters, options: TrainingOptions) -> list[str]:
     """Names of the parameters that need intent: a lookahead of no batch means no intent."""
     own = options.lookaheads
-    return [name for name in dense.names if name not in own or own[name].announced]
+    return [name for name in dense.names if name not in own or own[name].distances]

@@ -23,6 +23,7 @@ from autoada.model.staleness import STALENESS, StalenessLimit, SynchronousSteps
 from autoada.model.state_dict import load_all_but_tables, state_of
 from autoada.model.wrapped_parameters import WrappedParameters
 from autoada.optimizer.rules import Optimizers, listed
+from autoada.optimizer.step_hook import push_at_step
 from autoada.parameters.device_copy import Transfer
 from autoada.parameters.forbid_new_parameters import PARALLEL, forbid_new_parameters
 from autoada.parameters.layout import Layout
@@ -32,7 +33,7 @@ from autoada.prediction.call_types import CallArguments
 from autoada.prediction.tables import hidden_tables
 from autoada.training.loader_state import Positioned
 from autoada.training.technique_choice import TechniqueChoice, technique_trial
-from autoada.training.training_state import TrainingState, WorkerIdentity, push_at_step
+from autoada.training.training_state import TrainingState, WorkerIdentity
 
 if TYPE_CHECKING:
     from adaps.checkpoint import Export
@@ -234,8 +235,7 @@ class AdaModel(ForwardingModule):
         list of (int or None, Tensor)
             How many batches, or None where the policy leaves it to the loop, and the keys.
         """
-        keys = self.keys_of(table, ids)
-        return [(ahead, self._state.keys_ahead(table, keys, ahead)) for ahead in self._state.aheads(table)]
+        return self._state.keys_by_lookahead(table, self.keys_of(table, ids))
 
     def is_due(self, table: str, clock: int, ahead: int | None = None) -> bool:
         """Whether a loop that signals intent by hand should announce rows of a table now, by the policy.
@@ -492,6 +492,11 @@ def _warn_renamed(old: str, new: str) -> None:
 def training_state_of(model: AdaModel) -> TrainingState:
     """The state that a wrapped model shares with its loaders."""
     return model._state
+
+
+def calls_of(model: AdaModel) -> Calls:
+    """The calls of a wrapped model, for loaders."""
+    return model._calls
 
 
 def open_models() -> list[AdaModel]:

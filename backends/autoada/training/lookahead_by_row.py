@@ -39,7 +39,7 @@ class RowLookahead:
         return None in self.batches
 
     @cached_property
-    def announced(self) -> tuple[int | None, ...]:
+    def distances(self) -> tuple[int | None, ...]:
         """The different numbers of batches of those rows that are announced."""
         return tuple(ahead for ahead in dict.fromkeys(self.batches) if ahead != 0)
 
@@ -51,7 +51,7 @@ class RowLookahead:
         rows : Tensor
             Row numbers, int64, one-dimensional, on the CPU.
         ahead : int or None
-            One of `announced`.
+            One of `distances`.
 
         Returns
         -------
@@ -59,7 +59,7 @@ class RowLookahead:
             A bool for each row.
         """
         ranges = torch.bucketize(rows, self._bounds, right=True)
-        return self._numbers[ranges] == self.announced.index(ahead)
+        return self._numbers[ranges] == self.distances.index(ahead)
 
     def text(self) -> str:
         """In a few words, which are the same on two nodes if and only if their rows are announced alike."""
@@ -75,6 +75,6 @@ class RowLookahead:
 
     @cached_property
     def _numbers(self) -> Tensor:
-        """Of each range, which of `announced` it is, or -1."""
-        places: dict[int | None, int] = {ahead: number for number, ahead in enumerate(self.announced)}
+        """Of each range, which of `distances` it is, or -1."""
+        places: dict[int | None, int] = {ahead: number for number, ahead in enumerate(self.distances)}
         return torch.tensor([places.get(ahead, -1) for ahead in self.batches], dtype=torch.int64)

@@ -461,7 +461,7 @@ def test_calls_with_a_step_in_between_see_what_it_changed(caplog: pytest.LogCapt
 def test_an_argument_that_depends_on_an_earlier_call_is_told_and_the_others_are_announced(
     model: autoada.AdaModel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autoada.loader.intent.SMALL_TABLE", 3)
+    monkeypatch.setattr("autoada.loader.key_source.SMALL_TABLE", 3)
     announced = Announcements(model)
     given = batches(10)
     loader = autoada.AdaDataLoader(given, 2)
@@ -705,7 +705,7 @@ def test_where_prediction_cannot_go_on_what_was_found_is_announced_and_the_place
 def test_rows_of_a_large_table_that_depend_on_parameters_are_named_in_the_summary(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("autoada.loader.intent.SMALL_TABLE", 3)
+    monkeypatch.setattr("autoada.loader.key_source.SMALL_TABLE", 3)
     model = autoada.AdaModel(Routed())
     loader = autoada.AdaDataLoader([batch[0] for batch in batches(8)], 2)
     with caplog.at_level(logging.INFO, "autoada"):

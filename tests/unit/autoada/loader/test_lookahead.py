@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 from autoada.loader.lookahead import FIRST, MOST, PAUSE, WINDOW, Lookahead
 
 ROWS = 100
@@ -11,8 +9,6 @@ ROWS = 100
 
 class SlowNode:
     """A node on which rows arrive `steps` steps after they were announced, `always` of them never in time."""
-
-    world_size = 2
 
     def __init__(self, steps: int, always: int = 0) -> None:
         self.steps = steps
@@ -34,36 +30,26 @@ def run(lookahead: Lookahead, node: SlowNode, steps: int, announced: bool = True
     widths = []
     announced_ahead = [lookahead.batches] * (steps + 1)
     for step in range(steps):
-        with lookahead.watching(cast("Any", node), lambda: announced):
-            node.read(announced_ahead[step])
+        lookahead.begin_step([node])
+        node.read(announced_ahead[step])
+        lookahead.end_step(announced)
         for later in range(step + lookahead.batches, steps + 1):
             announced_ahead[later] = lookahead.batches
         widths.append(lookahead.batches)
     return widths
 
 
-def test_a_node_that_is_alone_is_not_asked() -> None:
-    class Alone:
-        world_size = 1
-
-    with Lookahead("auto").watching(cast("Any", Alone())):
-        pass
-
-
 def test_only_tables_whose_rows_are_announced_count() -> None:
-    node, announced, left = SlowNode(1), SlowNode(1), SlowNode(1, always=ROWS)
+    announced, left = SlowNode(1), SlowNode(1, always=ROWS)
     lookahead = Lookahead("auto")
-    for _ in range(10 * WINDOW):
-        with lookahead.watching(cast("Any", node), counting=[announced]):
+    for count, counting in ((10, [announced]), (50, [announced, left])):
+        for _ in range(count * WINDOW):
+            lookahead.begin_step(counting)
             for table in (announced, left):
                 table.read(lookahead.batches)
-    assert lookahead.batches == FIRST
-    for _ in range(50 * WINDOW):
-        with lookahead.watching(cast("Any", node), counting=[announced, left]):
-            for table in (announced, left):
-                table.read(lookahead.batches)
-    assert lookahead.batches == FIRST  # it has searched, and nothing helps
-    assert lookahead._pause > PAUSE
+            lookahead.end_step(signalled=True)
+        assert lookahead.batches == FIRST
+    assert lookahead._pause > PAUSE  # it has searched, and nothing helps
 
 
 def test_it_widens_until_no_row_is_late() -> None:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autoada
-from autoada.model.wrapper import training_state_of
+from autoada.model.wrapper import calls_of, training_state_of
 from tests.plain_and_wrapped import train
 
 ROWS = 30
@@ -175,6 +175,7 @@ def test_an_interrupted_call_of_a_module_leaves_the_next_one_a_call() -> None:
             first(ids)
         handle.remove()
         for call in (first, model):
+            calls_of(model).abandon_call()
             training_state_of(model).expect(None)
             call(ids)
             assert training_state_of(model).calls == 1

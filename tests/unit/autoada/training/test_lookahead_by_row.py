@@ -47,13 +47,13 @@ def rules(*lookaheads: tuple[int, int | None]) -> Policy:
 
 
 def test_rows_are_told_apart_by_their_ranges() -> None:
-    assert MIXED.announced == (4, None, 1)
+    assert MIXED.distances == (4, None, 1)
     assert (MIXED.most, MIXED.leaves_some) == (4, True)
     rows = torch.tensor([49, 0, 9, 10, 19, 20, 29, 30])
-    selected = {ahead: rows[MIXED.select(rows, ahead)].tolist() for ahead in MIXED.announced}
+    selected = {ahead: rows[MIXED.select(rows, ahead)].tolist() for ahead in MIXED.distances}
     assert selected == {4: [0, 9], None: [20, 29], 1: [49, 30]}
     alike = RowLookahead((5, 6, 8), (2, 0, 2))
-    assert alike.announced == (2,)
+    assert alike.distances == (2,)
     assert alike.select(torch.arange(8), 2).tolist() == [row != 5 for row in range(8)]
 
 

@@ -1,21 +1,21 @@
-"""Where a loader's keys come from: the user's functions, or prediction."""
+"""The sources of a loader's keys: the user's functions, or prediction."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, nn
 
 from autoada.loader.loop_recording import Call, Calls, LoopRecorder, call_all
 from autoada.prediction.accesses import Access, Prediction, source_line, user_location
-from autoada.prediction.argument_recording import Prepare
+from autoada.prediction.argument_recording import Prepare, Recording
 from autoada.prediction.batch_structure import on_host
 from autoada.prediction.operations import name_of
 from autoada.prediction.predictor import STRIKES, IntentPredictor
 from autoada.prediction.row_set import Expected, rows_of_reads
-from autoada.training.training_state import ActiveLoops, TrainingState
+from autoada.training.training_state import TrainingState
 
 KeyFunction = Callable[[Any], Any]
 Keys = KeyFunction | Mapping[Any, KeyFunction]
@@ -46,56 +46,46 @@ _SEVERAL = (
 _log = logging.getLogger("autoada")
 
 
-class KeySource(Protocol):
-    """Finds the rows of batches."""
+class KeySource:
+    """Finds the rows of batches. Unless a source says otherwise, they follow from the batch alone."""
+
+    recording: Recording | None = None
+    """Recording of the loop between the model's calls, if there is one."""
 
     def expected(self, batch: Any) -> Expected | None:
-        """What the forward pass of `batch` will read; None while that is not known yet."""
-        ...
-
-    def deliver(self, batch: Any, loops: ActiveLoops, found: Callable[[], None]) -> None:
-        """The batch goes to one of `loops`; `found` is called if all batches have to be asked about again.
-
-        That may be while the model is called with the batch.
-        """
-        ...
-
-    def returned(self, expected: Expected | None, calls: int) -> bool:
-        """The loop is done with a batch, with which it called the model so many times.
-
-        Gives whether batches in the queue have to be asked about again.
-        """
-        ...
-
-    def abandon(self) -> None:
-        """The loop has ended, maybe in the middle of a batch."""
-        ...
+        """Return the rows that the forward pass of `batch` will read; None while they are not known."""
+        raise NotImplementedError
 
     def describe(self) -> str:
-        """How rows are found, in a few words."""
-        ...
+        """Return in a few words how rows are found."""
+        raise NotImplementedError
 
+    def mark_in_use(self, batch: Any, alone: bool) -> None:
+        """Begin the use of `batch`; `alone` is whether no other loader's batch is used at the same clock."""
 
-class _FromTheBatchAlone:
-    """A source for which it does not matter what the loop does with a batch."""
+    def call_begins(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Observe a call of the model; return whether all batches have to be predicted again."""
+        return False
 
-    def deliver(self, batch: Any, loops: ActiveLoops, found: Callable[[], None]) -> None:
-        pass
+    def call_ends(self, counts: bool) -> bool:
+        """Observe its end; return whether all batches have to be predicted again."""
+        return False
 
-    def returned(self, expected: Expected | None, calls: int) -> bool:
+    def mark_done(self, expected: Expected | None, calls: int) -> bool:
+        """End the use of a batch with so many calls; return whether the queue has to be predicted again."""
         return False
 
     def abandon(self) -> None:
-        pass
+        """End the loop, perhaps in the middle of a batch."""
 
 
-class HandWrittenKeys(_FromTheBatchAlone):
+class HandWrittenKeys(KeySource):
     """Rows by the user's functions.
 
     Parameters
     ----------
     state : TrainingState
-        Of the model whose tables are meant.
+        State of the model whose tables are meant.
     keys : callable or mapping
         ``keys(batch)`` -> ``{table: ids}``, or a mapping of tables to functions ``f(batch)`` -> ids. A
         table is given as the parameter's qualified name, the qualified name of the module that owns it, or
@@ -104,26 +94,24 @@ class HandWrittenKeys(_FromTheBatchAlone):
 
     def __init__(self, state: TrainingState, keys: Keys) -> None:
         self._state = state
-        self._function = keys if callable(keys) else _combined(keys)
+        self._keys = keys
 
     def expected(self, batch: Any) -> Expected:
-        ids: Mapping[Any, Tensor] = self._function(batch)
+        keys = self._keys
+        ids = keys(batch) if callable(keys) else {table: function(batch) for table, function in keys.items()}
         if not isinstance(ids, Mapping):
             raise TypeError(
                 f"keys gave a {type(ids).__name__}: it must give a mapping of table names to row ids"
             )
-        return Expected(
-            rows_of_reads(
-                ((table_name(self._state, table), rows) for table, rows in ids.items()), self._state.keys_of
-            )
-        )
+        reads = ((table_name(self._state, table), rows) for table, rows in ids.items())
+        return Expected(rows_of_reads(reads, self._state.keys_of))
 
     def describe(self) -> str:
         return "keys by hand"
 
 
-class NoIntent(_FromTheBatchAlone):
-    """No rows: among the workers of a single node every row is where it is read."""
+class NoIntent(KeySource):
+    """No rows: among the workers of a single node every row is local."""
 
     def expected(self, batch: Any) -> None:
         return None
@@ -132,37 +120,7 @@ class NoIntent(_FromTheBatchAlone):
         return "no intent, which a single node does not need"
 
 
-class SecondCall:
-    """Finds out where the loop calls a model for the second time with a batch.
-
-    Attributes
-    ----------
-    place : str
-        ``file:line`` with the source; empty as long as there was no such call.
-    """
-
-    recording = None
-
-    def __init__(self) -> None:
-        self.place = ""
-        self._calls = 0
-
-    def begin(self) -> None:
-        """Another batch is handed out."""
-        self._calls = 0
-
-    def called(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The model is called."""
-
-    def left(self, output: Any, counts: bool) -> None:
-        """The call is over; that of a mere helper does not count."""
-        self._calls += counts
-        if counts and self._calls == 2:
-            where = user_location()
-            self.place = f"{where}{source_line(where)}"
-
-
-class PredictedKeys:
+class PredictedKeys(KeySource):
     """Rows by access prediction.
 
     Parameters
@@ -176,13 +134,16 @@ class PredictedKeys:
     def __init__(self, state: TrainingState, prepare: Prepare | None = None) -> None:
         self._state = state
         self._given: Calls | None = None if prepare is None else (Call("", prepare),)
-        self._loop = LoopRecorder(self._changed)
-        self._found: Callable[[], None] = _nothing
+        self._loop = LoopRecorder()
         self._told: set[str] = set()
         self._on_demand: list[str] = []
-        self._second_call = SecondCall()
-        self._loops: ActiveLoops | None = None
+        self._counted = 0
+        self._second_call = ""
         self.predictor = self._make_predictor()
+
+    @property
+    def recording(self) -> Recording | None:  # type: ignore[override]
+        return self._loop.recording
 
     def expected(self, batch: Any) -> Expected | None:
         recorded = self._calls_per_batch
@@ -195,37 +156,36 @@ class PredictedKeys:
         rows = rows_of_reads(reads, self._keys_of)
         return Expected(rows, prediction, len(recorded), whole, self.predictor.around(prediction))
 
-    def deliver(self, batch: Any, loops: ActiveLoops, found: Callable[[], None]) -> None:
+    def mark_in_use(self, batch: Any, alone: bool) -> None:
+        self._counted = 0
         if self._given is None:
-            self._found = found
-            self._loop.deliver(batch, loops)
-        elif not self._second_call.place:
-            self._second_call.begin()
-            loops.listen(self._second_call)
-            self._loops = loops
+            self._loop.mark_in_use(batch, alone)
 
-    def returned(self, expected: Expected | None, calls: int) -> bool:
+    def call_begins(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        return self._learned(self._loop.call_begins(target, args, kwargs))
+
+    def call_ends(self, counts: bool) -> bool:
+        self._counted += counts
+        if self._given is not None and counts and self._counted == 2 and not self._second_call:
+            where = user_location()
+            self._second_call = f"{where}{source_line(where)}"
+        return self._learned(self._loop.call_ends(counts))
+
+    def mark_done(self, expected: Expected | None, calls: int) -> bool:
         if self._given is not None:
-            if self._loops is not None:
-                self._loops.stop_listening(self._second_call)
             if calls > 1:
-                self._warn_once(
-                    _SEVERAL.format("first call's", "prepare= gives one", self._second_call.place)
-                )
+                self._warn_once(_SEVERAL.format("first call's", "prepare= gives one", self._second_call))
             if calls > 0 and self._state.first_target != self._given[0].target:
                 self._given = (Call(self._state.first_target, self._given[0].prepare),)
-                self.predictor = self._make_predictor()
-                return True
+                return self._learned(True)
             return self._was_wrong(expected, calls)
-        if self._loop.returned(calls):
-            self.predictor = self._make_predictor()  # what was learned belongs to the other way
+        if self._learned(self._loop.mark_done(calls)):
             return True
         self._warn_of_obstacle(calls)
         return self._was_wrong(expected, calls)
 
     def abandon(self) -> None:
-        self._loop.abandon()
-        self._found = _nothing
+        self._loop.end_recording()
 
     def describe(self) -> str:
         if self._calls_per_batch is None:
@@ -257,9 +217,11 @@ class PredictedKeys:
         assert self._calls_per_batch is not None
         call_all(self._calls_per_batch, model, batch)
 
-    def _changed(self) -> None:
-        self.predictor = self._make_predictor()
-        self._found()
+    def _learned(self, changed: bool) -> bool:
+        """If the calls for a batch have changed, begin with a new predictor; return whether they have."""
+        if changed:
+            self.predictor = self._make_predictor()
+        return changed
 
     def _was_wrong(self, expected: Expected | None, calls: int) -> bool:
         """Whether the batch read something else than was known for certain."""
@@ -353,10 +315,6 @@ class PredictedKeys:
                 self._on_demand.append(on_demand)
 
 
-def _nothing() -> None:
-    pass
-
-
 def table_name(state: TrainingState, table: Any) -> str:
     """The qualified parameter name of a table given by that name, by its module's name, or as a module."""
     if isinstance(table, nn.Module):
@@ -368,7 +326,3 @@ def table_name(state: TrainingState, table: Any) -> str:
         if name in state.tables:
             return str(name)
     raise ValueError(f"the model has no table {table!r}; it has {', '.join(state.tables)}")
-
-
-def _combined(functions: Mapping[Any, KeyFunction]) -> KeyFunction:
-    return lambda batch: {table: function(batch) for table, function in functions.items()}
