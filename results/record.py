@@ -184,7 +184,7 @@ class Choice(msgspec.Struct, kw_only=True, frozen=True):
     steps : int or None
         Of its first worker until it knew; None if it was not decided.
     pairs : int
-        Of stretches that were compared.
+        Of phases that were compared.
     ratio : float or None
         What a step took while rows moved, divided by what it took while they stayed, by all workers' steps.
     alone : bool

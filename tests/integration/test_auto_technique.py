@@ -11,14 +11,14 @@ import pytest
 
 from adabench.results.store import list_sessions
 from adaps.policy import Policy, Rule, Synchronization
-from autoada.training.ab_schedule import STRETCH, TOGETHER, WARM_UP, Schedule
+from autoada.training.ab_schedule import PHASE, TOGETHER, WARM_UP, Schedule
 
 Launch = Callable[..., list[dict[str, Any]]]
 
 CHOOSING = "tests.integration.autoada_ranks.choosing"
 SMALL = {"rows": 3600, "vocabulary": 40, "dim": 4, "hidden": [4], "batch": 16}
 BACKENDS = ("manual", "prefetch", "autoada-manual", "autoada-automatic")
-SOONEST_OF_ALL = WARM_UP + 4 * STRETCH
+SOONEST_OF_ALL = WARM_UP + 4 * PHASE
 # A step of all together: so each node knows of what the others posted two steps ago.
 IN_STEP = Synchronization(1)
 
@@ -103,6 +103,6 @@ def test_a_record_has_what_each_node_chose(adabench: Any, tmp_path: Path) -> Non
         own = [one for one in run.choices if one.table == table]
         assert len({(one.technique, one.ratio) for one in own if one.steps is not None}) <= 1
         assert all(one.steps is None or one.steps >= SOONEST_OF_ALL for one in own)
-        # in the stretches in which they move, rows are announced, and so they are not under `static`
+        # in the phases in which they move, rows are announced, and so they are not under `static`
         assert run.tables[table]["messages_sent_intent"] > 0
     assert '"choices"' in adabench("show", run.run_id).stdout

@@ -1,6 +1,6 @@
-"""Whether rows of a table move to who announces them: tried in the first steps, then what takes less time.
+"""Choice between moving and static rows of a table: tried in the first steps, then the faster technique.
 
-A policy's ``technique = "auto"``. What it can see and what it cannot is told in docs/concepts/policies.md.
+A policy's ``technique = "auto"``; docs/concepts/policies.md describes the trial and its limits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 from typing import Literal, Protocol
 
@@ -21,27 +21,25 @@ import adaps
 from autoada.training.ab_schedule import GROUPS, LEAST, Schedule, typical
 
 PATIENCE = 2
-"""Nobody waits any more for what others have found after so many times the pairs of a trial."""
+"""A worker decides alone after so many times the pairs of a trial."""
 
 _NONE = "none"
 _log = logging.getLogger("autoada")
 
 
 class KeyValueStore(Protocol):
-    """Where workers leave short texts for each other, as `adaps.Node` has it."""
+    """Short texts that workers leave for each other, as in `adaps.Node`."""
 
     def post(self, name: str, text: str) -> None:
         """Leave a text."""
-        ...
 
     def posted(self, name: str) -> str | None:
-        """What was left, if anything was yet."""
-        ...
+        """Return the text of that name, if there is one yet."""
 
 
 @dataclass(frozen=True)
 class TechniqueChoice:
-    """What became of a table whose technique the policy leaves open.
+    """The technique of a table for which the policy leaves it open.
 
     Attributes
     ----------
@@ -50,14 +48,14 @@ class TechniqueChoice:
     technique : "adaptive" or "static"
         Rows move, and are copied, or stay where they are. ``adaptive`` as long as it is not decided.
     steps : int or None
-        Of this worker until it knew; None if it is not decided.
+        Steps of this worker until it knew the decision; None if it is not decided.
     pairs : int
-        Of stretches that were compared.
+        Pairs of phases that were compared.
     ratio : float or None
-        What a step took while its rows moved, divided by what it took while they stayed; None if it could not
-        be measured.
+        Seconds of a step while the table's rows moved ÷ seconds while they stayed; None if it could not be
+        measured.
     alone : bool
-        Whether this worker did not come to know what all found, and decided by its own steps.
+        Whether this worker did not receive the common decision, and decided by its own steps.
     """
 
     table: str
@@ -75,60 +73,33 @@ class _Decision:
     alone: bool = False
 
     def moves(self, group: int) -> bool:
-        """Rows move unless that took longer: where they are wanted, they stay for later steps, too."""
+        """Whether the group's rows move: unless that took longer, as they are local in later steps, too."""
         effect = self.effects[group]
         return effect is None or effect <= 0
 
-    def text(self) -> str:
-        return json.dumps({"effects": self.effects, "pairs": self.pairs})
-
-    @classmethod
-    def of(cls, text: str) -> _Decision:
-        said = json.loads(text)
-        return cls(said["effects"], said["pairs"])
-
-
-@dataclass
-class _Found:
-    """What all workers have found."""
-
-    pairs: list[dict[int, float | None]] = field(default_factory=list)
-
-    def complete(self, workers: int) -> int:
-        """How many first pairs all have told of."""
-        return next(
-            (number for number, pair in enumerate(self.pairs) if len(pair) < workers), len(self.pairs)
-        )
-
-    def pooled(self, pairs: int) -> list[float | None]:
-        """The middle one of what workers found, for each of the first pairs."""
-        found = [[value for value in pair.values() if value is not None] for pair in self.pairs[:pairs]]
-        return [median(values) if values else None for values in found]
-
 
 class TechniqueTrial:
-    """Tries whether rows of tables are to be announced, and decides for all workers alike.
+    """Tries whether rows of tables are to move, and decides for all workers alike.
 
-    Every worker measures its own steps and posts what each pair of stretches shows; the first one of all
-    decides, by what all have posted, and posts that. Nobody waits for anybody: until a worker knows, it goes
-    on trying. Whoever hears of nothing for `PATIENCE` times the pairs of a trial decides by its own
-    steps.
+    Every worker measures its own steps and posts the quotient of each pair of phases. Worker 0 decides by all
+    quotients, and posts the decision. No worker waits: until it receives the decision, it continues the trial.
+    A worker that receives none for `PATIENCE` times the pairs of a trial decides by its own steps.
 
     Parameters
     ----------
     tables : mapping of str to int
-        Qualified names, with the floats of a row: if there are more than `GROUPS`, those with rows of similar
-        length are tried together.
+        Number of floats of a row by qualified name. If there are more than `GROUPS` tables, those with rows
+        of similar length are tried together.
     store : KeyValueStore
-        Of all workers.
+        Store of all workers.
     worker_index, num_workers : int
-        This worker's number among all, and how many there are.
+        This worker's index among all, and their number.
     clock : int
         The worker's present clock.
     name : str
-        By which the choices of several models are told apart.
+        Prefix of this trial's texts in the store.
     now : callable
-        Gives seconds.
+        Returns seconds.
     """
 
     def __init__(
@@ -153,7 +124,7 @@ class TechniqueTrial:
         self._began: float | None = None
         self._seconds: dict[int, list[float]] = defaultdict(list)
         self._own: list[float | None] = []
-        self._found = _Found()
+        self._gathered: list[dict[int, float | None]] = []  # for each pair, by worker
         self._decision: _Decision | None = None
         self._decided_after: int | None = None
 
@@ -166,7 +137,7 @@ class TechniqueTrial:
         return self._decision is None
 
     def moves(self, table: str, clock: int) -> bool:
-        """Whether rows of a table are to be announced for their use at a clock, as far as is known now."""
+        """Whether rows of a table move for their use at a clock, by the schedule or the decision."""
         group = self._groups.get(table)
         if group is None:
             return True
@@ -175,23 +146,24 @@ class TechniqueTrial:
         return self._schedule.moves(group, clock - self._origin)
 
     def left(self) -> set[str]:
-        """Tables of which it is decided that their rows stay."""
-        if self._decision is None:
+        """Return the tables whose rows stay, by the decision."""
+        decision = self._decision
+        if decision is None:
             return set()
-        return {table for table, group in self._groups.items() if not self._decision.moves(group)}
+        return {table for table, group in self._groups.items() if not decision.moves(group)}
 
     def begin(self, clock: int) -> None:
-        """A loop begins at this clock: no time before it is that of a step, and stretches go on."""
+        """Begin a loop at this clock: the schedule continues, and the time before belongs to no step."""
         self._began = None
         self._origin = clock - self._done
 
     def ended(self, clock: int, known: bool = True) -> None:
-        """The step at `clock` is over; `known` says whether its rows could have been announced."""
+        """End the step at `clock`; `known` is whether intent for its rows could be signalled."""
         if self._decision is not None:
             return
         now, position = self._now(), clock - self._origin
         if self._began is not None and known and self._schedule.counts(position):
-            self._seconds[self._schedule.stretch_of(position)].append(now - self._began)
+            self._seconds[self._schedule.phase_of(position)].append(now - self._began)
         self._began = now
         self._done = max(self._done, position + 1)
         while self._done >= self._schedule.end_of(len(self._own)):
@@ -200,24 +172,24 @@ class TechniqueTrial:
             self._look()
 
     def close(self) -> None:
-        """This worker makes no more steps: if it is the one that decides, it does so now."""
+        """End this worker's steps; worker 0 decides now."""
         if self._decision is None and self._worker_index == 0:
             self._decide(last=True)
 
     def chosen(self) -> list[TechniqueChoice]:
-        """What became of each table."""
+        """Return the choice for each table."""
+        decision = self._decision or _Decision([None] * self._schedule.groups, pairs=0)
         found = []
-        decision = self._decision
         for table, group in self._groups.items():
-            effect = None if decision is None else decision.effects[group]
+            effect = decision.effects[group]
             found.append(
                 TechniqueChoice(
                     table=table,
-                    technique="adaptive" if decision is None or decision.moves(group) else "static",
+                    technique="adaptive" if decision.moves(group) else "static",
                     steps=self._decided_after,
-                    pairs=0 if decision is None else decision.pairs,
+                    pairs=decision.pairs,
                     ratio=None if effect is None else math.exp(effect),
-                    alone=decision is not None and decision.alone,
+                    alone=decision.alone,
                 )
             )
         return found
@@ -233,38 +205,43 @@ class TechniqueTrial:
             self._post(f"pair {pair} of {self._worker_index}", _NONE if found is None else repr(found))
 
     def _look(self) -> None:
-        """Whether it can be decided now, or has been."""
+        """Decide, or follow the decision, if that is possible now."""
+        exhausted = len(self._own) >= PATIENCE * self._schedule.most
         if self._worker_index == 0:
-            self._decide(last=len(self._own) >= PATIENCE * self._schedule.most)
+            self._decide(last=exhausted)
         elif (text := self._posted("decided")) is not None:
-            self._follow(_Decision.of(text))
-        elif len(self._own) >= PATIENCE * self._schedule.most:
-            pooled = self._own[: self._schedule.most]
-            effects = self._schedule.judge(pooled, final=True)
+            self._follow(_Decision(**json.loads(text)))
+        elif exhausted:
+            own = self._own[: self._schedule.most]
+            effects = self._schedule.judge(own, final=True)
             assert effects is not None
-            self._follow(_Decision(effects, len(pooled), alone=True))
+            self._follow(_Decision(effects, len(own), alone=True))
 
     def _decide(self, last: bool) -> None:
-        """By what all have found, or `last`ly by what is there."""
-        self._gather()
-        known = len(self._found.pairs) if last else self._found.complete(self._num_workers)
-        effects = self._schedule.judge(self._found.pooled(known), final=last or known >= self._schedule.most)
+        """Decide by the pairs that all workers have posted; at `last` by those that there are."""
+        complete = self._gather()
+        known = len(self._gathered) if last else complete
+        posted = [[value for value in pair.values() if value is not None] for pair in self._gathered[:known]]
+        pooled = [median(values) if values else None for values in posted]
+        effects = self._schedule.judge(pooled, final=last or known >= self._schedule.most)
         if effects is not None:
-            decision = _Decision(effects, known)
-            self._post("decided", decision.text())
-            self._follow(decision)
+            self._post("decided", json.dumps({"effects": effects, "pairs": known}))
+            self._follow(_Decision(effects, known))
 
-    def _gather(self) -> None:
-        pairs = self._found.pairs
-        for number in range(len(pairs), min(len(self._own), self._schedule.most)):
-            pairs.append({self._worker_index: self._own[number]})
-        for number in range(self._found.complete(self._num_workers), len(pairs)):
-            missing = [share for share in range(self._num_workers) if share not in pairs[number]]
-            for share in missing:
-                if (text := self._posted(f"pair {number} of {share}")) is not None:
-                    pairs[number][share] = None if text == _NONE else float(text)
-            if len(pairs[number]) < self._num_workers:
-                return  # of the later ones nobody is asked yet
+    def _gather(self) -> int:
+        """Gather what workers have posted; return the number of first pairs that all have posted."""
+        pairs = self._gathered
+        pairs += [{self._worker_index: own} for own in self._own[len(pairs) : self._schedule.most]]
+        for number, pair in enumerate(pairs):
+            if len(pair) == self._num_workers:
+                continue
+            missing = [worker for worker in range(self._num_workers) if worker not in pair]
+            for worker in missing:
+                if (text := self._posted(f"pair {number} of {worker}")) is not None:
+                    pair[worker] = None if text == _NONE else float(text)
+            if len(pair) < self._num_workers:
+                return number  # later pairs need not be asked for yet
+        return len(pairs)
 
     def _follow(self, decision: _Decision) -> None:
         self._decision, self._decided_after = decision, self._done
@@ -275,31 +252,31 @@ class TechniqueTrial:
                 one.table,
                 "move" if one.technique == "adaptive" else "stay where they are",
                 self._done,
-                "nobody knows how long" if one.ratio is None else f"{one.ratio:.2f} times as long",
+                "an unknown time" if one.ratio is None else f"{one.ratio:.2f} times as long",
             )
 
     def _post(self, name: str, text: str) -> None:
         try:
             self._store.post(f"{self._name}: {name}", text)
         except RuntimeError as error:  # the store has ended, with a node that has nothing left to train on
-            _log.debug("what was measured cannot be told: %s", error)
+            _log.debug("a measurement cannot be posted: %s", error)
 
     def _posted(self, name: str) -> str | None:
         try:
             return self._store.posted(f"{self._name}: {name}")
         except RuntimeError as error:
-            _log.debug("what others have measured cannot be known: %s", error)
+            _log.debug("measurements of other workers cannot be read: %s", error)
             return None
 
 
 def technique_trial(
     node: adaps.Node, worker: int, worker_index: int, num_workers: int, clock: int, tables: Mapping[str, int]
 ) -> TechniqueTrial | None:
-    """The choice of a worker's next model; None if there is nothing to choose.
+    """Make the trial of a worker's next model; None if there is nothing to choose.
 
     All workers make their models in the same order.
     """
-    if not tables or node.world_size == 1:  # on one node every row is where it is read
+    if not tables or node.world_size == 1:  # on one node every row is local
         return None
     with _lock:
         made = _made.setdefault(node, defaultdict(int))
@@ -309,7 +286,7 @@ def technique_trial(
 
 
 def grouped(tables: Mapping[str, int]) -> dict[str, int]:
-    """Each table's group, from 0 on: its own one, or that of rows of similar length."""
+    """Return each table's group, from 0 on: its own, or that of rows of similar length."""
     if len(tables) <= GROUPS:
         return {table: number for number, table in enumerate(tables)}
     lengths = sorted(set(tables.values()))
@@ -318,5 +295,5 @@ def grouped(tables: Mapping[str, int]) -> dict[str, int]:
 
 
 _made: weakref.WeakKeyDictionary[adaps.Node, dict[int, int]] = weakref.WeakKeyDictionary()
-"""Choices of each worker of each node."""
+"""Number of trials of each worker of each node."""
 _lock = threading.Lock()

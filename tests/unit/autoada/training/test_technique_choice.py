@@ -1,4 +1,4 @@
-"""Whether rows move is tried in balanced stretches and decided by all workers alike; seconds are made up."""
+"""Whether rows move is tried in balanced phases and decided by all workers alike; seconds are made up."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from autoada.training.ab_schedule import (
     GROUPS,
     LEAST,
     MOST_PAIRS,
-    STRETCH,
+    PHASE,
     TOGETHER,
     WARM_UP,
     Schedule,
@@ -33,9 +33,9 @@ from autoada.training.ab_schedule import (
 from autoada.training.technique_choice import PATIENCE, TechniqueTrial, grouped
 
 ONE = {"rows": 4}
-SOONEST = WARM_UP + 2 * 2 * STRETCH
+SOONEST = WARM_UP + 2 * 2 * PHASE
 """Steps after which one table's pairs are balanced for the first time."""
-LONGEST = WARM_UP + 2 * MOST_PAIRS * STRETCH
+LONGEST = WARM_UP + 2 * MOST_PAIRS * PHASE
 """Steps after which one table is decided in any case."""
 Costs = Callable[[int, int, Mapping[str, bool]], float]
 """Seconds of a worker's step of that number while these tables' rows move."""
@@ -117,7 +117,7 @@ def test_pairs_are_balanced(groups: int) -> None:
         assert schedule.moves(group, position)
     for group, pair in product(range(groups), range(schedule.most)):
         halves = [
-            {schedule.moves(group, WARM_UP + (2 * pair + half) * STRETCH + step) for step in range(STRETCH)}
+            {schedule.moves(group, WARM_UP + (2 * pair + half) * PHASE + step) for step in range(PHASE)}
             for half in (0, 1)
         ]
         assert halves == [{schedule.sign(group, pair) < 0}, {schedule.sign(group, pair) > 0}]
@@ -137,12 +137,12 @@ def test_several_tables_are_tried_together_first(groups: int) -> None:
 def test_steps_beside_a_change_do_not_count(groups: int) -> None:
     schedule = Schedule(groups)
     last = schedule.end_of(schedule.most - 1)
-    state = [[schedule.moves(group, step) for group in range(groups)] for step in range(last + 2 * STRETCH)]
+    state = [[schedule.moves(group, step) for group in range(groups)] for step in range(last + 2 * PHASE)]
     for step in range(WARM_UP, last):
         around = state[step - AHEAD : step + AHEAD + 1]
         assert schedule.counts(step) == all(one == state[step] for one in around), step
-    for first in range(WARM_UP, last, STRETCH):
-        assert sum(schedule.counts(step) for step in range(first, first + STRETCH)) >= 2 * LEAST
+    for first in range(WARM_UP, last, PHASE):
+        assert sum(schedule.counts(step) for step in range(first, first + PHASE)) >= 2 * LEAST
     assert not any(schedule.counts(step) for step in range(WARM_UP))
 
 
@@ -152,7 +152,7 @@ def test_steps_beside_a_change_do_not_count(groups: int) -> None:
 )
 @pytest.mark.parametrize("workers", [2, 5])
 def test_what_takes_much_longer_is_over_soon(factor: float, technique: str, pairs: int, workers: int) -> None:
-    soonest = WARM_UP + 2 * pairs * STRETCH
+    soonest = WARM_UP + 2 * pairs * PHASE
     made = trained(factors(rows=factor), soonest + 1, workers)
     for worker in made:
         (found,) = worker.trial.chosen()
@@ -229,10 +229,10 @@ def test_a_machine_that_gets_slower_is_not_taken_for_an_effect() -> None:
 
 @pytest.mark.parametrize("slow", [1.5, 2.5, 10.0])
 def test_a_start_that_is_slow_for_long_is_not_taken_for_an_effect(slow: float) -> None:
-    """Steps of the first stretch of all tell of something else than rows that move."""
+    """Steps of the first phase of all tell of something else than rows that move."""
 
     def costs(share: int, step: int, moving: Mapping[str, bool]) -> float:
-        return (slow if step < WARM_UP + STRETCH else 1.0) * (1.15 if moving["rows"] else 1.0)
+        return (slow if step < WARM_UP + PHASE else 1.0) * (1.15 if moving["rows"] else 1.0)
 
     for worker in trained(costs, LONGEST + 1):
         (found,) = worker.trial.chosen()
@@ -241,7 +241,7 @@ def test_a_start_that_is_slow_for_long_is_not_taken_for_an_effect(slow: float) -
 
 
 def test_the_worse_is_seldom_chosen_by_noise() -> None:
-    """A loop's steps vary by half, so that a pair of its stretches may say anything."""
+    """A loop's steps vary by half, so that a pair of its phases may say anything."""
     wrong = 0
     for seed in range(100):
         generator = random.Random(seed)
@@ -298,7 +298,7 @@ def test_nobody_waits_for_ever_for_somebody_who_does_not_train() -> None:
     (lonely,) = trained(factors(rows=1.2), 1000, workers=1)  # who decides, with one who never steps
     posts = Posts()
     first, second = (Worker(share, 3, posts, ONE, factors(rows=1.2)) for share in (0, 1))
-    for _ in range(WARM_UP + 2 * PATIENCE * MOST_PAIRS * STRETCH - 1):
+    for _ in range(WARM_UP + 2 * PATIENCE * MOST_PAIRS * PHASE - 1):
         first.step()
         second.step()
     assert first.trial.is_open
@@ -335,7 +335,7 @@ def test_who_decides_does_so_when_it_leaves(steps: int, technique: str, ratio: f
 def test_without_a_store_each_decides_alone(caplog: pytest.LogCaptureFixture) -> None:
     worker = Worker(1, 2, Ended(), ONE, factors(rows=1.3))
     with caplog.at_level(logging.INFO, "autoada"):
-        for _ in range(WARM_UP + 2 * PATIENCE * MOST_PAIRS * STRETCH):
+        for _ in range(WARM_UP + 2 * PATIENCE * MOST_PAIRS * PHASE):
             worker.step()
     (found,) = worker.trial.chosen()
     assert (found.technique, found.alone) == ("static", True)
@@ -345,7 +345,7 @@ def test_without_a_store_each_decides_alone(caplog: pytest.LogCaptureFixture) ->
     )
 
 
-def test_stretches_go_on_in_the_next_loop() -> None:
+def test_phases_go_on_in_the_next_loop() -> None:
     posts = Posts()
     workers = [Worker(share, 2, posts, ONE, factors(rows=1.5)) for share in (0, 1)]
     for _ in range(9):
@@ -463,7 +463,7 @@ def test_a_loader_announces_what_is_to_move(model: autoada.AdaModel, factor: flo
     tried = {clock for clock in range(SOONEST) if Schedule(1).moves(0, clock)}
     assert tried == {clock for clock in users if clock < SOONEST}
     assert max(distance for clock, distance in users.items() if clock < SOONEST) == AHEAD
-    # the next stretch's first batches were announced before it was decided
+    # the next phase's first batches were announced before it was decided
     assert Schedule(1).moves(0, SOONEST)
     late = {clock: distance for clock, distance in users.items() if clock >= SOONEST}
     assert sorted(late) == list(range(SOONEST, 100 if moves else SOONEST + AHEAD))
