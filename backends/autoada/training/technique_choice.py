@@ -82,7 +82,7 @@ class TechniqueTrial:
     """Tries whether rows of tables are to move, and decides for all workers alike.
 
     Every worker measures its own steps and posts the quotient of each pair of phases. Worker 0 decides by all
-    quotients, and posts the decision. No worker waits: until it receives the decision, it continues the trial.
+    quotients, and posts the decision. No worker waits: it continues the trial until it receives the decision.
     A worker that receives none for `PATIENCE` times the pairs of a trial decides by its own steps.
 
     Parameters

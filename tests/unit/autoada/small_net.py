@@ -1,13 +1,18 @@
-"""A model of one table and one layer, and batches for it."""
+"""Small models, batches for them, and a log of the intent that loaders signal for them."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Net", "batches_of", "squared_error"]
+import autoada
+from autoada.model.wrapper import training_state_of
+
+__all__ = ["PAIR_ROWS", "IntentLog", "Net", "Pairs", "batches_of", "pairs_of", "squared_error"]
+
+PAIR_ROWS = 50
 
 
 class Net(nn.Module):
@@ -28,6 +33,19 @@ class Net(nn.Module):
         return self.out(self.rows(ids)).squeeze(-1)
 
 
+class Pairs(nn.Module):
+    """Gives a number per pair of a user and an item, each with a table of `PAIR_ROWS` rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users = nn.Embedding(PAIR_ROWS, 2)
+        self.items = nn.Embedding(PAIR_ROWS, 2)
+        self.out = nn.Linear(2, 1)
+
+    def forward(self, users: Tensor, items: Tensor) -> Any:
+        return self.out(self.users(users) * self.items(items.flip(0))).squeeze(-1)
+
+
 def batches_of(rows: int, steps: int, samples: int, seed: int) -> list[tuple[Tensor, Tensor]]:
     """Row ids and labels, the same for the same seed."""
     generator = torch.Generator().manual_seed(seed)
@@ -42,3 +60,60 @@ def squared_error(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
     ids, label = batch
     loss: Tensor = (model(ids) - label).square().mean()
     return loss
+
+
+def pairs_of(steps: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Users, items and labels of batches of six, always the same."""
+    generator = torch.Generator().manual_seed(3)
+    return [
+        (
+            torch.randint(0, PAIR_ROWS, (6,), generator=generator),
+            torch.randint(0, PAIR_ROWS, (6,), generator=generator),
+            torch.rand(6, generator=generator),
+        )
+        for _ in range(steps)
+    ]
+
+
+class IntentLog:
+    """Stands between a model's loops and its worker, and logs the intent that is signalled.
+
+    Attributes
+    ----------
+    calls : list of (int, list of int, int)
+        Clock at which intent was signalled, keys in order, and clock of their use.
+    """
+
+    def __init__(self, model: autoada.AdaModel) -> None:
+        self.calls: list[tuple[int, list[int], int]] = []
+        self._model = model
+        self._worker = model.worker
+        training_state_of(model).worker = cast("Any", self)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._worker, name)
+
+    def intent(self, keys: Tensor, start: int, end: int | None = None) -> None:
+        self.calls.append((self.current_clock, sorted(keys.tolist()), start))
+        self._worker.intent(keys, start, start + 1 if end is None else end)
+
+    @property
+    def starts(self) -> list[int]:
+        """Clocks of use, in the order in which intent was signalled."""
+        return [start for _, _, start in self.calls]
+
+    @property
+    def uses(self) -> list[tuple[list[int], int]]:
+        """Keys and clocks of their use, in the order in which intent was signalled."""
+        return [(keys, start) for _, keys, start in self.calls]
+
+    @property
+    def last(self) -> dict[int, list[int]]:
+        """Keys of the last intent for each clock of use."""
+        return {start: keys for _, keys, start in self.calls}
+
+    def of_table(self, name: str) -> list[tuple[int, int]]:
+        """Clock and distance of each use for which intent for rows of a table was signalled."""
+        table = self._model.node.table(name)
+        keys = range(table.first_key, table.first_key + table.rows)
+        return [(start, start - now) for now, given, start in self.calls if any(key in keys for key in given)]

@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 from collections.abc import Iterable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import autoada
-from autoada.model.wrapper import training_state_of
+from tests.unit.autoada.small_net import IntentLog, Net
 from tests.warm import children
 
 ROWS = 50
@@ -44,19 +44,9 @@ class Items(Dataset[int]):
         return item % ROWS
 
 
-class Summed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(ROWS, 2)
-        self.out = nn.Linear(2, 1)
-
-    def forward(self, ids: Tensor) -> Any:
-        return self.out(self.table(ids)).sum()
-
-
 @pytest.fixture
 def model() -> Iterator[autoada.AdaModel]:
-    model = autoada.AdaModel(Summed())
+    model = autoada.AdaModel(Net(ROWS))
     yield model
     model.close()
 
@@ -64,7 +54,7 @@ def model() -> Iterator[autoada.AdaModel]:
 def train(model: nn.Module, batches: Iterable[Any], most: int = 100) -> int:
     steps = 0
     for batch in batches:
-        model(torch.as_tensor(batch)).backward()
+        model(torch.as_tensor(batch)).sum().backward()
         steps += 1
         if steps == most:
             break
@@ -72,7 +62,7 @@ def train(model: nn.Module, batches: Iterable[Any], most: int = 100) -> int:
 
 
 def by_hand(batch: Any) -> dict[str, Tensor]:
-    return {"table": torch.as_tensor(batch)}
+    return {"rows": torch.as_tensor(batch)}
 
 
 def prepared(batch: Any) -> Any:
@@ -99,29 +89,16 @@ def assert_nothing_is_left(model: autoada.AdaModel) -> None:
 def test_what_the_data_set_raises_reaches_the_loop(
     model: autoada.AdaModel, keys: Any, processes: int | None
 ) -> None:
-    announced: list[int] = []
     plain = generated() if processes is None else DataLoader(Items("raise"), 4, num_workers=processes)
-    intent = model.worker.intent
-
-    class Noting:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(worker, name)
-
-        def intent(self, given: Tensor, start: int) -> None:
-            announced.append(start)
-            intent(given, start)
-
-    worker = model.worker
-    training_state_of(model).worker = cast("Any", Noting())
+    log = IntentLog(model)
     with pytest.raises(DamagedItem, match="item 37 is damaged") as raised:
         train(model, autoada.AdaDataLoader(plain, 2, keys=keys))
-    training_state_of(model).worker = worker
     if processes:
         assert "Original Traceback (most recent call last):" in str(raised.value)
         assert "in __getitem__" in str(raised.value)
     del raised
-    assert len(announced) == 9
-    assert worker.current_clock == 1 + max(announced)
+    assert len(log.starts) == 9
+    assert model.worker.current_clock == 1 + max(log.starts)
     assert_nothing_is_left(model)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -21,6 +20,7 @@ from torch.utils.data import (
 )
 
 import autoada
+from tests.unit.autoada.small_net import Net
 
 ITEMS = 20
 DATA = TensorDataset(torch.arange(ITEMS))
@@ -37,10 +37,10 @@ class OwnBatches(BatchSampler):
 
 def passes(workers: int, make: Callable[[], Any], **options: Any) -> list[list[list[int]]]:
     """The items that each of so many worker threads gets, pass by pass."""
-    node = autoada.create_node(Model(), workers=workers)
+    node = autoada.create_node(Net(ITEMS), workers=workers)
 
     def work(worker: int) -> list[list[int]]:
-        model = autoada.AdaModel(Model(), node=node, worker=worker)
+        model = autoada.AdaModel(Net(ITEMS), node=node, worker=worker)
         loader = autoada.AdaDataLoader(make(), 1, model=model, **options)
         items: list[list[int]] = []
         for _ in range(2):
@@ -53,15 +53,6 @@ def passes(workers: int, make: Callable[[], Any], **options: Any) -> list[list[l
 
     with node, ThreadPoolExecutor(workers) as pool:
         return list(pool.map(work, range(workers)))
-
-
-class Model(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows = nn.Embedding(ITEMS, 2)
-
-    def forward(self, ids: Tensor) -> Any:
-        return self.rows(ids)
 
 
 def test_workers_share_what_is_in_order() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,70 +13,66 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import autoada
-from autoada.model.wrapper import training_state_of
+from autoada import AdaDataLoader, AdaModel
 from autoada.prediction.speculation import LARGEST
+from tests.unit.autoada.small_net import PAIR_ROWS, IntentLog, Pairs, pairs_of
 
-ROWS = 50
-
-
-class Two(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.users = nn.Embedding(ROWS, 2)
-        self.items = nn.Embedding(ROWS, 2)
-        self.out = nn.Linear(2, 1)
-
-    def forward(self, users: Tensor, items: Tensor) -> Any:
-        return self.out(self.users(users) * self.items(items.flip(0))).squeeze(-1)
-
-
-class Announcements:
-    """Stands between the loader and the worker, and writes down what is announced."""
-
-    def __init__(self, model: autoada.AdaModel) -> None:
-        self.calls: list[tuple[int, list[int], int]] = []
-        self._worker = model.worker
-        training_state_of(model).worker = cast("Any", self)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._worker, name)
-
-    def intent(self, keys: Tensor, start: int, end: int | None = None) -> None:
-        self.calls.append((self.current_clock, sorted(keys.tolist()), start))
-        self._worker.intent(keys, start, start + 1 if end is None else end)
+Captured = pytest.LogCaptureFixture
 
 
 @pytest.fixture
-def model() -> Iterator[autoada.AdaModel]:
+def model() -> Iterator[AdaModel]:
     torch.manual_seed(0)
-    model = autoada.AdaModel(Two())
+    model = AdaModel(Pairs())
     yield model
     model.close()
 
 
-def batches(count: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-    generator = torch.Generator().manual_seed(3)
-    return [
-        (
-            torch.randint(0, ROWS, (6,), generator=generator),
-            torch.randint(0, ROWS, (6,), generator=generator),
-            torch.rand(6, generator=generator),
-        )
-        for _ in range(count)
-    ]
+@pytest.fixture
+def log(model: AdaModel) -> IntentLog:
+    return IntentLog(model)
 
 
 def by_hand(batch: tuple[Tensor, Tensor, Tensor]) -> dict[str, Tensor]:
     return {"users.weight": batch[0], "items.weight": batch[1]}
 
 
-def expected_keys(model: autoada.AdaModel, batch: tuple[Tensor, Tensor, Tensor]) -> list[int]:
+def expected_keys(model: AdaModel, batch: tuple[Tensor, Tensor, Tensor]) -> list[int]:
     users = model.keys_of("users.weight", batch[0].unique())
     return sorted([*users.tolist(), *model.keys_of("items.weight", batch[1].unique()).tolist()])
 
 
-def train(model: autoada.AdaModel, loader: Iterable[Any], limit: int = 10**6) -> int:
+def wanted(model: AdaModel, given: list[tuple[Tensor, Tensor, Tensor]]) -> list[tuple[list[int], int]]:
+    """Keys and clock of the use of each batch, from clock 0 on."""
+    return [(expected_keys(model, batch), clock) for clock, batch in enumerate(given)]
+
+
+def trained(
+    wrap: bool,
+    net: Any,
+    given: list[Any],
+    loop: Callable[[Any, torch.optim.Optimizer, Any], Iterator[Tensor]],
+) -> list[float]:
+    """Losses of a loop over a plain or a wrapped model; the loop makes the steps and yields the losses."""
+    torch.manual_seed(0)
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if not wrap:
+        return [loss.item() for loss in loop(model, optimizer, given)]
+    model = AdaModel(model, optimizer)
+    losses = [loss.item() for loss in loop(model, optimizer, AdaDataLoader(given, 3))]
+    model.close()
+    return losses
+
+
+def step(loss: Tensor, optimizer: torch.optim.Optimizer) -> Tensor:
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def train(model: AdaModel, loader: Iterable[Any], limit: int = 10**6) -> int:
     steps = 0
     for users, items, label in loader:
         loss = nn.functional.mse_loss(model(users, items=items), label)
@@ -88,120 +84,105 @@ def train(model: autoada.AdaModel, loader: Iterable[Any], limit: int = 10**6) ->
 
 
 @pytest.mark.parametrize("keys", [by_hand, {"users": lambda b: b[0], "items.weight": lambda b: b[1]}])
-def test_every_batch_is_announced_once_for_the_clock_of_its_use(model: autoada.AdaModel, keys: Any) -> None:
-    announced = Announcements(model)
-    given = batches(12)
-    assert train(model, autoada.AdaDataLoader(given, 3, keys=keys)) == 12
-    assert [call[1:] for call in announced.calls] == [
-        (expected_keys(model, batch), clock) for clock, batch in enumerate(given)
-    ]
-    assert [call[0] for call in announced.calls] == [0, 0, 0, 0, *range(1, 9)]
+def test_every_batch_is_announced_once_for_the_clock_of_its_use(
+    model: AdaModel, log: IntentLog, keys: Any
+) -> None:
+    given = pairs_of(12)
+    assert train(model, AdaDataLoader(given, 3, keys=keys)) == 12
+    assert log.uses == wanted(model, given)
+    assert [call[0] for call in log.calls] == [0, 0, 0, 0, *range(1, 9)]
     assert model.worker.current_clock == 12
 
 
-def test_a_module_names_its_table(model: autoada.AdaModel) -> None:
-    announced = Announcements(model)
+def test_a_module_names_its_table(model: AdaModel, log: IntentLog) -> None:
     keys = {model.module.users: lambda b: b[0], model.module.items: lambda b: b[1]}
-    train(model, autoada.AdaDataLoader(batches(2), 1, keys=keys))
-    assert announced.calls[0][1] == expected_keys(model, batches(1)[0])
+    train(model, AdaDataLoader(pairs_of(2), 1, keys=keys))
+    assert log.calls[0][1] == expected_keys(model, pairs_of(1)[0])
 
 
-def test_predicted_rows_are_announced_from_the_first_batch_on(model: autoada.AdaModel) -> None:
-    announced = Announcements(model)
-    given = batches(12)
-    loader = autoada.AdaDataLoader(given, 3)
+def test_predicted_rows_are_announced_from_the_first_batch_on(model: AdaModel, log: IntentLog) -> None:
+    given = pairs_of(12)
+    loader = AdaDataLoader(given, 3)
     assert train(model, loader) == 12
-    assert [call[1:] for call in announced.calls] == [
-        (expected_keys(model, batch), clock) for clock, batch in enumerate(given)
-    ]
+    assert log.uses == wanted(model, given)
     assert train(model, loader) == 12
-    assert [call[2] for call in announced.calls[-12:]] == list(range(12, 24))
+    assert [call[2] for call in log.calls[-12:]] == list(range(12, 24))
 
 
-def test_expected_rows_are_pulled_once_for_each_table(model: autoada.AdaModel) -> None:
-    given = batches(1) * 20
-    train(model, autoada.AdaDataLoader(given, 2, keys=by_hand))
+def test_expected_rows_are_pulled_once_for_each_table(model: AdaModel) -> None:
+    given = pairs_of(1) * 20
+    train(model, AdaDataLoader(given, 2, keys=by_hand))
     before = model.node.stats()["pulled_local"]
-    train(model, autoada.AdaDataLoader(given[:1], 2, keys=by_hand))
+    train(model, AdaDataLoader(given[:1], 2, keys=by_hand))
     dense = 1 + model.node.table("dense.0").rows
     assert model.node.stats()["pulled_local"] - before <= dense + len(expected_keys(model, given[0]))
 
 
-def test_no_intent_without_lookahead(model: autoada.AdaModel) -> None:
-    announced = Announcements(model)
-    train(model, autoada.AdaDataLoader(batches(5), 0, keys=by_hand))
-    assert announced.calls == []
+def test_no_intent_without_lookahead(model: AdaModel, log: IntentLog) -> None:
+    train(model, AdaDataLoader(pairs_of(5), 0, keys=by_hand))
+    assert log.calls == []
     assert model.worker.current_clock == 5
 
 
-def test_a_break_leaves_no_intent_behind(model: autoada.AdaModel) -> None:
-    announced = Announcements(model)
-    loader = autoada.AdaDataLoader(batches(20), 5, keys=by_hand)
+def test_a_break_leaves_no_intent_behind(model: AdaModel, log: IntentLog) -> None:
+    loader = AdaDataLoader(pairs_of(20), 5, keys=by_hand)
     assert train(model, loader, limit=4) == 4
-    assert model.worker.current_clock > max(start for _, _, start in announced.calls)
+    assert model.worker.current_clock > max(log.starts)
     before = model.worker.current_clock
     assert train(model, loader) == 20
-    assert announced.calls[9][2] == before
+    assert log.calls[9][2] == before
     assert model.worker.current_clock == before + 20
 
 
-def test_an_exception_leaves_no_intent_behind(model: autoada.AdaModel) -> None:
-    announced = Announcements(model)
+def test_an_exception_leaves_no_intent_behind(model: AdaModel, log: IntentLog) -> None:
 
     def failing() -> Iterator[Any]:
-        yield from batches(4)
+        yield from pairs_of(4)
         raise OSError("the disk is gone")
 
     with pytest.raises(OSError, match="the disk is gone"):
-        train(model, autoada.AdaDataLoader(failing(), 2, keys=by_hand))
-    assert model.worker.current_clock > max(start for _, _, start in announced.calls)
+        train(model, AdaDataLoader(failing(), 2, keys=by_hand))
+    assert model.worker.current_clock > max(log.starts)
 
 
-def test_starting_over_ends_the_iteration_before(model: autoada.AdaModel) -> None:
-    announced = Announcements(model)
-    loader = autoada.AdaDataLoader(batches(9), 3, keys=by_hand)
+def test_starting_over_ends_the_iteration_before(model: AdaModel, log: IntentLog) -> None:
+    loader = AdaDataLoader(pairs_of(9), 3, keys=by_hand)
     first = iter(loader)
     next(first)
     second = iter(loader)
     next(second)
-    assert announced.calls[4][2] == model.worker.current_clock == 4
+    assert log.calls[4][2] == model.worker.current_clock == 4
     with pytest.raises(StopIteration):
         next(first)
 
 
-def test_two_loaders_in_turns_are_both_announced_for_the_right_clock(model: autoada.AdaModel) -> None:
-    announced = Announcements(model)
-    one = iter(autoada.AdaDataLoader(batches(6), 2, keys=by_hand))
-    other = iter(autoada.AdaDataLoader(batches(6)[3:], 2, keys=by_hand))
+def test_two_loaders_in_turns_are_both_announced_for_the_right_clock(model: AdaModel, log: IntentLog) -> None:
+    one = iter(AdaDataLoader(pairs_of(6), 2, keys=by_hand))
+    other = iter(AdaDataLoader(pairs_of(6)[3:], 2, keys=by_hand))
     used = []
     for loader in (one, other, one, other, one):
         batch = next(loader)
         used.append((expected_keys(model, batch), model.worker.current_clock))
-    starts = [(keys, start) for _, keys, start in announced.calls]
-    assert all(use in starts for use in used)
+    assert all(use in log.uses for use in used)
 
 
-def test_two_loaders_in_turns_are_both_predicted(
-    model: autoada.AdaModel, caplog: pytest.LogCaptureFixture
-) -> None:
-    announced = Announcements(model)
-    given = batches(20)
-    loaders = [autoada.AdaDataLoader(given[:10], 2), autoada.AdaDataLoader(given[10:], 2)]
+def test_two_loaders_in_turns_are_both_predicted(model: AdaModel, log: IntentLog, caplog: Captured) -> None:
+    given = pairs_of(20)
+    loaders = [AdaDataLoader(given[:10], 2), AdaDataLoader(given[10:], 2)]
     iterators = [iter(loader) for loader in loaders]
     used = []
     for step in range(20):
         batch = next(iterators[step % 2])
         model(*batch[:2]).sum().backward()
         used.append((expected_keys(model, batch), model.worker.current_clock))
-    starts = [(keys, start) for _, keys, start in announced.calls]
-    assert all(use in starts for use in used)
+    assert all(use in log.uses for use in used)
     assert [clock for _, clock in used] == list(range(20))
     assert all("rows predicted by access program" in loader.summary() for loader in loaders)
     assert caplog.records == []
     assert model.node.stats()["intents_late"] == 0
 
 
-def together(model: autoada.AdaModel, loader: Iterable[Any]) -> list[tuple[list[int], int]]:
+def together(model: AdaModel, loader: Iterable[Any]) -> list[tuple[list[int], int]]:
     """Train on pairs of batches, users of the first and items of the second; rows and clock of each use."""
     used = []
     for (users, _, label), (_, items, _) in loader:
@@ -212,15 +193,16 @@ def together(model: autoada.AdaModel, loader: Iterable[Any]) -> list[tuple[list[
     return used
 
 
-def test_batches_of_two_loaders_in_one_step_are_announced_for_its_clock(model: autoada.AdaModel) -> None:
-    announced = Announcements(model)
-    users = autoada.AdaDataLoader(batches(6), 2, keys={"users": lambda b: b[0]})
-    items = autoada.AdaDataLoader(batches(12)[6:], 3, keys={"items": lambda b: b[1]})
+def test_batches_of_two_loaders_in_one_step_are_announced_for_its_clock(
+    model: AdaModel, log: IntentLog
+) -> None:
+    users = AdaDataLoader(pairs_of(6), 2, keys={"users": lambda b: b[0]})
+    items = AdaDataLoader(pairs_of(12)[6:], 3, keys={"items": lambda b: b[1]})
     for epoch in range(2):
-        announced.calls.clear()
+        log.calls.clear()
         used = together(model, zip(users, items, strict=True))
-        assert len(announced.calls) == len(used) == 12  # each once
-        assert sorted(used) == sorted((keys, start) for _, keys, start in announced.calls)
+        assert len(log.calls) == len(used) == 12  # each once
+        assert sorted(used) == sorted(log.uses)
         first = used[0][1]
         assert [clock for _, clock in used[::2]] == list(range(first, first + 6))
         assert epoch == 1 or first == 0
@@ -235,29 +217,27 @@ def test_batches_of_two_loaders_in_one_step_are_announced_for_its_clock(model: a
 
 
 def test_batches_of_two_loaders_in_one_step_are_predicted_if_they_are_wrapped_together(
-    model: autoada.AdaModel, caplog: pytest.LogCaptureFixture
+    model: AdaModel, log: IntentLog, caplog: Captured
 ) -> None:
-    announced = Announcements(model)
-    given = batches(8), batches(16)[8:]
+    given = pairs_of(8), pairs_of(16)[8:]
     with caplog.at_level(logging.WARNING, "autoada"):
-        together(model, zip(*(autoada.AdaDataLoader(part, 2) for part in given), strict=True))
-    assert announced.calls == []
+        together(model, zip(*(AdaDataLoader(part, 2) for part in given), strict=True))
+    assert log.calls == []
     (told,) = caplog.messages
     assert "in AdaDataLoader(zip(first, second))" in told
     assert "prepare" not in told
     caplog.clear()
-    used = together(model, autoada.AdaDataLoader(zip(*given, strict=True), 2))
-    assert [(keys, start) for _, keys, start in announced.calls] == [
+    used = together(model, AdaDataLoader(zip(*given, strict=True), 2))
+    assert log.uses == [
         (sorted(users + items), clock)
         for (users, clock), (items, _) in zip(used[::2], used[1::2], strict=True)
     ]
     assert caplog.messages == []
 
 
-def test_evaluation_announces_nothing_and_leaves_training_alone(model: autoada.AdaModel) -> None:
-    announced = Announcements(model)
-    train_loader = autoada.AdaDataLoader(batches(6), 2, keys=by_hand)
-    valid_loader = autoada.AdaDataLoader(batches(3), 2, keys=by_hand)
+def test_evaluation_announces_nothing_and_leaves_training_alone(model: AdaModel, log: IntentLog) -> None:
+    train_loader = AdaDataLoader(pairs_of(6), 2, keys=by_hand)
+    valid_loader = AdaDataLoader(pairs_of(3), 2, keys=by_hand)
     for step, (users, items, _) in enumerate(train_loader):
         model(users, items).sum().backward()
         model.eval()
@@ -265,13 +245,13 @@ def test_evaluation_announces_nothing_and_leaves_training_alone(model: autoada.A
             assert sum(len(model(u, i)) for u, i, _ in valid_loader) == 18
         model.train()
         assert model.worker.current_clock == step
-    assert len(announced.calls) == 6
+    assert len(log.calls) == 6
 
 
-def test_length_and_attributes_are_the_loaders(model: autoada.AdaModel) -> None:
-    dataset = TensorDataset(torch.arange(40) % ROWS, torch.arange(40) % ROWS, torch.rand(40))
+def test_length_and_attributes_are_the_loaders(model: AdaModel) -> None:
+    dataset = TensorDataset(torch.arange(40) % PAIR_ROWS, torch.arange(40) % PAIR_ROWS, torch.rand(40))
     plain = DataLoader(dataset, batch_size=8, shuffle=True)
-    loader = autoada.AdaDataLoader(plain, 2)
+    loader = AdaDataLoader(plain, 2)
     assert len(loader) == 5
     assert loader.dataset is dataset
     assert loader.sampler is plain.sampler
@@ -279,37 +259,33 @@ def test_length_and_attributes_are_the_loaders(model: autoada.AdaModel) -> None:
     assert train(model, loader) == 5
 
 
-def test_the_way_from_batch_to_model_is_recorded(model: autoada.AdaModel) -> None:
-    announced = Announcements(model)
-    given = [{"pair": torch.stack(batch[:2], 1).int(), "label": batch[2]} for batch in batches(8)]
-    for batch in autoada.AdaDataLoader(given, 3):
+def test_the_way_from_batch_to_model_is_recorded(model: AdaModel, log: IntentLog) -> None:
+    given = [{"pair": torch.stack(batch[:2], 1).int(), "label": batch[2]} for batch in pairs_of(8)]
+    for batch in AdaDataLoader(given, 3):
         users, items = batch["pair"].long().to("cpu").unbind(1)
-        loss = nn.functional.mse_loss(model(users, items=items % ROWS), batch["label"])
+        loss = nn.functional.mse_loss(model(users, items=items % PAIR_ROWS), batch["label"])
         loss.backward()
-    wanted = [(expected_keys(model, batch), clock) for clock, batch in enumerate(batches(8))]
-    assert [call[1:] for call in announced.calls] == wanted
+    assert log.uses == wanted(model, pairs_of(8))
 
 
-def test_recording_leaves_the_modes_of_the_loop_alone(model: autoada.AdaModel) -> None:
-    announced = Announcements(model)
+def test_recording_leaves_the_modes_of_the_loop_alone(model: AdaModel, log: IntentLog) -> None:
     modes = torch._C._len_torch_function_stack()
-    for users, items, label in autoada.AdaDataLoader(batches(8), 2, model=model):
+    for users, items, label in AdaDataLoader(pairs_of(8), 2, model=model):
         with torch.device("cpu"):
             loss = nn.functional.mse_loss(model(users, items), label)
             assert torch._C._len_torch_function_stack() == modes + 1
         loss.backward()
         assert torch._C._len_torch_function_stack() == modes
-    assert len(announced.calls) >= 5
-    for _ in autoada.AdaDataLoader(batches(8), 2):
+    assert len(log.calls) >= 5
+    for _ in AdaDataLoader(pairs_of(8), 2):
         break
     assert torch._C._len_torch_function_stack() == modes
 
 
 def test_a_way_that_cannot_be_recorded_is_told_and_prepare_helps(
-    model: autoada.AdaModel, caplog: pytest.LogCaptureFixture
+    model: AdaModel, log: IntentLog, caplog: Captured
 ) -> None:
-    announced = Announcements(model)
-    given = [(users.tolist(), items.tolist(), label) for users, items, label in batches(6)]
+    given = [(users.tolist(), items.tolist(), label) for users, items, label in pairs_of(6)]
 
     def prepare(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (torch.tensor(batch[0]),), {"items": torch.tensor(batch[1])}
@@ -320,57 +296,42 @@ def test_a_way_that_cannot_be_recorded_is_told_and_prepare_helps(
             model(*args, **kwargs).sum().backward()
 
     with caplog.at_level(logging.WARNING, "autoada"):
-        loop(autoada.AdaDataLoader(given, 2))
-    assert announced.calls == []
+        loop(AdaDataLoader(given, 2))
+    assert log.calls == []
     assert "give AdaDataLoader a `prepare=` function" in caplog.text
-    loop(autoada.AdaDataLoader(given, 2, prepare=prepare))
-    assert len(announced.calls) == 6
+    loop(AdaDataLoader(given, 2, prepare=prepare))
+    assert len(log.calls) == 6
 
 
 def test_a_wrong_prediction_does_not_harm_training() -> None:
     class Switching(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.table = nn.Embedding(ROWS, 2)
+            self.table = nn.Embedding(PAIR_ROWS, 2)
             self.shift = [0]
 
         def forward(self, ids: Tensor) -> Any:
-            return self.table((ids + self.shift[0]) % ROWS).square()
+            return self.table((ids + self.shift[0]) % PAIR_ROWS).square()
 
-    def losses(wrap: bool) -> list[float]:
-        torch.manual_seed(0)
-        model: Any = Switching()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        shift = model.shift
-        loader: Any = [batch[0] for batch in batches(30)]
-        if wrap:
-            model = autoada.AdaModel(model, optimizer)
-            loader = autoada.AdaDataLoader(loader, 4)
-        result = []
-        for step, ids in enumerate(loader):
-            if step % 10 == 9:
-                shift[0] += 1
-            loss = model(ids).sum()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            result.append(loss.item())
-        if wrap:
-            model.close()
-        return result
+    def loop(model: Any, optimizer: torch.optim.Optimizer, loader: Any) -> Iterator[Tensor]:
+        for number, ids in enumerate(loader):
+            if number % 10 == 9:
+                model.shift[0] += 1
+            yield step(model(ids).sum(), optimizer)
 
-    assert losses(True) == pytest.approx(losses(False), abs=1e-5)
+    given = [batch[0] for batch in pairs_of(30)]
+    plain, wrapped = (trained(wrap, Switching, given, loop) for wrap in (False, True))
+    assert wrapped == pytest.approx(plain, abs=1e-5)
 
 
 def test_a_first_batch_that_is_used_in_another_way_misleads_nobody(
-    model: autoada.AdaModel, caplog: pytest.LogCaptureFixture
+    model: AdaModel, log: IntentLog, caplog: Captured
 ) -> None:
-    announced = Announcements(model)
-    given = batches(10)
-    loader = autoada.AdaDataLoader(given, 2)
+    given = pairs_of(10)
+    loader = AdaDataLoader(given, 2)
     for step, (users, items, _) in enumerate(loader):
         model(users if step > 0 else users.flip(0) // 2, items).sum().backward()
-    last = {start: keys for _, keys, start in announced.calls}
+    last = log.last
     assert last[0] != expected_keys(model, given[0])
     assert all(last[clock] == expected_keys(model, given[clock]) for clock in range(3, 10))
     assert caplog.records == []
@@ -378,20 +339,20 @@ def test_a_first_batch_that_is_used_in_another_way_misleads_nobody(
 
 @pytest.mark.parametrize("rows_depend", [False, True])
 def test_a_number_that_the_loop_counts_is_only_in_the_way_if_rows_depend_on_it(
-    caplog: pytest.LogCaptureFixture, rows_depend: bool
+    caplog: Captured, rows_depend: bool
 ) -> None:
     class Annealed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.table = nn.Embedding(ROWS, 2)
+            self.table = nn.Embedding(PAIR_ROWS, 2)
 
         def forward(self, ids: Tensor, step: int, rate: float) -> Any:
-            return self.table((ids + step * rows_depend) % ROWS).sum() * rate
+            return self.table((ids + step * rows_depend) % PAIR_ROWS).sum() * rate
 
-    model = autoada.AdaModel(Annealed())
-    announced = Announcements(model)
-    given = [batch[0] for batch in batches(12)]
-    loader = autoada.AdaDataLoader(given, 2)
+    model = AdaModel(Annealed())
+    log = IntentLog(model)
+    given = [batch[0] for batch in pairs_of(12)]
+    loader = AdaDataLoader(given, 2)
     for step, ids in enumerate(loader):
         model(ids, step, 1 / (step + 1)).backward()
     if rows_depend:
@@ -399,46 +360,35 @@ def test_a_number_that_the_loop_counts_is_only_in_the_way_if_rows_depend_on_it(
         assert "test_loader.py:" in told
         assert "`model(ids, step, 1 / (step + 1)).backward()`, cannot be recorded (rows depend on" in told
         assert "number that is not in the batch and differs from call to call); rows are pulled on" in told
-        assert announced.calls[-1][2] < 11
+        assert log.calls[-1][2] < 11
         assert "rows depend on a number" in loader.explain(given[0])
     else:
         assert caplog.records == []
-        assert [start for _, _, start in announced.calls] == list(range(12))
+        assert log.starts == list(range(12))
     model.close()
 
 
-def test_all_calls_for_a_batch_are_announced(
-    model: autoada.AdaModel, caplog: pytest.LogCaptureFixture
-) -> None:
-    announced = Announcements(model)
-    given = batches(10)
+def test_all_calls_for_a_batch_are_announced(model: AdaModel, log: IntentLog, caplog: Captured) -> None:
+    given = pairs_of(10)
     pulled = []
-    for users, items, _ in autoada.AdaDataLoader(given, 2):
+    for users, items, _ in AdaDataLoader(given, 2):
         before = model.node.stats()["pulled_local"]
-        other = (items + 7).clamp(max=ROWS - 1)
+        other = (items + 7).clamp(max=PAIR_ROWS - 1)
         loss = model(users, items) - model(users.flip(0), other)
         loss.sum().backward()
         pulled.append(model.node.stats()["pulled_local"] - before)
     assert caplog.records == []
-    last = {start: keys for _, keys, start in announced.calls}
+    last = log.last
     dense = model.node.table("dense.0").rows
     for clock in range(2, 10):
         users, items, _ = given[clock]
-        both = torch.cat([items, (items + 7).clamp(max=ROWS - 1)])
+        both = torch.cat([items, (items + 7).clamp(max=PAIR_ROWS - 1)])
         assert last[clock] == expected_keys(model, (users, both, items))
         assert pulled[clock] == len(last[clock]) + dense
 
 
-def test_calls_with_a_step_in_between_see_what_it_changed(caplog: pytest.LogCaptureFixture) -> None:
-    def losses(wrap: bool) -> list[float]:
-        torch.manual_seed(0)
-        model: Any = Two()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
-        loader: Any = batches(12)
-        if wrap:
-            model = autoada.AdaModel(model, optimizer)
-            loader = autoada.AdaDataLoader(loader, 3)
-        result = []
+def test_calls_with_a_step_in_between_see_what_it_changed(caplog: Captured) -> None:
+    def loop(model: Any, optimizer: torch.optim.Optimizer, loader: Any) -> Iterator[Tensor]:
         for users, items, label in loader:
             for ids in (items, items.flip(0), items):
                 loss = nn.functional.mse_loss(model(users, ids), label)
@@ -446,25 +396,26 @@ def test_calls_with_a_step_in_between_see_what_it_changed(caplog: pytest.LogCapt
                 loss.backward()
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
-                result.append(loss.item())
-        if wrap:
+                yield loss
+        if isinstance(model, AdaModel):
             model.eval()
-            assert "users.weight: 6 rows" in loader.explain(batches(1)[0])
-            assert loader.explain(batches(1)[0]).count("items.weight: 6 rows") == 3
-            model.close()
-        return result
+            assert "users.weight: 6 rows" in loader.explain(pairs_of(1)[0])
+            assert loader.explain(pairs_of(1)[0]).count("items.weight: 6 rows") == 3
 
-    assert losses(True) == pytest.approx(losses(False), abs=1e-5)
+    plain, wrapped = (trained(wrap, Pairs, pairs_of(12), loop) for wrap in (False, True))
+    assert wrapped == pytest.approx(plain, abs=1e-5)
     assert caplog.records == []
 
 
 def test_an_argument_that_depends_on_an_earlier_call_is_told_and_the_others_are_announced(
-    model: autoada.AdaModel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    model: AdaModel,
+    log: IntentLog,
+    caplog: Captured,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("autoada.loader.key_source.SMALL_TABLE", 3)
-    announced = Announcements(model)
-    given = batches(10)
-    loader = autoada.AdaDataLoader(given, 2)
+    given = pairs_of(10)
+    loader = AdaDataLoader(given, 2)
     for users, items, _ in loader:
         best = model(users, items).argsort()
         model(users, best).sum().backward()
@@ -475,32 +426,28 @@ def test_an_argument_that_depends_on_an_earlier_call_is_told_and_the_others_are_
     assert "(argument 2 of the call at " in told
     assert "`model(users, best).sum().backward()`" in told
     assert caplog.records[0].message in loader.explain(given[0])
-    last = {start: keys for _, keys, start in announced.calls}
+    last = log.last
     assert [last[clock] for clock in range(10)] == [expected_keys(model, batch) for batch in given]
 
 
 def test_a_number_of_calls_that_varies_is_learned_where_two_batches_agree(
-    model: autoada.AdaModel, caplog: pytest.LogCaptureFixture
+    model: AdaModel, log: IntentLog, caplog: Captured
 ) -> None:
-    announced = Announcements(model)
-    given = batches(12)
-    for step, (users, items, _) in enumerate(autoada.AdaDataLoader(given, 2)):
+    given = pairs_of(12)
+    for step, (users, items, _) in enumerate(AdaDataLoader(given, 2)):
         loss = model(users, items).sum()
         if step % 3 == 0:
             loss = loss + model(users, items // 2).sum()
         loss.backward()
-    last = {start: keys for _, keys, start in announced.calls}
+    last = log.last
     for clock in range(12):
         assert set(expected_keys(model, given[clock])) <= set(last[clock])
     assert caplog.records == []
 
 
-def test_of_several_calls_prepare_gives_one(
-    model: autoada.AdaModel, caplog: pytest.LogCaptureFixture
-) -> None:
-    announced = Announcements(model)
-    given = batches(4)
-    for users, items, _ in autoada.AdaDataLoader(given, 2, prepare=lambda batch: (batch[:2], {})):
+def test_of_several_calls_prepare_gives_one(model: AdaModel, log: IntentLog, caplog: Captured) -> None:
+    given = pairs_of(4)
+    for users, items, _ in AdaDataLoader(given, 2, prepare=lambda batch: (batch[:2], {})):
         (model(users, items) - model(users, items // 2)).sum().backward()
     (message,) = caplog.messages
     assert re.fullmatch(
@@ -509,16 +456,16 @@ def test_of_several_calls_prepare_gives_one(
         r"to one call where you can, or give AdaDataLoader `keys=`",
         message,
     )
-    assert announced.calls[-1][1:] == (expected_keys(model, given[-1]), 3)
+    assert log.calls[-1][1:] == (expected_keys(model, given[-1]), 3)
 
 
 def test_values_that_forward_hands_to_python_stand_in_the_way_of_the_first_batch_only(
-    caplog: pytest.LogCaptureFixture,
+    caplog: Captured,
 ) -> None:
     class Deciding(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.items = nn.Embedding(ROWS, 4)
+            self.items = nn.Embedding(PAIR_ROWS, 4)
 
         def forward(self, ids: Tensor) -> Any:
             x = self.items(ids)
@@ -527,12 +474,12 @@ def test_values_that_forward_hands_to_python_stand_in_the_way_of_the_first_batch
                 x = x[mask] * min(1.0, x.detach().abs().max().item())
             return x.sum() + self.items(ids.flip(0) // 2).sum()
 
-    model = autoada.AdaModel(Deciding())
-    announced = Announcements(model)
-    given = [batch[0] for batch in batches(16)]
-    for ids in autoada.AdaDataLoader(given, 3):
+    model = AdaModel(Deciding())
+    log = IntentLog(model)
+    given = [batch[0] for batch in pairs_of(16)]
+    for ids in AdaDataLoader(given, 3):
         model(ids).backward()
-    last = {start: keys for _, keys, start in announced.calls}
+    last = log.last
     for clock, ids in list(enumerate(given))[1:]:
         rows = torch.cat([ids, ids // 2]).unique()
         assert last[clock] == model.keys_of("items.weight", rows).tolist()
@@ -545,21 +492,18 @@ class Silent:
         raise AssertionError("nobody has to write this down")
 
 
-def test_batches_with_keys_of_any_kind_are_predicted(model: autoada.AdaModel) -> None:
-    announced = Announcements(model)
+def test_batches_with_keys_of_any_kind_are_predicted(model: AdaModel, log: IntentLog) -> None:
     users, items = Silent(), np.int64(1)
-    given = [{users: batch[0], items: batch[1], Silent: batch[2]} for batch in batches(8)]
-    for batch in autoada.AdaDataLoader(given, 2):
+    given = [{users: batch[0], items: batch[1], Silent: batch[2]} for batch in pairs_of(8)]
+    for batch in AdaDataLoader(given, 2):
         model(batch[users], batch[items]).sum().backward()
-    assert [call[1:] for call in announced.calls] == [
-        (expected_keys(model, batch), clock) for clock, batch in enumerate(batches(8))
-    ]
+    assert log.uses == wanted(model, pairs_of(8))
 
 
 class Routed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.items = nn.Embedding(ROWS, 4)
+        self.items = nn.Embedding(PAIR_ROWS, 4)
         self.experts = nn.Embedding(4, 4)
 
     def forward(self, ids: Tensor) -> Any:
@@ -567,28 +511,28 @@ class Routed(nn.Module):
         return (x * self.experts(x.argmax(-1))).sum()
 
 
-def test_rows_that_depend_on_parameters_are_told_and_all_announced(caplog: pytest.LogCaptureFixture) -> None:
-    model = autoada.AdaModel(Routed())
-    announced = Announcements(model)
+def test_rows_that_depend_on_parameters_are_told_and_all_announced(caplog: Captured) -> None:
+    model = AdaModel(Routed())
+    log = IntentLog(model)
     with caplog.at_level(logging.WARNING, "autoada"):
-        for ids in autoada.AdaDataLoader([batch[0] for batch in batches(8)], 2):
+        for ids in AdaDataLoader([batch[0] for batch in pairs_of(8)], 2):
             model(ids).backward()
     assert "rows of 'experts.weight' depend on parameters" in caplog.text
     experts = model.keys_of("experts.weight", torch.arange(4)).tolist()
-    assert len(announced.calls) == 8
-    for _, keys, _ in announced.calls:
+    assert len(log.calls) == 8
+    for _, keys, _ in log.calls:
         assert set(experts) < set(keys)
         assert len(set(keys)) == len(keys)
     model.close()
 
 
 def test_a_table_is_whole_only_for_the_clocks_at_which_it_is_read_in_full(
-    caplog: pytest.LogCaptureFixture,
+    caplog: Captured,
 ) -> None:
     class Logged(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.items = nn.Embedding(ROWS, 4)
+            self.items = nn.Embedding(PAIR_ROWS, 4)
             self.log_at = [3]
 
         def forward(self, ids: Tensor, number: Tensor) -> Any:
@@ -597,18 +541,18 @@ def test_a_table_is_whole_only_for_the_clocks_at_which_it_is_read_in_full(
             self.items.weight.data_ptr()  # of no consequence
             return x.sum() + (self.items.weight.norm() if logged else 0.0)
 
-    model = autoada.AdaModel(Logged())
-    announced = Announcements(model)
-    given = [(batch[0], torch.tensor(number)) for number, batch in enumerate(batches(8))]
+    model = AdaModel(Logged())
+    log = IntentLog(model)
+    given = [(batch[0], torch.tensor(number)) for number, batch in enumerate(pairs_of(8))]
     pulled = []
-    for ids, number in autoada.AdaDataLoader(given, 2):
+    for ids, number in AdaDataLoader(given, 2):
         before = model.node.stats()["pulled_local"]
         model(ids, number).backward()
         pulled.append(model.node.stats()["pulled_local"] - before)
         model.items.weight.norm()  # outside of a forward pass: nobody can know
     rows = [len(ids.unique()) for ids, _ in given]
-    assert [len(keys) for _, keys, _ in announced.calls] == [*rows[:3], ROWS, *rows[4:]]
-    assert pulled == [*rows[:3], ROWS + rows[3], *rows[4:]]
+    assert [len(keys) for _, keys, _ in log.calls] == [*rows[:3], PAIR_ROWS, *rows[4:]]
+    assert pulled == [*rows[:3], PAIR_ROWS + rows[3], *rows[4:]]
     assert ["read in full" in message for message in caplog.messages] == [True]
     model.close()
 
@@ -616,31 +560,31 @@ def test_a_table_is_whole_only_for_the_clocks_at_which_it_is_read_in_full(
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # Dynamo looks at it
 @pytest.mark.parametrize("compiled", ["model", "wrapper", "in place"])
 def test_a_compiled_model_is_predicted_like_the_one_that_was_compiled(
-    compiled: str, caplog: pytest.LogCaptureFixture
+    compiled: str, caplog: Captured
 ) -> None:
     torch.compiler.reset()
-    plain: Any = Two()
+    plain: Any = Pairs()
     if compiled == "in place":
         plain.compile(backend="eager")
     elif compiled == "model":
         plain = torch.compile(plain, backend="eager")
-    wrapped = autoada.AdaModel(plain)
+    wrapped = AdaModel(plain)
     model: Any = torch.compile(wrapped, backend="eager") if compiled == "wrapper" else wrapped
-    announced = Announcements(wrapped)
-    given = batches(10)
+    log = IntentLog(wrapped)
+    given = pairs_of(10)
     prefix = "_orig_mod." if compiled == "model" else ""
     rows = [(f"{prefix}users.weight", 0), (f"{prefix}items.weight", 1)]
     wanted = [
         sorted(key for table, i in rows for key in wrapped.keys_of(table, batch[i].unique()).tolist())
         for batch in given
     ]
-    for users, items, _ in autoada.AdaDataLoader(given, 3, model=wrapped):
+    for users, items, _ in AdaDataLoader(given, 3, model=wrapped):
         before = wrapped.node.stats()["pulled_local"]
         model(users, items).sum().backward()
         clock = int(wrapped.worker.current_clock)
         dense = wrapped.node.table("dense.0").rows
         assert wrapped.node.stats()["pulled_local"] - before <= dense + len(wanted[clock])
-    assert [call[1:] for call in announced.calls] == [(keys, clock) for clock, keys in enumerate(wanted)]
+    assert log.uses == [(keys, clock) for clock, keys in enumerate(wanted)]
     assert [record for record in caplog.records if record.name == "autoada"] == []
     wrapped.close()
 
@@ -650,8 +594,8 @@ class Halting(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first = nn.Embedding(ROWS, 2)
-        self.second = nn.Embedding(ROWS, 2)
+        self.first = nn.Embedding(PAIR_ROWS, 2)
+        self.second = nn.Embedding(PAIR_ROWS, 2)
 
     def forward(self, users: Tensor, items: Tensor) -> Any:
         seen = self.first(users)
@@ -660,39 +604,23 @@ class Halting(nn.Module):
 
 
 def test_where_prediction_cannot_go_on_what_was_found_is_announced_and_the_place_named(
-    caplog: pytest.LogCaptureFixture,
+    caplog: Captured,
 ) -> None:
-    def train(wrap: bool) -> list[float]:
-        torch.manual_seed(0)
-        model: Any = Halting()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        loader: Any = given
-        if wrap:
-            model = autoada.AdaModel(model, optimizer)
-            announced.append(Announcements(model))
-            loader = autoada.AdaDataLoader(given, 2)
-        losses = []
+    given = pairs_of(24)
+
+    def loop(model: Any, optimizer: torch.optim.Optimizer, loader: Any) -> Iterator[Tensor]:
+        log = IntentLog(model) if isinstance(model, AdaModel) else None
         for users, items, _ in loader:
-            loss = model(users, items).square().sum()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-        if wrap:
+            yield step(model(users, items).square().sum(), optimizer)
+        if log is not None:
             assert "pulled on demand: `numpy` reads the value" in loader.summary()
             assert "first.weight: 6 rows at" in loader.explain(given[0])
-            wanted = [sorted(model.keys_of("first.weight", users.unique()).tolist()) for users, _, _ in given]
-            assert [call[1:] for call in announced[0].calls[-10:]] == [
-                (keys, clock) for clock, keys in enumerate(wanted)
-            ][-10:]
-            model.close()
-        return losses
+            rows = [sorted(model.keys_of("first.weight", users.unique()).tolist()) for users, _, _ in given]
+            assert log.uses[-10:] == [(keys, clock) for clock, keys in enumerate(rows)][-10:]
 
-    given = batches(24)
-    announced: list[Announcements] = []
     with caplog.at_level(logging.WARNING, "autoada"):
-        losses = train(True)
-    assert losses == pytest.approx(train(False), abs=1e-5)
+        plain, wrapped = (trained(wrap, Halting, given, loop) for wrap in (False, True))
+    assert wrapped == pytest.approx(plain, abs=1e-5)
     (told,) = caplog.messages
     assert told.startswith(
         "prediction could not go on, later rows are pulled on demand: `numpy` reads the value"
@@ -703,11 +631,11 @@ def test_where_prediction_cannot_go_on_what_was_found_is_announced_and_the_place
 
 
 def test_rows_of_a_large_table_that_depend_on_parameters_are_named_in_the_summary(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: Captured
 ) -> None:
     monkeypatch.setattr("autoada.loader.key_source.SMALL_TABLE", 3)
-    model = autoada.AdaModel(Routed())
-    loader = autoada.AdaDataLoader([batch[0] for batch in batches(8)], 2)
+    model = AdaModel(Routed())
+    loader = AdaDataLoader([batch[0] for batch in pairs_of(8)], 2)
     with caplog.at_level(logging.INFO, "autoada"):
         for ids in loader:
             model(ids).backward()
@@ -715,44 +643,42 @@ def test_rows_of_a_large_table_that_depend_on_parameters_are_named_in_the_summar
     assert "pulled on demand: 'experts.weight' depends on parameters, at " in summary
     assert "`return (x * self.experts(x.argmax(-1))).sum()`" in summary
     assert "\n" not in summary
-    assert "experts.weight: unpredictable" in loader.explain(batches(1)[0][0])
+    assert "experts.weight: unpredictable" in loader.explain(pairs_of(1)[0][0])
     model.close()
 
 
-def test_the_first_epoch_ends_with_a_summary(
-    model: autoada.AdaModel, caplog: pytest.LogCaptureFixture
-) -> None:
-    loader = autoada.AdaDataLoader(batches(6), 2)
+def test_the_first_epoch_ends_with_a_summary(model: AdaModel, caplog: Captured) -> None:
+    loader = AdaDataLoader(pairs_of(6), 2)
     with caplog.at_level(logging.INFO, "autoada"):
         train(model, loader)
         train(model, loader)
     assert [r.message for r in caplog.records] == [
         "2 tables, rows predicted by access program, 100.0% of rows were local, lookahead 2"
     ]
-    assert "access program in use for batches of this shape" in loader.explain(batches(1)[0])
-    assert "users.weight: 6 rows at" in loader.explain(batches(1)[0])
+    assert "access program in use for batches of this shape" in loader.explain(pairs_of(1)[0])
+    assert "users.weight: 6 rows at" in loader.explain(pairs_of(1)[0])
 
 
-def test_replicas_are_local(model: autoada.AdaModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_are_local(model: AdaModel, monkeypatch: pytest.MonkeyPatch) -> None:
     counted = {"pulled_local": 1.0, "pulled_replica": 2.0, "pulled_remote": 1.0}
     monkeypatch.setattr(model.node, "stats", lambda: counted)
-    assert "75.0% of rows were local" in autoada.AdaDataLoader([], 2).summary()
+    assert "75.0% of rows were local" in AdaDataLoader([], 2).summary()
 
 
-def test_mistakes_are_told_in_one_sentence(model: autoada.AdaModel) -> None:
+def test_mistakes_are_told_in_one_sentence(model: AdaModel) -> None:
     with pytest.raises(ValueError, match="lookahead is -1: it must be 'auto' or a number"):
-        autoada.AdaDataLoader([], -1)
+        AdaDataLoader([], -1)
     with pytest.raises(TypeError, match="keys is a list"):
-        autoada.AdaDataLoader([], 1, keys=[])  # type: ignore[arg-type]
+        AdaDataLoader([], 1, keys=[])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no table 'user'; it has users"):
-        train(model, autoada.AdaDataLoader(batches(1), 1, keys={"user": lambda b: b[0]}))
+        train(model, AdaDataLoader(pairs_of(1), 1, keys={"user": lambda b: b[0]}))
     with pytest.raises(TypeError, match="keys gave a Tensor"):
-        train(model, autoada.AdaDataLoader(batches(1), 1, keys=lambda b: b[0]))
+        train(model, AdaDataLoader(pairs_of(1), 1, keys=lambda b: b[0]))
     with pytest.raises(IndexError, match=r"row 50 does not exist in table 'users\.weight'"):
-        train(model, autoada.AdaDataLoader(batches(1), 1, keys=lambda b: {"users": b[0] * 0 + 50}))
+        train(model, AdaDataLoader(pairs_of(1), 1, keys=lambda b: {"users": b[0] * 0 + 50}))
 
 
 def test_a_loader_without_a_model_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autoada.model.wrapper._made", [])  # models of other tests that they did not close
     with pytest.raises(RuntimeError, match="there is no AdaModel to announce rows for: make AdaModel"):
-        list(autoada.AdaDataLoader([1]))
+        list(AdaDataLoader([1]))

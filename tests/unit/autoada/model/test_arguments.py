@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 import autoada
-from tests.unit.autoada.loader.test_loader import ROWS, Announcements, batches
+from tests.unit.autoada.small_net import PAIR_ROWS as ROWS
+from tests.unit.autoada.small_net import IntentLog
+from tests.unit.autoada.small_net import pairs_of as batches
 
 
 class Recurrent(nn.Module):
@@ -30,22 +32,18 @@ def rows_of(model: autoada.AdaModel, table: str, *ids: Tensor) -> list[int]:
     return model.keys_of(table, torch.cat(ids).unique()).tolist()
 
 
-def last_announced(announced: Announcements) -> dict[int, list[int]]:
-    return {start: keys for _, keys, start in announced.calls}
-
-
 def test_a_state_that_is_carried_from_batch_to_batch_is_unknown_and_in_nobodys_way(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     model = autoada.AdaModel(Recurrent())
-    announced = Announcements(model)
+    announced = IntentLog(model)
     given = [batch[0] for batch in batches(10)]
     given[-1] = given[-1][:4]
     hidden = None
     for ids in autoada.AdaDataLoader(given, 2):
         loss, hidden = model(ids, None if hidden is None else hidden[:, : len(ids)].detach())
         loss.backward()
-    last = last_announced(announced)
+    last = announced.last
     for clock, ids in list(enumerate(given))[2:]:
         assert last[clock] == rows_of(model, "items.weight", ids, ids // 2)
     assert caplog.messages == []
@@ -76,11 +74,11 @@ def test_negatives_that_the_loop_draws_are_told_with_ways_out_that_work(
     given = [batch[0] for batch in batches(10)]
 
     model = autoada.AdaModel(Ranking())
-    announced = Announcements(model)
+    announced = IntentLog(model)
     for users in autoada.AdaDataLoader(given, 2):
         model(users, torch.randint(0, ROWS, users.shape)).backward()
     wanted = {clock: rows_of(model, "users.weight", users) for clock, users in enumerate(given)}
-    assert last_announced(announced) == wanted
+    assert announced.last == wanted
     (told,) = caplog.messages
     assert told.startswith(
         "rows of 'items.weight' depend on parameters or on what is not made from the batch"
@@ -93,22 +91,22 @@ def test_negatives_that_the_loop_draws_are_told_with_ways_out_that_work(
 
     caplog.clear()
     model = autoada.AdaModel(Ranking())
-    announced = Announcements(model)
+    announced = IntentLog(model)
     for users, negatives in autoada.AdaDataLoader(with_negatives(given), 2):  # drawn by the data set
         model(users, negatives).backward()
         clock = int(model.worker.current_clock)
         both = rows_of(model, "users.weight", users) + rows_of(model, "items.weight", negatives)
-        assert last_announced(announced)[clock] == sorted(both)
+        assert announced.last[clock] == sorted(both)
     model.close()
 
     model = autoada.AdaModel(Ranking())
-    announced = Announcements(model)
+    announced = IntentLog(model)
     pulled = []
     for users in autoada.AdaDataLoader(given, 2):  # drawn by forward
         before = model.node.stats()["pulled_local"]
         model(users).backward()
         pulled.append(model.node.stats()["pulled_local"] - before)
-    assert pulled == [len(last_announced(announced)[clock]) for clock in range(10)]
+    assert pulled == [len(announced.last[clock]) for clock in range(10)]
     assert caplog.messages == []
     model.close()
 
@@ -130,13 +128,13 @@ def test_arrays_of_the_batch_become_tensors_on_the_way(
             return self.items(ids).sum()
 
     model = autoada.AdaModel(One())
-    announced = Announcements(model)
+    announced = IntentLog(model)
     given = [{"ids": batch[0].numpy(), "name": "x" * n} for n, batch in enumerate(batches(10))]
     loader = autoada.AdaDataLoader(given, 2)
     for batch in loader:
         model(make(batch["ids"])).backward()
     wanted = [rows_of(model, "items.weight", torch.tensor(batch["ids"])) for batch in given]
-    assert last_announced(announced) == dict(enumerate(wanted))
+    assert announced.last == dict(enumerate(wanted))
     assert len(announced.calls) == 10
     assert "by access program" in loader.summary()
     assert caplog.messages == []
@@ -166,7 +164,7 @@ def test_names_that_the_loop_looks_up_are_refused_and_prepare_helps(caplog: pyte
             return self.users(ids).sum() * factor
 
     model = autoada.AdaModel(Named())
-    announced = Announcements(model)
+    announced = IntentLog(model)
     with caplog.at_level(logging.WARNING, "autoada"):
         loop(model, autoada.AdaDataLoader(given, 2))
     assert announced.calls == []
@@ -211,11 +209,9 @@ def test_a_parameter_that_is_read_by_rows_is_told_to_be_a_table(
     model.close()
     caplog.clear()
     model = autoada.AdaModel(Bare(), tables=["items"])
-    announced = Announcements(model)
+    announced = IntentLog(model)
     for ids in autoada.AdaDataLoader(given, 2):
         model(ids).backward()
-    assert last_announced(announced) == {
-        clock: rows_of(model, "items", ids) for clock, ids in enumerate(given)
-    }
+    assert announced.last == {clock: rows_of(model, "items", ids) for clock, ids in enumerate(given)}
     assert caplog.messages == []
     model.close()

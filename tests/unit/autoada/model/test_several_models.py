@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -14,28 +14,11 @@ from torch import Tensor
 
 import adaps
 import autoada
-from autoada.model.wrapper import training_state_of
 from tests.plain_and_wrapped import train as steps
-from tests.unit.autoada.small_net import Net, batches_of, squared_error
+from tests.unit.autoada.small_net import IntentLog, Net, batches_of, squared_error
 
 ROWS = 40
 STEPS = 10
-
-
-class Intents:
-    """Stands before a model's worker: the clocks for which rows were announced."""
-
-    def __init__(self, model: Any) -> None:
-        self.starts: list[int] = []
-        self._worker = model.worker
-        training_state_of(model).worker = cast("Any", self)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._worker, name)
-
-    def intent(self, keys: Tensor, start: int, end: int | None = None) -> None:
-        self.starts.append(start)
-        self._worker.intent(keys, start, start + 1 if end is None else end)
 
 
 def batches() -> list[tuple[Tensor, Tensor]]:
@@ -59,7 +42,7 @@ def test_models_of_one_loop_are_all_announced(
         nets: list[Any] = [Net(ROWS), Net(ROWS)]
         optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in nets]
         models = [autoada.AdaModel(*pair) for pair in zip(nets, optimizers, strict=True)] if wrap else nets
-        intents = [Intents(model) for model in models] if wrap else []
+        intents = [IntentLog(model) for model in models] if wrap else []
         losses = []
         for batch in autoada.AdaDataLoader(batches(), 2) if wrap else batches():
             loss = loss_of(*models, batch)
@@ -274,7 +257,7 @@ def test_steps_that_a_loop_has_done_by_other_threads_are_its_own(monkeypatch: py
 
 def test_a_loop_that_goes_back_to_training_mode_itself_is_announced_from_the_next_batch_on() -> None:
     model = autoada.AdaModel(Net(ROWS))
-    intents = Intents(model)
+    intents = IntentLog(model)
     model.eval()
     loader = autoada.AdaDataLoader(batches(), 2, model=model)
     steps = 0

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 import adaps
 import autoada
@@ -15,33 +14,25 @@ from adaps.policy import Policy, PolicyError, RowSelection, Rule
 from autoada.model.node_setup import plan_of
 from autoada.model.wrapper import training_state_of
 from autoada.training.lookahead_by_row import RowLookahead
+from tests.unit.autoada.small_net import IntentLog, Net
 
 MIXED = RowLookahead((10, 20, 30, 50), (4, 0, None, 1))
-
-
-class Users(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.users = nn.Embedding(50, 2)
-
-    def forward(self, users: Tensor) -> Any:
-        return self.users(users).sum(-1)
 
 
 @pytest.fixture
 def model() -> Iterator[autoada.AdaModel]:
     torch.manual_seed(0)
-    model = autoada.AdaModel(Users())
-    training_state_of(model).lookaheads = {"users.weight": MIXED}  # as among several nodes
+    model = autoada.AdaModel(Net(50))
+    training_state_of(model).lookaheads = {"rows.weight": MIXED}  # as among several nodes
     yield model
     model.close()
 
 
 def rules(*lookaheads: tuple[int, int | None]) -> Policy:
-    """Of users.weight, by where each range ends."""
+    """Of rows.weight, by where each range ends."""
     first, made = 0, []
     for end, ahead in lookaheads:
-        made.append(Rule("users.weight", RowSelection(ranges=((first, end),)), lookahead=ahead))
+        made.append(Rule("rows.weight", RowSelection(ranges=((first, end),)), lookahead=ahead))
         first = end
     return Policy("p", [*made, Rule("*")])
 
@@ -59,16 +50,16 @@ def test_rows_are_told_apart_by_their_ranges() -> None:
 
 def test_the_policy_says_it_of_ranges() -> None:
     def training(policy: Policy) -> Any:
-        return plan_of(Users(), adaps.SGD(), None, policy, 2).training
+        return plan_of(Net(50), adaps.SGD(), None, policy, 2).training
 
     mixed = training(rules((10, 4), (20, 0), (30, None), (40, 1), (50, 1)))
-    assert mixed.lookaheads == {"users.weight": MIXED}
+    assert mixed.lookaheads == {"rows.weight": MIXED}
     # Alike, though two rules say it; and nothing is said.
-    assert training(rules((10, 4), (50, 4))).lookaheads == {"users.weight": RowLookahead((50,), (4,))}
+    assert training(rules((10, 4), (50, 4))).lookaheads == {"rows.weight": RowLookahead((50,), (4,))}
     assert training(rules((10, None))).lookaheads == {}
     # Nodes have to have it alike, row by row.
     agreed = [training(rules((end, 4), (50, 0))).agreement() for end in (10, 11, 10)]
-    said = [one["lookahead of users.weight"] for one in agreed]
+    said = [one["lookahead of rows.weight"] for one in agreed]
     assert said[0] == said[2] != said[1]
     assert said[0].startswith("0, 4 by rows ")
 
@@ -80,30 +71,31 @@ def test_rows_that_are_never_announced_leave_something_to_technique_auto() -> No
         return Policy(
             "p",
             [
-                Rule("users.weight", rows, "auto", lookahead=some),
-                Rule("users.weight", technique="auto", lookahead=others),
+                Rule("rows.weight", rows, "auto", lookahead=some),
+                Rule("rows.weight", technique="auto", lookahead=others),
                 Rule("*"),
             ],
         )
 
-    assert plan_of(Users(), adaps.SGD(), None, auto(0, 3), 2).training.chosen == {"users.weight"}
-    with pytest.raises(PolicyError, match=r"rule 1: lookahead of users\.weight is 0, by which no row is"):
-        plan_of(Users(), adaps.SGD(), None, auto(0, 0), 2)
+    assert plan_of(Net(50), adaps.SGD(), None, auto(0, 3), 2).training.chosen == {"rows.weight"}
+    with pytest.raises(PolicyError, match=r"rule 1: lookahead of rows\.weight is 0, by which no row is"):
+        plan_of(Net(50), adaps.SGD(), None, auto(0, 0), 2)
 
 
 @pytest.mark.parametrize(("given", "others"), [(2, 2), (6, 6), (0, None)])
 def test_a_loader_announces_rows_as_far_ahead_as_is_said_of_them(
-    model: autoada.AdaModel, monkeypatch: pytest.MonkeyPatch, given: int, others: int | None
+    model: autoada.AdaModel, given: int, others: int | None
 ) -> None:
-    announced = noted(monkeypatch)
+    log = IntentLog(model)
     batches = [
         torch.tensor([step % 10, step % 10 + 10, step % 10 + 20, step % 20 + 30]) for step in range(40)
     ]
-    for batch in autoada.AdaDataLoader(batches, given, keys={"users": lambda batch: batch}, model=model):
+    for batch in autoada.AdaDataLoader(batches, given, keys={"rows": lambda batch: batch}, model=model):
         model(batch).sum().backward()
     clocks: dict[int, list[tuple[int, int]]] = {0: [], 1: [], 2: [], 3: [], 4: []}
-    for key, clock, distance in announced:
-        clocks[key // 10].append((clock, distance))
+    for now, keys, clock in log.calls:
+        for key in keys:
+            clocks[key // 10].append((clock, clock - now))
     first = {4: 4, None: others, 1: 1}
     assert clocks[1] == []
     for decade, ahead in ((0, first[4]), (2, first[None])):
@@ -114,24 +106,11 @@ def test_a_loader_announces_rows_as_far_ahead_as_is_said_of_them(
 
 def test_a_loop_by_hand_is_told_keys_by_their_lookahead(model: autoada.AdaModel) -> None:
     ids = torch.tensor([49, 0, 9, 10, 19, 20, 29, 30])
-    found = [(ahead, keys.tolist()) for ahead, keys in model.keys_by_lookahead("users.weight", ids)]
+    found = [(ahead, keys.tolist()) for ahead, keys in model.keys_by_lookahead("rows.weight", ids)]
     assert found == [(4, [0, 9]), (None, [20, 29]), (1, [49, 30])]
     now = model.worker.current_clock
-    assert [model.is_due("users.weight", now + distance, 4) for distance in (0, 4, 5)] == [True, True, False]
-    assert model.is_due("users.weight", now + 100)
+    assert [model.is_due("rows.weight", now + distance, 4) for distance in (0, 4, 5)] == [True, True, False]
+    assert model.is_due("rows.weight", now + 100)
     training_state_of(model).lookaheads = {}
-    ((ahead, keys),) = model.keys_by_lookahead("users.weight", ids)
+    ((ahead, keys),) = model.keys_by_lookahead("rows.weight", ids)
     assert (ahead, keys.tolist()) == (None, ids.tolist())
-
-
-def noted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
-    """What is announced from now on: key, clock, and how far ahead."""
-    found: list[tuple[int, int, int]] = []
-    announce = adaps.Worker.intent
-
-    def intent(worker: Any, keys: Any, start: int, *end: int) -> None:
-        found.extend((key, start, start - worker.current_clock) for key in keys.tolist())
-        announce(worker, keys, start, *end)
-
-    monkeypatch.setattr(adaps.Worker, "intent", intent)
-    return found
