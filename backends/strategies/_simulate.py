@@ -44,7 +44,7 @@ def simulate(usecase: UseCase, options: ServerOptions, run: SimulatedRun) -> ada
     ):
         if there:
             raise adaps.PolicyError(f"{run.policy.source}: {what} is not simulated; leave it out")
-    if plan.layout.shared:
+    if plan.layout.summed:
         raise ValueError("parameters that an optimizer of their own changes are not simulated")
     if options.sampling != "loader":
         raise ValueError(f"sampling={options.sampling} is not simulated; leave it out")

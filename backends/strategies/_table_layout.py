@@ -19,7 +19,7 @@ def served(usecase: UseCase) -> tuple[Served, ...]:
     """
     model = usecase.model()
     layout = plan_of(model, usecase.optimizer(model), None, None, nodes=1).layout
-    if layout.shared:
+    if layout.summed:
         raise ValueError("parameters that an optimizer of their own changes are not searched for")
     names = {dense.table: dense.names for dense in layout.dense}
     found: list[Served] = []

@@ -74,11 +74,11 @@ from pathlib import Path
 import torch
 import adaps, autoada
 from adaps.policy import Synchronization
-from autoada import allreduce
+from autoada.parameters import dense_allreduce
 from tests.integration.autoada_ranks.allreduced import backward, branches, optimizers_of, policy
 
 rank, how = int(os.environ["RANK"]), sys.argv[1]
-allreduce.FIRST_BUCKET = allreduce.BUCKET = 64
+dense_allreduce.FIRST_BUCKET = dense_allreduce.BUCKET = 64
 model = branches(0)
 optimizers = optimizers_of(model)
 policy = replace(policy(), synchronization=Synchronization(0))

@@ -59,6 +59,12 @@ def make() -> nn.Module:
     return Net().cuda()
 
 
+def make_wrapped(name: str) -> tuple[autoada.AdaModel, torch.optim.Optimizer]:
+    net = make()
+    optimizer = OPTIMIZERS[name](net.parameters())
+    return autoada.AdaModel(net, optimizer), optimizer
+
+
 def train(
     model: Any,
     optimizer: torch.optim.Optimizer,
@@ -88,9 +94,7 @@ def test_losses_and_parameters_are_those_of_plain_pytorch(name: str, lookahead: 
     loader = DataLoader(data(), batch_size=64, pin_memory=True)
     expected = make()
     plain = train(expected, OPTIMIZERS[name](expected.parameters()), loader)
-    net = make()
-    optimizer = OPTIMIZERS[name](net.parameters())
-    model = autoada.AdaModel(net, optimizer)
+    model, optimizer = make_wrapped(name)
     assert train(model, optimizer, autoada.AdaDataLoader(loader, lookahead)) == pytest.approx(plain, abs=1e-5)
     for key, values in model.state_dict().items():
         torch.testing.assert_close(values.cuda(), expected.state_dict()[key], rtol=1e-4, atol=1e-5)
@@ -104,9 +108,7 @@ def test_workers_of_the_loader_and_half_precision_by_autocast() -> None:
     loader = DataLoader(data(), batch_size=64, pin_memory=True, num_workers=2)
     expected = make()
     plain = train(expected, OPTIMIZERS["SGD"](expected.parameters()), loader, dtype=torch.bfloat16)
-    net = make()
-    optimizer = OPTIMIZERS["SGD"](net.parameters())
-    model = autoada.AdaModel(net, optimizer)
+    model, optimizer = make_wrapped("SGD")
     losses = train(model, optimizer, autoada.AdaDataLoader(loader, 3), dtype=torch.bfloat16)
     assert losses == pytest.approx(plain, rel=1e-2)
     model.close()
@@ -122,9 +124,7 @@ def test_scaled_losses_train_or_are_refused_in_a_sentence() -> None:
         torch.amp.GradScaler("cuda"),
         torch.float16,
     )
-    net = make()
-    optimizer = OPTIMIZERS["SGD"](net.parameters())
-    model = autoada.AdaModel(net, optimizer)
+    model, optimizer = make_wrapped("SGD")
     scaler = torch.amp.GradScaler("cuda")
     losses = train(model, optimizer, autoada.AdaDataLoader(loader, 3), scaler, torch.float16)
     assert losses == pytest.approx(plain, rel=1e-2)
@@ -133,9 +133,7 @@ def test_scaled_losses_train_or_are_refused_in_a_sentence() -> None:
 
 def test_a_checkpoint_of_a_model_on_the_device_is_restored_there(tmp_path: Path) -> None:
     loader = DataLoader(data(), batch_size=64)
-    net = make()
-    optimizer = OPTIMIZERS["Adagrad"](net.parameters())
-    model = autoada.AdaModel(net, optimizer)
+    model, optimizer = make_wrapped("Adagrad")
     ahead = autoada.AdaDataLoader(loader, 3)
     train(model, optimizer, ahead)
     before = copy.deepcopy(model.state_dict())
@@ -147,21 +145,11 @@ def test_a_checkpoint_of_a_model_on_the_device_is_restored_there(tmp_path: Path)
     model.close()
 
 
-def test_moving_a_wrapped_model_says_what_to_do() -> None:
-    net = Net()
-    model = autoada.AdaModel(net, OPTIMIZERS["SGD"](net.parameters()))
-    with pytest.raises(RuntimeError, match="move it before AdaModel wraps it"):
-        model.cuda()
-    model.close()
-
-
 def test_a_compiled_model_trains_as_the_plain_one() -> None:
     loader = DataLoader(data(), batch_size=64)
     expected = make()
     plain = train(expected, OPTIMIZERS["SGD"](expected.parameters()), loader)
-    net = make()
-    optimizer = OPTIMIZERS["SGD"](net.parameters())
-    model = autoada.AdaModel(net, optimizer)
+    model, optimizer = make_wrapped("SGD")
     losses = train(torch.compile(model), optimizer, autoada.AdaDataLoader(loader, 3))
     assert losses == pytest.approx(plain, abs=1e-4)
     model.close()

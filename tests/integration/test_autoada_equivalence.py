@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autoada
+from tests.plain_and_wrapped import plain_and_wrapped, train
 
 ROWS = 30
 STEPS = 80
@@ -114,58 +116,9 @@ class EveryRow(nn.Module):
         return self.out(rows[ids % 8].mean(1))
 
 
-def sgd(model: nn.Module) -> Optimizers:
-    return [torch.optim.SGD(model.parameters(), lr=0.1)]
-
-
-def adagrad(model: nn.Module) -> Optimizers:
-    return [torch.optim.Adagrad(model.parameters(), lr=0.05, initial_accumulator_value=0.1)]
-
-
-def momentum(model: nn.Module) -> Optimizers:
-    return [torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)]
-
-
-def adam(model: nn.Module) -> Optimizers:
-    return [torch.optim.Adam(model.parameters(), lr=0.01)]
-
-
-def adam_with_decay(model: nn.Module) -> Optimizers:
-    return [torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=0.02)]
-
-
-def adamw(model: nn.Module) -> Optimizers:
-    return [torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.3)]
-
-
-def decaying_sgd(model: nn.Module) -> Optimizers:
-    return [torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.02)]
-
-
-def nesterov(model: nn.Module) -> Optimizers:
-    return [torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=0.02, nesterov=True)]
-
-
-def decaying_adagrad(model: nn.Module) -> Optimizers:
-    return [torch.optim.Adagrad(model.parameters(), lr=0.05, weight_decay=0.02)]
-
-
-def rmsprop(model: nn.Module) -> Optimizers:
-    return [torch.optim.RMSprop(model.parameters(), lr=0.002, alpha=0.9, eps=1e-3)]
-
-
-def centered_rmsprop(model: nn.Module) -> Optimizers:
-    return [
-        torch.optim.RMSprop(model.parameters(), lr=0.001, alpha=0.9, eps=1e-2, momentum=0.8, centered=True)
-    ]
-
-
-def decaying_rmsprop(model: nn.Module) -> Optimizers:
-    return [torch.optim.RMSprop(model.parameters(), lr=0.002, eps=1e-3, weight_decay=0.02, momentum=0.5)]
-
-
-DECAYING = [decaying_sgd, nesterov, decaying_adagrad, adam_with_decay]
-RMSPROPS = [rmsprop, centered_rmsprop, decaying_rmsprop]
+def one(kind: type[torch.optim.Optimizer], **options: Any) -> Make:
+    """Makes one optimizer of all parameters."""
+    return lambda model: [kind(model.parameters(), **options)]
 
 
 def sparse_adam(model: nn.Module) -> Optimizers:
@@ -176,81 +129,102 @@ def sparse_adam(model: nn.Module) -> Optimizers:
     return [*optimizers, torch.optim.Adam(rest, lr=0.01)] if rest else optimizers
 
 
-@pytest.mark.parametrize("make", [sgd, momentum, adagrad])
+sgd = one(torch.optim.SGD, lr=0.1)
+momentum = one(torch.optim.SGD, lr=0.02, momentum=0.9)
+adagrad = one(torch.optim.Adagrad, lr=0.05, initial_accumulator_value=0.1)
+adam = one(torch.optim.Adam, lr=0.01)
+adamw = one(torch.optim.AdamW, lr=0.01, weight_decay=0.3)
+decaying_adam = one(torch.optim.Adam, lr=0.01, weight_decay=0.02)
+decaying_rmsprop = one(torch.optim.RMSprop, lr=0.002, eps=1e-3, weight_decay=0.02, momentum=0.5)
+DENSE: dict[str, Make] = {
+    "decaying SGD": one(torch.optim.SGD, lr=0.1, weight_decay=0.02),
+    "Nesterov": one(torch.optim.SGD, lr=0.02, momentum=0.9, weight_decay=0.02, nesterov=True),
+    "decaying Adagrad": one(torch.optim.Adagrad, lr=0.05, weight_decay=0.02),
+    "decaying Adam": decaying_adam,
+    "RMSprop": one(torch.optim.RMSprop, lr=0.002, alpha=0.9, eps=1e-3),
+    "centered RMSprop": one(torch.optim.RMSprop, lr=0.001, alpha=0.9, eps=1e-2, momentum=0.8, centered=True),
+    "decaying RMSprop": decaying_rmsprop,
+}
+"""Optimizers that change rows also in steps without a gradient."""
+
+
+@pytest.mark.parametrize("make", [sgd, momentum, adagrad], ids=["SGD", "momentum", "Adagrad"])
 @pytest.mark.parametrize("kind", [Clicks, Graph, Bags, Words, Tied, Repeated])
 def test_losses_equal_those_of_plain_pytorch(kind: type[nn.Module], make: Make) -> None:
-    assert_same(kind, make, make)
+    assert_same(kind, make)
 
 
-@pytest.mark.parametrize("make", [*DECAYING, *RMSPROPS])
-def test_rows_at_rest_change_as_in_pytorchs_dense_optimizers(make: Make) -> None:
-    assert_same(Clicks, make, make)
+@pytest.mark.parametrize("name", DENSE)
+def test_rows_without_a_gradient_change_as_in_pytorchs_dense_optimizers(name: str) -> None:
+    assert_same(Clicks, DENSE[name])
 
 
-@pytest.mark.parametrize("make", [adamw, *DECAYING, *RMSPROPS])
-def test_rows_with_a_gradient_in_each_step_change_as_in_pytorch(make: Make) -> None:
-    assert_same(EveryRow, make, make)
+@pytest.mark.parametrize("name", ["AdamW", *DENSE])
+def test_rows_with_a_gradient_in_each_step_change_as_in_pytorch(name: str) -> None:
+    assert_same(EveryRow, {"AdamW": adamw, **DENSE}[name])
 
 
 def test_adamw_shrinks_rows_at_rest_as_pytorch_does() -> None:
     """The moments of PyTorch's dense AdamW go on moving them; a row that never had a gradient has none."""
-    weights = []
-    for wrap in (False, True):
-        torch.manual_seed(0)
-        table = nn.Embedding(6, 3)
-        model: Any = nn.Sequential(table)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.5)
-        model = autoada.AdaModel(model, optimizer) if wrap else model
-        for step in range(100):
-            optimizer.zero_grad()
-            model(torch.tensor([step % 2])).square().sum().backward()
-            optimizer.step()
-        weights.append(model.state_dict()["0.weight"][2:])
-        if wrap:
-            model.close()
-    assert torch.allclose(weights[0], weights[1], atol=1e-6)
+
+    def resting(model: Any, optimizers: Optimizers) -> Tensor:
+        ids = (torch.tensor([step % 2]) for step in range(100))
+        train(model, optimizers, ids, lambda model, ids: model(ids).square().sum())
+        rows: Tensor = model.state_dict()["0.weight"][2:]
+        return rows
+
+    plain, wrapped = plain_and_wrapped(
+        lambda: nn.Sequential(nn.Embedding(6, 3)),
+        one(torch.optim.AdamW, lr=0.01, weight_decay=0.5),
+        resting,
+    )
+    torch.testing.assert_close(wrapped, plain, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("kind", [Tied, EveryRow])
 def test_adam_is_pytorchs_where_every_row_has_a_gradient(kind: type[nn.Module]) -> None:
-    assert_same(kind, adam, adam)
+    assert_same(kind, adam)
 
 
 @pytest.mark.parametrize("kind", [Clicks, Graph, Bags, Words])
 def test_sparse_adam_on_tables_and_adam_on_the_rest_are_pytorchs(kind: type[nn.Module]) -> None:
-    assert_same(kind, sparse_adam, sparse_adam, sparse=True)
+    assert_same(kind, sparse_adam, sparse=True)
 
 
 @pytest.mark.parametrize("kind", [Clicks, Graph, Bags, Words])
 def test_momentum_is_pytorchs_on_sparse_gradients(kind: type[nn.Module]) -> None:
-    assert_same(kind, momentum, momentum, sparse=True)
+    assert_same(kind, momentum, sparse=True)
 
 
-def assert_same(kind: type[nn.Module], plainly: Make, make: Make, **options: Any) -> None:
+def assert_same(kind: type[nn.Module], make: Make, **options: Any) -> None:
+    def run(model: Any, optimizers: Optimizers) -> tuple[list[float], dict[str, Tensor]]:
+        return train(model, optimizers, batches(), loss_of), model.state_dict()
+
     tables = ["places"] if issubclass(kind, Words) else None
-    plain, _ = train(kind, plainly, **options)
-    losses, model = train(kind, make, lambda m, o: autoada.AdaModel(m, o, tables=tables), **options)
-    state = model.state_dict()
-    model.close()
+    (plain, _), (losses, state) = plain_and_wrapped(lambda: kind(**options), make, run, tables=tables)
     assert losses == pytest.approx(plain, abs=1e-5, rel=0)
     torch.manual_seed(0)
     for name, start in kind(**options).state_dict().items():
         assert (state[name] - start).abs().max() > 1e-3, name
 
 
+def loss_of(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return F.binary_cross_entropy_with_logits(model(batch[0]), batch[1])
+
+
 def test_the_loop_without_an_optimizer_updates_by_adagrad_in_the_backward_pass() -> None:
-    plain, _ = train(Clicks, lambda model: [torch.optim.Adagrad(model.parameters(), lr=0.01)])
+    torch.manual_seed(0)
+    plain = Clicks()
+    expected = train(plain, one(torch.optim.Adagrad, lr=0.01)(plain), batches(), loss_of)
     torch.manual_seed(0)
     model = autoada.AdaModel(Clicks())
-    loader = autoada.AdaDataLoader(batches())
-    criterion = nn.BCEWithLogitsLoss()
     losses = []
-    for ids, label in loader:
-        loss = criterion(model(ids), label)
+    for batch in autoada.AdaDataLoader(batches()):
+        loss = loss_of(model, batch)
         loss.backward()
         losses.append(loss.item())
     model.close()
-    assert losses == pytest.approx(plain, abs=1e-5, rel=0)
+    assert losses == pytest.approx(expected, abs=1e-5, rel=0)
 
 
 class Cycle:
@@ -268,18 +242,66 @@ class Cycle:
         if self.steps > STEPS // 2:
             self.optimizer.param_groups[0]["weight_decay"] = 0.1
 
-    def after_step(self) -> None:
-        self.scheduler.step()
+
+class ClipAndDecay:
+    """What users put around ``optimizer.step()``."""
+
+    def __init__(self, model: nn.Module, optimizers: Optimizers) -> None:
+        self.model = model
+        self.scheduler = torch.optim.lr_scheduler.StepLR(optimizers[0], step_size=20, gamma=0.3)
+
+    def before_step(self) -> None:
+        nn.utils.clip_grad_norm_(self.model.parameters(), 0.05)
 
 
-@pytest.mark.parametrize("make", [momentum, adam_with_decay, decaying_rmsprop])
-def test_schedules_of_momentum_and_of_weight_decay_are_followed(make: Make) -> None:
-    plain, _ = train(Clicks, make, around=Cycle)
-    losses, model = train(Clicks, make, autoada.AdaModel, around=Cycle)
-    model.close()
-    unscheduled, _ = train(Clicks, make)
-    assert losses == pytest.approx(plain, abs=1e-5, rel=0)
-    assert losses != pytest.approx(unscheduled, abs=1e-3)
+def scheduled(kind: type[Cycle | ClipAndDecay], model: Any, optimizers: Optimizers) -> list[float]:
+    """Losses of a loop with a scheduler, which `kind` makes, and with changes before each step."""
+    around = kind(model, optimizers)
+    losses = []
+    for batch in batches():
+        loss = loss_of(model, batch)
+        loss.backward()
+        around.before_step()
+        optimizers[0].step()
+        optimizers[0].zero_grad()
+        around.scheduler.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [
+        (Cycle, momentum),
+        (Cycle, decaying_adam),
+        (Cycle, decaying_rmsprop),
+        (ClipAndDecay, sgd),
+        (ClipAndDecay, momentum),
+    ],
+)
+def test_schedules_and_clipped_gradients_are_followed(kind: type[Cycle | ClipAndDecay], make: Make) -> None:
+    plain, wrapped = plain_and_wrapped(Clicks, make, functools.partial(scheduled, kind))
+    torch.manual_seed(0)
+    model = Clicks()
+    unscheduled = train(model, make(model), batches(), loss_of)
+    assert wrapped == pytest.approx(plain, abs=1e-5, rel=0)
+    assert wrapped != pytest.approx(unscheduled, abs=1e-3)
+
+
+def test_gradients_accumulate_until_the_step() -> None:
+    def accumulated(model: Any, optimizers: Optimizers) -> list[float]:
+        losses = []
+        for number, batch in enumerate(batches(), 1):
+            loss = loss_of(model, batch)
+            loss.backward()
+            if number % 3 == 0:
+                optimizers[0].step()
+                optimizers[0].zero_grad()
+            losses.append(loss.item())
+        return losses
+
+    plain, wrapped = plain_and_wrapped(Clicks, adagrad, accumulated)
+    assert wrapped == pytest.approx(plain, abs=1e-5, rel=0)
 
 
 @pytest.mark.parametrize(
@@ -311,43 +333,6 @@ def test_what_the_server_cannot_follow_is_refused_at_the_step(
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-class ClipAndDecay:
-    """What users put around ``optimizer.step()``."""
-
-    def __init__(self, model: nn.Module, optimizers: Optimizers) -> None:
-        self.model = model
-        self.scheduler = torch.optim.lr_scheduler.StepLR(optimizers[0], step_size=20, gamma=0.3)
-
-    def before_step(self) -> None:
-        nn.utils.clip_grad_norm_(self.model.parameters(), 0.05)
-
-    def after_step(self) -> None:
-        self.scheduler.step()
-
-
-def test_a_scheduler_and_gradient_clipping_work() -> None:
-    plain, _ = train(Clicks, sgd, around=ClipAndDecay)
-    losses, model = train(Clicks, sgd, autoada.AdaModel, around=ClipAndDecay)
-    model.close()
-    unclipped, _ = train(Clicks, sgd)
-    assert losses == pytest.approx(plain, abs=1e-5, rel=0)
-    assert losses != pytest.approx(unclipped, abs=1e-3)
-
-
-def test_rows_at_rest_follow_a_scheduler_with_momentum() -> None:
-    plain, _ = train(Clicks, momentum, around=ClipAndDecay)
-    losses, model = train(Clicks, momentum, autoada.AdaModel, around=ClipAndDecay)
-    model.close()
-    assert losses == pytest.approx(plain, abs=1e-5, rel=0)
-
-
-def test_gradients_accumulate_until_the_step() -> None:
-    plain, _ = train(Clicks, adagrad, every=3)
-    losses, model = train(Clicks, adagrad, autoada.AdaModel, every=3)
-    model.close()
-    assert losses == pytest.approx(plain, abs=1e-5, rel=0)
-
-
 def batches() -> list[tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(5)
     return [
@@ -357,33 +342,3 @@ def batches() -> list[tuple[Tensor, Tensor]]:
         )
         for _ in range(STEPS)
     ]
-
-
-def train(
-    kind: type[nn.Module],
-    make: Make,
-    wrap: Callable[[nn.Module, Optimizers], nn.Module] | None = None,
-    around: type[ClipAndDecay | Cycle] | None = None,
-    every: int = 1,
-    **options: Any,
-) -> tuple[list[float], Any]:
-    torch.manual_seed(0)
-    model = kind(**options)
-    optimizers = make(model)
-    if wrap is not None:
-        model = wrap(model, optimizers)
-    extras = None if around is None else around(model, optimizers)
-    losses = []
-    for i, (ids, label) in enumerate(batches()):
-        loss = F.binary_cross_entropy_with_logits(model(ids), label)
-        loss.backward()
-        if extras is not None:
-            extras.before_step()
-        if (i + 1) % every == 0:
-            for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad()
-        if extras is not None:
-            extras.after_step()
-        losses.append(loss.item())
-    return losses, model

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 import autoada
+from tests.plain_and_wrapped import plain_and_wrapped
 
 ROWS = 30
 STEPS = 30
@@ -185,35 +186,26 @@ HABITS: list[Loop] = [
 
 @pytest.mark.parametrize("loop", HABITS)
 def test_a_habit_gives_what_it_gives_in_plain_pytorch(loop: Loop) -> None:
-    plain = clicks()
-    expected = [value.detach().item() for value in loop(plain, sgd(plain), batches)]
-    net = clicks()
-    optimizer = sgd(net)
-    model = autoada.AdaModel(net, optimizer)
-    given = [
-        value.detach().item() for value in loop(model, optimizer, lambda: autoada.AdaDataLoader(batches(), 2))
-    ]
-    state = model.state_dict()
-    model.close()
+    def run(model: Any, optimizer: Optimizer) -> tuple[list[float], dict[str, Tensor]]:
+        wrapped = isinstance(model, autoada.AdaModel)
+        values = loop(model, optimizer, lambda: autoada.AdaDataLoader(batches(), 2) if wrapped else batches())
+        return [value.detach().item() for value in values], model.state_dict()
+
+    (expected, plain), (given, state) = plain_and_wrapped(Clicks, sgd, run)
     assert given == pytest.approx(expected, abs=1e-5)
-    for name, value in plain.state_dict().items():
-        torch.testing.assert_close(state[name], value, atol=1e-5, rtol=0)
+    torch.testing.assert_close(state, plain, atol=1e-5, rtol=0)
 
 
 def test_two_optimizers_step_in_turns() -> None:
-    def losses(wrap: bool) -> list[float]:
-        net: Any = clicks()
-        optimizers = [
-            sgd(net.mlp),
-            torch.optim.SGD([*net.items.parameters(), *net.same.parameters()], lr=0.3),
-        ]
-        model = autoada.AdaModel(net, optimizers) if wrap else net
-        given = [step(loss_of(model, b), optimizers[i % 2]).item() for i, b in enumerate(batches())]
-        if wrap:
-            model.close()
-        return given
+    def two(net: Clicks) -> list[Optimizer]:
+        others = [*net.items.parameters(), *net.same.parameters()]
+        return [sgd(net.mlp), torch.optim.SGD(others, lr=0.3)]
 
-    assert losses(True) == pytest.approx(losses(False), abs=1e-5)
+    def run(model: Any, optimizers: list[Optimizer]) -> list[float]:
+        return [step(loss_of(model, b), optimizers[i % 2]).item() for i, b in enumerate(batches())]
+
+    plain, wrapped = plain_and_wrapped(Clicks, two, run)
+    assert wrapped == pytest.approx(plain, abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from tests.unit.checkpoints import table, train
 @pytest.fixture(autouse=True)
 def told(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is said once per process counts as said: messages do not depend on the tests before."""
-    monkeypatch.setattr(optimizer_lookup, "_told", _Everything())
+    monkeypatch.setattr(optimizer_lookup, "_warned", _Everything())
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ class KeySource:
     """Finds the rows of batches. Unless a source says otherwise, they follow from the batch alone."""
 
     recording: ArgumentRecorder | None = None
-    """ArgumentRecorder of the loop between the model's calls, if there is one."""
+    """Recording of the loop between the model's calls, if there is one."""
 
     def expected(self, batch: Any) -> Expected | None:
         """Return the rows that the forward pass of `batch` will read; None while they are not known."""

@@ -80,7 +80,7 @@ class LoopRecorder:
     takes_one_loader : bool
         Whether the batches that a step uses come from one loader.
     recording : ArgumentRecorder or None
-        ArgumentRecorder of the loop between calls.
+        Recording of the loop between calls.
     """
 
     def __init__(self) -> None:

@@ -177,7 +177,7 @@ class PrefetchQueue:
 
     @property
     def recording(self) -> ArgumentRecorder | None:
-        """ArgumentRecorder of the loop between the model's calls, if there is one."""
+        """Recording of the loop between the model's calls, if there is one."""
         return self._source.recording
 
     def call_begins(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What counts as a call of the model: its forward, its methods, and its modules called from outside of it."""
+"""Calls of the model: of its forward, of its methods, and of its modules from outside of it."""
 
 from __future__ import annotations
 
@@ -10,50 +10,74 @@ import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
 from torch.nn.modules import module as registration
 
-from autoada.model.wrapped_parameters import Parts
+from autoada.model.wrapped_parameters import WrappedParameters
 from autoada.prediction.argument_recording import ArgumentRecorder
+from autoada.prediction.call_types import CallArguments
 from autoada.training.training_state import NO_REPLAY, CallObserver, TrainingState
 
 
 class Calls:
-    """Surrounds each call of the model; what a call calls in its turn is no call of its own.
+    """Surrounds each call of the model; calls that are part of another one do not count.
 
     A call of the model itself always counts. One of a method or of a module counts if it reads rows: others,
     such as a method that gives a loss for two tensors, are helpers of the loop.
 
     Parameters
     ----------
+    module : nn.Module
+        The wrapped model.
     state : TrainingState
-        Which counts them, and knows who listens.
-    parts : Parts
-        What they read.
+        Counts the calls, and knows their observer.
+    parameters : WrappedParameters
+        The parameters that calls read.
     """
 
-    def __init__(self, state: TrainingState, parts: Parts) -> None:
+    def __init__(self, module: nn.Module, state: TrainingState, parameters: WrappedParameters) -> None:
         self._state = state
-        self._parts = parts
-        self._tables = list(parts.tables.values())
+        self._wrapped = parameters
+        self._tables = list(parameters.tables.values())
         self._reads = state.reads
         self._present: Present | None = None
         # Rows come from outside of any graph. Done here, for it imports the compiler, which takes seconds.
         self.run = torch.compiler.disable(self._run)
+        self._followed = {"": DirectCalls(self, "", module)}
+
+    def intercept(self, name: str, value: Any, wrapper: nn.Module) -> Any:
+        """`value`, an attribute of the model that was reached through the wrapper: its calls count.
+
+        These are calls of a method of the model, or of one of its modules.
+        """
+        if inspect.ismethod(value) and value.__self__ is wrapper.module:
+
+            @functools.wraps(value)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                return self.run(name, value, wrapper.training, CallArguments(args, kwargs))
+
+            return call
+        if isinstance(value, nn.Module):
+            self._follow(name, value)
+        return value
+
+    def _follow(self, name: str, module: nn.Module) -> None:
+        """Have direct calls of one of the model's modules, or of those in a list, count."""
+        if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+            for key, each in module.named_children():
+                self._follow(f"{name}.{key}", each)
+        elif name not in self._followed:
+            self._followed[name] = DirectCalls(self, name, module)
 
     def _run(
-        self,
-        target: str,
-        function: Callable[..., Any],
-        training: bool,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, target: str, function: Callable[..., Any], training: bool, arguments: CallArguments
     ) -> Any:
-        """Call what the model knows as `target`, a dotted name; the model itself has none."""
-        present = self.begin(target, training, args, kwargs)
+        """Call a method or module of the model; `target` is its dotted name, empty for the model itself."""
+        args, kwargs = arguments
+        present = self.begin(target, training, arguments)
         if present is None:
             return function(*args, **kwargs)
         try:
@@ -65,7 +89,7 @@ class Calls:
         return output
 
     def begin(
-        self, target: str, training: bool, args: tuple[Any, ...], kwargs: dict[str, Any], hooked: bool = False
+        self, target: str, training: bool, arguments: CallArguments, hooked: bool = False
     ) -> Present | None:
         """A call begins; None if it is part of another one, whose end counts.
 
@@ -84,19 +108,19 @@ class Calls:
             for table in self._tables:
                 table.training = False
                 table.forget_rows()
-            self._parts.refresh()
+            self._wrapped.refresh()
             self._present = Present(target, hooked, others=others)
             return self._present
         if observer is not None:
-            observer.call_begins(target, args, kwargs)
+            observer.call_begins(target, *arguments)
         state.calls += 1
         expected = state.calls <= state.expected_calls
         for table in self._tables:
             table.training = table.noting = True
             if state.calls == 1 or not expected:  # the rows of all expected calls were pulled by the first
                 table.forget_rows()
-        if self._parts.stale:
-            self._parts.update()
+        if self._wrapped.stale:
+            self._wrapped.update()
         replay = state.replay if expected else NO_REPLAY
         replay.__enter__()
         self._present = present = Present(target, hooked, replay, len(self._reads), expected, others)
@@ -123,7 +147,7 @@ class Calls:
             observer.call_ends(output, counts)
 
     def fail(self, present: Present) -> None:
-        """The call has ended otherwise: what it would have read is not known."""
+        """End a call that raised or was interrupted: its further reads are not known."""
         for other in present.others:
             other.start()
         present.others = []
@@ -131,18 +155,18 @@ class Calls:
             self._state.calls -= 1
 
     def stepping(self) -> None:
-        """A step is made: if that is inside of a call, such as that of a method that trains, it ends it."""
+        """End the present call, such as a method that trains, because a step is made within it."""
         if self._present is not None:
             self.end(self._present, None)
 
     def abandon_call(self) -> None:
-        """A batch is handed out: what asked for it, such as a method that trains, is no call of the model."""
+        """Drop the present call, such as a method that trains, because it asked for a batch."""
         if self._present is not None and self._present.thread == threading.get_ident():
             self.fail(self._present)
 
     @staticmethod
     def _pause_others(observer: CallObserver | None) -> list[ArgumentRecorder]:
-        """What listens to the loop for other models must not take this call for a part of the loop."""
+        """Pause the recordings for other models: this call is no part of the loop that they record."""
         if torch._C._len_torch_function_stack() == 0:
             return []
         own = None if observer is None else observer.recording
@@ -172,7 +196,7 @@ class Present:
     Attributes
     ----------
     target : str
-        What is called.
+        Dotted name of the method or module; empty for the model itself.
     hooked : bool
         Whether a hook saw it, and not the wrapper.
     replay : context manager or None
@@ -181,8 +205,8 @@ class Present:
         Reads of earlier calls.
     expected : bool
         Whether the batch was expected to need it.
-    others : list of ArgumentRecorder
-        What follows the loop for other models, and goes on when it is over.
+    others : list of Recording
+        Recordings of the loop for other models, which are paused during the call.
     thread : int
         The thread that calls.
     """
@@ -196,22 +220,10 @@ class Present:
     thread: int = field(default_factory=threading.get_ident)
 
 
-def method(
-    calls: Calls, name: str, function: Callable[..., Any], training: Callable[[], bool]
-) -> Callable[..., Any]:
-    """`function`, a method of the model, each call of which is one of the model."""
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return calls.run(name, function, training(), args, kwargs)
-
-    return call
-
-
 def plain_call(module: nn.Module) -> Callable[..., Any]:
-    """What a call of `module` that is known already calls: its forward, if it has no hooks but `DirectCalls`.
+    """The function of a call that is already known: the forward, or `module` if it has other hooks.
 
-    Those would only find that a call is going on.
+    These hooks have no effect within a call.
     """
     if (
         len(module._forward_pre_hooks) == len(module._forward_hooks) == 1
@@ -228,20 +240,15 @@ def plain_call(module: nn.Module) -> Callable[..., Any]:
     return module
 
 
-def is_method(value: Any, module: nn.Module) -> bool:
-    """Whether `value` is a method of `module`, and neither one of its class nor of another object."""
-    return inspect.ismethod(value) and value.__self__ is module
-
-
 class DirectCalls:
     """Hooks of a module that the loop calls by itself, not through the wrapper.
 
-    Copies of the module have the hooks, too; they do nothing there.
+    Copies of the module also have the hooks, which do nothing there.
 
     Parameters
     ----------
     calls : Calls
-        Which are told.
+        Surrounds the calls that the hooks see.
     target : str
         The module's dotted name.
     module : nn.Module
@@ -259,7 +266,7 @@ class DirectCalls:
     def __deepcopy__(self, memo: dict[int, Any]) -> DirectCalls:
         return self
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError(
             "the model trains on the parameter server: "
             "save model.state_dict() or autoada.unwrap(model) instead"
@@ -268,7 +275,9 @@ class DirectCalls:
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         calls = self._calls()
         if calls is not None and module is self._module():
-            self._present = calls.begin(self._target, module.training, args, kwargs, hooked=True)
+            self._present = calls.begin(
+                self._target, module.training, CallArguments(args, kwargs), hooked=True
+            )
 
     def _after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         calls, present = self._calls(), self._present

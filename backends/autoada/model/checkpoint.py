@@ -1,4 +1,4 @@
-"""What a checkpoint of a wrapped model holds beside the server's tables."""
+"""The part of a wrapped model's checkpoint that is not in the server's tables."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from torch import Tensor, nn
 
 from autoada.optimizer.rules import RuleGroup
 from autoada.optimizer.schedules import Schedules
-from autoada.parameters.dense_server_sum import SteppedParameters
+from autoada.parameters.locally_stepped import LocallySteppedParameters
 from autoada.parameters.remote_table import RemoteTable
 from autoada.training.loader_state import Positioned
 from autoada.training.random_state import random_state, set_random_state
 
 if TYPE_CHECKING:
     from adaps.checkpoint import Restored
-    from autoada.parameters.device_copy import Transfer
 
 _PLAIN = {
     torch.float64,
@@ -35,20 +34,20 @@ _PLAIN = {
 
 
 class WorkerState:
-    """What one worker has of its own: buffers, optimizers' options, random generators, its place in the data.
+    """State of one worker: buffers, optimizers' options, random generators, its position in the data.
 
     Parameters
     ----------
     module : nn.Module
         The wrapped model.
     groups : sequence of RuleGroup
-        Whose options count.
+        Groups of the optimizers' options.
     tables : iterable of RemoteTable
-        Whose steps count.
-    stepped : iterable of SteppedParameters
-        Which all workers have alike.
-    transfer : Transfer
-        To the model's device.
+        Tables that count their steps.
+    stepped : iterable of LocallySteppedParameters
+        Parameters that are equal on all workers.
+    device : torch.device
+        The model's device.
     """
 
     def __init__(
@@ -56,20 +55,20 @@ class WorkerState:
         module: nn.Module,
         groups: Sequence[RuleGroup],
         tables: Iterable[RemoteTable],
-        stepped: Iterable[SteppedParameters],
-        transfer: Transfer,
+        stepped: Iterable[LocallySteppedParameters],
+        device: torch.device,
     ) -> None:
         self._module = module
         self._groups = groups
         self._tables = list(tables)
         self._stepped = list(stepped)
-        self._device = transfer.device
+        self._device = device
 
     def take(self, loader: Positioned | None, extra: Mapping[str, Any] | None) -> dict[str, Any]:
-        """All of it, with what the user adds, as `adaps.Node.checkpoint` takes it."""
+        """The whole state and the user's `extra`, as an argument of `adaps.Node.checkpoint`."""
         parts: dict[str, Mapping[str, Any]] = {
             "buffer": {name: _array(buffer) for name, buffer in self._module.named_buffers()},
-            "steps": {table.name: table.steps for table in self._tables},
+            "steps": {table.name: table.rows.steps for table in self._tables},
             "random": random_state(self._device),
             "extra": extra or {},
         }
@@ -90,7 +89,7 @@ class WorkerState:
                 with torch.no_grad():
                     buffer.copy_(_tensor(parts["buffer"][name], buffer))
         for table in self._tables:
-            table.steps = parts.get("steps", {}).get(table.name, 0)
+            table.rows.steps = parts.get("steps", {}).get(table.name, 0)
         for i, group in enumerate(self._groups):
             Schedules.set_options(group, parts.get("options", {}).get(str(i), {}))
         for stepped in self._stepped:
@@ -107,7 +106,7 @@ def _array(tensor: Tensor) -> npt.NDArray[Any]:
     host = tensor.detach().to("cpu").contiguous()
     array: npt.NDArray[Any] = (
         host if host.dtype in _PLAIN else host.reshape(-1).view(torch.uint8)
-    ).numpy()  # NumPy knows no bfloat16
+    ).numpy()  # NumPy has no bfloat16
     return array
 
 

@@ -1,10 +1,10 @@
-"""Several initial weights are tried for some steps, by all nodes at once, and the best are everybody's."""
+"""Selection of initial weights: all nodes try several for some steps and then share the best."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import adaps
+from autoada.prediction.call_types import Batch
 from autoada.training.endless import endless
 
 __all__ = ["Selection", "select_initialization"]
@@ -28,14 +29,14 @@ FLOATS = 256
 
 
 class Selection(NamedTuple):
-    """What `select_initialization` found; the same on all nodes, bit for bit.
+    """Result of `select_initialization`; the same on all nodes, bit for bit.
 
     Attributes
     ----------
     model : nn.Module
         The winner, with its weights after the steps that it was tried for.
     seed : int
-        What `make_model` was called with for it.
+        The winner's argument of `make_model`.
     rungs : list of dict of int to float
         For each rung the smoothed losses at its end, by the candidates' seeds; NaN if it was not finite.
     steps : int
@@ -51,14 +52,14 @@ class Selection(NamedTuple):
 def select_initialization(
     make_model: Callable[[int], nn.Module],
     optimizer: Callable[[nn.Module], torch.optim.Optimizer],
-    loss: Callable[[nn.Module, Any], Tensor],
-    batches: Iterable[Any],
+    loss: Callable[[nn.Module, Batch], Tensor],
+    batches: Iterable[Batch],
     *,
     candidates: int = 8,
     rungs: int = 3,
     steps: int = 8,
     seed: int = 0,
-    listen: str | None = None,
+    **node_options: Any,
 ) -> Selection:
     """Collective: try several initial weights, and give all nodes the best ones.
 
@@ -75,23 +76,24 @@ def select_initialization(
     ----------
     make_model : callable
         ``make_model(seed)`` gives a new model, on the CPU or a GPU, all of the same shapes; PyTorch's global
-        generator is seeded with it, too.
+        generator is also seeded with it.
     optimizer : callable
         Gives the plain optimizer of a model.
     loss : callable
         ``loss(model, batch)`` gives a scalar.
     batches : iterable
-        This node's; begun anew when it ends.
+        This node's batches, repeated as often as needed.
     candidates : int
-        How many, 1 or more; their seeds are `seed`, `seed` + 1 and so on.
+        Number of candidates, 1 or more; their seeds are `seed`, `seed` + 1 and so on.
     rungs : int
-        How often they are compared at most, 1 or more; who leads after the last one, or is left alone, wins.
+        Maximum number of comparisons, 1 or more. The best candidate after the last one wins, or the only one
+        that is left before.
     steps : int
-        Of each candidate in the first rung, 2 or more.
+        Steps of each candidate in the first rung, 2 or more.
     seed : int
-        0 or more. Equal seeds and batches give equal winners, bit for bit.
-    listen : str, optional
-        As of `adaps.Node`.
+        Seed of the first candidate, 0 or more. Equal seeds and batches give equal winners, bit for bit.
+    **node_options
+        Further arguments of `adaps.Node`, such as ``listen``.
 
     Returns
     -------
@@ -118,71 +120,53 @@ def select_initialization(
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ValueError(f"{name} is {value!r}: it must be a whole number, {least} or more")
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        winner = _made(make_model, seed)
-        layout = _Weights(winner)
-        table = adaps.Table("weights", layout.rows, FLOATS)
-        with adaps.Node([table], techniques="static", listen=listen) as node:
-            return _select(
-                node, layout, make_model, optimizer, loss, batches, (candidates, rungs, steps, seed)
-            )
+        weights = _Weights(_made(make_model, seed))
+        table = adaps.Table("weights", weights.rows, FLOATS)
+        with adaps.Node([table], techniques="static", **node_options) as node:
+            worker = node.worker(0)
+            mine = {}
+            for each in range(seed + node.rank, seed + candidates, node.world_size):
+                model = weights.checked(_made(make_model, each))
+                mine[each] = _Candidate(model, optimizer(model), torch.get_rng_state())
+            alive = list(range(seed, seed + candidates))
+            losses: list[dict[int, float]] = []
+            made = 0
+            stream = endless(batches)
+            while len(losses) < rungs and (len(alive) > 1 or not losses):
+                count = steps << len(losses)
+                own = [each for each in alive if each in mine]
+                given = [next(stream) for _ in range(count)] if own else []
+                scores = _all_scores(node, len(losses), {each: mine[each].train(given, loss) for each in own})
+                made += count * len(alive)
+                losses.append({each: scores[each].loss for each in alive})
+                alive = _survivors({each: scores[each] for each in alive})
+                mine = {each: candidate for each, candidate in mine.items() if each in alive}
+            won = alive[0]
+            if won in mine:
+                model = mine[won].model
+                weights.write(worker, model)
+            else:
+                model = _made(make_model, won)
+            worker.barrier()
+            weights.read(worker, model)
+            worker.barrier()
+            return Selection(model, won, losses, made)
 
 
-def _select(
-    node: adaps.Node,
-    layout: _Weights,
-    make_model: Callable[[int], nn.Module],
-    optimizer: Callable[[nn.Module], torch.optim.Optimizer],
-    loss: Callable[[nn.Module, Any], Tensor],
-    batches: Iterable[Any],
-    numbers: tuple[int, int, int, int],
-) -> Selection:
-    candidates, rungs, steps, seed = numbers
-    worker = node.worker(0)
-    seeds = range(seed, seed + candidates)
-    owner = {each: number % node.world_size for number, each in enumerate(seeds)}
-    mine = {}
-    for each in seeds:
-        if owner[each] == node.rank:
-            model = layout.checked(_made(make_model, each))
-            mine[each] = _Candidate(model, optimizer(model), torch.get_rng_state())
-    stream = endless(batches)
-    alive = list(seeds)
-    found: list[dict[int, float]] = []
-    made = 0
-    for rung in range(rungs):
-        count = steps << rung
-        own = [each for each in alive if owner[each] == node.rank]
-        some = [next(stream) for _ in range(count)] if own else []
-        scores = {each: mine[each].train(some, loss) for each in own}
-        made += count * len(alive)
-        node.post(
-            f"rung {rung} of {node.rank}", json.dumps({str(each): score for each, score in scores.items()})
-        )
-        worker.barrier()
-        everybody: dict[int, _Score] = {}
-        for rank in range(node.world_size):
-            text = node.posted(f"rung {rung} of {rank}")
-            assert text is not None  # it was left before the barrier
-            everybody |= {int(each): _Score(*score) for each, score in json.loads(text).items()}
-        found.append({each: everybody[each].loss for each in alive})
-        alive = _survivors({each: everybody[each] for each in alive})
-        mine = {each: candidate for each, candidate in mine.items() if each in alive}
-        if len(alive) == 1:
-            break
-    won = alive[0]
-    if won in mine:
-        model = mine[won].model
-        layout.write(worker, model)
-    else:
-        model = _made(make_model, won)
-    worker.barrier()
-    layout.read(worker, model)
-    worker.barrier()
-    return Selection(model, won, found, made)
+def _all_scores(node: adaps.Node, rung: int, own: Mapping[int, _Score]) -> dict[int, _Score]:
+    """Collective: the scores of all candidates at the end of a rung, by their seeds."""
+    node.post(f"rung {rung} of {node.rank}", json.dumps(own))
+    node.worker(0).barrier()
+    scores: dict[int, _Score] = {}
+    for rank in range(node.world_size):
+        text = node.posted(f"rung {rung} of {rank}")
+        assert text is not None  # it was left before the barrier
+        scores |= {int(each): _Score(*score) for each, score in json.loads(text).items()}
+    return scores
 
 
 class _Score(NamedTuple):
-    """Of a candidate at the end of a rung."""
+    """A candidate's score at the end of a rung: its smoothed loss, and the norm of its last gradient."""
 
     loss: float
     norm: float
@@ -216,7 +200,7 @@ class _Candidate:
     generator: Tensor
     smoothed: float = field(default=math.nan)
 
-    def train(self, batches: list[Any], loss: Callable[[nn.Module, Any], Tensor]) -> _Score:
+    def train(self, batches: list[Batch], loss: Callable[[nn.Module, Batch], Tensor]) -> _Score:
         torch.set_rng_state(self.generator)
         self.model.train()
         first = norm = math.nan
@@ -239,7 +223,7 @@ class _Candidate:
 
 
 class _Weights:
-    """Where the parameters and buffers of a model lie in a table, as the bytes that they are."""
+    """Copies parameters and buffers of a model to and from a table, as bytes."""
 
     def __init__(self, model: nn.Module) -> None:
         self._shapes = {name: (value.shape, value.dtype) for name, value in model.state_dict().items()}
@@ -282,7 +266,7 @@ def _made(make_model: Callable[[int], nn.Module], seed: int) -> nn.Module:
 
 
 def _norm(model: nn.Module) -> float:
-    """Of all gradients together."""
+    """The norm of all gradients together."""
     squares = 0.0
     for parameter in model.parameters():
         if parameter.grad is not None:

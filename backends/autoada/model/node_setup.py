@@ -1,4 +1,4 @@
-"""The node of a model, managed as a policy for its parameters says of the tables in which they lie."""
+"""Node setup: the server's tables for a model, and the options of its training, by a policy."""
 
 from __future__ import annotations
 
@@ -24,19 +24,27 @@ from autoada.optimizer.rules import Optimizers
 from autoada.parameters.layout import DenseLayout, Layout, layout_of
 from autoada.training.lookahead_by_row import RowLookahead
 
-__all__ = ["Plan", "Training", "check_policy", "create_node", "open_node", "plan_for", "plan_of"]
+__all__ = [
+    "TrainingOptions",
+    "TrainingPlan",
+    "check_policy",
+    "create_node",
+    "open_node",
+    "plan_of",
+    "plan_on_node",
+]
 
 
 @dataclass(frozen=True)
-class Training:
-    """What of a policy the training code carries out, and not the server.
+class TrainingOptions:
+    """Options of a policy that the training code executes, not the server.
 
     Attributes
     ----------
     every : int
         After so many steps all updates of all workers are visible to all; 0 leaves it to the server.
     lookaheads : mapping of str to RowLookahead
-        Batches that are announced ahead, by the qualified names of parameters for which the policy says it.
+        Batches between intent and use, by the qualified names of parameters whose lookahead the policy sets.
     allreduced : frozenset of str
         Qualified names of dense parameters whose gradients are all-reduced.
     chosen : frozenset of str
@@ -44,7 +52,7 @@ class Training:
     shares : tuple of float
         Each node's part of the samples of a step; empty if they are equal.
     aggregation : adaps.policy.Aggregation
-        What a step of all workers together makes of their gradients.
+        Rule by which a step of all workers combines their gradients.
     """
 
     every: int = 0
@@ -60,11 +68,11 @@ class Training:
         return self.aggregation != Aggregation()
 
     def weight(self, rank: int) -> float:
-        """What a gradient of a node's workers counts, so that every sample counts alike; 1 in the mean."""
+        """Weight of the gradients of a node's workers, so that every sample counts alike; 1 on average."""
         return len(self.shares) * self.shares[rank] if self.shares else 1.0
 
     def agreement(self) -> dict[str, str]:
-        """What every node has to have alike, by what it is called."""
+        """Options that must be equal on all nodes, by their names in error messages."""
         return {
             **({"every": str(self.every)} if self.every else {}),
             **({"aggregation": self.aggregation.text()} if self.is_robust else {}),
@@ -76,28 +84,28 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """How a model is trained on a cluster.
 
     Attributes
     ----------
     layout : Layout
-        Where its parameters lie.
+        Place of each parameter.
     managed : adaps.Policy or None
-        How the server manages its tables, if that was said.
-    training : Training
-        What is left to who trains.
+        Policy for the server's tables, if there is one.
+    training : TrainingOptions
+        Options of the training code.
     nodes : int
-        Of the cluster.
+        Number of nodes.
     """
 
     layout: Layout
     managed: adaps.Policy | None
-    training: Training
+    training: TrainingOptions
     nodes: int
 
 
-_of_node: weakref.WeakKeyDictionary[adaps.Node, Training] = weakref.WeakKeyDictionary()
+_of_node: weakref.WeakKeyDictionary[adaps.Node, TrainingOptions] = weakref.WeakKeyDictionary()
 
 
 def create_node(
@@ -144,8 +152,8 @@ def plan_of(
     tables: Iterable[str] | None,
     policy: adaps.Policy | None,
     nodes: int | None = None,
-) -> Plan:
-    """How a model is trained as a policy says, on so many nodes or those of torchrun's environment.
+) -> TrainingPlan:
+    """The plan of a policy for a model, on `nodes` nodes or those of torchrun's environment.
 
     Raises
     ------
@@ -158,7 +166,7 @@ def plan_of(
         place = adaps.rendezvous.place_in_environment()
         nodes = 1 if place is None else place.world_size
     if policy is None:
-        return Plan(layout, None, Training(), nodes)
+        return TrainingPlan(layout, None, TrainingOptions(), nodes)
     if not isinstance(policy, adaps.Policy):
         raise TypeError(f"policy is {policy!r}; it must be an adaps.Policy")
     catalogue = _catalogue(model, layout)
@@ -166,7 +174,7 @@ def plan_of(
     refuse_unexecuted(policy, catalogue)
     managed = {one.parameter.name: one for one in policy.managed(catalogue)}
     first_rules = {name: policy.rules[one.parts[0].rule - 1] for name, one in managed.items()}
-    training = Training(
+    training = TrainingOptions(
         policy.synchronization.every,
         _lookaheads(policy, managed.values()),
         frozenset(name for name, rule in first_rules.items() if rule.technique == "allreduce"),
@@ -175,17 +183,17 @@ def plan_of(
         policy.synchronization.aggregation,
     )
     layout = layout_of(model, optimizer, tables, training.allreduced)
-    if training.is_robust and layout.shared:
+    if training.is_robust and layout.summed:
         raise PolicyError(
             f"{policy.source}: aggregation {training.aggregation.rule!r} is not executed for "
-            f"{layout.shared[0].names[0]}, whose own optimizer steps with gradients that the server adds up; "
+            f"{layout.summed[0].names[0]}, whose own optimizer steps with gradients that the server adds up; "
             "give it technique 'allreduce'"
         )
-    return Plan(layout, _server_policy(layout, policy, managed, nodes), training, nodes)
+    return TrainingPlan(layout, _server_policy(layout, policy, managed, nodes), training, nodes)
 
 
-def open_node(plan: Plan, row_dtype: str, **options: Any) -> adaps.Node:
-    """The node for a model that is trained so, with further arguments of `adaps.Node`."""
+def open_node(plan: TrainingPlan, row_dtype: str, **options: Any) -> adaps.Node:
+    """Make the node of a plan, with further arguments of `adaps.Node`."""
     _check(plan, options)
     tables = plan.layout.server_tables(row_dtype)
     node = adaps.Node(tables, policy=plan.managed, agreement=plan.training.agreement(), **options)
@@ -193,19 +201,19 @@ def open_node(plan: Plan, row_dtype: str, **options: Any) -> adaps.Node:
     return node
 
 
-def plan_for(
+def plan_on_node(
     node: adaps.Node, model: nn.Module, optimizer: Optimizers | Optimizer | None, tables: Iterable[str] | None
-) -> Plan:
-    """How a model is trained on a node that is there."""
-    training = _of_node.get(node, Training())
+) -> TrainingPlan:
+    """The plan for a model on an existing node."""
+    training = _of_node.get(node, TrainingOptions())
     layout = layout_of(model, optimizer, tables, training.allreduced)
-    return Plan(layout, node.policy, training, node.world_size)
+    return TrainingPlan(layout, node.policy, training, node.world_size)
 
 
 def _server_policy(
     layout: Layout, policy: adaps.Policy, managed: dict[str, Managed], nodes: int
 ) -> adaps.Policy:
-    """How the server manages its tables if `policy` says how the model's parameters are managed."""
+    """The policy for the server's tables that follows from a policy for the model's parameters."""
     rules: list[Rule] = []
     for name in layout.tables:
         for part in managed[name].parts:
@@ -215,13 +223,13 @@ def _server_policy(
             rules.append(Rule(name, rows, technique, rule.home, exchange=rule.exchange, wire=rule.wire))
     for dense in layout.dense:
         rules += _rules_of_blocks(dense, policy, managed, nodes)
-    for shared in layout.shared:
+    for shared in layout.summed:
         rules += _rules_of_shared(shared, policy, managed)
     return adaps.Policy(policy.name, [*rules, Rule("*")], source=policy.source)
 
 
 def _lookaheads(policy: adaps.Policy, managed: Iterable[Managed]) -> dict[str, RowLookahead]:
-    """How many batches ahead rows are announced, of the parameters for which the policy says it."""
+    """The lookaheads of parameters for which the policy sets one."""
     found = {}
     for one in managed:
         ranges = [
@@ -240,7 +248,7 @@ def _catalogue(model: nn.Module, layout: Layout) -> Catalogue:
     return Catalogue.of_shapes(shapes, layout.tables)
 
 
-def _check(plan: Plan, options: Mapping[str, Any]) -> None:
+def _check(plan: TrainingPlan, options: Mapping[str, Any]) -> None:
     """Raise PolicyError where gradients cannot meet as the policy says with these workers and links."""
     aggregation = plan.training.aggregation
     try:
@@ -253,7 +261,7 @@ def _check(plan: Plan, options: Mapping[str, Any]) -> None:
         _check_links(f"aggregation {aggregation.rule!r}", "give aggregation 'mean'", plan, options)
 
 
-def _check_allreduce(plan: Plan, options: Mapping[str, Any]) -> None:
+def _check_allreduce(plan: TrainingPlan, options: Mapping[str, Any]) -> None:
     what = f"technique 'allreduce' of {min(plan.training.allreduced)}"
     if not plan.layout.server_tables():
         raise PolicyError(
@@ -265,7 +273,7 @@ def _check_allreduce(plan: Plan, options: Mapping[str, Any]) -> None:
     _check_links(what, "give another technique", plan, options)
 
 
-def _check_links(what: str, instead: str, plan: Plan, options: Mapping[str, Any]) -> None:
+def _check_links(what: str, instead: str, plan: TrainingPlan, options: Mapping[str, Any]) -> None:
     """Refuse what the server does to its links and cannot do to gloo's."""
     if plan.nodes == 1:
         return
@@ -311,25 +319,19 @@ def _rules_of_shared(
                 f"{rule.technique}, but gradients of parameters of one optimizer of their own are added up "
                 "together; give them the same technique"
             )
-        if rule.home.scheme != "hash":
-            raise PolicyError(
-                f"{policy.source}: home of {name} is {rule.home.text()}, but its own optimizer steps with "
-                'gradients that the server only adds up; leave its home "hash"'
-            )
-        if rule.exchange != "auto":
-            raise PolicyError(
-                f"{policy.source}: exchange of {name} is {rule.exchange}, but its own optimizer steps with "
-                "gradients that the server only adds up, in each step; leave its exchange 'auto'"
-            )
-        if rule.wire != "float32":
-            raise PolicyError(
-                f"{policy.source}: wire of {name} is {rule.wire!r}, but its own optimizer steps with "
-                "gradients that the server only adds up, and nothing of them may be left over; leave its "
-                "wire 'float32'"
-            )
+        for option, value, needed in (
+            ("home", rule.home.text(), '"hash"'),
+            ("exchange", repr(rule.exchange), "'auto'"),
+            ("wire", repr(rule.wire), "'float32'"),
+        ):
+            if value != needed:
+                raise PolicyError(
+                    f"{policy.source}: {option} of {name} is {value}, but its own optimizer steps with "
+                    f"gradients that the server only adds up; leave its {option} {needed}"
+                )
     yield Rule(shared.table, None, first.technique)
 
 
 def _rule_of(managed: Managed, policy: adaps.Policy) -> Rule:
-    """The rule of a dense parameter, all of whose rows are managed alike."""
+    """The rule of a dense parameter: all of its rows have the same one."""
     return policy.rules[managed.parts[0].rule - 1]

@@ -6,7 +6,6 @@ import gc
 import logging
 import weakref
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import nn
@@ -22,7 +21,7 @@ _handed_over: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 _in_server = WeakTensorKeyDictionary()
 _identities: set[int] = set()
 """Of all parameters that were ever in the server: what is not among them is found at once."""
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 def find_optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
@@ -52,18 +51,18 @@ def find_optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
 
 
 def optimizers_of(model: nn.Module, given: Optimizers | Rule | None) -> Optimizers | Rule | None:
-    """What trains `model`: what is given, or else the optimizers that hold its parameters, or nothing."""
+    """The given optimizers, or else those that hold the model's parameters; None if there are none."""
     if given is not None:
         return given
     return find_optimizers(model) or None
 
 
-def tell_differences(
-    model: nn.Module, optimizer: Optimizers | Rule | None, keep_idle_moments: Iterable[str]
+def warn_of_differences(
+    model: nn.Module, optimizer: Optimizers | Rule | None, keep_moments_without_gradient: Iterable[str]
 ) -> None:
-    """Say, once each, what differs from what one may expect of the model without the parameter server.
+    """Warn, once each, of differences to training without the parameter server.
 
-    `keep_idle_moments` names the optimizers whose moments change with gradients alone.
+    `keep_moments_without_gradient` names the optimizers whose moments change with gradients alone.
     """
     if optimizer is None:
         _warn_once(
@@ -71,7 +70,7 @@ def tell_differences(
             f"Adagrad with learning rate {DEFAULT.lr:g}. Make an optimizer first and hand it over, "
             f"AdaModel(model, optimizer), or say AdaModel(model, adaps.Adagrad(lr={DEFAULT.lr:g}))."
         )
-    for name in sorted(set(keep_idle_moments)):
+    for name in sorted(set(keep_moments_without_gradient)):
         _warn_once(
             f"rows of tables train with {name} as with torch.optim.SparseAdam: their moments change and move "
             f"them in the steps in which they have a gradient, where torch.optim.{name} moves every row in "
@@ -85,8 +84,8 @@ def tell_differences(
 
 
 def _warn_once(sentence: str) -> None:
-    if sentence not in _told:
-        _told.add(sentence)
+    if sentence not in _warned:
+        _warned.add(sentence)
         _log.warning(sentence)
 
 
@@ -120,7 +119,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for group in groups for parameter in group["params"]]
 
 
-def _refuse_strangers(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+def _refuse_strangers(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
     if optimizer in _handed_over:
         return
     for parameter in _parameters(optimizer):

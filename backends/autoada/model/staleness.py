@@ -1,25 +1,24 @@
-"""How old what a worker computes on can be."""
+"""Limits of how old the values are that a worker computes on."""
 
 from __future__ import annotations
 
 import adaps
 
 STALENESS = 64
-"""Steps, where nobody says otherwise."""
+"""Default limit, in steps."""
 
 
-class Freshness:
-    """Bounds what a worker misses by a number of its own steps.
+class StalenessLimit:
+    """Limits the age of the values that a worker reads, in its own steps.
 
-    Every half of the limit it asks the server to make visible what was changed until now, everywhere, and
-    goes on; only when it is about to ask again it waits for the answer. So what any worker changed and the
-    server knew `limit` steps ago is part of what this worker reads, and what this worker changed `limit`
-    steps ago is known to the server.
+    Every half of the limit it requests that the server make all previous changes visible everywhere. It waits
+    for the answer only before the next request. So this worker reads all changes that had reached the server
+    `limit` steps ago, and its own changes of `limit` steps ago have reached the server.
 
     Parameters
     ----------
     worker : adaps.Worker
-        Whose steps they are.
+        The worker that steps.
     limit : int
         In steps, at least 1. With 1, every step waits.
     alone : bool
@@ -50,17 +49,17 @@ class Freshness:
             self._worker.wait(self._asked)
 
 
-class Together:
-    """Makes all updates of all workers visible to all every so many of their steps.
+class SynchronousSteps:
+    """Makes all updates visible to all workers after every `every` steps.
 
-    With 1, a step is one of all workers together: nobody hands gradients over before all have read what they
-    compute on, and the next step begins when everybody's gradients are applied. So every worker has to make
-    as many steps as the others, a worker that is closed apart.
+    With 1, all workers step together: no worker hands gradients over before all have read their values, and
+    the next step begins when the gradients of all workers are applied. So every worker has to make the same
+    number of steps; only a closed worker is not waited for.
 
     Parameters
     ----------
     worker : adaps.Worker
-        Whose steps they are.
+        The worker that steps.
     every : int
         In steps; 0 for never.
     workers : int

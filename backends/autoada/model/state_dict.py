@@ -21,9 +21,9 @@ def state_of(module: nn.Module, *args: Any, **kwargs: Any) -> dict[str, Any]:
         if key not in state:
             continue
         if id(parameter) not in read:
-            # what is no table is a view of a buffer that goes on changing
+            # Other parameters are views of a buffer, which later steps change.
             read[id(parameter)] = (
-                parameter.table.read() if isinstance(parameter, TableParameter) else state[key].clone()
+                parameter.table.rows.read() if isinstance(parameter, TableParameter) else state[key].clone()
             )
         state[key] = read[id(parameter)]
     return state
@@ -32,7 +32,7 @@ def state_of(module: nn.Module, *args: Any, **kwargs: Any) -> dict[str, Any]:
 def load_all_but_tables(
     module: nn.Module, state: Mapping[str, Any], strict: bool
 ) -> tuple[Any, list[tuple[RemoteTable, Tensor]]]:
-    """Load what is no table into `module`; gives what torch says about it, and the values for the tables.
+    """Load all but tables into `module`; returns torch's result, and the values of the tables.
 
     Raises
     ------

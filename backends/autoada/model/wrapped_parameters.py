@@ -1,177 +1,174 @@
-"""All parameters of a wrapped model, in the server or shared by way of it."""
+"""All parameters of a wrapped model, in the server or exchanged through it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from autoada.model.node_setup import Training
+from autoada.model.node_setup import TrainingOptions, TrainingPlan
 from autoada.optimizer.schedules import Schedules
 from autoada.parameters.dense_allreduce import AllReducedParameters
 from autoada.parameters.dense_buffer import DenseParameters
-from autoada.parameters.dense_robust_mean import CombinedParameters
-from autoada.parameters.dense_server_sum import SharedParameters, SteppedParameters
+from autoada.parameters.dense_robust_mean import RobustMeanParameters
+from autoada.parameters.dense_server_sum import ServerSummedParameters
 from autoada.parameters.device_copy import Transfer
-from autoada.parameters.layout import Layout
+from autoada.parameters.locally_stepped import LocallySteppedParameters
 from autoada.parameters.remote_table import Read, RemoteTable
-from autoada.sync.gradient_exchange import Meeting
+from autoada.parameters.server_access import ServerAccess
+from autoada.parameters.server_rows import ServerRows
+from autoada.sync.gradient_exchange import CombinedGradients, GradientExchange, Gradients
 from autoada.training.training_state import WorkerIdentity
 
-Part = RemoteTable | DenseParameters | SharedParameters | AllReducedParameters | CombinedParameters
 FOREVER = 2**40
 """A clock that no training reaches."""
 
 
-@dataclass(frozen=True)
-class Owned:
-    """What one optimizer changes, in the order in which it is handed over."""
+class Exchanged(Protocol):
+    """Parameters whose gradients all workers combine."""
 
-    tables: list[RemoteTable] = field(default_factory=list)
-    others: list[DenseParameters | SharedParameters | AllReducedParameters | CombinedParameters] = field(
-        default_factory=list
-    )
+    def collect(self, scale: float) -> None:
+        """Take the gradients from the parameters and start their copy to host memory."""
+        ...
 
-    def add(self, part: Part) -> None:
-        """This, too."""
-        if isinstance(part, RemoteTable):
-            self.tables.append(part)
-        else:
-            self.others.append(part)
+    def given(self) -> Gradients:
+        """The collected gradients."""
+        ...
 
-
-_NOTHING = Owned()
+    def put(self, combined: CombinedGradients) -> None:
+        """Take over the combined gradients."""
+        ...
 
 
-class Parts:
-    """Tables, dense parameters and those that the user's own optimizer changes, moved together.
+class Owned(NamedTuple):
+    """The parameters of one optimizer, in the order in which their gradients are handed over."""
+
+    tables: list[RemoteTable]
+    dense: list[DenseParameters]
+    robust: list[RobustMeanParameters]
+    waiting: list[ServerSummedParameters | AllReducedParameters]
+    """Parameters whose push waits for all nodes; it comes last."""
+
+
+class WrappedParameters:
+    """Tables, dense parameters and parameters of the user's own optimizer, moved together.
 
     Parameters
     ----------
     model : nn.Module
-        Whose parameters they are; dense ones become views of a flat buffer.
-    layout : Layout
-        Where each lies.
+        The model. Its dense parameters become views of a flat buffer.
+    plan : TrainingPlan
+        Place of each parameter, and options of the training.
     identity : WorkerIdentity
-        Who trains it.
+        The worker that trains the model.
     transfer : Transfer
-        To the model's device.
+        Copies between host memory and the model's device.
     reads : list of Read
-        Where tables note what they read.
+        The tables append their reads to it.
     on_gradient : callable or None
-        Called during the backward pass when a table's gradient has arrived, if anybody wants to know.
-    training : Training
-        What the policy leaves to who trains.
+        Called during the backward pass when a table's gradient has arrived.
 
     Attributes
     ----------
     tables : dict of str to RemoteTable
-        By the parameters' qualified names.
+        Tables by the parameters' qualified names.
     dense : list of DenseParameters
-        All others that the server's rules change.
-    stepped : list of SteppedParameters
-        Those that the user's own optimizer changes.
+        All other parameters that the server's rules change.
+    stepped : list of LocallySteppedParameters
+        Parameters that the user's own optimizer changes.
     stale : bool
         Whether dense parameters have to be pulled before the next call.
-    push_queued : bool
-        Whether the end of the backward pass will push.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        layout: Layout,
+        plan: TrainingPlan,
         identity: WorkerIdentity,
         transfer: Transfer,
         reads: list[Read],
         on_gradient: Callable[[], None] | None,
-        training: Training,
     ) -> None:
-        node, worker = identity.node, identity.worker
+        node, options = identity.node, plan.training
+        self._layout = layout = plan.layout
+        self._access = access = ServerAccess(
+            node, identity.worker, transfer, identity.num_workers, identity.is_primary
+        )
+        combines = options.is_robust and not access.alone
         parameters = dict(model.named_parameters())
-        self._layout = layout
-        self._identity = identity
-        self._transfer = transfer
         self._schedules = Schedules(
             layout.groups, layout.rules, {name: node.table(name) for name in layout.rules}
         )
-        alone = identity.num_workers == 1
-        self.tables = {
-            name: RemoteTable(
-                name,
-                parameter.shape,
-                worker,
-                node.table(name),
-                transfer,
-                reads,
-                on_gradient,
-                alone and layout.group_of(name).rule_of(name).rule().moves_idle_rows,
-                parameter.dtype,
-                alone=node.world_size == 1,
+        self.tables: dict[str, RemoteTable] = {}
+        for name, parameter in layout.tables.items():
+            makes_up = access.alone and layout.group_of(name).rule_of(name).rule().moves_idle_rows
+            rows = ServerRows(name, parameter, access, makes_up)
+            self.tables[name] = RemoteTable(
+                rows, reads, on_gradient, alone=node.world_size == 1, combines=combines
             )
-            for name, parameter in layout.tables.items()
-        }
         self.dense = [
             DenseParameters(
-                each,
+                place,
                 parameters,
-                worker,
-                node.table(each.table),
-                transfer,
-                shared=not alone,
-                at_steps=layout.group_of(each.table).optimizer is not None,
-                combined=training.is_robust,
+                access,
+                at_steps=layout.group_of(place.table).optimizer is not None,
+                combines=combines,
             )
-            for each in layout.dense
+            for place in layout.dense
         ]
-        shared = [
-            SharedParameters(
-                each,
-                parameters,
-                worker,
-                node.table(each.table),
-                transfer,
-                layout.optimizer_of(each.table),
-                identity.is_primary,
-            )
-            for each in layout.shared
-        ]
-        self._meeting: Meeting | None = None
-        allreduced: list[AllReducedParameters | CombinedParameters] = []
-        if training.is_robust and not alone:
+        self._exchange: GradientExchange | None = None
+        robust: list[RobustMeanParameters] = []
+        self._allreduced: list[AllReducedParameters] = []
+        weight = options.weight(node.rank)
+        if combines:
             most = len(self.tables) + len(self.dense) + len(layout.allreduced)
-            self._meeting = meeting = Meeting(node, identity.local_index, training.aggregation, most)
-            allreduced += [
-                CombinedParameters(each, parameters, meeting, transfer) for each in layout.allreduced
+            rule = options.aggregation
+            self._exchange = exchange = GradientExchange(node, identity.local_index, rule, most)
+            robust += [
+                RobustMeanParameters(each, parameters, exchange, transfer) for each in layout.allreduced
             ]
         else:
-            weight = training.weight(node.rank)
-            allreduced += [
-                AllReducedParameters(each, parameters, node, transfer, weight) for each in layout.allreduced
+            self._allreduced += [
+                AllReducedParameters(each, parameters, access, weight) for each in layout.allreduced
             ]
-        self._allreduced = [each for each in allreduced if isinstance(each, AllReducedParameters)]
-        self.stepped: list[SteppedParameters] = [*shared, *allreduced]
-        of_layout = (*layout.tables, *(each.table for each in (*layout.dense, *layout.shared)))
-        owners = [layout.group_of(name).optimizer for name in of_layout]
-        owners += [each.optimizer for each in layout.allreduced]
-        # What waits for all nodes comes last.
-        parts: tuple[Part, ...] = (*self.tables.values(), *self.dense, *shared, *allreduced)
-        self._owned: dict[torch.optim.Optimizer | None, Owned] = {None: Owned()}
-        for owner, part in zip(owners, parts, strict=True):
-            self._owned[None].add(part)
-            if owner is not None:
-                self._owned.setdefault(owner, Owned()).add(part)
-        # One step of all workers together is one with the mean of their gradients, by samples.
-        self._scale = training.weight(node.rank) / (identity.num_workers if training.every == 1 else 1)
-        self._announced = [each.keys_of(_wanted(each, training)) for each in self.dense]
+        summed = [
+            ServerSummedParameters(place, parameters, access, layout.optimizer_of(place.table))
+            for place in layout.summed
+        ]
+        self.stepped: list[LocallySteppedParameters] = [*summed, *robust, *self._allreduced]
+        self._owned = self._by_optimizer(robust, [*summed, *self._allreduced])
+        # One step of all workers together is one with the mean of their gradients, by samples. Rules other
+        # than the mean count every worker alike.
+        self._scale = 1.0 if combines else weight / (access.num_workers if options.every == 1 else 1)
+        self._announced = [each.keys_of(_announced_names(each, options)) for each in self.dense]
         self.stale = False
-        self.push_queued = False
+
+    def _by_optimizer(
+        self,
+        robust: list[RobustMeanParameters],
+        waiting: list[ServerSummedParameters | AllReducedParameters],
+    ) -> dict[torch.optim.Optimizer | None, Owned]:
+        """The parameters of each optimizer; None stands for all parameters."""
+        owned: dict[torch.optim.Optimizer | None, Owned] = {
+            None: Owned([*self.tables.values()], self.dense, robust, waiting)
+        }
+        layout = self._layout
+        for optimizer in dict.fromkeys(group.optimizer for group in layout.groups):
+            names = {name for name in layout.rules if layout.group_of(name).optimizer is optimizer}
+            own = Owned(
+                [table for name, table in self.tables.items() if name in names],
+                [each for each in self.dense if each.name in names],
+                [each for each in robust if each.optimizer is optimizer],
+                [each for each in waiting if each.optimizer is optimizer],
+            )
+            owned.setdefault(optimizer, own)
+        return owned
 
     def initialise(self) -> None:
-        """Collective: the weights of the worker that leads become the server's."""
-        worker = self._identity.worker
+        """Collective: the weights of the primary worker become the server's."""
+        worker = self._access.worker
         self._set_up(
             (self.tables[name], parameter)
             for name, parameter in self._layout.tables.items()
@@ -183,7 +180,7 @@ class Parts:
         self.pull()
 
     def load(self, tables: Iterable[tuple[RemoteTable, Tensor]]) -> None:
-        """Collective: these values of tables, and those that dense parameters have, become the server's."""
+        """Collective: these values of tables, and the present values of dense ones, become the server's."""
         self._set_up(tables)
         self.pull()
 
@@ -208,25 +205,27 @@ class Parts:
     def push(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Hand gradients over: all, or those of `optimizer`, whose ``step()`` shows its effect at once."""
         self._schedules.follow()
-        owned = self._owned.get(optimizer, _NOTHING)
-        if self._meeting is None:
-            self._push_apart(owned)
-        else:
-            self._push_combined(owned, self._meeting)
-        if optimizer is not None:
-            for part in owned.others:
-                if isinstance(part, DenseParameters):
-                    part.follow_step()
-        self.stale = self._identity.num_workers > 1 or optimizer is None
+        owned = self._owned.get(optimizer)
+        if owned is not None:
+            exchanged: list[Exchanged] = [*owned.tables, *owned.dense, *owned.robust]
+            for part in (*exchanged, *owned.waiting):
+                part.collect(self._scale)
+            self._access.transfer.finish()
+            if self._exchange is None:
+                self._push_own(owned)
+            else:
+                whole = [isinstance(part, RobustMeanParameters) for part in exchanged]
+                combined = self._exchange.combine([part.given() for part in exchanged], whole)
+                for part, one in zip(exchanged, combined, strict=True):
+                    part.put(one)
+            if optimizer is not None:
+                for dense in owned.dense:
+                    dense.follow_step()
+        self.stale = not self._access.alone or optimizer is None
 
-    def _push_apart(self, owned: Owned) -> None:
-        """Each worker's gradients are a step of their own, or are added up."""
-        for table in owned.tables:
-            table.collect(self._scale)
-        for part in owned.others:
-            part.collect(self._scale)
-        self._transfer.finish()
-        worker = self._identity.worker
+    def _push_own(self, owned: Owned) -> None:
+        """Push this worker's gradients, as a step of its own or as a part of a sum."""
+        worker = self._access.worker
         sums = []
         for table in owned.tables:
             taken = table.take()
@@ -237,41 +236,25 @@ class Parts:
                     worker.push_gradients(keys, gradients)
         if sums:
             worker.push_sums(sums)
-        for part in owned.others:
-            assert not isinstance(part, CombinedParameters)  # there is a meeting then
+        for part in (*owned.dense, *owned.waiting):
             part.push()
 
-    def _push_combined(self, owned: Owned, meeting: Meeting) -> None:
-        """All workers' gradients are combined to one step."""
-        combinable: list[RemoteTable | DenseParameters | CombinedParameters] = [*owned.tables]
-        for table in owned.tables:
-            table.collect(1.0, each_once=True)
-        for part in owned.others:
-            assert not isinstance(part, SharedParameters | AllReducedParameters)  # refused with the policy
-            combinable.append(part)
-            part.collect(1.0)
-        self._transfer.finish()
-        whole = [isinstance(part, CombinedParameters) for part in combinable]
-        combined = meeting.combine([part.given() for part in combinable], whole)
-        for given, one in zip(combinable, combined, strict=True):
-            given.put(one)
-
     def leave(self) -> None:
-        """The others train on without this worker."""
+        """Let the other workers train on without this one."""
         for each in self._allreduced:
             each.leave()
-        if self._meeting is not None:
-            self._meeting.leave()
+        if self._exchange is not None:
+            self._exchange.leave()
 
     def bytes_allreduced(self) -> float:
-        """Bytes of gradients that this node has sent to others, not by way of the server."""
-        combined = 0 if self._meeting is None else self._meeting.bytes_sent
+        """Bytes of gradients that this node has sent to other nodes without the server."""
+        combined = 0 if self._exchange is None else self._exchange.bytes_sent
         return combined + sum(each.bytes_sent for each in self._allreduced)
 
     def settle(self) -> None:
-        """Have the server know all that a checkpoint is to keep."""
+        """Bring the server up to date before a checkpoint."""
         for table in self.tables.values():
-            table.catch_up()
+            table.rows.apply_missed_steps()
         for dense in self.dense:
             dense.settle()
 
@@ -279,13 +262,14 @@ class Parts:
         """Go on from a checkpoint, of this number of workers or of another."""
         self._schedules.restored()
         for table in self.tables.values():
-            table.resume(same_workers)
+            table.forget_rows()
+            table.rows.resume(same_workers)
         self.pull()
 
     def _set_up(self, tables: Iterable[tuple[RemoteTable, Tensor]]) -> None:
-        worker = self._identity.worker
+        worker = self._access.worker
         worker.begin_setup()
-        if self._identity.is_primary:
+        if self._access.is_primary:
             for table, values in tables:
                 table.write(values)
             for dense in self.dense:
@@ -295,7 +279,7 @@ class Parts:
             stepped.begin()
 
 
-def _wanted(dense: DenseParameters, training: Training) -> list[str]:
-    """Those that are announced: a lookahead of no batch is no intent."""
-    own = training.lookaheads
+def _announced_names(dense: DenseParameters, options: TrainingOptions) -> list[str]:
+    """Names of the parameters that need intent: a lookahead of no batch means no intent."""
+    own = options.lookaheads
     return [name for name in dense.names if name not in own or own[name].distances]

@@ -14,19 +14,22 @@ from torch import Tensor, nn
 
 import adaps
 from adaps.optimizers import Optimizer as Rule
-from autoada.model.call_interception import Calls, DirectCalls, is_method, method, plain_call
+from autoada.model.call_interception import Calls, plain_call
 from autoada.model.checkpoint import WorkerState
-from autoada.model.node_setup import open_node, plan_for, plan_of
-from autoada.model.optimizer_lookup import optimizers_of, register, release, tell_differences
-from autoada.model.staleness import STALENESS, Freshness, Together
+from autoada.model.forwarding import ForwardingModule
+from autoada.model.node_setup import open_node, plan_of, plan_on_node
+from autoada.model.optimizer_lookup import optimizers_of, register, release, warn_of_differences
+from autoada.model.staleness import STALENESS, StalenessLimit, SynchronousSteps
 from autoada.model.state_dict import load_all_but_tables, state_of
-from autoada.model.wrapped_parameters import Parts
+from autoada.model.wrapped_parameters import WrappedParameters
 from autoada.optimizer.rules import Optimizers, listed
 from autoada.optimizer.step_hook import push_at_step
 from autoada.parameters.device_copy import Transfer
-from autoada.parameters.forbid_new_parameters import ONE_PROCESS, PARALLEL, refuse_new_parameters
+from autoada.parameters.forbid_new_parameters import PARALLEL, forbid_new_parameters
+from autoada.parameters.layout import Layout
 from autoada.parameters.remote_table import Read, RemoteTable
 from autoada.parameters.table_parameter import TableParameter, check_replaceable, replace_parameters
+from autoada.prediction.call_types import CallArguments
 from autoada.prediction.tables import hidden_tables
 from autoada.training.loader_state import Positioned
 from autoada.training.technique_choice import TechniqueChoice, technique_trial
@@ -40,7 +43,7 @@ _made: list[weakref.ref[AdaModel]] = []
 """All models of this process that still exist, in the order in which they were wrapped."""
 
 
-class AdaModel(nn.Module):
+class AdaModel(ForwardingModule):
     """Wraps a model so that it trains on the parameter server; its forward and its loop stay as they are.
 
     A call of the model is a call of the wrapper, of any of the model's methods through it, as in
@@ -76,9 +79,9 @@ class AdaModel(nn.Module):
     tables : iterable of str, optional
         Qualified names of parameters that are tables although no embedding module owns them.
     staleness : int
-        In steps, 1 or more. What any worker pushed and the server had so many steps of this worker ago is in
-        what this worker reads, and what this worker pushed then is at the server. A small limit costs waiting
-        and a large one freshness: momentum in particular oscillates where gradients come late.
+        Maximum age, in steps of this worker, of the values that it reads; 1 or more. Updates that reached the
+        server at least `staleness` steps ago are always visible. Smaller values wait more; larger values can
+        slow convergence, with momentum in particular.
     policy : adaps.Policy, optional
         How each parameter is managed, as for `create_node`, if the model makes its own node.
     row_dtype : {"float32", "bfloat16"}
@@ -116,136 +119,82 @@ class AdaModel(nn.Module):
     ) -> None:
         super().__init__()
         optimizer = optimizers_of(model, optimizer)
-        if policy is not None and node is not None:
-            raise ValueError("policy is given beside a node, which has one already: give it to create_node")
-        if row_dtype != "float32" and node is not None:
-            raise ValueError(
-                f"row_dtype {row_dtype!r} is given beside a node, which has its tables already: give it to "
-                "create_node"
-            )
         if node is None:
             plan = plan_of(model, optimizer, tables, policy)
         else:
-            plan = plan_for(node, model, optimizer, tables)
-        layout, training = plan.layout, plan.training
-        for name, module in model.named_modules():
-            if isinstance(module, PARALLEL):
-                raise ValueError(
-                    f"the model is or holds a {type(module).__name__}: give AdaModel the model in it, as the "
-                    "parameter server shares its parameters between processes"
-                )
-            if isinstance(module, AdaModel):
-                raise ValueError(
-                    f"the model is wrapped already: {f'its module {name!r}' if name else 'it'} is an AdaModel"
-                )
+            _refuse_beside_node(policy, row_dtype)
+            plan = plan_on_node(node, model, optimizer, tables)
+        layout, options = plan.layout, plan.training
+        _refuse_wrapped(model)
         check_replaceable(layout.tables)
         self._owns_node = node is None
         self.node = open_node(plan, row_dtype) if node is None else node
         self.worker = self.node.worker(worker)
-        identity = WorkerIdentity(self.node, self.worker, worker)
-        self._identity = identity
-        self._freshness = Freshness(self.worker, staleness, alone=self.node.world_size == 1)
-        self._together = Together(self.worker, training.every, identity.num_workers)
-        self._layout = layout
-        self._transfer = Transfer(layout.device)
-        self._immediate = not listed(optimizer)
+        self._identity = identity = WorkerIdentity(self.node, self.worker, worker)
         if identity.is_primary:
-            groups = [layout.group_of(name) for name in layout.tables]
-            keep = {type(each.optimizer).__name__ for each in groups if each.keeps_idle_moments}
-            tell_differences(model, optimizer, keep)
-            for name, remedy in hidden_tables(model, layout.tables).items():
-                _log.warning("all of %r travels in every step, as it is no table; %s", name, remedy)
+            _warn_user(model, optimizer, layout)
+        self._staleness = StalenessLimit(self.worker, staleness, alone=self.node.world_size == 1)
+        self._synchronous = SynchronousSteps(self.worker, options.every, identity.num_workers)
+        self._device = layout.device
+        transfer = Transfer(layout.device)
+        optimizers = listed(optimizer)
+        self._backward = None if optimizers else StepsInBackward(self.push)
+        on_gradient = None if self._backward is None else self._backward.gradient_arrived
         reads: list[Read] = []
-        on_gradient = self._gradient_arrived if self._immediate else None
-        self._parts = Parts(model, layout, identity, self._transfer, reads, on_gradient, training)
-        self._parts.initialise()
-        replace_parameters(layout.tables, self._parts.tables)
-        refuse_new_parameters(model, self)
+        self._wrapped = WrappedParameters(model, plan, identity, transfer, reads, on_gradient)
+        self._wrapped.initialise()
+        replace_parameters(layout.tables, self._wrapped.tables)
+        forbid_new_parameters(model, self)
         # On one node every row is where it is read.
-        self.lookaheads = {} if self.node.world_size == 1 else dict(training.lookaheads)
-        """Batches that are announced ahead, by the names of parameters for which the policy says it."""
-        lengths = {name: table.shape[1:].numel() for name, table in self._parts.tables.items()}
+        self.lookaheads = {} if self.node.world_size == 1 else dict(options.lookaheads)
+        """Batches between intent and use, by the names of parameters whose lookahead the policy sets."""
         self._trial = technique_trial(
             self.node,
             worker,
             identity.worker_index,
             identity.num_workers,
             int(self.worker.current_clock),
-            {name: length for name, length in lengths.items() if name in training.chosen},
+            {name: one.rows.length for name, one in self.tables.items() if name in options.chosen},
         )
         self._state = TrainingState(
-            model, identity, self._parts.tables, reads, self._transfer, self.lookaheads, self._trial
+            model, identity, self.tables, reads, transfer, self.lookaheads, self._trial
         )
-        self._calls = Calls(self._state, self._parts)
-        self._followed = {"": DirectCalls(self._calls, "", model)}
+        self._own_state = WorkerState(
+            model, layout.groups, self.tables.values(), self._wrapped.stepped, layout.device
+        )
+        self._calls = Calls(model, self._state, self._wrapped)
         self.module = model
-        if self._immediate:
-            self._push_after_backward(model)
-        own = {name for shared in layout.shared for name in shared.names}
-        own |= {name for allreduced in layout.allreduced for name in allreduced.names}
-        in_server = {id(parameter) for name, parameter in model.named_parameters() if name not in own}
-        for each in listed(optimizer):
-            push_at_step(each, in_server, self.push)
-        register(model, listed(optimizer))
+        if self._backward is not None:
+            self._backward.follow(model, lambda: self.training)
+        self._step_with(optimizers, layout)
         _made[:] = [*(reference for reference in _made if reference() is not None), weakref.ref(self)]
+
+    def _step_with(self, optimizers: list[torch.optim.Optimizer], layout: Layout) -> None:
+        """Have ``step()`` of the optimizers push the gradients of parameters that are in the server."""
+        own = {name for place in layout.summed for name in place.names}
+        own |= {name for place in layout.allreduced for name in place.names}
+        named = self.module.named_parameters()
+        in_server = {id(parameter) for name, parameter in named if name not in own}
+        for optimizer in optimizers:
+            push_at_step(optimizer, in_server, self.push)
+        register(self.module, optimizers)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The wrapped model's forward."""
         module = self._modules["module"]
         assert module is not None
-        return self._calls.run("", plain_call(module), self.training, args, kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if name == "module":
-                raise
-        value = getattr(self.module, name)
-        if is_method(value, self.module):
-            return method(self._calls, name, value, lambda: self.training)
-        if isinstance(value, nn.Module):
-            self._follow(name, value)
-        return value
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        module = self.__dict__.get("_modules", {}).get("module")
-        if module is None or name in self.__dict__ or hasattr(type(self), name):
-            super().__setattr__(name, value)
-        else:
-            setattr(module, name, value)
-
-    def __delattr__(self, name: str) -> None:
-        delattr(self.module, name)
-
-    def add_module(self, name: str, module: nn.Module | None) -> None:
-        """To the wrapped model."""
-        self.module.add_module(name, module)
-
-    def register_module(self, name: str, module: nn.Module | None) -> None:
-        """To the wrapped model."""
-        self.module.register_module(name, module)
-
-    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        """To the wrapped model."""
-        self.module.register_parameter(name, param)
-
-    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """To the wrapped model."""
-        self.module.register_buffer(name, tensor, persistent)
+        return self._calls.run("", plain_call(module), self.training, CallArguments(args, kwargs))
 
     def push(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Hand gradients over: all, which the next call sees the effect of, or those of `optimizer`."""
-        with torch._C.DisableTorchFunction():  # no part of what the loop does with its batch
-            self._push(optimizer)
-
-    def _push(self, optimizer: torch.optim.Optimizer | None) -> None:
-        self._parts.push_queued = False
-        self._calls.stepping()
-        self._together.before_push()
-        self._parts.push(optimizer)
-        self._together.after_push()
-        self._freshness.step()
+        with torch._C.DisableTorchFunction():  # pushing is no part of the loop's use of its batch
+            if self._backward is not None:
+                self._backward.queued = False
+            self._calls.stepping()
+            self._synchronous.before_push()
+            self._wrapped.push(optimizer)
+            self._synchronous.after_push()
+            self._staleness.step()
 
     @property
     def closed(self) -> bool:
@@ -266,11 +215,11 @@ class AdaModel(nn.Module):
 
     @property
     def chosen(self) -> list[TechniqueChoice]:
-        """What became of each table of which the policy says ``technique = "auto"``; none on one node."""
+        """The technique of each table with ``technique = "auto"`` in the policy; empty on one node."""
         return [] if self._trial is None else self._trial.chosen()
 
     def keys_by_lookahead(self, table: str, ids: Tensor) -> list[tuple[int | None, Tensor]]:
-        """The server's keys of rows of a table, apart by how many batches ahead they are to be announced.
+        """The server's keys of rows of a table, grouped by their lookahead in batches.
 
         Rows that are not to be announced, for which the policy says 0, are left out.
 
@@ -289,9 +238,9 @@ class AdaModel(nn.Module):
         return self._state.keys_by_lookahead(table, self.keys_of(table, ids))
 
     def is_due(self, table: str, clock: int, ahead: int | None = None) -> bool:
-        """Whether who signals intent by hand is to announce rows of a table by now, by the policy.
+        """Whether a loop that signals intent by hand should announce rows of a table now, by the policy.
 
-        Such a loop says when it begins, by `begin_loop`, and when a step is over, by `advance_clock`. Where a
+        Such a loop calls `begin_loop` when it begins, and `advance_clock` after each step. Where a
         lookahead or the technique ``auto`` is given for the table, it asks again after each step.
 
         Parameters
@@ -307,7 +256,7 @@ class AdaModel(nn.Module):
         return self._state.is_due(table, clock, ahead)
 
     def begin_loop(self) -> None:
-        """Say that a loop begins that signals intent by hand."""
+        """Begin a loop that signals intent by hand."""
         self._state.begin_loop()
 
     def advance_clock(self) -> None:
@@ -317,14 +266,14 @@ class AdaModel(nn.Module):
     @property
     def tables(self) -> dict[str, RemoteTable]:
         """The tables by the parameters' qualified names."""
-        return self._parts.tables
+        return self._wrapped.tables
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """The wrapped model's own state; it loads into the plain model.
 
         Tables are gathered from all nodes, into host memory.
         """
-        self._parts.refresh()
+        self._wrapped.refresh()
         return state_of(self.module, *args, **kwargs)
 
     def load_state_dict(
@@ -333,7 +282,7 @@ class AdaModel(nn.Module):
         """Load the state of a plain or a wrapped model. Collective; the state of rank 0 counts."""
         del assign  # the parameters' memory is the server's
         loaded, tables = load_all_but_tables(self.module, state_dict, strict)
-        self._parts.load(tables)
+        self._wrapped.load(tables)
         return loaded
 
     def checkpoint(
@@ -362,8 +311,8 @@ class AdaModel(nn.Module):
         adaps.CheckpointError
             On every worker, if anything could not be written.
         """
-        self._parts.settle()
-        kept = self._own_state().take(loader, extra)
+        self._wrapped.settle()
+        kept = self._own_state.take(loader, extra)
         self.node.checkpoint(directory, worker=self._identity.local_index, extra=kept)
 
     def export(self, directory: str | os.PathLike[str], *, tables: Sequence[str] | None = None) -> Export:
@@ -417,8 +366,8 @@ class AdaModel(nn.Module):
             On every worker, if there is no complete checkpoint or it does not fit; nothing is changed then.
         """
         restored = self.node.restore(directory, worker=self._identity.local_index)
-        extra = self._own_state().put(restored, loader, self.num_workers)
-        self._parts.resume(restored.same_workers)
+        extra = self._own_state.put(restored, loader, self.num_workers)
+        self._wrapped.resume(restored.same_workers)
         return extra
 
     @property
@@ -427,7 +376,7 @@ class AdaModel(nn.Module):
 
         By a ring: 2 (n - 1) / n bytes for each byte of gradients, among n nodes.
         """
-        return self._parts.bytes_allreduced()
+        return self._wrapped.bytes_allreduced()
 
     @property
     def worker_index(self) -> int:
@@ -451,60 +400,51 @@ class AdaModel(nn.Module):
         _warn_renamed("shares", "num_workers")
         return self.num_workers
 
-    def _own_state(self) -> WorkerState:
-        return WorkerState(
-            self.module, self._layout.groups, self.tables.values(), self._parts.stepped, self._transfer
-        )
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AdaModel:
-        """What ``to()``, ``cuda()``, ``double()`` and their like do."""
-        here = torch.empty(0, device=self._transfer.device)
-        there = fn(here)
-        if (there.device, there.dtype) != (here.device, here.dtype):
-            raise RuntimeError(
-                f"a wrapped model stays {here.dtype} on {here.device}: move it before AdaModel wraps it"
-            )
-        return self
-
     def close(self) -> None:
         """Collective: end this worker's part, and the node if the model made it.
 
-        Nobody waits for this worker's steps any more, if the node is closed, too.
+        No worker waits for this worker's steps any more if the node is also closed.
         """
         self._state.closed = True
         if self._trial is not None:
             self._trial.close()
         release(self.module)
         self.worker.finalize()
-        self._parts.leave()
+        self._wrapped.leave()
         if self._owns_node:
             self.node.close()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        raise TypeError("a wrapped model is in the parameter server: copy autoada.unwrap(model) instead")
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError(
-            "a wrapped model is in the parameter server: "
-            "save model.state_dict() or autoada.unwrap(model) instead"
-        )
+class StepsInBackward:
+    """Pushes at the end of each backward pass, for a model without an optimizer.
 
-    @property
-    def _ddp_params_and_buffers_to_ignore(self) -> Any:
-        raise TypeError(ONE_PROCESS)  # it is what DistributedDataParallel asks for first
+    Parameters
+    ----------
+    push : callable
+        Pushes all gradients.
 
-    def _follow(self, name: str, module: nn.Module) -> None:
-        """Have the loop's own calls of one of the model's modules, or of those in a list, be calls."""
-        if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
-            for key, each in module.named_children():
-                self._follow(f"{name}.{key}", each)
-        elif name not in self._followed:
-            self._followed[name] = DirectCalls(self._calls, name, module)
+    Attributes
+    ----------
+    queued : bool
+        Whether the end of the present backward pass will push.
+    """
 
-    def _push_after_backward(self, model: nn.Module) -> None:
+    def __init__(self, push: Callable[[], None]) -> None:
+        self._push = push
+        self.queued = False
+
+    def gradient_arrived(self) -> None:
+        """Queue a push for the end of the backward pass, when every row's gradient is complete."""
+        if not self.queued:
+            self.queued = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._push)
+
+    def follow(self, model: nn.Module, training: Callable[[], bool]) -> None:
+        """Follow the gradients of dense parameters; in evaluation mode they are dropped."""
+
         def arrived(parameter: Tensor) -> None:
-            if self.training:
-                self._gradient_arrived()
+            if training():
+                self.gradient_arrived()
             else:
                 parameter.grad = None
 
@@ -512,11 +452,37 @@ class AdaModel(nn.Module):
             if not isinstance(parameter, TableParameter) and parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(arrived)
 
-    def _gradient_arrived(self) -> None:
-        if self._immediate and not self._parts.push_queued:
-            self._parts.push_queued = True
-            # runs when the whole backward pass is over: a row's gradients have to be complete
-            torch.autograd.Variable._execution_engine.queue_callback(self.push)
+
+def _refuse_beside_node(policy: adaps.Policy | None, row_dtype: str) -> None:
+    if policy is not None:
+        raise ValueError("policy is given beside a node, which has one already: give it to create_node")
+    if row_dtype != "float32":
+        raise ValueError(
+            f"row_dtype {row_dtype!r} is given beside a node, which has its tables already: give it to "
+            "create_node"
+        )
+
+
+def _refuse_wrapped(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, PARALLEL):
+            raise ValueError(
+                f"the model is or holds a {type(module).__name__}: give AdaModel the model in it, as the "
+                "parameter server shares its parameters between processes"
+            )
+        if isinstance(module, AdaModel):
+            raise ValueError(
+                f"the model is wrapped already: {f'its module {name!r}' if name else 'it'} is an AdaModel"
+            )
+
+
+def _warn_user(model: nn.Module, optimizer: Optimizers | Rule | None, layout: Layout) -> None:
+    """Warn of differences to plain PyTorch, and of large parameters that are not tables."""
+    groups = [layout.group_of(name) for name in layout.tables]
+    keep = {type(each.optimizer).__name__ for each in groups if each.keeps_moments_without_gradient}
+    warn_of_differences(model, optimizer, keep)
+    for name, remedy in hidden_tables(model, layout.tables).items():
+        _log.warning("all of %r travels in every step, as it is no table; %s", name, remedy)
 
 
 def _warn_renamed(old: str, new: str) -> None:
@@ -524,7 +490,7 @@ def _warn_renamed(old: str, new: str) -> None:
 
 
 def training_state_of(model: AdaModel) -> TrainingState:
-    """What loaders have to know of a wrapped model."""
+    """The state that a wrapped model shares with its loaders."""
     return model._state
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,14 @@ import adaps
 from adaps.optimizers import Optimizer as Rule
 
 DEFAULT = adaps.Adagrad(lr=0.01)
-"""Applied in the backward pass where nobody says what to train with."""
+"""Applied in the backward pass of a model without an optimizer."""
 FOR_TABLES = "torch.optim.SGD, Adagrad, Adam, AdamW, SparseAdam or RMSprop"
 
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 
 
 class Unsupported(ValueError):
-    """An optimizer of which the server has no rule; says what it is."""
+    """Raised for an optimizer without a rule in the server; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class RuleGroup:
     options : dict
         The optimizer's own group, which a scheduler changes.
     optimizer : torch.optim.Optimizer or None
-        Whose ``step()`` applies the rule; None if nobody's does.
+        The optimizer whose ``step()`` applies the rule, if there is one.
     obstacle : str
-        What the server has no rule for, if it has none.
+        The optimizer or option for which the server has no rule, if it has none.
     """
 
     rule: Rule | None
@@ -62,7 +62,7 @@ class RuleGroup:
         return self.rule
 
     @property
-    def keeps_idle_moments(self) -> bool:
+    def keeps_moments_without_gradient(self) -> bool:
         """Whether moments of rows without a gradient stay, where those of the user's optimizer decay."""
         if not isinstance(self.optimizer, torch.optim.Adam | torch.optim.AdamW) or self.rule is None:
             return False
@@ -83,7 +83,7 @@ class RuleGroup:
 
 
 def listed(optimizer: Optimizers | Rule | None) -> list[torch.optim.Optimizer]:
-    """The optimizers, of which there may be none."""
+    """The optimizers as a list, which may be empty."""
     if optimizer is None or isinstance(optimizer, Rule):
         return []
     return list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
@@ -99,13 +99,15 @@ def rule_groups(optimizer: Optimizers | Rule | None) -> list[RuleGroup]:
 def rule_of(optimizer: torch.optim.Optimizer, options: dict[str, Any]) -> Rule:
     """The server's rule for one of an optimizer's groups; Unsupported if there is none."""
     name = type(optimizer).__name__
-    convert = _RULES.get(type(optimizer))
-    if convert is None:
+    if type(optimizer) not in _RULES:
         raise Unsupported(name)
     for option, neutral in _NEUTRAL.items():
         if options.get(option, neutral) != neutral:
             raise Unsupported(f"{name} with {option}={options[option]!r}")
-    return convert(options)
+    kind, shared = _RULES[type(optimizer)]
+    if kind is adaps.Adam and options.get("decoupled_weight_decay"):
+        kind = adaps.AdamW
+    return kind(**{_RENAMED.get(option, option): _plain(option, options[option]) for option in shared})
 
 
 def _groups_of(optimizer: torch.optim.Optimizer) -> list[RuleGroup]:
@@ -120,65 +122,24 @@ def _groups_of(optimizer: torch.optim.Optimizer) -> list[RuleGroup]:
     return groups
 
 
-def _sgd(options: dict[str, Any]) -> Rule:
-    return adaps.SGD(
-        lr=float(options["lr"]),
-        momentum=float(options["momentum"]),
-        weight_decay=float(options["weight_decay"]),
-        nesterov=bool(options["nesterov"]),
-    )
-
-
-def _adagrad(options: dict[str, Any]) -> Rule:
-    return adaps.Adagrad(
-        lr=float(options["lr"]),
-        eps=options["eps"],
-        initial_accumulator=options["initial_accumulator_value"],
-        weight_decay=float(options["weight_decay"]),
-    )
-
-
-def _betas(options: dict[str, Any]) -> tuple[float, float]:
-    beta1, beta2 = options["betas"]
-    return float(beta1), float(beta2)
-
-
-def _adam(options: dict[str, Any]) -> Rule:
-    kind = adaps.AdamW if options.get("decoupled_weight_decay") else adaps.Adam
-    return kind(
-        lr=float(options["lr"]),
-        betas=_betas(options),
-        eps=options["eps"],
-        weight_decay=float(options["weight_decay"]),
-    )
-
-
-def _sparse_adam(options: dict[str, Any]) -> Rule:
-    return adaps.SparseAdam(lr=float(options["lr"]), betas=_betas(options), eps=options["eps"])
-
-
-def _rmsprop(options: dict[str, Any]) -> Rule:
-    return adaps.RMSprop(
-        lr=float(options["lr"]),
-        alpha=float(options["alpha"]),
-        eps=options["eps"],
-        weight_decay=float(options["weight_decay"]),
-        momentum=float(options["momentum"]),
-        centered=bool(options["centered"]),
-    )
-
-
-def _adamw(options: dict[str, Any]) -> Rule:
-    return _adam({**options, "decoupled_weight_decay": True})
-
-
-_RULES: dict[type[torch.optim.Optimizer], Callable[[dict[str, Any]], Rule]] = {
-    torch.optim.SGD: _sgd,
-    torch.optim.Adagrad: _adagrad,
-    torch.optim.Adam: _adam,
-    torch.optim.AdamW: _adamw,
-    torch.optim.SparseAdam: _sparse_adam,
-    torch.optim.RMSprop: _rmsprop,
+_DECAYED = ("lr", "weight_decay", "eps")
+_RULES: dict[type[torch.optim.Optimizer], tuple[type[Rule], tuple[str, ...]]] = {
+    torch.optim.SGD: (adaps.SGD, ("lr", "weight_decay", "momentum", "nesterov")),
+    torch.optim.Adagrad: (adaps.Adagrad, (*_DECAYED, "initial_accumulator_value")),
+    torch.optim.Adam: (adaps.Adam, (*_DECAYED, "betas")),
+    torch.optim.AdamW: (adaps.AdamW, (*_DECAYED, "betas")),
+    torch.optim.SparseAdam: (adaps.SparseAdam, ("lr", "eps", "betas")),
+    torch.optim.RMSprop: (adaps.RMSprop, (*_DECAYED, "alpha", "momentum", "centered")),
 }
+"""The server's rule for each optimizer, and the options that both have."""
+_RENAMED = {"initial_accumulator_value": "initial_accumulator"}
+"""Names of options in the server's rules where they differ from those of torch.optim."""
 _NEUTRAL: dict[str, Any] = {"lr_decay": 0, "dampening": 0, "amsgrad": False, "maximize": False}
-"""Options that the server's rules do not have, by what leaves them out."""
+"""Options that the server's rules do not have, and the values that switch them off."""
+
+
+def _plain(option: str, value: Any) -> Any:
+    """The value of an option as the server's rules take it: numbers can be tensors in torch.optim."""
+    if option in ("nesterov", "centered"):
+        return bool(value)
+    return tuple(map(float, value)) if option == "betas" else float(value)

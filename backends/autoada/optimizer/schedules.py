@@ -1,8 +1,8 @@
-"""What schedulers and the training loop change in an optimizer's groups, brought to the server's rules."""
+"""Schedules: changes of an optimizer's options, brought to the server's rules."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -20,7 +20,7 @@ class Schedules:
     Parameters
     ----------
     groups : sequence of RuleGroup
-        Those with a rule are followed.
+        Groups of all optimizers. Only groups with a rule are followed.
     rules : mapping of str to int
         The number of its group, for each of the server's tables.
     tables : mapping of str to NodeTable
@@ -38,7 +38,7 @@ class Schedules:
         self._seen = [watch() for _, watch, _ in self._followed]
 
     def follow(self) -> None:
-        """Tell the server what has changed since the last time.
+        """Hand options that have changed since the last call to the server.
 
         Raises
         ------
@@ -66,7 +66,7 @@ class Schedules:
 
     @staticmethod
     def options_of(group: RuleGroup) -> dict[str, Any]:
-        """What of a group a checkpoint keeps, as JSON has it."""
+        """Options of a group that a checkpoint keeps, as JSON values."""
         kept = {name: group.options[name] for name in OPTIONS if name in group.options}
         if "lr" in group.options:
             kept["lr"] = float(group.options["lr"])
@@ -76,12 +76,12 @@ class Schedules:
 
     @staticmethod
     def set_options(group: RuleGroup, kept: Mapping[str, Any]) -> None:
-        """Give a group what a checkpoint kept of it."""
+        """Restore the options of a group from a checkpoint."""
         for name, value in kept.items():
             group.options[name] = tuple(value) if name == "betas" else value
 
 
-def _watcher(group: RuleGroup) -> Any:
+def _watcher(group: RuleGroup) -> Callable[[], tuple[Any, ...]]:
     present = [name for name in (*OPTIONS, *SWITCHES) if name in group.options]
     get = itemgetter("lr", *present)
     options = group.options

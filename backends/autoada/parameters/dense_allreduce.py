@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import threading
 import weakref
@@ -13,11 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import adaps
-from autoada.parameters.dense_buffer import gradient_of
-from autoada.parameters.dense_server_sum import SteppedParameters
-from autoada.parameters.device_copy import Transfer
 from autoada.parameters.layout import AllReducedLayout
-from autoada.sync.process_group import Group
+from autoada.parameters.locally_stepped import LocallySteppedParameters, gradient_of
+from autoada.parameters.server_access import ServerAccess
+from autoada.sync.process_group import ProcessGroup, leave_at_exit
 
 _log = logging.getLogger("autoada")
 FIRST_BUCKET = 1 << 20
@@ -27,65 +25,56 @@ FLAGS = 2
 """Numbers behind the last bucket: how many nodes step, and how many have changed what they had sent."""
 
 
-class AllReducedParameters(SteppedParameters):
+class AllReducedParameters(LocallySteppedParameters):
     """Parameters that the user's optimizer changes with the mean of all nodes' gradients.
 
     Gradients are sent in buckets, in the order in which a backward pass gives them, and the first ones while
     it goes on. If a node has changed what it sent before its step, by another backward pass or by clipping,
-    it says so with the last bucket, which waits for the step; then all buckets are sent once more, and that
+    it sets a flag in the last bucket, which waits for the step. Then all buckets are sent once more, and that
     node sends none before its steps from then on. A parameter without a gradient on any node is left out of
     the step. A node that has closed its model takes part with nothing until all have.
 
     Parameters
     ----------
     layout : AllReducedLayout
-        Which ones they are.
+        Names of the parameters, and their optimizer.
     parameters : mapping of str to nn.Parameter
         The model's parameters.
-    node : adaps.Node
-        Whose cluster it is, with one worker per node.
-    transfer : Transfer
-        To the parameters' device.
+    access : ServerAccess
+        Access to the cluster, which has one worker per node.
     weight : float
-        What this node's gradients count in the mean.
+        Weight of this node's gradients in the mean.
     """
 
     def __init__(
         self,
         layout: AllReducedLayout,
         parameters: Mapping[str, nn.Parameter],
-        node: adaps.Node,
-        transfer: Transfer,
+        access: ServerAccess,
         weight: float = 1.0,
     ) -> None:
-        own = {name: parameters[name] for name in layout.names}
-        super().__init__(layout.name, own, transfer, layout.optimizer)
+        super().__init__(layout.name, layout.names, parameters, access.transfer, layout.optimizer)
         self.bytes_sent = 0.0
         """By a ring: of every byte of gradients 2 (n - 1) / n, for n nodes."""
-        self._node = node
-        self._group: Group | None = None
+        self._node = node = access.node
+        self._group: ProcessGroup | None = None
         self._trained = [parameter for parameter in self._parameters if parameter.requires_grad]
         self._buckets = _buckets_of(self._trained, weight)
         self._launched = 0
         self._overlaps = True
         if node.world_size > 1:
-            self._group = _group_of(node)
-            atexit.register(_leave_idle, weakref.ref(self))
+            self._group = ProcessGroup(node, "allreduce", node.rank, node.world_size, "all-reduced")
+            leave_at_exit(self)
             for number, bucket in enumerate(self._buckets):
                 for i, parameter in enumerate(bucket.parameters):
                     parameter.register_post_accumulate_grad_hook(_Arrived(self, number, i))
 
     def begin(self) -> None:
         """Collective: all nodes get the parameters of the first."""
-        if self._group is None:
-            return
-        self._launch_rest(steps=False, changed=False, empty=True)  # what a backward pass may have begun
-        self._wait()
-        for parameter in filter(torch.numel, self._parameters):
-            value = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-            self._group.wait(self._group.begin.broadcast(value, 0))
-            with torch.no_grad():
-                parameter.copy_(value.view(parameter.dtype).view(parameter.shape))
+        if self._group is not None:
+            self._launch_rest(steps=False, changed=False, empty=True)  # ends a begun backward pass
+            self._wait()
+            self._broadcast(self._group.broadcast)
 
     def collect(self, scale: float) -> None:
         """Send the gradients of this node that are not sent yet; they are averaged, whatever `scale` is."""
@@ -134,15 +123,15 @@ class AllReducedParameters(SteppedParameters):
         try:
             while True:
                 self._launch_rest(steps=False, changed=changed, empty=True)
-                said = self._wait()
-                if not said.steps:
+                flags = self._wait()
+                if not flags.steps:
                     break
-                if said.changed:
+                if flags.changed:
                     self._launch_rest(steps=True, changed=False, empty=True)
                     self._wait()
                 changed = False
             self._release()
-        except adaps.AdapsError as error:  # which whoever closes the node is told, too
+        except adaps.AdapsError as error:  # closing the node also raises it
             _log.info("nobody sums up gradients any more: %s", error)
 
     def _launch_rest(self, *, steps: bool, changed: bool, empty: bool = False) -> None:
@@ -160,7 +149,7 @@ class AllReducedParameters(SteppedParameters):
         self.bytes_sent += 2 * (nodes - 1) / nodes * bucket.sums.nbytes
         self._launched += 1
 
-    def _wait(self) -> _Said:
+    def _wait(self) -> _Flags:
         assert self._group is not None
         for bucket in self._buckets:
             self._group.wait(bucket.work)
@@ -168,7 +157,7 @@ class AllReducedParameters(SteppedParameters):
             bucket.ready.clear()
         self._launched = 0
         steps, changed = self._buckets[-1].sums[-FLAGS:].tolist()
-        return _Said(steps > 0, changed > 0)
+        return _Flags(steps > 0, changed > 0)
 
     def _check_frozen(self) -> None:
         known = {id(parameter) for parameter in self._trained}
@@ -185,15 +174,15 @@ class AllReducedParameters(SteppedParameters):
         group.release()
 
 
-class _Said(NamedTuple):
-    """What the last bucket tells: whether any node steps, and whether any has changed what it sent."""
+class _Flags(NamedTuple):
+    """Flags of the last bucket: whether any node steps, and whether any has changed sent gradients."""
 
     steps: bool
     changed: bool
 
 
 class _Bucket:
-    """Gradients that are sent together, with a number behind them for each that says whether there is one."""
+    """Gradients that are sent together, followed by a flag for each gradient that is present."""
 
     def __init__(
         self, parameters: Sequence[nn.Parameter], dtype: torch.dtype, flags: int, weight: float
@@ -298,19 +287,3 @@ def _buckets_of(parameters: Sequence[nn.Parameter], weight: float) -> list[_Buck
 
 def _sent_as(parameter: nn.Parameter) -> torch.dtype:
     return torch.float64 if parameter.dtype is torch.float64 else torch.float32
-
-
-_made: weakref.WeakKeyDictionary[adaps.Node, int] = weakref.WeakKeyDictionary()
-"""Groups of each node, which all nodes make in the same order."""
-
-
-def _group_of(node: adaps.Node) -> Group:
-    """A group of all nodes."""
-    made = _made[node] = _made.get(node, 0) + 1
-    return Group(node, f"allreduce/{made}", node.rank, node.world_size, "all-reduced")
-
-
-def _leave_idle(reference: weakref.ref[AllReducedParameters]) -> None:
-    owner = reference()
-    if owner is not None:
-        owner.leave_idle()

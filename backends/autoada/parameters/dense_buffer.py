@@ -8,10 +8,10 @@ from collections.abc import Container, Mapping
 import torch
 from torch import Tensor, nn
 
-import adaps
-from autoada.parameters.device_copy import Transfer
 from autoada.parameters.layout import DenseLayout
-from autoada.sync.gradient_exchange import Combined, Gradients
+from autoada.parameters.locally_stepped import gradient_of
+from autoada.parameters.server_access import ServerAccess
+from autoada.sync.gradient_exchange import CombinedGradients, Gradients
 
 # It reads both once and writes nothing; `torch.equal` and NumPy take twice as long for what is in no cache.
 _memcmp = ctypes.CDLL(None).memcmp
@@ -24,21 +24,15 @@ class DenseParameters:
     Parameters
     ----------
     layout : DenseLayout
-        Where each parameter lies.
+        Place of each parameter.
     parameters : mapping of str to nn.Parameter
         The model's parameters; they become views of the buffer and stay the same objects.
-    worker : adaps.Worker
-        Whose calls are used.
-    table : adaps.NodeTable
-        The server's table of blocks.
-    transfer : Transfer
-        To the parameters' device.
-    shared : bool
-        Whether other workers change them, too.
+    access : ServerAccess
+        Access to the server.
     at_steps : bool
         Whether they change in steps of an optimizer only, which show their effect at once. Where nobody else
         changes them, the server's rows then follow the parameters, and not the other way round.
-    combined : bool
+    combines : bool
         Whether gradients may be asked for, to be combined with those of others, before they are pushed.
     """
 
@@ -46,39 +40,35 @@ class DenseParameters:
         self,
         layout: DenseLayout,
         parameters: Mapping[str, nn.Parameter],
-        worker: adaps.Worker,
-        table: adaps.NodeTable,
-        transfer: Transfer,
-        shared: bool,
+        access: ServerAccess,
         at_steps: bool,
-        combined: bool,
+        combines: bool,
     ) -> None:
-        self._worker = worker
-        self._table = table
-        self._transfer = transfer
+        self._worker = access.worker
+        self._table = access.node.table(layout.table)
+        self._transfer = transfer = access.transfer
         self._pushed: tuple[Tensor, Tensor] | None = None
         self._parameters = [parameters[name] for name in layout.names]
         self._spans = list(zip(layout.first_blocks, layout.blocks, strict=True))
         self._values = torch.zeros(layout.rows, layout.length, device=transfer.device, dtype=layout.dtype)
-        self.keys: Tensor = table.keys(torch.arange(layout.rows))
+        self.keys: Tensor = self._table.keys(torch.arange(layout.rows))
+        self.name = layout.table
         self.names = layout.names
-        self._shared = shared
-        self._views = [self._view(self._values, i) for i in range(len(self._parameters))]
+        self._shared = shared = not access.alone
+        self._views = layout.views(self._values)
         for view, parameter in zip(self._views, self._parameters, strict=True):
             view.copy_(parameter.detach())
             parameter.data = view
         self._addresses = [view.data_ptr() for view in self._views]
         in_place = at_steps and transfer.direct and layout.dtype is torch.float32
-        self._leads = in_place and not shared
-        self._in_one_pass = in_place and shared and not combined
+        self._is_source = in_place and not shared
+        self._in_one_pass = in_place and shared and not combines
         self._steps: list[tuple[int, Tensor]] = []
         self._scale = 1.0
-        kept = torch.empty(0, layout.length, dtype=torch.float32) if self._leads else self._values
+        kept = torch.empty(0, layout.length, dtype=torch.float32) if self._is_source else self._values
         self._pulled = kept.clone()
         self._gradients = torch.zeros_like(kept, dtype=torch.float32)
-        self._gradient_views = (
-            [] if self._leads else [self._view(self._gradients, i) for i in range(len(self._parameters))]
-        )
+        self._gradient_views = [] if self._is_source else layout.views(self._gradients)
         self._seen = torch.zeros(len(self.keys), dtype=torch.int64)
         self._behind = False
 
@@ -89,7 +79,7 @@ class DenseParameters:
         return self.keys[torch.cat(chosen)] if chosen else self.keys[:0]
 
     def initialise(self) -> None:
-        """Make the present values those of the server."""
+        """Set the server's values to the present ones."""
         host = self._transfer.start_to_host(self._values)
         self._transfer.finish()
         self._worker.set(self.keys, host)
@@ -103,14 +93,14 @@ class DenseParameters:
             host = self._transfer.host_array(*self._values.shape)
             self._worker.pull(self.keys, host)
             self._values.copy_(self._transfer.to_device(host))
-        if not self._leads:
+        if not self._is_source:
             self._pulled.copy_(self._values)
         self._behind = False
 
     def refresh(self) -> None:
         """Bring parameters up to date, and hand over what was written into them by hand."""
         self.keep_changes()
-        if not self._leads:
+        if not self._is_source:
             self.pull()
 
     def update(self) -> None:
@@ -120,13 +110,13 @@ class DenseParameters:
         then stays as it is, and is handed over with the next step.
         """
         self._keep_memory()
-        if not self._leads and self._worker.changed(self.keys, self._seen):
+        if not self._is_source and self._worker.changed(self.keys, self._seen):
             self.refresh()
 
     def settle(self) -> None:
-        """Have the server know the present values."""
+        """Bring the server's values up to date."""
         self.keep_changes()
-        if self._leads:
+        if self._is_source:
             self._worker.set(self.keys, self._values)
 
     def keep_changes(self) -> None:
@@ -141,7 +131,7 @@ class DenseParameters:
             If a parameter was given other memory, of another shape, dtype or device.
         """
         self._keep_memory()
-        if self._leads or _same_bits(self._values, self._pulled):
+        if self._is_source or _same_bits(self._values, self._pulled):
             return
         differs = (self._values != self._pulled) & ~(self._values.isnan() & self._pulled.isnan())
         chosen = differs.any(1).nonzero()[:, 0]
@@ -158,7 +148,7 @@ class DenseParameters:
         """Drop the gradients from the parameters, to be pushed; parameters without one are left out."""
         self._steps = []
         self._keep_memory()
-        if self._leads or (self._in_one_pass and self._are_here() and self._have_gradients()):
+        if self._is_source or (self._in_one_pass and self._are_here() and self._have_gradients()):
             self._collect_steps(scale)
             return
         self.keep_changes()
@@ -179,10 +169,10 @@ class DenseParameters:
         self._pushed = (keys, self._transfer.start_to_host(gradients))
 
     def push(self) -> None:
-        """Hand over what was collected and has arrived in host memory."""
+        """Push the collected gradients, which have arrived in host memory."""
         if self._steps:
             steps, self._steps = self._steps, []
-            if self._leads:
+            if self._is_source:
                 self._worker.step_rows(self._table, self._values, steps)
             else:
                 copies = (self._values, self._pulled, self._seen)
@@ -194,13 +184,13 @@ class DenseParameters:
             self._behind = True
 
     def given(self) -> Gradients:
-        """What was collected and has arrived in host memory."""
+        """The collected gradients, which have arrived in host memory."""
         if self._pushed is None:
             return Gradients(self.keys[:0], self._gradients.new_empty(0, self._values.shape[1]))
         return Gradients(*self._pushed)
 
-    def put(self, combined: Combined) -> None:
-        """Hand over this worker's part of what the gradients of all were combined to."""
+    def put(self, combined: CombinedGradients) -> None:
+        """Push this worker's part of the combined gradients of all workers."""
         self._pushed = None
         if combined.anywhere:
             for step in combined.steps:
@@ -208,7 +198,7 @@ class DenseParameters:
             self._behind = True
 
     def follow_step(self) -> None:
-        """Show what a step of the optimizer has made of the parameters, which autograd is told of."""
+        """Show the effect of an optimizer's step in the parameters, and mark them as changed for autograd."""
         if self._behind:
             self.pull()
             torch.autograd.graph.increment_version(self._parameters)
@@ -256,11 +246,6 @@ class DenseParameters:
         view.copy_(new)
         parameter.data = view
 
-    def _view(self, buffer: Tensor, i: int) -> Tensor:
-        first, count = self._spans[i]
-        shape = self._parameters[i].shape
-        return buffer[first : first + count].view(-1)[: shape.numel()].view(shape)
-
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
     """Whether two contiguous tensors of one shape, dtype and device are the same, bit for bit."""
@@ -277,10 +262,3 @@ def _scale_into(view: Tensor, gradient: Tensor, scale: float) -> None:
         torch.mul(gradient.detach(), scale, out=view)
     else:
         view.copy_(gradient.detach()).mul_(scale)
-
-
-def gradient_of(parameter: nn.Parameter) -> Tensor:
-    """A parameter's gradient, with all its elements."""
-    gradient = parameter.grad
-    assert gradient is not None
-    return gradient.to_dense() if gradient.is_sparse else gradient

@@ -3,93 +3,85 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil
 
 import torch
 from torch import nn
 
-from autoada.parameters.dense_buffer import gradient_of
-from autoada.parameters.dense_server_sum import SteppedParameters
 from autoada.parameters.device_copy import Transfer
-from autoada.parameters.layout import AllReducedLayout
-from autoada.sync.gradient_exchange import Combined, Gradients, Meeting
+from autoada.parameters.layout import AllReducedLayout, DenseLayout
+from autoada.parameters.locally_stepped import LocallySteppedParameters, gradient_of
+from autoada.sync.gradient_exchange import CombinedGradients, GradientExchange, Gradients
 
 BLOCK = 64
 """Numbers of a gradient that one worker combines together."""
 
 
-class CombinedParameters(SteppedParameters):
-    """Parameters that the user's optimizer changes with what all workers' gradients are combined to.
+class RobustMeanParameters(LocallySteppedParameters):
+    """Parameters that the user's optimizer changes with the combined gradients of all workers.
 
     A parameter without a gradient on any worker is left out of the step.
 
     Parameters
     ----------
     layout : AllReducedLayout
-        Which ones they are.
+        Names of the parameters, and their optimizer.
     parameters : mapping of str to nn.Parameter
         The model's parameters.
-    meeting : Meeting
-        Of all workers.
+    exchange : GradientExchange
+        The exchange of all workers.
     transfer : Transfer
-        To the parameters' device.
+        Copies to the parameters' device.
     """
 
     def __init__(
         self,
         layout: AllReducedLayout,
         parameters: Mapping[str, nn.Parameter],
-        meeting: Meeting,
+        exchange: GradientExchange,
         transfer: Transfer,
     ) -> None:
+        super().__init__(layout.name, layout.names, parameters, transfer, layout.optimizer)
+        self._exchange = exchange
         own = {name: parameters[name] for name in layout.names}
-        super().__init__(layout.name, own, transfer, layout.optimizer)
-        self._meeting = meeting
         double = any(parameter.dtype is torch.float64 for parameter in self._parameters)
-        self._dtype = torch.float64 if double else torch.float32
-        self._blocks = [ceil(parameter.numel() / BLOCK) for parameter in self._parameters]
-        self._first = [sum(self._blocks[:i]) for i in range(len(self._blocks))]
-        self._given = self._none()
+        self._layout = DenseLayout.of(layout.name, own, torch.float64 if double else torch.float32, BLOCK)
+        self._spans = [
+            torch.arange(first, first + count)
+            for first, count in zip(self._layout.first_blocks, self._layout.blocks, strict=True)
+        ]
+        self._given: Gradients | None = None
 
     def begin(self) -> None:
-        """Collective: all workers get the parameters of the one that leads."""
-        for parameter in filter(torch.numel, self._parameters):
-            value = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-            self._meeting.broadcast(value)
-            with torch.no_grad():
-                parameter.copy_(value.view(parameter.dtype).view(parameter.shape))
+        """Collective: all workers get the parameters of the primary one."""
+        self._broadcast(self._exchange.broadcast)
 
     def collect(self, scale: float) -> None:
-        """Take the gradients of this worker; `scale` is for who adds them up."""
+        """Take the gradients of this worker; `scale` has no effect, as no sum is made."""
         del scale
-        keys, values = [], []
-        for parameter, first, blocks in zip(self._parameters, self._first, self._blocks, strict=True):
+        rows = torch.zeros(self._layout.rows, BLOCK, dtype=self._layout.dtype)
+        keys = []
+        for view, span, parameter in zip(
+            self._layout.views(rows), self._spans, self._parameters, strict=True
+        ):
             if parameter.grad is not None:
-                rows = torch.zeros(blocks, BLOCK, dtype=self._dtype)
-                rows.view(-1)[: parameter.numel()] = gradient_of(parameter).detach().reshape(-1).cpu()
-                keys.append(torch.arange(first, first + blocks))
-                values.append(rows)
-        self._given = Gradients(torch.cat(keys), torch.cat(values)) if keys else self._none()
+                view.copy_(gradient_of(parameter).detach())
+                keys.append(span)
+        chosen = torch.cat(keys) if keys else torch.empty(0, dtype=torch.int64)
+        self._given = Gradients(chosen, rows[chosen])
 
     def given(self) -> Gradients:
-        """What was collected."""
+        """The gradients that were collected."""
+        assert self._given is not None
         return self._given
 
-    def put(self, combined: Combined) -> None:
-        """Collective: put what was combined in the place of this worker's gradients."""
-        self._given = self._none()
-        keys, values = self._meeting.spread(combined.gradients)
-        total = sum(self._blocks)
-        flat = torch.zeros(total, BLOCK, dtype=self._dtype)
-        flat[keys] = values
-        present = torch.zeros(total, dtype=torch.bool)
+    def put(self, combined: CombinedGradients) -> None:
+        """Collective: put the combined gradients in the place of this worker's."""
+        self._given = None
+        keys, values = self._exchange.spread(combined.gradients)
+        rows = torch.zeros(self._layout.rows, BLOCK, dtype=self._layout.dtype)
+        rows[keys] = values
+        present = torch.zeros(self._layout.rows, dtype=torch.bool)
         present[keys] = True
-        for parameter, first, blocks in zip(self._parameters, self._first, self._blocks, strict=True):
-            if blocks > 0 and not present[first]:
-                parameter.grad = None
-            else:
-                part = flat[first : first + blocks].view(-1)[: parameter.numel()].view(parameter.shape)
-                parameter.grad = part.to(parameter.device, parameter.dtype, copy=True)
-
-    def _none(self) -> Gradients:
-        return Gradients(torch.empty(0, dtype=torch.int64), torch.empty(0, BLOCK, dtype=self._dtype))
+        views = self._layout.views(rows)
+        for view, first, parameter in zip(views, self._layout.first_blocks, self._parameters, strict=True):
+            parameter.grad = view.to(parameter.device, parameter.dtype, copy=True) if present[first] else None

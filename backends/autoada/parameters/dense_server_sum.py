@@ -1,151 +1,80 @@
-"""Dense parameters that the user's own optimizer changes, alike on every worker."""
+"""Dense parameters that stay on each worker, and whose gradients the server sums up."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-import adaps
-from autoada.parameters.dense_buffer import gradient_of
-from autoada.parameters.device_copy import Transfer
 from autoada.parameters.layout import TURNS, DenseLayout
+from autoada.parameters.locally_stepped import LocallySteppedParameters, gradient_of
+from autoada.parameters.server_access import ServerAccess
 
 
-class SteppedParameters:
-    """Parameters that stay on each worker, where the user's own optimizer changes them alike.
+class ServerSummedParameters(LocallySteppedParameters):
+    """Parameters that the user's optimizer changes with the sums of all workers' gradients.
 
-    Parameters
-    ----------
-    name : str
-        What a checkpoint calls them.
-    parameters : mapping of str to nn.Parameter
-        By qualified names.
-    transfer : Transfer
-        To their device.
-    optimizer : torch.optim.Optimizer
-        Whose parameters they are.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        parameters: Mapping[str, nn.Parameter],
-        transfer: Transfer,
-        optimizer: torch.optim.Optimizer,
-    ) -> None:
-        self.name = name
-        self._names = list(parameters)
-        self._parameters = list(parameters.values())
-        self._transfer = transfer
-        self._optimizer = optimizer
-        optimizer.register_step_post_hook(self._forget_gradients)
-
-    def begin(self) -> None:
-        """Collective: all workers get the parameters of the one that leads."""
-        raise NotImplementedError
-
-    def state(self) -> dict[str, npt.NDArray[Any]]:
-        """The parameters and what the optimizer knows of them, as a checkpoint keeps it."""
-        state = {
-            name: (parameter.detach(), self._optimizer.state.get(parameter, {}))
-            for name, parameter in zip(self._names, self._parameters, strict=True)
-        }
-        file = io.BytesIO()
-        torch.save(state, file)
-        return {self.name: np.frombuffer(file.getvalue(), np.uint8)}
-
-    def set_state(self, kept: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Take over what `state` gave."""
-        file = io.BytesIO(kept[self.name].tobytes())
-        state = torch.load(file, map_location=self._transfer.device, weights_only=True)
-        with torch.no_grad():
-            for name, parameter in zip(self._names, self._parameters, strict=True):
-                value, known = state[name]
-                parameter.copy_(value)
-                self._optimizer.state[parameter] = known
-
-    def _forget_gradients(self, *_: Any) -> None:
-        for parameter in self._parameters:
-            parameter.grad = None
-
-
-class SharedParameters(SteppedParameters):
-    """Parameters that stay on each worker, of which the server sums up the gradients of all workers.
-
-    At each ``optimizer.step()`` a worker hands its gradients over and waits for those of all others; then all
-    of them step with the same sums, from the same parameters and the same state, and so stay alike. A
-    parameter without a gradient on any worker is left out. A worker that is closed is not waited for.
+    At each ``optimizer.step()`` a worker hands its gradients over and waits for those of all other workers.
+    All workers then step with the same sums, from the same parameters and the same state, and so stay alike.
+    A parameter without a gradient on any worker is left out. A worker that is closed is not waited for.
 
     Parameters
     ----------
     layout : DenseLayout
-        Where each parameter's gradient lies.
+        Place of each parameter's gradient.
     parameters : mapping of str to nn.Parameter
         The model's parameters.
-    worker : adaps.Worker
-        Whose calls are used.
-    table : adaps.NodeTable
-        The server's table of blocks.
-    transfer : Transfer
-        To the parameters' device.
+    access : ServerAccess
+        Access to the server.
     optimizer : torch.optim.Optimizer
-        Whose parameters they are.
-    leads : bool
-        Whether this worker's parameters are those that all begin with.
+        The optimizer of these parameters.
     """
 
     def __init__(
         self,
         layout: DenseLayout,
         parameters: Mapping[str, nn.Parameter],
-        worker: adaps.Worker,
-        table: adaps.NodeTable,
-        transfer: Transfer,
+        access: ServerAccess,
         optimizer: torch.optim.Optimizer,
-        leads: bool,
     ) -> None:
-        own = {name: parameters[name] for name in layout.names}
-        super().__init__(layout.table, own, transfer, optimizer)
+        super().__init__(layout.table, layout.names, parameters, access.transfer, optimizer)
         self._layout = layout
-        self._worker = worker
-        self._leads = leads
-        rows = layout.shared_rows
+        self._worker = access.worker
+        self._is_primary = access.is_primary
+        table = access.node.table(layout.table)
+        rows = layout.summed_rows
         self._keys = [table.keys(torch.arange(turn * rows, (turn + 1) * rows)) for turn in range(TURNS)]
         self._turn = 0
         self._pushed: Tensor | None = None
 
     def begin(self) -> None:
-        """Collective: all workers get the parameters of the one that leads."""
+        """Collective: all workers get the parameters of the primary one."""
         sums = self._empty()
-        if self._leads:
-            for i, parameter in enumerate(self._parameters):
-                self._span(sums, i).copy_(parameter.detach())
+        views = self._layout.views(sums)
+        if self._is_primary:
+            for view, parameter in zip(views, self._parameters, strict=True):
+                view.copy_(parameter.detach())
             self._worker.set(self._keys[0], sums)
         self._worker.end_setup()
         self._worker.pull(self._keys[0], sums)
         with torch.no_grad():
-            for i, parameter in enumerate(self._parameters):
-                parameter.copy_(self._span(sums, i))
+            for view, parameter in zip(views, self._parameters, strict=True):
+                parameter.copy_(view)
         self._turn = 0
         self._worker.barrier()
-        if self._leads:
+        if self._is_primary:
             for keys in self._keys:
                 self._worker.set(keys, self._empty())
         self._worker.end_setup()
 
     def collect(self, scale: float) -> None:
         """Take the gradients of this worker."""
-        given = torch.zeros(self._layout.shared_rows, self._layout.length, device=self._transfer.device)
+        given = torch.zeros(self._layout.summed_rows, self._layout.length, device=self._transfer.device)
         counts = given[self._layout.rows :].view(-1)
-        for i, parameter in enumerate(self._parameters):
+        for i, (view, parameter) in enumerate(zip(self._layout.views(given), self._parameters, strict=True)):
             if parameter.grad is not None:
-                self._span(given, i).copy_(scale * gradient_of(parameter))
+                view.copy_(scale * gradient_of(parameter))
                 counts[i] = 1.0
         self._pushed = self._transfer.start_to_host(given)
 
@@ -157,19 +86,15 @@ class SharedParameters(SteppedParameters):
         self._worker.end_setup()
         sums = self._empty()
         self._worker.pull(keys, sums)
-        if self._leads:  # everybody has read the sums of the step before, and nobody adds to that place yet
+        if self._is_primary:
+            # All workers have read the sums of the previous step, and none adds to that place yet.
             self._worker.set(self._keys[(self._turn - 1) % TURNS], self._empty())
         self._turn += 1
         self._pushed = None
         counts = sums[self._layout.rows :].view(-1).tolist()
-        on_device = self._transfer.to_device(sums)
-        for i, parameter in enumerate(self._parameters):
-            parameter.grad = self._span(on_device, i).to(parameter.dtype) if counts[i] else None
+        views = self._layout.views(self._transfer.to_device(sums))
+        for view, count, parameter in zip(views, counts, self._parameters, strict=False):
+            parameter.grad = view.to(parameter.dtype) if count else None
 
     def _empty(self) -> Tensor:
-        return torch.zeros(self._layout.shared_rows, self._layout.length, dtype=torch.float32)
-
-    def _span(self, buffer: Tensor, i: int) -> Tensor:
-        first, count = self._layout.first_blocks[i], self._layout.blocks[i]
-        shape = self._parameters[i].shape
-        return buffer[first : first + count].view(-1)[: shape.numel()].view(shape)
+        return torch.zeros(self._layout.summed_rows, self._layout.length, dtype=torch.float32)

@@ -1,9 +1,8 @@
-"""Parameters that come to a model after it was wrapped: nobody would ever train them."""
+"""Refusal of parameters that a model gets after it was wrapped: no optimizer would train them."""
 
 from __future__ import annotations
 
 import weakref
-from typing import Any
 
 from torch import nn
 from torch.nn.modules import module as registration
@@ -20,8 +19,8 @@ PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 _wrappers: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
-def refuse_new_parameters(model: nn.Module, wrapper: nn.Module) -> None:
-    """From now on, what is put into `model` or its modules must not have other parameters than it has now."""
+def forbid_new_parameters(model: nn.Module, wrapper: nn.Module) -> None:
+    """Refuse new parameters in `model` and its modules from now on."""
     _wrappers.add(wrapper)
     _watch(model, frozenset(map(id, model.parameters())))
 
@@ -31,7 +30,7 @@ def _watch(model: nn.Module, known: frozenset[int]) -> None:
         _wrapped[module] = known
 
 
-def _parameter_comes(module: nn.Module, name: str, parameter: Any) -> None:
+def _parameter_comes(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
     known = _wrapped.get(module)
     if known is not None and parameter is not None and id(parameter) not in known:
         raise RuntimeError(
@@ -40,7 +39,7 @@ def _parameter_comes(module: nn.Module, name: str, parameter: Any) -> None:
         )
 
 
-def _module_comes(module: nn.Module, name: str, child: Any) -> None:
+def _module_comes(module: nn.Module, name: str, child: nn.Module | None) -> None:
     if isinstance(module, PARALLEL) and child in _wrappers:
         raise TypeError(ONE_PROCESS)
     known = _wrapped.get(module)

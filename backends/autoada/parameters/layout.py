@@ -1,14 +1,13 @@
-"""How a model's parameters lie in the tables of the parameter server."""
+"""Layout of a model's parameters in the tables of the parameter server."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
-from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import adaps
 from adaps.optimizers import Optimizer as Rule
@@ -23,14 +22,14 @@ DEVICES = ("cpu", "cuda")
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """What its parameters can be; the server keeps all of them as float32."""
 TURNS = 3
-"""Places where shared gradients are summed up: one in use, one that may still be read, one made empty."""
+"""Places where gradients are summed up: one in use, one that may still be read, one made empty."""
 PADDING = 0.25
 """The longest block is used whose padding costs at most this share of the dense parameters."""
 
 
 @dataclass(frozen=True)
 class DenseLayout:
-    """Where the dense parameters of one rule and dtype lie: each starts at a block.
+    """Place of the dense parameters of one rule and dtype: each starts at a block.
 
     Attributes
     ----------
@@ -40,15 +39,18 @@ class DenseLayout:
         Floats in a block.
     names : tuple of str
         Qualified parameter names.
+    shapes : tuple of torch.Size
+        Shape of each parameter.
     first_blocks, blocks : tuple of int
         First block and number of blocks of each.
     dtype : torch.dtype
-        Of the parameters.
+        The parameters' dtype.
     """
 
     table: str
     length: int
     names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
     first_blocks: tuple[int, ...]
     blocks: tuple[int, ...]
     dtype: torch.dtype
@@ -58,9 +60,26 @@ class DenseLayout:
         """Number of blocks."""
         return self.first_blocks[-1] + self.blocks[-1]
 
+    @staticmethod
+    def of(
+        table: str, parameters: Mapping[str, nn.Parameter], dtype: torch.dtype, length: int
+    ) -> DenseLayout:
+        """Place parameters one after the other in blocks of `length` floats."""
+        shapes = tuple(parameter.shape for parameter in parameters.values())
+        blocks = [ceil(max(1, shape.numel()) / length) for shape in shapes]
+        starts = [sum(blocks[:i]) for i in range(len(blocks))]
+        return DenseLayout(table, length, tuple(parameters), shapes, tuple(starts), tuple(blocks), dtype)
+
+    def views(self, buffer: Tensor) -> list[Tensor]:
+        """Views of a buffer of shape ``(rows, length)``: each parameter's place, in its shape."""
+        return [
+            buffer[first : first + count].view(-1)[: shape.numel()].view(shape)
+            for shape, first, count in zip(self.shapes, self.first_blocks, self.blocks, strict=True)
+        ]
+
     @property
-    def shared_rows(self) -> int:
-        """Number of blocks with a float for each parameter, which says how many workers have a gradient."""
+    def summed_rows(self) -> int:
+        """Number of blocks, including one float for each parameter: the number of workers with a gradient."""
         return self.rows + ceil(len(self.names) / self.length)
 
 
@@ -71,11 +90,11 @@ class AllReducedLayout:
     Attributes
     ----------
     name : str
-        What checkpoints and counters call them.
+        Name in checkpoints and counters.
     names : tuple of str
         Qualified parameter names.
     optimizer : torch.optim.Optimizer
-        That changes them.
+        The optimizer that changes them.
     """
 
     name: str
@@ -93,10 +112,10 @@ class Layout:
         Parameters that are tables of their own, by qualified name.
     dense : tuple of DenseLayout
         All others that the server's rules change.
-    shared : tuple of DenseLayout
-        Those that the user's own optimizer changes.
+    summed : tuple of DenseLayout
+        Dense parameters that the user's own optimizer changes with sums of the server.
     allreduced : tuple of AllReducedLayout
-        Those that have no place in the server.
+        Dense parameters that have no place in the server.
     groups : list of RuleGroup
         The rules; `rules` gives the number of the group of each server table.
     device : torch.device
@@ -105,7 +124,7 @@ class Layout:
 
     tables: dict[str, nn.Parameter]
     dense: tuple[DenseLayout, ...]
-    shared: tuple[DenseLayout, ...]
+    summed: tuple[DenseLayout, ...]
     allreduced: tuple[AllReducedLayout, ...]
     groups: list[RuleGroup]
     rules: dict[str, int]
@@ -116,24 +135,24 @@ class Layout:
         return self.groups[self.rules[table]]
 
     def optimizer_of(self, table: str) -> torch.optim.Optimizer:
-        """The user's own optimizer, which changes the parameters of a table of shared ones."""
+        """The user's own optimizer, which changes the parameters of a table of sums."""
         optimizer = self.group_of(table).optimizer
         assert optimizer is not None
         return optimizer
 
     def server_tables(self, row_dtype: str = "float32") -> list[adaps.Table]:
-        """What the server has to be made with.
+        """The tables of the server.
 
         Parameters
         ----------
         row_dtype : {"float32", "bfloat16"}
-            What values of the model's tables are in the server's memory; all other values are float32.
+            Type of the values of the model's tables in the server's memory; all others are float32.
         """
         result = []
         for name, parameter in self.tables.items():
             shape = parameter.shape
             # a weight without memory starts at what nn.Embedding draws, row by row when it is first touched
-            init: Any = (
+            init = (
                 adaps.Normal(0.0, 1.0, seed=torch.initial_seed())
                 if parameter.is_meta
                 else adaps.Constant(0.0)
@@ -146,8 +165,8 @@ class Layout:
             rule = self.group_of(dense.table).rule_of(dense.table)
             result.append(adaps.Table(dense.table, rows=dense.rows, length=dense.length, optimizer=rule))
         return result + [
-            adaps.Table(shared.table, rows=TURNS * shared.shared_rows, length=shared.length)
-            for shared in self.shared
+            adaps.Table(summed.table, rows=TURNS * summed.summed_rows, length=summed.length)
+            for summed in self.summed
         ]
 
 
@@ -176,17 +195,7 @@ def layout_of(
     members: dict[tuple[int, torch.dtype], dict[str, nn.Parameter]] = {}
     stepped: dict[torch.optim.Optimizer, list[str]] = {}
     for name, parameter in model.named_parameters():
-        if parameter.dtype not in DTYPES:
-            raise ValueError(
-                f"the parameter {name!r} is {parameter.dtype}: the parameter server keeps torch.float32, and "
-                "float64, float16 and bfloat16 as such"
-            )
-        group = next((i for i, g in enumerate(groups) if g.holds(parameter)), None)
-        if group is None and parameter.requires_grad:
-            raise ValueError(
-                f"the optimizer does not have the parameter {name!r}: build it on all of the model's"
-            )
-        number = group or 0
+        number = _group_number(name, parameter, groups)
         if name in sparse:
             groups[number].rule_of(name)
             rules[name] = number
@@ -201,20 +210,33 @@ def layout_of(
         else:
             members.setdefault((number, parameter.dtype), {})[name] = parameter
     dense: list[DenseLayout] = []
-    shared: list[DenseLayout] = []
-    for (number, dtype), parameters in sorted(
-        members.items(), key=lambda item: (item[0][0], str(item[0][1]))
-    ):
+    summed: list[DenseLayout] = []
+    for number, dtype in sorted(members, key=lambda key: (key[0], str(key[1]))):
         own = groups[number].rule is None
         suffix = "" if dtype is torch.float32 else f".{str(dtype).removeprefix('torch.')}"
         table = f"{'shared' if own else 'dense'}.{number}{suffix}"
-        (shared if own else dense).append(_dense_layout(table, parameters, dtype))
+        (summed if own else dense).append(_dense_layout(table, members[number, dtype], dtype))
         rules[table] = number
     own_steps = tuple(
-        AllReducedLayout(f"allreduce.{number}", tuple(of_one), owner)
-        for number, (owner, of_one) in enumerate(stepped.items())
+        AllReducedLayout(f"allreduce.{number}", tuple(names), owner)
+        for number, (owner, names) in enumerate(stepped.items())
     )
-    return Layout(sparse, tuple(dense), tuple(shared), own_steps, groups, rules, device)
+    return Layout(sparse, tuple(dense), tuple(summed), own_steps, groups, rules, device)
+
+
+def _group_number(name: str, parameter: nn.Parameter, groups: Sequence[RuleGroup]) -> int:
+    """Number of a parameter's group; a frozen parameter that no optimizer holds is in the first one."""
+    if parameter.dtype not in DTYPES:
+        raise ValueError(
+            f"the parameter {name!r} is {parameter.dtype}: the parameter server keeps torch.float32, and "
+            "float64, float16 and bfloat16 as such"
+        )
+    number = next((i for i, group in enumerate(groups) if group.holds(parameter)), None)
+    if number is None and parameter.requires_grad:
+        raise ValueError(
+            f"the optimizer does not have the parameter {name!r}: build it on all of the model's"
+        )
+    return number or 0
 
 
 def _device_of(model: nn.Module, tables: Container[str]) -> torch.device:
@@ -238,12 +260,11 @@ def _device_of(model: nn.Module, tables: Container[str]) -> torch.device:
 
 
 def _dense_layout(table: str, parameters: dict[str, nn.Parameter], dtype: torch.dtype) -> DenseLayout:
+    """A layout in the longest blocks whose padding is not too large."""
     sizes = [max(1, parameter.numel()) for parameter in parameters.values()]
-    length = next(length for length in BLOCK_LENGTHS if _padded(sizes, length) <= (1 + PADDING) * sum(sizes))
-    blocks = [ceil(size / length) for size in sizes]
-    starts = [sum(blocks[:i]) for i in range(len(blocks))]
-    return DenseLayout(table, length, tuple(parameters), tuple(starts), tuple(blocks), dtype)
-
-
-def _padded(sizes: Sequence[int], length: int) -> int:
-    return sum(ceil(size / length) * length for size in sizes)
+    length = next(
+        length
+        for length in BLOCK_LENGTHS
+        if sum(ceil(size / length) * length for size in sizes) <= (1 + PADDING) * sum(sizes)
+    )
+    return DenseLayout.of(table, parameters, dtype, length)

@@ -95,10 +95,11 @@ class NegativeSampler:
         if not isinstance(weight, TableParameter) or get_worker_info() is not None:
             return self._draw()
         announces = self.sampling.scheme in ("preloc", "pool")
-        with torch._C.DisableTorchFunction():  # no part of what the loop does with its batch
+        rows = weight.table.rows
+        with torch._C.DisableTorchFunction():  # drawing is no part of the loop's use of its batch
             while len(self._prepared) <= AHEAD * announces:
-                self._prepared.append(weight.table.prepare_sample(self.n, len(self._prepared)))
-            return weight.table.drawn_rows(self._prepared.popleft(), self.n)
+                self._prepared.append(rows.prepare_sample(self.n, len(self._prepared)))
+            return rows.drawn_rows(self._prepared.popleft(), self.n)
 
     def _draw(self) -> Tensor:
         distribution = self.sampling.distribution

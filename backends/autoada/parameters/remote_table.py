@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 import adaps
-from autoada.parameters.device_copy import Transfer
+from autoada.parameters.row_gradients import PulledRows, ReadGradient, RowGradients
+from autoada.parameters.server_rows import ServerRows
 from autoada.prediction.row_set import Lookup, TableRows, host_ids
-from autoada.sync.gradient_exchange import Combined, Gradients
+from autoada.sync.gradient_exchange import CombinedGradients, Gradients
 
 # A read of few rows has to be cheap: the kernel without the way to it through Python, and memory of this
 # dtype and on this device whatever the defaults of torch are.
@@ -20,13 +20,6 @@ _unsafe_view: Callable[[Tensor, tuple[int, ...]], Tensor] = torch.ops.aten._unsa
 _new_rows = torch.empty(0, dtype=torch.float32, device="cpu").new_empty
 Read = tuple[str, Tensor | None]
 """Table and ids of one read; None stands for the whole table."""
-Given = tuple[Tensor, Tensor, int | None]
-"""Keys, their gradients, in host memory once they have arrived there, and a key whose gradients are none."""
-CHUNK_FLOATS = 1 << 22
-FEW_ROWS = 1 << 16
-"""Keys of all rows of a table with at most so many are kept."""
-AWAITED = 16
-"""Pulls between two searches for those to which no backward pass leads any more."""
 
 
 class Rows(NamedTuple):
@@ -41,135 +34,82 @@ class Rows(NamedTuple):
     inverse: Tensor
 
 
-class PulledRows(NamedTuple):
-    """Rows that were pulled, and their keys.
-
-    Attributes
-    ----------
-    values : Tensor
-        One for each key.
-    keys : Tensor
-        In host memory.
-    distinct : bool
-        Whether each key is there once.
-    ignored : int or None
-        A key whose rows get no gradient.
-    """
-
-    values: Tensor
-    keys: Tensor
-    distinct: bool = True
-    ignored: int | None = None
-
-
 class RemoteTable:
-    """Rows of one table, pulled when forward reads them, and their gradients, kept until they are pushed.
+    """Looks up rows of one table for the model's forward passes.
+
+    Rows that a batch is expected to read are pulled together at the first lookup, and kept until the step.
 
     Parameters
     ----------
-    name : str
-        The parameter's qualified name.
-    shape : torch.Size
-        The parameter's shape; the first dimension counts rows.
-    worker : adaps.Worker
-        Whose calls are used.
-    table : adaps.NodeTable
-        The server's table.
-    transfer : Transfer
-        To the device where rows are wanted.
-    reads : list
-        Where reads in training mode are noted, as long as `noting` is true.
+    rows : ServerRows
+        The table's rows in the server.
+    reads : list of Read
+        Reads in training mode are appended while `noting` is true.
     on_gradient : callable or None
-        Called during the backward pass when a gradient of some rows has arrived, if anybody wants to know.
-    catches_up : bool
-        Whether rows that are used make up for the steps in which they had no gradient. Of several workers
-        each would do it; there, such rows stay as they are.
-    dtype : torch.dtype
-        Of what the model reads, and of its gradients; the server has float32.
+        Called during the backward pass when a gradient of some rows has arrived.
     alone : bool
-        Whether there is no other node, so that a row is at hand as often as it is read.
+        Whether there is no other node.
+    combines : bool
+        Whether gradients are combined with those of other workers, so that each row may occur only once.
+
+    Attributes
+    ----------
+    rows : ServerRows
+        Access to the whole table, and its steps.
+    gradients : RowGradients
+        Gradients of the rows that were looked up.
+    is_local : bool
+        Whether every lookup reads the server's memory on this node as it is. The server then also adds up the
+        gradients of a row that was read several times.
+    training : bool
+        Whether the model is in training mode.
+    noting : bool
+        Whether reads are noted.
     """
 
     def __init__(
         self,
-        name: str,
-        shape: torch.Size,
-        worker: adaps.Worker,
-        table: adaps.NodeTable,
-        transfer: Transfer,
+        rows: ServerRows,
         reads: list[Read],
         on_gradient: Callable[[], None] | None,
-        catches_up: bool,
-        dtype: torch.dtype = torch.float32,
-        alone: bool = False,
+        *,
+        alone: bool,
+        combines: bool,
     ) -> None:
-        self.name = name
-        self.shape = shape
-        self._row_shape = shape[1:]
-        self._reads_as_asked = alone and transfer.direct and dtype is torch.float32
+        self.name = rows.name
+        self.rows = rows
+        self.shape = rows.shape
+        self.device = rows.transfer.device
+        self.is_local = alone and rows.transfer.direct and rows.dtype is torch.float32
+        self.gradients = RowGradients(rows, self.is_local and not combines, on_gradient)
         self.training = True
+        self.noting = True
         self._reads = reads
-        self._worker = worker
-        self._table = table
-        self.first_key = table.first_key
-        """The server's key of the first row."""
-        self._transfer = transfer
-        self._collected: list[Given] = []
-        self._on_gradient = on_gradient
-        self._catches_up = catches_up
-        self.dtype = dtype
         self._expected: TableRows | None = None
         self._position = 0
-        self._leaf: PulledRows | None = None
+        self._pulled: PulledRows | None = None  # the expected rows
         self._whole: Tensor | None = None
         self._whole_noted = False
-        self._all_keys: Tensor | None = None
-        self.noting = True
-        self._awaited: list[PulledRows] = []  # rows that a backward pass may still give a gradient
-        self._most_awaited = AWAITED
-        self._gradients: list[tuple[Tensor, Tensor]] = []
-        self.steps = 0
-        """Pushes with a gradient so far, of this worker."""
 
     @property
-    def is_local(self) -> bool:
-        """Whether the server adds up the gradients of a row itself, as all rows are on this node."""
-        return self._reads_as_asked
-
-    @property
-    def device(self) -> torch.device:
-        """Where rows arrive."""
-        return self._transfer.device
-
-    def keys(self, ids: Tensor) -> Tensor:
-        """The server's keys of row ids; IndexError for a row that does not exist."""
-        keys: Tensor = self._table.keys(ids)
-        return keys
+    def first_key(self) -> int:
+        """The server's key of the first row."""
+        return self.rows.first_key
 
     @property
     def all_keys(self) -> Tensor:
-        """Those of all rows."""
-        if self._all_keys is not None:
-            return self._all_keys
-        keys = self.keys(torch.arange(self.shape[0]))
-        if self.shape[0] <= FEW_ROWS:  # making them takes longer than reading the rows
-            self._all_keys = keys
+        """Keys of all rows, in row order."""
+        return self.rows.all_keys
+
+    def keys(self, ids: Tensor) -> Tensor:
+        """The server's keys of row ids; IndexError for a row that does not exist."""
+        keys: Tensor = self.rows.table.keys(ids)
         return keys
 
-    def prepare_sample(self, n: int, steps: int) -> int:
-        """Have the server prepare a sample of `n` rows for the step after so many."""
-        return self._worker.prepare_sample(self._table, n, self._worker.current_clock + steps)
-
-    def drawn_rows(self, sample: int, n: int) -> Tensor:
-        """The ids of the `n` rows of a sample."""
-        rows = torch.empty(n, dtype=torch.int64)
-        self._worker.pull_sample(sample, rows)
-        return rows
-
-    # One step
+    # One step: expect, lookups, collect, then take or put
 
     def expect(self, rows: TableRows | None) -> None:
-        """Rows that the forward passes of the next batch are predicted to read."""
+        """Set the rows that the forward passes of the next batch are predicted to read."""
         self._expected = rows
         self._position = 0
         self._whole_noted = False
@@ -177,173 +117,93 @@ class RemoteTable:
 
     def forget_rows(self) -> None:
         """Pull rows anew when they are read again."""
-        self._leaf = self._whole = None
+        self._pulled = self._whole = None
 
     def read_as_asked(self, ids: Tensor, requires_grad: bool, padding: int | None = None) -> Tensor | None:
-        """The row of each id, shape ``(*ids.shape, ...)``, as embeddings give it; None if `lookup` has to.
+        """The row of each id, shape ``(*ids.shape, ...)``, as embeddings give it; None if `lookup` is needed.
 
-        Where all rows are at hand and nobody foresaw them, one pass over the server's memory makes what a
-        model reads, and rows that are read twice are added up only where their gradients are applied. The row
-        `padding` gets no gradient.
+        This works if the table is local and no rows are expected. One pass over the server's memory then
+        makes the tensor that the model reads. Gradients of a row that is read twice are added up where they
+        are applied. The row `padding` gets no gradient.
         """
-        if not self._reads_as_asked or self._expected is not None or self._whole is not None:
+        if not self.is_local or self._expected is not None or self._whole is not None:
             return None
         if self.noting and self.training:
             self._reads.append((self.name, ids))
+        source = self.rows
         ids = host_ids(ids)
-        shape = (*ids.shape, *self._row_shape)
+        shape = (*ids.shape, *source.row_shape)
         keys, rows = torch.empty_like(ids), _new_rows(shape)
-        self._worker.pull_rows(self._table, ids, rows, keys, self._catches_up)
-        if not (requires_grad and self.training and torch.is_grad_enabled()):
+        source.worker.pull_rows(source.table, ids, rows, keys, source.applies_missed_steps)
+        if not self._tracks(requires_grad):
             return rows
-        ignored = None if padding is None else self.first_key + padding % self.shape[0]
-        self._track(PulledRows(rows, keys, False, ignored))
+        ignored = None if padding is None else self._key_of(padding)
+        self.gradients.track(PulledRows(rows, keys, False, ignored))
         return _unsafe_view(rows, shape)  # models may change it in place, which a leaf refuses
 
     def lookup(self, ids: Tensor, requires_grad: bool) -> Rows:
         """The rows of `ids`; IndexError for one that does not exist."""
-        track = requires_grad and self.training and torch.is_grad_enabled()
+        track = self._tracks(requires_grad)
         expected = self._expected  # once: another thread may hand out the next batch
         known = self._next_expected(expected, ids)
         if self.noting and self.training:
             self._reads.append((self.name, ids if known is None else known.ids))
+        on_device = self.rows.on_device
         if self._whole is not None and self._whole.requires_grad == track:  # nothing more to pull
             if known is None and ids.numel() > 0:
-                self._table.keys(torch.stack(ids.aminmax()).to("cpu", torch.int64))
-            return Rows(self._whole, self.all_keys, self._on_device(ids.long()))
+                self.keys(torch.stack(ids.aminmax()).to("cpu", torch.int64))
+            return Rows(self._whole, self.all_keys, on_device(ids.long()))
         if known is not None:
             assert expected is not None
-            keys = expected.keys
-            leaf = self._leaf
-            if leaf is None or leaf.keys is not keys or leaf.values.requires_grad != track:
-                leaf = self._leaf = PulledRows(self._pull(keys, track), keys)
+            pulled = self._pulled
+            if pulled is None or pulled.keys is not expected.keys or pulled.values.requires_grad != track:
+                pulled = self._pulled = self._pull(expected.keys, track)
             inverse = known.inverse
             if inverse.shape != ids.shape:
                 inverse = inverse.view(ids.shape)
-            return Rows(leaf.values, keys, self._on_device(inverse))
+            return Rows(pulled.values, pulled.keys, on_device(inverse))
         unique, inverse = adaps.deduplicate(host_ids(ids))
-        keys = self._table.keys(unique)
-        return Rows(self._pull(keys, track), keys, self._on_device(inverse))
+        pulled = self._pull(self.keys(unique), track)
+        return Rows(pulled.values, pulled.keys, on_device(inverse))
 
     def whole(self, requires_grad: bool) -> Tensor:
         """All rows, with the table's own shape."""
         if self.noting and self.training and not self._whole_noted:
             self._whole_noted = True
             self._reads.append((self.name, None))
-        return self._whole_table(requires_grad and self.training and torch.is_grad_enabled())
+        track = self._tracks(requires_grad)
+        if self._whole is None or self._whole.requires_grad != track:
+            self._whole = self._pull(self.all_keys, track).values
+        return self._whole
 
-    # Gradients
-
-    @property
-    def gradient(self) -> Tensor | None:
-        """The gradient of the rows that were read since the last push, each row once, shape (rows, ...)."""
-        if self._awaited:
-            self._merge()
-        return self._gradients[0][1] if self._gradients else None
-
-    def drop_gradient(self) -> None:
-        """Forget what has not been pushed."""
-        self._gradients.clear()
-        self._forget_gradients()
-
-    def exchange_gradient(self, other: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor] | None:
-        """Put another gradient, keys and rows, in the place of the present one, and give that."""
-        self._merge()
-        present = self._gradients[0] if self._gradients else None
-        self._gradients = [] if other is None else [other]
-        return present
-
-    def collect(self, scale: float, *, each_once: bool = False) -> None:
-        """Take the gradients, to be pushed: each row once, as coalesced sparse gradients have it.
-
-        The server may still have to add some up, unless they are wanted `each_once`.
-        """
-        if self._reads_as_asked and scale == 1 and not self._gradients and not each_once:
-            self._collected = collected = []
-            for values, keys, _, ignored in reversed(self._awaited):  # as a backward pass meets them
-                if (gradient := values.grad) is not None:
-                    collected.append((keys, gradient.contiguous(), ignored))
-                    values.grad = None
-            return
-        self._merge()
-        to_host = self._transfer.start_to_host
-        self._collected = [
-            (keys, to_host((gradients if scale == 1 else scale * gradients).contiguous()), None)
-            for keys, gradients in self._gradients
-        ]
-        self._gradients.clear()
-
-    def take(self) -> list[Given]:
-        """What was collected and has arrived in host memory: the gradients of a step, which now is made.
-
-        If the table is `is_local`, what each read got; else each row is there once.
-        """
-        taken = self._collected
-        if taken:
-            self._collected = []
-            self.steps += 1  # as torch.optim counts: a step without a gradient for the parameter is none
-            self._table.set_step(self.steps, idle_rows=self._catches_up)
-        self._leaf = self._whole = None
-        if self._awaited:
-            self._forget_unreachable()
-        return taken
+    def collect(self, scale: float) -> None:
+        """Take the gradients from the rows and start their copy to host memory."""
+        self.gradients.collect(scale)
 
     def given(self) -> Gradients:
-        """What was collected, each row once, and has arrived in host memory."""
-        length = prod(self._row_shape)
-        if not self._collected:
-            return Gradients(torch.empty(0, dtype=torch.int64), torch.empty(0, length, dtype=torch.float32))
-        (one,) = self._collected
-        return Gradients(one[0], one[1].reshape(-1, length))
+        """The collected gradients, each row once, which have arrived in host memory."""
+        return self.gradients.given()
 
-    def put(self, combined: Combined) -> None:
-        """Hand over this worker's part of what the gradients of all were combined to."""
-        self._collected = []
-        if combined.anywhere:
-            self.steps += 1
-            self._table.set_step(self.steps, idle_rows=self._catches_up)
-            for step in combined.steps:
-                self._worker.push_gradients(*step)
+    def take(self) -> list[ReadGradient]:
+        """The collected gradients of a step, and forget the rows that the step changes."""
         self.forget_rows()
-        if self._awaited:
-            self._forget_unreachable()
+        return self.gradients.take()
 
-    # Whole tables
-
-    def read(self) -> Tensor:
-        """A copy of the whole table, in host memory."""
-        self.catch_up()
-        rows = torch.empty(self.shape, dtype=torch.float32)
-        self._worker.pull(self.all_keys, rows.view(len(rows), -1))
-        return rows.to(self.dtype)
+    def put(self, combined: CombinedGradients) -> None:
+        """Push this worker's part of the combined gradients, and forget the rows that the step changes."""
+        self.forget_rows()
+        self.gradients.put(combined)
 
     def write(self, values: Tensor) -> None:
         """Overwrite the whole table."""
-        self.catch_up()  # what was to come of the values before is not to change these
-        rows = max(1, CHUNK_FLOATS // max(1, prod(self.shape[1:])))
-        flat = values.detach().to("cpu", torch.float32).reshape(self.shape[0], -1)
-        for start in range(0, self.shape[0], rows):
-            part = flat[start : start + rows].contiguous()
-            self._worker.set(self._table.keys(torch.arange(start, start + len(part))), part)
+        self.rows.write(values)
         self.forget_rows()
 
-    def catch_up(self, keys: Tensor | None = None) -> None:
-        """Have rows, or all of them, make up for the steps in which they had no gradient."""
-        if self._catches_up:
-            self._table.catch_up(keys)
-
-    def resume(self, same_workers: bool) -> None:
-        """Go on from a checkpoint, of this number of workers or of another."""
-        self.forget_rows()
-        self._table.set_step(self.steps, idle_rows=self._catches_up)
-        if self._catches_up and not same_workers:
-            self._table.forget_missed()  # several workers let rows miss steps
-
-    # Corners of nn.Embedding
+    # Options of nn.Embedding
 
     def position(self, rows: Rows, row: int) -> int | None:
-        """Where row number `row` is among `rows`."""
-        found = (rows.keys == self.first_key + row % self.shape[0]).nonzero()
+        """Position of row number `row` among `rows`, if it is there."""
+        found = (rows.keys == self._key_of(row)).nonzero()
         return int(found[0]) if len(found) else None
 
     def shrink_norms(self, rows: Rows, max_norm: float, norm_type: float) -> None:
@@ -357,12 +217,21 @@ class RemoteTable:
             before = rows.values[long]
             after = before * scale.reshape(-1, *[1] * (before.dim() - 1))
             if self.training:
-                self._worker.push(
-                    rows.keys[long.cpu()], (after - before).reshape(len(long), -1).cpu().float()
-                )
+                change = (after - before).reshape(len(long), -1).cpu().float()
+                self.rows.worker.push(rows.keys[long.cpu()], change)
             rows.values[long] = after
 
-    # Helpers
+    def _key_of(self, row: int) -> int:
+        return self.rows.first_key + row % self.shape[0]
+
+    def _tracks(self, requires_grad: bool) -> bool:
+        return requires_grad and self.training and torch.is_grad_enabled()
+
+    def _pull(self, keys: Tensor, track: bool) -> PulledRows:
+        pulled = PulledRows(self.rows.pull(keys), keys)
+        if track:
+            self.gradients.track(pulled)
+        return pulled
 
     def _next_expected(self, expected: TableRows | None, ids: Tensor) -> Lookup | None:
         if not self.training or expected is None or self._position >= len(expected.lookups):
@@ -370,74 +239,9 @@ class RemoteTable:
         lookup = expected.lookups[self._position]
         same_kind = lookup.ids.dtype is ids.dtype and lookup.ids.numel() == ids.numel()
         if lookup.ids is not ids and not (same_kind and _same_numbers(lookup.ids, ids)):
-            return None  # something unforeseen; what was foreseen may still come
+            return None  # an unforeseen read; the foreseen one may still come
         self._position += 1
         return lookup
-
-    def _on_device(self, positions: Tensor) -> Tensor:
-        return positions if self._transfer.direct else positions.to(self.device, non_blocking=True)
-
-    def _pull(self, keys: Tensor, track: bool) -> Tensor:
-        if self._catches_up:
-            self._table.catch_up(keys)
-        count = keys.shape[0]
-        rows = host = self._transfer.host_array(count, *self._row_shape)
-        self._worker.pull(keys, host if len(self._row_shape) == 1 else host.view(count, -1))
-        if not self._transfer.direct:
-            rows = self._transfer.to_device(host)
-        if self.dtype is not torch.float32:
-            rows = rows.to(self.dtype)
-        if track:
-            self._track(PulledRows(rows, keys))
-        return rows
-
-    def _track(self, rows: PulledRows) -> None:
-        """Follow which gradient these rows get."""
-        rows.values.requires_grad_()
-        if (arrived := self._on_gradient) is not None:
-            rows.values.register_post_accumulate_grad_hook(lambda rows: arrived())
-        if len(self._awaited) >= self._most_awaited:
-            self._forget_unreachable()
-            self._most_awaited = max(AWAITED, 2 * len(self._awaited))
-        self._awaited.append(rows)
-
-    def _forget_unreachable(self) -> None:
-        """Forget rows to which no backward pass leads any more, as nobody else has them."""
-        awaited: list[Any] = self._awaited
-        # there is a graph with it, or one has led to it
-        self._awaited = [
-            rows for rows in awaited if rows.values._use_count() > 1 or rows.values.grad is not None
-        ]
-
-    def _whole_table(self, track: bool) -> Tensor:
-        if self._whole is None or self._whole.requires_grad != track:
-            self._whole = self._pull(self.all_keys, track)
-        return self._whole
-
-    def _forget_gradients(self) -> None:
-        for rows in self._awaited:
-            rows.values.grad = None
-
-    def _merge(self) -> None:
-        """Add up what has arrived, so that each row has one gradient."""
-        for rows in self._awaited:
-            if (gradient := rows.values.grad) is not None:
-                self._gradients.append(self._each_row_once(rows, gradient))
-                rows.values.grad = None
-        if len(self._gradients) < 2:
-            return
-        unique, inverse = adaps.deduplicate(torch.cat([keys for keys, _ in self._gradients]))
-        positions = self._on_device(inverse).split([len(keys) for keys, _ in self._gradients])
-        merged = self._gradients[0][1].new_zeros(len(unique), *self._row_shape)
-        for (_, gradient), chosen in reversed(list(zip(self._gradients, positions, strict=True))):
-            merged.index_add_(0, chosen, gradient)
-        self._gradients = [(unique, merged)]
-
-    def _each_row_once(self, rows: PulledRows, gradients: Tensor) -> tuple[Tensor, Tensor]:
-        if rows.distinct:
-            return rows.keys, gradients
-        keys, sums = adaps.sum_by_key(rows.keys, gradients.contiguous(), rows.ignored)
-        return keys, sums.view(len(keys), *self._row_shape)
 
 
 def _same_numbers(a: Tensor, b: Tensor) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ Handler = Callable[[TorchFunction, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class TableParameter(nn.Parameter):
-    """Stands where a module's weight stood: it has the weight's shape and no memory.
+    """Replaces a module's weight: it has the weight's shape and no memory.
 
     `F.embedding`, `F.embedding_bag`, `index_select` and indexing pull the rows that they read, and nothing
     else; any other use pulls the whole table. So every module that owns or borrows the parameter works as
@@ -30,8 +30,8 @@ class TableParameter(nn.Parameter):
 
     @staticmethod
     def of(table: RemoteTable, requires_grad: bool) -> TableParameter:
-        """The parameter that stands for `table`."""
-        hollow = torch.empty(table.shape, device="meta", dtype=table.dtype)
+        """The parameter of `table`."""
+        hollow = torch.empty(table.shape, device="meta", dtype=table.rows.dtype)
         parameter = torch.Tensor._make_subclass(TableParameter, hollow, requires_grad)
         parameter.table = table
         return parameter
@@ -44,29 +44,29 @@ class TableParameter(nn.Parameter):
     @property
     def grad(self) -> Tensor | None:
         """The gradient of the rows that were read, each row once: norms and scaling work on it."""
-        return self.table.gradient
+        return self.table.gradients.sum
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
         if value is not None:
             raise ValueError("the gradient of a table can only be changed in place, or set to None")
-        self.table.drop_gradient()
+        del self.grad
 
     @grad.deleter
     def grad(self) -> None:
-        self.table.drop_gradient()
+        self.table.gradients.drop()
 
     def __repr__(self) -> str:  # type: ignore[override]
         return (
             f"TableParameter({self.table.name!r}, shape={tuple(self.table.shape)}, in the parameter server)"
         )
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
         raise TypeError(
             f"the table {self.table.name!r} is in the parameter server: copy autoada.unwrap(model) instead"
         )
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError(
             f"the table {self.table.name!r} is in the parameter server: save model.state_dict() instead"
         )
@@ -97,7 +97,7 @@ def check_replaceable(parameters: Mapping[str, nn.Parameter]) -> None:
 
 
 def replace_parameters(parameters: Mapping[str, nn.Parameter], tables: Mapping[str, RemoteTable]) -> None:
-    """Make `TableParameter`s of `parameters`: the same objects, whoever holds them."""
+    """Turn `parameters` into `TableParameter`s; they stay the same objects for all their holders."""
     for name, parameter in parameters.items():
         torch.utils.swap_tensors(parameter, TableParameter.of(tables[name], parameter.requires_grad))
 
@@ -171,7 +171,7 @@ def _is_one_each(bag: lookups.BagArguments, positions: Tensor) -> bool:
 
 
 def _of_bags(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What `F.embedding_bag` was given that does not concern rows."""
+    """Arguments of `F.embedding_bag` that do not concern rows."""
     names = ("offsets", "mode", "per_sample_weights", "include_last_offset")
     return {name: given[name] for name in names if name in given}
 
@@ -250,7 +250,7 @@ def _write(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if not isinstance(target, TableParameter):
         return _with_whole_tables(func, args, kwargs)
     with torch.no_grad():
-        values = target.table.read().to(target.table.device)
+        values = target.table.rows.read().to(target.table.device)
 
         def plain(value: Any) -> Any:
             return values if value is target else _whole(value)

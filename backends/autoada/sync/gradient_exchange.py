@@ -1,12 +1,9 @@
-"""Where the gradients of all workers meet before they are combined."""
+"""Exchange of the gradients of all workers, which are then combined by a rule."""
 
 from __future__ import annotations
 
-import atexit
 import logging
 import threading
-import weakref
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,7 +12,7 @@ from torch import Tensor
 
 import adaps
 from adaps.policy import Aggregation
-from autoada.sync.process_group import Group
+from autoada.sync.process_group import ProcessGroup, leave_at_exit
 from autoada.sync.robust_aggregation import (
     BY_COORDINATE,
     Gathered,
@@ -32,7 +29,7 @@ from autoada.sync.robust_aggregation import (
 
 _log = logging.getLogger("autoada")
 STEPS, NOT_FINITE, LEAVES = range(3)
-"""What a worker says before a step."""
+"""What a worker announces before a step: it steps, without finite gradients, or has closed its model."""
 
 
 class Gradients(NamedTuple):
@@ -50,15 +47,15 @@ class Gradients(NamedTuple):
     values: Tensor
 
 
-class Combined(NamedTuple):
-    """What becomes of the gradients of all workers.
+class CombinedGradients(NamedTuple):
+    """Combined gradients of all workers.
 
     Attributes
     ----------
     gradients : Gradients
-        Combined, of those rows of all workers that are this worker's share; empty if only steps are wanted.
+        Combined gradients of the rows that this worker combines; empty if only steps are wanted.
     steps : sequence of Gradients
-        What this worker is to hand to the server, each as a step of its own. All workers' steps add up to the
+        Gradients that this worker pushes, each as a step of its own. All workers' steps add up to the
         combined gradients, in about as many steps as under the mean, where each worker's gradient is one: so
         what an optimizer with state makes of them stays comparable.
     anywhere : bool
@@ -70,8 +67,8 @@ class Combined(NamedTuple):
     anywhere: bool
 
 
-class Meeting:
-    """Combines gradients by a rule: each worker does it for one in n rows, of which it gets all gradients.
+class GradientExchange:
+    """Combines gradients by a rule: each worker gets all gradients of one in n rows, and combines them.
 
     So no worker sends more than its own gradients, once, however many there are. For rules that look at whole
     gradients, each sums up distances over its rows, and all add up these sums. A worker takes no part in a
@@ -80,41 +77,39 @@ class Meeting:
     Parameters
     ----------
     node : adaps.Node
-        Whose workers they are, with those of all other nodes.
+        This process's node; the workers of all nodes take part.
     worker : int
         This worker's number on its node.
     rule : Aggregation
-        By which gradients are combined.
+        Rule that combines gradients.
     most : int
-        `combine` is never given more gradients than that.
+        Maximum number of gradients in a call of `combine`.
     """
 
     def __init__(self, node: adaps.Node, worker: int, rule: Aggregation, most: int) -> None:
         self._rule = rule
         self._most = most
         self._workers = node.world_size * node.workers
-        self._share = node.rank * node.workers + worker
+        self._index = node.rank * node.workers + worker
         own = range(node.rank * node.workers, (node.rank + 1) * node.workers)
         self._elsewhere = [share for share in range(self._workers) if share not in own]
         self.bytes_sent = 0
         """To workers of other nodes."""
-        with _lock:
-            made = _made.setdefault(node, defaultdict(int))
-            made[worker] += 1
-            name = f"aggregation/{made[worker]}"
-        self._group: Group | None = Group(node, name, self._share, self._workers, "combined")
+        self._group: ProcessGroup | None = ProcessGroup(
+            node, "aggregation", self._index, self._workers, "combined"
+        )
         self._under_way = False
-        atexit.register(_leave_idle, weakref.ref(self))
+        leave_at_exit(self)
 
-    def combine(self, given: Sequence[Gradients], whole: Sequence[bool]) -> list[Combined]:
-        """Collective: what the rule makes of what all workers give.
+    def combine(self, given: Sequence[Gradients], whole: Sequence[bool]) -> list[CombinedGradients]:
+        """Collective: combine the gradients of all workers by the rule.
 
         Parameters
         ----------
         given : sequence of Gradients
-            Of this worker; as many, of rows as long, as the others give.
+            This worker's gradients. All workers give equally many, with rows of equal length.
         whole : sequence of bool
-            For each whether it is to be combined at once, and not handed to the server in steps.
+            For each gradient, whether it is combined at once instead of pushed in steps.
 
         Raises
         ------
@@ -126,50 +121,56 @@ class Meeting:
         finite = all(bool(each.values.isfinite().all()) for each in given)
         if not finite:
             given = [_none_of(each) for each in given]
-        sorted_, counts = [], []
+        by_receiver, counts = [], []
         for each in given:
             turns = each.keys % self._workers
             order = turns.sort(stable=True).indices
-            sorted_.append(Gradients(each.keys[order], each.values[order]))
+            by_receiver.append(Gradients(each.keys[order], each.values[order]))
             counts.append(turns.bincount(minlength=self._workers))
         self._under_way = True
-        said = self._gather(self._header(STEPS if finite else NOT_FINITE, counts))
-        for share, (one, sections) in enumerate(said[:, :2].tolist()):
-            if one == LEAVES:
-                raise adaps.AdapsError(
-                    f"worker {share} has closed its model before the others: under aggregation "
-                    f"{self._rule.rule!r} all workers make as many steps"
-                )
-            if sections != len(given):
-                raise adaps.AdapsError(
-                    f"worker {share} steps with another optimizer than worker {self._share}: under "
-                    f"aggregation {self._rule.rule!r} all workers make the same steps in the same order"
-                )
-        counting = [share for share, one in enumerate(said[:, 0].tolist()) if one == STEPS]
-        if not counting:
-            raise ArithmeticError("no worker has a finite gradient: training diverged")
-        numbers = said[:, 2 : 2 + len(given) * self._workers].view(self._workers, len(given), self._workers)
-        received = self._exchange(sorted_, numbers)
-        gathered = [_gathered([section[share] for share in counting]) for section in received]
-        anywhere = (numbers.sum((0, 2)) > 0).tolist()
+        headers = self._gather(self._header(STEPS if finite else NOT_FINITE, counts))
+        counting = self._check_headers(headers, len(given))
+        numbers = headers[:, 2 : 2 + len(given) * self._workers]
+        numbers = numbers.view(self._workers, len(given), self._workers)
+        received = self._exchange(by_receiver, numbers)
+        gathered = [_gathered([section[worker] for worker in counting]) for section in received]
         rows = [of_all for _, of_all in gathered]
-        combined: list[Combined] = []
         if self._rule.rule in BY_COORDINATE:
             results = self._by_coordinate(rows, len(counting))
-            for (keys, of_all), result, some in zip(gathered, results, anywhere, strict=True):
-                combined.append(Combined(Gradients(keys, result), _in_steps(keys, result, of_all), some))
+            sums = [Gradients(keys, result) for (keys, _), result in zip(gathered, results, strict=True)]
+            steps = [_in_steps(each, of_all) for each, of_all in zip(sums, rows, strict=True)]
         else:
             weights = self._weights(rows, len(counting))
-            own = float(weights[counting.index(self._share)]) if finite else 0.0
-            for (keys, of_all), mine, wanted, some in zip(gathered, given, whole, anywhere, strict=True):
-                sums = Gradients(keys, weighted(of_all, weights)) if wanted else _none_of(mine)
-                steps = [Gradients(mine.keys, own * mine.values)] if own else []
-                combined.append(Combined(sums, steps, some))
+            own = float(weights[counting.index(self._index)]) if finite else 0.0
+            sums = [
+                Gradients(keys, weighted(of_all, weights)) if wanted else _none_of(mine)
+                for (keys, of_all), mine, wanted in zip(gathered, given, whole, strict=True)
+            ]
+            steps = [[Gradients(mine.keys, own * mine.values)] if own else [] for mine in given]
         self._under_way = False
-        return combined
+        anywhere = (numbers.sum((0, 2)) > 0).tolist()
+        return [CombinedGradients(*one) for one in zip(sums, steps, anywhere, strict=True)]
+
+    def _check_headers(self, headers: Tensor, sections: int) -> list[int]:
+        """The workers whose gradients count in this step, if all workers make it."""
+        for worker, (what, others) in enumerate(headers[:, :2].tolist()):
+            if what == LEAVES:
+                raise adaps.AdapsError(
+                    f"worker {worker} has closed its model before the others: under aggregation "
+                    f"{self._rule.rule!r} all workers make as many steps"
+                )
+            if others != sections:
+                raise adaps.AdapsError(
+                    f"worker {worker} steps with another optimizer than worker {self._index}: under "
+                    f"aggregation {self._rule.rule!r} all workers make the same steps in the same order"
+                )
+        counting = [worker for worker, what in enumerate(headers[:, 0].tolist()) if what == STEPS]
+        if not counting:
+            raise ArithmeticError("no worker has a finite gradient: training diverged")
+        return counting
 
     def spread(self, mine: Gradients) -> Gradients:
-        """Collective: give all workers what each has combined."""
+        """Collective: give all workers the combined rows of each."""
         self._under_way = True
         counts = self._gather(torch.tensor([len(mine.keys)], dtype=torch.int64))[:, 0].tolist()
         sizes = [len(mine.keys)] * self._workers
@@ -181,16 +182,16 @@ class Meeting:
     def broadcast(self, value: Tensor) -> None:
         """Collective: give all workers the value of the first, in place; of bytes, in host memory."""
         assert self._group is not None
-        self._group.wait(self._group.begin.broadcast(value, 0))
+        self._group.broadcast(value)
 
     def leave(self) -> None:
-        """Make no more steps, as all others."""
+        """Announce that this worker makes no more steps."""
         self._under_way = True  # for good, so that the end of the process leaves the group to the thread
         # Not in the caller's way: it is to close the node, for which the others' barriers wait.
         threading.Thread(target=self._say_goodbye, name="aggregation").start()
 
     def leave_idle(self) -> None:
-        """The process ends and has not left: the others notice."""
+        """Close the group at the end of the process, so that the other workers notice."""
         if self._group is not None and not self._under_way:
             self._release()
 
@@ -198,13 +199,13 @@ class Meeting:
         try:
             self._gather(self._header(LEAVES, []))
             self._release()
-        except (adaps.AdapsError, RuntimeError) as error:  # which whoever closes the node is told, too
+        except (adaps.AdapsError, RuntimeError) as error:  # closing the node also raises it
             _log.info("nobody combines gradients any more: %s", error)
 
-    def _header(self, what: int, counts: Sequence[Tensor]) -> Tensor:
-        """What this worker does, with how many sections, and how many rows of each it has for each worker."""
+    def _header(self, announcement: int, counts: Sequence[Tensor]) -> Tensor:
+        """This worker's announcement: its sections, and the number of rows of each for each worker."""
         header = torch.zeros(2 + self._most * self._workers, dtype=torch.int64)
-        header[0], header[1] = what, len(counts)
+        header[0], header[1] = announcement, len(counts)
         if counts:
             header[2 : 2 + len(counts) * self._workers] = torch.cat(list(counts))
         return header
@@ -229,18 +230,18 @@ class Meeting:
         return suspicion_weights(self._sum(squared_suspicions(gathered, workers)), faulty)
 
     def _exchange(self, given: Sequence[Gradients], numbers: Tensor) -> list[list[Gradients]]:
-        """For each section what each worker has of this one's rows."""
+        """For each section, the gradients that each worker has of this worker's rows."""
         received = []
         for section, each in enumerate(given):
-            sizes = numbers[self._share, section].tolist()
-            counts = numbers[:, section, self._share].tolist()
+            sizes = numbers[self._index, section].tolist()
+            counts = numbers[:, section, self._index].tolist()
             keys = self._send(each.keys, sizes, counts).split(counts)
             values = self._send(each.values, sizes, counts).split(counts)
             received.append([Gradients(*one) for one in zip(keys, values, strict=True)])
         return received
 
     def _send(self, rows: Tensor, sizes: Sequence[int], counts: Sequence[int]) -> Tensor:
-        """All to all: so many rows to each worker, and so many from each."""
+        """All to all: send `sizes` rows to the workers, and receive `counts` rows from them."""
         assert self._group is not None
         result = rows.new_empty(sum(counts), *rows.shape[1:])
         work = self._group.begin.alltoall_base(result, rows.contiguous(), list(counts), list(sizes))
@@ -264,10 +265,11 @@ def _none_of(gradients: Gradients) -> Gradients:
     return Gradients(gradients.keys[:0], gradients.values[:0])
 
 
-def _in_steps(keys: Tensor, combined: Tensor, gathered: Gathered) -> list[Gradients]:
-    """A step for each worker that has a gradient of a row, as if each had given an equal part of this."""
+def _in_steps(combined: Gradients, gathered: Gathered) -> list[Gradients]:
+    """A step for each worker that has a gradient of a row, as if each had given an equal part of the sum."""
+    keys, sums = combined
     have = gathered.present.sum(0)
-    parts = combined / have[:, None].to(combined.dtype)
+    parts = sums / have[:, None].to(sums.dtype)
     return [
         Gradients(keys[rows], parts[rows])
         for rows in (have > number for number in range(int(have.max()) if len(have) else 0))
@@ -275,7 +277,7 @@ def _in_steps(keys: Tensor, combined: Tensor, gathered: Gathered) -> list[Gradie
 
 
 def _gathered(given: Sequence[Gradients]) -> tuple[Tensor, Gathered]:
-    """The rows that any worker has, and what each has of them."""
+    """The rows that any worker has, and each worker's gradients of them."""
     keys, where = torch.cat([each.keys for each in given]).unique(return_inverse=True)
     length = given[0].values.shape[1]
     values = given[0].values.new_zeros(len(given), len(keys), length)
@@ -286,14 +288,3 @@ def _gathered(given: Sequence[Gradients]) -> tuple[Tensor, Gathered]:
         values[worker, places] = each.values
         present[worker, places] = True
     return keys, Gathered(values, present)
-
-
-_made: weakref.WeakKeyDictionary[adaps.Node, defaultdict[int, int]] = weakref.WeakKeyDictionary()
-"""Meetings of each worker of each node, which all workers make in the same order."""
-_lock = threading.Lock()
-
-
-def _leave_idle(reference: weakref.ref[Meeting]) -> None:
-    meeting = reference()
-    if meeting is not None:
-        meeting.leave_idle()

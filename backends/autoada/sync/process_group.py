@@ -1,13 +1,17 @@
-"""A gloo group of nodes or workers, in which nobody waits for a node that is lost."""
+"""A gloo group of nodes or workers whose operations fail soon if a node is lost."""
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import threading
 import time
 import weakref
+from collections import Counter
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
+
+from torch import Tensor
 
 import adaps
 
@@ -15,38 +19,54 @@ LOOK = timedelta(seconds=0.5)
 """How long to wait for the others between two looks at whether all nodes are alive."""
 
 
-class Group:
-    """Collective operations apart from any group that the user has.
+class Leaver(Protocol):
+    """An owner of a `ProcessGroup`."""
+
+    def leave_idle(self) -> None:
+        """Leave the group if no operation is under way, so that the other members notice."""
+        ...
+
+
+class ProcessGroup:
+    """Collective operations on a group that is independent of the user's own process groups.
 
     Parameters
     ----------
     node : adaps.Node
-        Whose cluster it is.
-    name : str
-        Where the members meet, workers of one or of several nodes; the same for all of them.
+        This process's node.
+    kind : str
+        Name of the groups for one purpose. Each member makes the groups of a kind in the same order.
     rank, size : int
-        Which member this one is, and how many there are.
-    what : str
-        What is not done if it fails, for the message.
+        Number of this member, a node or a worker, and number of all members.
+    task : str
+        Participle of the task, for error messages.
     """
 
-    def __init__(self, node: adaps.Node, name: str, rank: int, size: int, what: str) -> None:
+    def __init__(self, node: adaps.Node, kind: str, rank: int, size: int, task: str) -> None:
         from torch.distributed import ProcessGroupGloo  # not every build of PyTorch has it
 
-        store, host = _meeting_place(node, name)
-        kind: Any = ProcessGroupGloo
-        options = kind._Options()  # there is no other way to say at which address
-        options._devices = [kind.create_device(hostname=host)]
+        with _lock:
+            made = _made.setdefault(node, Counter())
+            made[kind, rank] += 1
+            name = f"{kind}/{made[kind, rank]}"
+        store, host = _store_of(node, name)
+        gloo: Any = ProcessGroupGloo
+        options = gloo._Options()  # there is no other way to choose the address
+        options._devices = [gloo.create_device(hostname=host)]
         options._timeout = timedelta(seconds=node.stall_timeout)
-        self.begin: Any = kind(store, rank, size, options)
+        self.begin: Any = gloo(store, rank, size, options)
         """Its methods begin an operation, for which `wait` waits."""
         self._node = node
-        self._what = what
+        self._task = task
         # Its destructor waits for all that was begun, also for a node that is lost: only who left may run it.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.begin))
 
+    def broadcast(self, value: Tensor) -> None:
+        """Collective: replace bytes in host memory by those of member 0."""
+        self.wait(self.begin.broadcast(value, 0))
+
     def wait(self, work: Any) -> None:
-        """Wait for something that all members do.
+        """Wait for a collective operation.
 
         Raises
         ------
@@ -70,12 +90,12 @@ class Group:
                 raise self._failed(f"another node did not come within {self._node.stall_timeout:g} s")
 
     def release(self) -> None:
-        """Nothing is begun any more, and nothing is under way."""
+        """Close the group; no operation may be under way."""
         begin, self.begin = self.begin, None
         ctypes.pythonapi.Py_DecRef(ctypes.py_object(begin))
 
     def _failed(self, reason: str) -> Exception:
-        """What to raise: the server knows soon which node is lost, if one is."""
+        """The error of a failed operation; PeerLost if the server finds that a node is lost."""
         deadline = time.monotonic() + self._node.peer_timeout + 1
         while time.monotonic() < deadline:
             try:
@@ -84,17 +104,30 @@ class Group:
                 return lost
             time.sleep(0.02)
         return adaps.AdapsError(
-            f"gradients were not {self._what}: {reason}; a node that ends before others has to close its "
+            f"gradients were not {self._task}: {reason}; a node that ends before others has to close its "
             "model"
         )
 
 
+def leave_at_exit(owner: Leaver) -> None:
+    """Have ``owner.leave_idle()`` called when the process ends, if `owner` still exists."""
+    reference = weakref.ref(owner)
+
+    def leave() -> None:
+        if (present := reference()) is not None:
+            present.leave_idle()
+
+    atexit.register(leave)
+
+
+_made: weakref.WeakKeyDictionary[adaps.Node, Counter[tuple[str, int]]] = weakref.WeakKeyDictionary()
+"""Number of groups that each member of a node has made, by kind and rank."""
 _stores: weakref.WeakKeyDictionary[adaps.Node, Any] = weakref.WeakKeyDictionary()
-"""Where the workers of a cluster of one node meet."""
+"""Stores for the workers of clusters of one node."""
 _lock = threading.Lock()
 
 
-def _meeting_place(node: adaps.Node, name: str) -> tuple[Any, str]:
+def _store_of(node: adaps.Node, name: str) -> tuple[Any, str]:
     if node.world_size > 1:
         store, host = node.meeting_place(name)
         # A connection is one call's at a time, and a worker waits for what others of its node write.

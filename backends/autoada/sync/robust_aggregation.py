@@ -1,4 +1,4 @@
-"""What workers' gradients are combined to, so that a few that are wrong do not decide."""
+"""Robust means of workers' gradients: a few wrong workers do not decide."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Gathered(NamedTuple):
     Attributes
     ----------
     values : Tensor
-        Of shape (workers, rows, length); zero for a worker that has none of a row.
+        Gradients of shape (workers, rows, length); zero where a worker has none of a row.
     present : Tensor
-        Of shape (workers, rows): who has one.
+        Whether each worker has a gradient of each row, of shape (workers, rows).
     """
 
     values: Tensor
@@ -91,7 +91,7 @@ def ordinary(conduct: Tensor) -> Tensor:
 
 
 def weighted(gathered: Gathered, weights: Tensor) -> Tensor:
-    """The sum of the workers' gradients times their weights; who has no gradient of a row has zero."""
+    """The weighted sum of the workers' gradients; a missing gradient counts as zero."""
     return torch.einsum("n,nrl->rl", weights.to(gathered.values.dtype), gathered.values)
 
 
@@ -160,5 +160,5 @@ def suspicion_weights(squared: Tensor, faulty: int) -> Tensor:
 
 
 def still_faulty(rule: Aggregation, missing: int) -> int:
-    """How many of the workers whose gradients count may be wrong, if so many are known to be."""
+    """Maximum number of wrong workers among those whose gradients count, if `missing` are left out."""
     return max(0, (rule.faulty or 0) - missing)

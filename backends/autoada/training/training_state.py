@@ -31,7 +31,7 @@ class CallObserver(Protocol):
 
     @property
     def recording(self) -> ArgumentRecorder | None:
-        """ArgumentRecorder of the loop between the model's calls, if there is one."""
+        """Recording of the loop between the model's calls, if there is one."""
         ...
 
     def model_attached(self) -> None:

@@ -92,7 +92,7 @@ def main() -> None:
             for optimizer in optimizers:
                 optimizer.zero_grad()
             losses.append(backward(model, plain, step, RANK))
-            early.append(sum(each._launched for each in model._parts._allreduced))
+            early.append(sum(each._launched for each in model._wrapped._allreduced))
             for optimizer in optimizers:
                 optimizer.step()
         return losses

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import autoada
 from autoada.model.wrapper import training_state_of
 
-__all__ = ["PAIR_ROWS", "IntentLog", "Net", "Pairs", "batches_of", "pairs_of"]
+__all__ = ["PAIR_ROWS", "IntentLog", "Net", "Pairs", "batches_of", "pairs_of", "squared_error"]
 
 PAIR_ROWS = 50
 
@@ -53,6 +53,13 @@ def batches_of(rows: int, steps: int, samples: int, seed: int) -> list[tuple[Ten
         (torch.randint(0, rows, (samples,), generator=generator), torch.rand(samples, generator=generator))
         for _ in range(steps)
     ]
+
+
+def squared_error(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """The mean squared error on a batch of `batches_of`."""
+    ids, label = batch
+    loss: Tensor = (model(ids) - label).square().mean()
+    return loss
 
 
 def pairs_of(steps: int) -> list[tuple[Tensor, Tensor, Tensor]]:

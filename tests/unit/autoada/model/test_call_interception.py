@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import autoada
 from autoada.model.wrapper import calls_of, training_state_of
+from tests.plain_and_wrapped import train
 
 ROWS = 30
 STEPS = 12
@@ -57,7 +58,7 @@ class Recommender(nn.Module):
         return float(label.std())
 
     def fit(self, loader: Any, optimizer: torch.optim.Optimizer) -> list[float]:
-        return train(self, self, loader, past_the_wrapper, optimizer)
+        return train(self, optimizer, loader, past_the_wrapper)
 
     @classmethod
     def make(cls) -> Recommender:
@@ -100,13 +101,13 @@ def test_losses_are_plain_pytorchs_and_every_read_is_announced(
     loss_of: Loss, caplog: pytest.LogCaptureFixture
 ) -> None:
     plain = recommender()
-    expected = train(plain, plain, batches(), loss_of)
+    expected = train(plain, sgd(plain), batches(), loss_of)
     net = recommender()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    optimizer = sgd(net)
     model = autoada.AdaModel(net, optimizer)
     observer = Observer(model)
     with caplog.at_level(logging.WARNING, "autoada"):
-        losses = train(model, net, autoada.AdaDataLoader(batches(), 2), loss_of, optimizer)
+        losses = train(model, optimizer, autoada.AdaDataLoader(batches(), 2), loss_of)
     assert losses == pytest.approx(expected, abs=1e-5)
     assert caplog.messages == []
     assert len(observer.read) == STEPS
@@ -118,9 +119,9 @@ def test_losses_are_plain_pytorchs_and_every_read_is_announced(
 
 def test_a_method_that_trains_is_no_call_but_what_it_calls_is() -> None:
     plain = recommender()
-    expected = plain.fit(batches(), torch.optim.SGD(plain.parameters(), lr=0.1))
+    expected = plain.fit(batches(), sgd(plain))
     net = recommender()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    optimizer = sgd(net)
     model = autoada.AdaModel(net, optimizer)
     observer = Observer(model)
     assert model.fit(autoada.AdaDataLoader(batches(), 2), optimizer) == pytest.approx(expected, abs=1e-5)
@@ -200,7 +201,7 @@ class Observer:
         self._dense = model.node.tables[-1].first_key
         training_state_of(model).worker = cast("Any", self)
         for table in model.tables.values():
-            table._worker = self
+            table.rows.worker = self
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._worker, name)
@@ -231,15 +232,5 @@ def batches() -> list[Batch]:
     ]
 
 
-def train(
-    model: Any, net: nn.Module, loader: Any, loss_of: Loss, optimizer: torch.optim.Optimizer | None = None
-) -> list[float]:
-    optimizer = optimizer or torch.optim.SGD(net.parameters(), lr=0.1)
-    losses = []
-    for batch in loader:
-        loss = loss_of(model, batch)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1)

@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autoada
-from autoada.model.staleness import Freshness
-from autoada.parameters.remote_table import AWAITED
+from autoada.model.staleness import StalenessLimit
+from autoada.parameters.row_gradients import AWAITED
 from autoada.parameters.table_parameter import TableParameter
+from tests.plain_and_wrapped import plain_and_wrapped, train
 
 
 class Net(nn.Module):
@@ -31,6 +32,20 @@ class Net(nn.Module):
 
     def helper(self) -> str:
         return "of the wrapped model"
+
+
+def mean_square(model: Any, ids: Tensor) -> Tensor:
+    loss: Tensor = model(ids).square().mean()
+    return loss
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train_a_little(model: autoada.AdaModel) -> None:
+    for _ in range(3):
+        mean_square(model, torch.randint(0, 20, (8,))).backward()
 
 
 @pytest.fixture
@@ -55,7 +70,7 @@ def test_the_weights_are_kept(net: Net) -> None:
 
 
 def test_the_state_is_the_plain_models_state(net: Net, model: autoada.AdaModel) -> None:
-    train(model)
+    train_a_little(model)
     state = model.state_dict()
     plain = Net().eval()
     plain.load_state_dict(state)
@@ -81,7 +96,7 @@ def test_a_state_that_does_not_fit_is_refused(model: autoada.AdaModel) -> None:
 
 
 def test_unwrap_gives_a_plain_copy(model: autoada.AdaModel) -> None:
-    train(model)
+    train_a_little(model)
     plain = autoada.unwrap(model).eval()
     assert type(plain) is Net
     assert not any(isinstance(parameter, TableParameter) for parameter in plain.parameters())
@@ -163,7 +178,7 @@ def test_a_frozen_table_is_not_changed(net: Net) -> None:
     net.items.weight.requires_grad_(False)
     before = net.items.weight.detach().clone()
     model = autoada.AdaModel(net)
-    train(model)
+    train_a_little(model)
     assert torch.equal(model.state_dict()["items.weight"], before)
     model.close()
 
@@ -230,11 +245,7 @@ def test_a_model_that_holds_a_wrapped_one_is_refused() -> None:
 def test_max_norm_shortens_in_evaluation_and_training_as_in_plain_pytorch(kind: Any) -> None:
     """In evaluation for the model only: the server's rows become short when training reads them."""
 
-    def outputs(wrap: bool) -> tuple[list[Tensor], Tensor]:
-        torch.manual_seed(0)
-        plain: Any = nn.Sequential(kind(20, 4, max_norm=0.5))
-        optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
-        model = autoada.AdaModel(plain, optimizer) if wrap else plain
+    def outputs(model: Any, optimizer: torch.optim.Optimizer) -> tuple[list[Tensor], Tensor]:
         result = []
         for step in range(6):
             model.train(step % 2 == 1)
@@ -246,33 +257,21 @@ def test_max_norm_shortens_in_evaluation_and_training_as_in_plain_pytorch(kind: 
         with torch.no_grad():
             model.train()
             model(torch.arange(20).view(10, 2))
-        rows: Tensor = model.state_dict()["0.weight"]
-        if wrap:
-            model.close()
-        return [output.detach() for output in result], rows
+        return [output.detach() for output in result], model.state_dict()["0.weight"]
 
-    torch.testing.assert_close(outputs(True), outputs(False))
+    plain, wrapped = plain_and_wrapped(lambda: nn.Sequential(kind(20, 4, max_norm=0.5)), sgd, outputs)
+    torch.testing.assert_close(wrapped, plain)
 
 
 def test_a_compiled_wrapped_model_trains_and_is_predicted(net: Net, caplog: pytest.LogCaptureFixture) -> None:
-    def losses(model: Any, optimizer: torch.optim.Optimizer, loader: Any) -> list[float]:
-        result = []
-        for ids in loader:
-            loss = model(ids).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            result.append(loss.item())
-        return result
-
     given = [torch.randint(0, 20, (8,), generator=torch.Generator().manual_seed(i)) for i in range(8)]
     plain = copy.deepcopy(net)
-    expected = losses(plain, torch.optim.SGD(plain.parameters(), lr=0.1), given)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    expected = train(plain, sgd(plain), given, mean_square)
+    optimizer = sgd(net)
     model = autoada.AdaModel(net, optimizer)
     loader = autoada.AdaDataLoader(given, 2)
     compiled = torch.compile(model, backend="eager")
-    assert losses(compiled, optimizer, loader) == pytest.approx(expected, abs=1e-5)
+    assert train(compiled, optimizer, loader, mean_square) == pytest.approx(expected, abs=1e-5)
     assert "rows predicted by access program" in loader.summary()
     assert [record for record in caplog.records if record.name == "autoada"] == []
     model.close()
@@ -297,7 +296,7 @@ def test_moving_the_wrapped_model_says_when_to_move_it(model: autoada.AdaModel) 
     for move in (model.double, lambda: model.to("meta"), lambda: model.to(torch.bfloat16)):
         with pytest.raises(RuntimeError, match=r"stays torch\.float32 on cpu: move it before AdaModel"):
             move()
-    train(model)
+    train_a_little(model)
 
 
 def test_rows_of_a_meta_table_are_drawn_by_the_server() -> None:
@@ -310,30 +309,19 @@ def test_rows_of_a_meta_table_are_drawn_by_the_server() -> None:
     model.close()
 
 
-def train(model: autoada.AdaModel) -> None:
-    for _ in range(3):
-        model(torch.randint(0, 20, (8,))).square().mean().backward()
-
-
 def test_a_gradient_that_comes_after_a_step_is_part_of_the_next_one() -> None:
-    def train(wrap: bool) -> Tensor:
-        torch.manual_seed(0)
-        model: Any = nn.Embedding(6, 3)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        wrapped = autoada.AdaModel(model, optimizer) if wrap else None
-        rows = (wrapped or model)(torch.tensor([1, 1, 4]))
+    def trained(model: Any, optimizer: torch.optim.Optimizer) -> Tensor:
+        rows = model(torch.tensor([1, 1, 4]))
         first, second = rows.sum(), (2 * rows).sum()
         first.backward(retain_graph=True)
         optimizer.step()
         optimizer.zero_grad()
         second.backward()
         optimizer.step()
-        state: Tensor = (wrapped or model).state_dict()["weight"]
-        if wrapped is not None:
-            wrapped.close()
+        state: Tensor = model.state_dict()["weight"]
         return state
 
-    assert torch.allclose(train(True), train(False))
+    torch.testing.assert_close(*plain_and_wrapped(lambda: nn.Embedding(6, 3), sgd, trained))
 
 
 class Twice(nn.Module):
@@ -353,26 +341,23 @@ class Twice(nn.Module):
 
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adagrad])
 def test_what_was_read_may_be_changed_in_place(make: Any) -> None:
-    torch.manual_seed(0)
-    plain = Twice()
-    wrapped = copy.deepcopy(plain)
-    plain_optimizer, optimizer = make(plain.parameters(), lr=0.1), make(wrapped.parameters(), lr=0.1)
-    model = autoada.AdaModel(wrapped, optimizer)
-    for step in range(8):
-        ids = torch.randint(0, 20, (6, 5), generator=torch.Generator().manual_seed(step))
-        for each, by in ((plain, plain_optimizer), (model, optimizer)):
-            by.zero_grad()
-            each(ids).backward()
+    def states(model: Any, optimizer: torch.optim.Optimizer) -> list[dict[str, Tensor]]:
+        result = []
+        for step in range(8):
+            optimizer.zero_grad()
+            model(torch.randint(0, 20, (6, 5), generator=torch.Generator().manual_seed(step))).backward()
             if step == 3:
-                nn.utils.clip_grad_norm_(each.parameters(), 0.5)
-            by.step()
+                nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
             if step == 5:
                 with torch.no_grad():
-                    each.place.clamp_(0.9, 1.1)
-        rounding = 0 if make is torch.optim.SGD else 1e-6  # roots and quotients in the server's own order
-        for name, value in model.state_dict().items():
-            torch.testing.assert_close(value, plain.state_dict()[name], rtol=rounding, atol=rounding)
-    model.close()
+                    model.place.clamp_(0.9, 1.1)
+            result.append(copy.deepcopy(model.state_dict()))
+        return result
+
+    rounding = 0 if make is torch.optim.SGD else 1e-6  # roots and quotients in the server's own order
+    plain, wrapped = plain_and_wrapped(Twice, lambda net: make(net.parameters(), lr=0.1), states)
+    torch.testing.assert_close(wrapped, plain, rtol=rounding, atol=rounding)
 
 
 class Thrice(nn.Module):
@@ -388,19 +373,16 @@ class Thrice(nn.Module):
 
 
 def test_several_reads_of_a_table_round_as_in_plain_pytorch() -> None:
-    torch.manual_seed(0)
-    plain = Thrice()
-    wrapped = copy.deepcopy(plain)
-    plain_optimizer, optimizer = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (plain, wrapped))
-    model = autoada.AdaModel(wrapped, optimizer)
-    for step in range(5):
-        ids = torch.randint(0, 20, (30, 5), generator=torch.Generator().manual_seed(step))
-        for each, by in ((plain, plain_optimizer), (model, optimizer)):
-            each(ids).backward()
-            by.step()
-            by.zero_grad()
-        assert torch.equal(model.state_dict()["items.weight"], plain.items.weight)
-    model.close()
+    def states(model: Any, optimizer: torch.optim.Optimizer) -> list[Tensor]:
+        result = []
+        for step in range(5):
+            ids = torch.randint(0, 20, (30, 5), generator=torch.Generator().manual_seed(step))
+            train(model, optimizer, [ids], lambda model, ids: model(ids))
+            result.append(model.state_dict()["items.weight"].clone())
+        return result
+
+    plain, wrapped = plain_and_wrapped(Thrice, sgd, states)
+    torch.testing.assert_close(wrapped, plain, rtol=0, atol=0)
 
 
 def test_rows_have_their_own_dtype_whatever_new_tensors_have_by_default() -> None:
@@ -419,7 +401,7 @@ def test_rows_of_calls_without_a_backward_pass_are_not_kept() -> None:
     model = autoada.AdaModel(plain, torch.optim.SGD(plain.parameters(), lr=0.1))
     for _ in range(100):
         model(torch.tensor([1, 2]))
-    assert len(model.tables["weight"]._awaited) <= AWAITED
+    assert len(model.tables["weight"].gradients.awaited) <= AWAITED
     kept = [model(torch.tensor([1, 2])) for _ in range(3 * AWAITED)]
     torch.cat(kept).sum().backward()
     gradient = cast("Any", model.module).weight.grad
@@ -459,23 +441,21 @@ def test_every_read_gives_rows_and_gradients_of_plain_pytorch(read: Callable[[An
         def forward(self, ids: Tensor) -> Tensor:
             return read(self.rows.weight, ids)
 
-    torch.manual_seed(3)
-    plain = Table()
-    wrapped = copy.deepcopy(plain)
-    optimizers = [torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9) for net in (plain, wrapped)]
-    model = autoada.AdaModel(wrapped, optimizers[1])
-    for step in range(4):
-        ids = torch.tensor([3, 1, 3, 0, 5, 5]) if step % 2 else torch.tensor([2, 2, 6, 4, 3, 0])
-        given = [net(ids) for net in (plain, model)]
-        torch.testing.assert_close(given[1], given[0], rtol=1e-6, atol=1e-6)
-        for rows, optimizer in zip(given, optimizers, strict=True):
+    def read_and_train(model: Any, optimizer: torch.optim.Optimizer) -> tuple[list[Tensor], Tensor]:
+        outputs = []
+        for step in range(4):
+            ids = torch.tensor([3, 1, 3, 0, 5, 5]) if step % 2 else torch.tensor([2, 2, 6, 4, 3, 0])
+            rows = model(ids)
+            outputs.append(rows.detach().clone())
             optimizer.zero_grad()
             rows.square().sum().backward()
             optimizer.step()
-    torch.testing.assert_close(
-        model.state_dict()["rows.weight"], plain.rows.weight.detach(), rtol=1e-5, atol=1e-5
+        return outputs, model.state_dict()["rows.weight"]
+
+    plain, wrapped = plain_and_wrapped(
+        Table, lambda net: torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9), read_and_train
     )
-    model.close()
+    torch.testing.assert_close(wrapped, plain, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("limit", "asked"), [(1, 12), (2, 12), (7, 4), (64, 0)])
@@ -497,9 +477,9 @@ def test_what_a_worker_misses_is_bounded_by_its_steps(limit: int, asked: int) ->
             self.waited.setdefault(ticket, self.step)
 
     worker = Worker()
-    freshness = Freshness(cast("Any", worker), limit, alone=False)
+    staleness = StalenessLimit(cast("Any", worker), limit, alone=False)
     for worker.step in range(12):
-        freshness.step()
+        staleness.step()
     assert len(worker.asked) == asked
     since = [0, *worker.asked]
     assert all(later - before <= max(1, limit // 2) for before, later in itertools.pairwise(since))
@@ -510,4 +490,4 @@ def test_what_a_worker_misses_is_bounded_by_its_steps(limit: int, asked: int) ->
 @pytest.mark.parametrize("limit", [0, -3, 1.5, True])
 def test_a_limit_of_staleness_is_a_number_of_steps(limit: Any) -> None:
     with pytest.raises(ValueError, match=f"staleness is {limit!r}: it must be a number of steps, 1 or more"):
-        Freshness(cast("Any", None), limit, alone=True)
+        StalenessLimit(cast("Any", None), limit, alone=True)

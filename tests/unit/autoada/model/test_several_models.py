@@ -14,7 +14,8 @@ from torch import Tensor
 
 import adaps
 import autoada
-from tests.unit.autoada.small_net import IntentLog, Net, batches_of
+from tests.plain_and_wrapped import train as steps
+from tests.unit.autoada.small_net import IntentLog, Net, batches_of, squared_error
 
 ROWS = 40
 STEPS = 10
@@ -116,14 +117,7 @@ def plain_losses(seed: int, given: Sequence[tuple[Tensor, Tensor]]) -> list[floa
 
 
 def train(model: Any, optimizer: torch.optim.Optimizer, loader: Iterable[Any]) -> list[float]:
-    losses = []
-    for ids, label in loader:
-        loss = (model(ids) - label).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+    return steps(model, optimizer, loader, squared_error)
 
 
 Trainee = tuple[autoada.AdaModel, torch.optim.Optimizer]
@@ -190,7 +184,7 @@ def test_workers_of_one_node_have_a_model_and_a_loader_each(monkeypatch: pytest.
         def work(number: int) -> None:
             model = models[number] = autoada.AdaModel(net(1), node=node, worker=number)
             for ids, label in autoada.AdaDataLoader(loops[number], 2):
-                (model(ids) - label).square().mean().backward()
+                squared_error(model, (ids, label)).backward()
 
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(work, range(2)))
@@ -210,7 +204,7 @@ def test_two_models_of_each_of_two_threads_are_told_apart(monkeypatch: pytest.Mo
         for ids, label in autoada.AdaDataLoader(loops[number], 2):
             for model, optimizer in own:
                 optimizer.zero_grad()
-                (model(ids) - label).square().mean().backward()
+                squared_error(model, (ids, label)).backward()
                 optimizer.step()
 
     with ThreadPoolExecutor(2) as pool:
@@ -269,7 +263,7 @@ def test_a_loop_that_goes_back_to_training_mode_itself_is_announced_from_the_nex
     steps = 0
     for ids, label in loader:
         model.train()
-        (model(ids) - label).square().mean().backward()
+        squared_error(model, (ids, label)).backward()
         steps += 1
     assert steps == STEPS
     assert len(set(intents.starts)) >= STEPS - 2

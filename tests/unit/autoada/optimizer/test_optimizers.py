@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import adaps
 import autoada
 from autoada.model import optimizer_lookup
+from tests.plain_and_wrapped import plain_and_wrapped, train
 
 
 class Net(nn.Module):
@@ -33,19 +34,15 @@ def net() -> Net:
     return Net()
 
 
-def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 5) -> dict[str, Tensor]:
-    for step in range(steps):
-        optimizer.zero_grad()
-        model((torch.arange(4) + step) % 6).backward()
-        optimizer.step()
+def steps(model: Any, optimizers: Any, count: int = 5) -> dict[str, Tensor]:
+    """The state after some steps."""
+    train(model, optimizers, range(count), lambda model, step: model((torch.arange(4) + step) % 6))
     state: dict[str, Tensor] = model.state_dict()
     return state
 
 
-def expected(make: Callable[[nn.Module], torch.optim.Optimizer]) -> dict[str, Tensor]:
-    torch.manual_seed(0)
-    plain = Net()
-    return train(plain, make(plain))
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.3)
 
 
 def assert_equal(state: dict[str, Tensor], other: dict[str, Tensor]) -> None:
@@ -54,16 +51,19 @@ def assert_equal(state: dict[str, Tensor], other: dict[str, Tensor]) -> None:
         assert torch.allclose(state[name].double(), other[name].double(), atol=1e-5), name
 
 
-def sgd(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.3)
+def expected() -> dict[str, Tensor]:
+    """The state of a plain model that `sgd` trains."""
+    torch.manual_seed(0)
+    plain = Net()
+    return steps(plain, sgd(plain))
 
 
 def test_an_optimizer_that_was_made_before_is_found_and_trains_the_model(net: Net) -> None:
     optimizer = sgd(net)
     model = autoada.AdaModel(net)
-    state = train(model, optimizer)
+    state = steps(model, optimizer)
     model.close()
-    assert_equal(state, expected(sgd))
+    assert_equal(state, expected())
 
 
 def test_an_optimizer_that_is_gone_is_not_found(net: Net) -> None:
@@ -81,9 +81,9 @@ def test_two_optimizers_of_one_parameter_have_to_be_told_apart(net: Net) -> None
         autoada.AdaModel(net)
     assert "AdaModel(model, optimizer)" in str(caught.value)
     model = autoada.AdaModel(net, kept[0])
-    state = train(model, kept[0])
+    state = steps(model, kept[0])
     model.close()
-    assert_equal(state, expected(sgd))
+    assert_equal(state, expected())
 
 
 def test_two_optimizers_of_different_parameters_are_both_found(net: Net) -> None:
@@ -93,21 +93,13 @@ def test_two_optimizers_of_different_parameters_are_both_found(net: Net) -> None
             torch.optim.Adam(model.out.parameters(), lr=0.1),
         ]
 
-    def run(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
-        for _ in range(3):
-            model(torch.arange(6)).backward()
-            for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad()
-        return model.state_dict()
-
     optimizers = two(net)
     model = autoada.AdaModel(net)
-    state = run(model, optimizers)
+    state = steps(model, optimizers)
     model.close()
     torch.manual_seed(0)
     plain = Net()
-    assert_equal(state, run(plain, two(plain)))
+    assert_equal(state, steps(plain, two(plain)))
 
 
 @pytest.mark.parametrize("handed_over", [False, True])
@@ -149,20 +141,17 @@ ROUNDED: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="PyTorch rounds otherwise there")
 @pytest.mark.parametrize("make", ROUNDED.values(), ids=list(ROUNDED))
 def test_one_worker_rounds_as_pytorch_does(make: Callable[[Any], torch.optim.Optimizer]) -> None:
-    def trained(wrap: Callable[[nn.Module, torch.optim.Optimizer], Any]) -> dict[str, Tensor]:
-        torch.manual_seed(0)
-        net = nn.Sequential(nn.Embedding(41, 19), nn.Linear(19, 23), nn.Tanh(), nn.Linear(23, 1))
-        optimizer = make(net.parameters())
-        model = wrap(net, optimizer)
-        for _ in range(10):
-            ids = torch.cat([torch.randperm(41), torch.randint(41, (60,))])
-            optimizer.zero_grad()
-            model(ids).square().mean().backward()
-            optimizer.step()
+    def trained(model: Any, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+        batches = (torch.cat([torch.randperm(41), torch.randint(41, (60,))]) for _ in range(10))
+        train(model, optimizer, batches, lambda model, ids: model(ids).square().mean())
         return {name: values.clone() for name, values in model.state_dict().items()}
 
-    plain = trained(lambda net, _: net)
-    for name, values in trained(autoada.AdaModel).items():
+    plain, wrapped = plain_and_wrapped(
+        lambda: nn.Sequential(nn.Embedding(41, 19), nn.Linear(19, 23), nn.Tanh(), nn.Linear(23, 1)),
+        lambda net: make(net.parameters()),
+        trained,
+    )
+    for name, values in wrapped.items():
         assert torch.equal(values, plain[name]), (name, float((values - plain[name]).abs().max()))
 
 
@@ -172,14 +161,14 @@ def test_a_rule_trains_in_the_backward_pass(net: Net, caplog: pytest.LogCaptureF
         model((torch.arange(4) + step) % 6).backward()
     state = model.state_dict()
     model.close()
-    assert_equal(state, expected(sgd))
+    assert_equal(state, expected())
     assert caplog.records == []
 
 
 def test_that_nobody_says_what_to_train_with_is_said_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(optimizer_lookup, "_told", set())
+    monkeypatch.setattr(optimizer_lookup, "_warned", set())
     for _ in range(2):
         autoada.AdaModel(Net()).close()
     (record,) = caplog.records
@@ -191,7 +180,7 @@ def test_that_nobody_says_what_to_train_with_is_said_once(
 def test_that_moments_of_idle_rows_stay_is_said_once(
     name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(optimizer_lookup, "_told", set())
+    monkeypatch.setattr(optimizer_lookup, "_warned", set())
     for _ in range(2):
         plain = Net()
         autoada.AdaModel(plain, getattr(torch.optim, name)(plain.parameters(), lr=0.01)).close()
@@ -203,7 +192,7 @@ def test_that_moments_of_idle_rows_stay_is_said_once(
 def test_where_rows_are_those_of_plain_pytorch_nothing_is_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(optimizer_lookup, "_told", set())
+    monkeypatch.setattr(optimizer_lookup, "_warned", set())
     for make in (
         lambda given: torch.optim.Adam(given, lr=0.01, weight_decay=0.1),
         lambda given: torch.optim.SGD(given, lr=0.01, momentum=0.9),
@@ -245,31 +234,21 @@ DENSE: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
-def run_two(model: Any, optimizers: list[torch.optim.Optimizer], steps: int = 200) -> list[float]:
-    losses = []
-    for step in range(steps):
-        loss = model((torch.arange(4) + step) % 6 if step % 7 else torch.arange(6)) + 1.0
-        loss.backward()
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
+def run_two(model: Any, optimizers: Any, steps: int = 200) -> list[float]:
+    given = ((torch.arange(4) + step) % 6 if step % 7 else torch.arange(6) for step in range(steps))
+    return train(model, optimizers, given, lambda model, ids: model(ids) + 1.0)
+
+
+def table_and(name: str) -> Callable[[Any], list[torch.optim.Optimizer]]:
+    """SGD for the table, and another optimizer for what is no table."""
+    return lambda model: [torch.optim.SGD(model.items.parameters(), lr=0.1), DENSE[name](model)]
 
 
 @pytest.mark.parametrize("name", DENSE)
 def test_any_optimizer_trains_dense_parameters(name: str) -> None:
-    losses = []
-    for wrap in (False, True):
-        torch.manual_seed(0)
-        plain = Net()
-        optimizers = [torch.optim.SGD(plain.items.parameters(), lr=0.1), DENSE[name](plain)]
-        model: Any = autoada.AdaModel(plain, optimizers) if wrap else plain
-        losses.append(run_two(model, optimizers))
-        if wrap:
-            model.close()
-    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
-    assert losses[0][-1] != pytest.approx(losses[0][0], abs=1e-3)
+    plain, wrapped = plain_and_wrapped(Net, table_and(name), run_two)
+    assert wrapped == pytest.approx(plain, abs=1e-5)
+    assert plain[-1] != pytest.approx(plain[0], abs=1e-3)
 
 
 def test_an_optimizer_of_ones_own_cannot_train_a_table(net: Net) -> None:
@@ -279,51 +258,41 @@ def test_an_optimizer_of_ones_own_cannot_train_a_table(net: Net) -> None:
         autoada.AdaModel(net, Lion(net.parameters(), lr=0.1))
 
 
-def test_a_checkpoint_keeps_what_an_optimizer_of_ones_own_knows(tmp_path: Any) -> None:
+RESTORED: dict[str, Callable[[Any], Any]] = {
+    "own": table_and("Lion"),
+    "AdamW": lambda model: torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.1),
+    "RMSprop": lambda model: torch.optim.RMSprop(
+        model.parameters(), lr=0.01, momentum=0.5, weight_decay=0.1, centered=True
+    ),
+    "nesterov": lambda model: torch.optim.SGD(
+        model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RESTORED)
+def test_a_checkpoint_keeps_the_state_of_an_optimizer_and_its_schedule(tmp_path: Any, name: str) -> None:
+    def options(optimizer: Any) -> dict[str, Any]:
+        return optimizer.param_groups[0] if name != "own" else {}
+
     ends = []
     for interrupted in (False, True):
         torch.manual_seed(0)
         plain = Net()
-        optimizers = [torch.optim.SGD(plain.items.parameters(), lr=0.1), lion(plain)]
-        model = autoada.AdaModel(plain, optimizers)
-        run_two(model, optimizers, 30)
-        model.checkpoint(tmp_path)
-        if interrupted:
-            model.close()
-            plain = Net()
-            optimizers = [torch.optim.SGD(plain.items.parameters(), lr=0.1), lion(plain)]
-            model = autoada.AdaModel(plain, optimizers)
-            model.restore(tmp_path)
-        ends.append(run_two(model, optimizers, 30))
-        model.close()
-    assert ends[0] == ends[1]
-
-
-@pytest.mark.parametrize("name", ["AdamW", "RMSprop", "nesterov"])
-def test_a_checkpoint_keeps_the_state_and_the_schedule_of_a_rule(tmp_path: Any, name: str) -> None:
-    make: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
-        "AdamW": lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.1),
-        "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, weight_decay=0.1, centered=True),
-        "nesterov": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
-    }
-    ends = []
-    for interrupted in (False, True):
-        torch.manual_seed(0)
-        plain = Net()
-        optimizer = make[name](plain.parameters())
+        optimizer = RESTORED[name](plain)
         model = autoada.AdaModel(plain, optimizer)
-        run_two(model, [optimizer], 10)
-        optimizer.param_groups[0]["weight_decay"] = 0.3
-        run_two(model, [optimizer], 10)
+        run_two(model, optimizer, 15)
+        options(optimizer)["weight_decay"] = 0.3
+        run_two(model, optimizer, 15)
         model.checkpoint(tmp_path)
         if interrupted:
             model.close()
             plain = Net()
-            optimizer = make[name](plain.parameters())
+            optimizer = RESTORED[name](plain)
             model = autoada.AdaModel(plain, optimizer)
             model.restore(tmp_path)
-            assert optimizer.param_groups[0]["weight_decay"] == 0.3
-        ends.append(run_two(model, [optimizer], 20))
+            assert options(optimizer).get("weight_decay", 0.3) == 0.3
+        ends.append(run_two(model, optimizer, 30))
         model.close()
     assert ends[0] == ends[1]
 
@@ -352,14 +321,9 @@ def test_what_the_model_reads_has_its_own_dtype(dtype: torch.dtype) -> None:
     net = Net().to(dtype)
     wrapped_optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     model = autoada.AdaModel(net, wrapped_optimizer)
-    losses = []
-    for step in range(20):
-        loss = model((torch.arange(4) + step) % 6)
-        assert loss.dtype is dtype
-        wrapped_optimizer.zero_grad()
-        loss.backward()
-        wrapped_optimizer.step()
-        losses.append(loss.item())
+    assert model(torch.arange(4)).dtype is dtype
+    given = ((torch.arange(4) + step) % 6 for step in range(20))
+    losses = train(model, wrapped_optimizer, given, lambda model, ids: model(ids))
     state = model.state_dict()
     model.close()
     precision = max(1e-6, 4 * torch.finfo(dtype).eps)  # sums of a few numbers, in another order
@@ -373,25 +337,12 @@ def test_what_the_model_reads_has_its_own_dtype(dtype: torch.dtype) -> None:
 def test_another_dtype_is_said_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(optimizer_lookup, "_told", set())
+    monkeypatch.setattr(optimizer_lookup, "_warned", set())
     for _ in range(2):
         net = Net().to(torch.bfloat16)
         autoada.AdaModel(net, sgd(net)).close()
     (record,) = caplog.records
     assert record.getMessage().startswith("parameters of the model are torch.bfloat16: the parameter server")
-
-
-def test_float64_equals_plain_pytorch(net: Net) -> None:
-    torch.manual_seed(0)
-    plain = Net().double()
-    losses = run_two(plain, [sgd(plain)])
-    torch.manual_seed(0)
-    other = Net().double()
-    optimizer = sgd(other)
-    model = autoada.AdaModel(other, optimizer)
-    wrapped = run_two(model, [optimizer])
-    model.close()
-    assert wrapped == pytest.approx(losses, abs=1e-5)
 
 
 class Scaled(nn.Module):
@@ -449,11 +400,11 @@ def test_what_else_an_optimizer_holds_trains_on_as_before() -> None:
 def test_a_step_calls_hooks_and_trains_what_comes_to_the_optimizer_later(net: Net) -> None:
     optimizer = sgd(net)
     model = autoada.AdaModel(net, optimizer)
-    train(model, optimizer, 1)
+    steps(model, optimizer, 1)
     called = []
     optimizer.register_step_pre_hook(lambda *_: called.append("before"))
     optimizer.register_step_post_hook(lambda *_: called.append("after"))
-    train(model, optimizer, 2)
+    steps(model, optimizer, 2)
     assert called == ["before", "after"] * 2
     late = nn.Parameter(torch.ones(2))
     optimizer.add_param_group({"params": [late]})
@@ -474,14 +425,14 @@ def test_a_scheduler_sees_the_steps_of_a_wrapped_models_optimizer(net: Net, befo
     if not before:
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
     for _ in range(3):  # a scheduler that sees no step of its optimizer warns, which is an error here
-        train(model, optimizer, 1)
+        steps(model, optimizer, 1)
         scheduler.step()
     torch.manual_seed(0)
     plain = Net()
     other = sgd(plain)
     following = torch.optim.lr_scheduler.StepLR(other, 1, 0.5)
     for _ in range(3):
-        train(plain, other, 1)
+        steps(plain, other, 1)
         following.step()
     assert_equal(model.state_dict(), plain.state_dict())
     model.close()

@@ -67,7 +67,7 @@ def evaluate(trainee: Trainee) -> float:
 
 
 def count_pulls(trainee: Trainee, monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    dense = trainee[0]._parts.dense[0]
+    dense = trainee[0]._wrapped.dense[0]
     pulls: list[None] = []
     pull = dense.pull
 

@@ -14,6 +14,7 @@ import autoada
 from autoada.parameters import dense_buffer, layout
 from autoada.parameters.device_copy import Transfer
 from autoada.prediction.argument_recording import ArgumentRecorder
+from tests.plain_and_wrapped import train as steps
 
 ROWS = 20
 
@@ -99,14 +100,7 @@ def train(wrapped: bool, ahead: bool = False) -> tuple[list[float], Any]:
         model = autoada.AdaModel(model, optimizer)
     if ahead:
         loader = autoada.AdaDataLoader(loader, 3)
-    losses = []
-    for ids, label in loader:
-        loss = F.mse_loss(model(ids), label)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses, model
+    return steps(model, optimizer, loader, lambda model, batch: F.mse_loss(model(batch[0]), batch[1])), model
 
 
 @pytest.mark.parametrize("ahead", [False, True])

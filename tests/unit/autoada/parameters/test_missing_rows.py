@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import autoada
+from tests.plain_and_wrapped import plain_and_wrapped
 
 ROWS = 50
 BAD_BATCH = 5
@@ -102,13 +103,9 @@ def test_a_loop_that_leaves_such_batches_out_trains_as_plain_pytorch(
         def forward(self, ids: Tensor) -> Any:
             return (self.table(ids) * self.other(ids.flip(0))).sum()
 
-    def trained(wrap: bool) -> dict[str, Tensor]:
-        torch.manual_seed(0)
-        model: Any = Branching()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    def trained(model: Any, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
         loader: Any = batches(ROWS, at)
-        if wrap:
-            model = autoada.AdaModel(model, optimizer)
+        if isinstance(model, autoada.AdaModel):
             loader = autoada.AdaDataLoader(loader, 2)
         modes, left_out = torch._C._len_torch_function_stack(), 0
         for ids in loader:
@@ -122,13 +119,15 @@ def test_a_loop_that_leaves_such_batches_out_trains_as_plain_pytorch(
             optimizer.step()
         assert left_out == 1
         assert torch._C._len_torch_function_stack() == modes
-        state: dict[str, Tensor] = model.state_dict()
-        if wrap:
+        if isinstance(model, autoada.AdaModel):
             assert "rows predicted by access program" in loader.summary()
-            model.close()
+        state: dict[str, Tensor] = model.state_dict()
         return state
 
-    torch.testing.assert_close(trained(True), trained(False))
+    plain, wrapped = plain_and_wrapped(
+        Branching, lambda net: torch.optim.SGD(net.parameters(), lr=0.1), trained
+    )
+    torch.testing.assert_close(wrapped, plain)
     assert caplog.records == []
 
 

@@ -1,0 +1,90 @@
+"""Dense parameters that stay on each worker, where the user's own optimizer changes them alike."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from autoada.parameters.device_copy import Transfer
+
+
+class LocallySteppedParameters:
+    """Base of parameters that the user's own optimizer changes, on each worker with the same gradients.
+
+    Parameters
+    ----------
+    name : str
+        Name in checkpoints.
+    names : sequence of str
+        Qualified names of the parameters.
+    parameters : mapping of str to nn.Parameter
+        The model's parameters.
+    transfer : Transfer
+        Copies to their device.
+    optimizer : torch.optim.Optimizer
+        The optimizer of these parameters.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        names: Sequence[str],
+        parameters: Mapping[str, nn.Parameter],
+        transfer: Transfer,
+        optimizer: torch.optim.Optimizer,
+    ) -> None:
+        self.name = name
+        self._names = names
+        self._parameters = [parameters[each] for each in names]
+        self._transfer = transfer
+        self.optimizer = optimizer
+        optimizer.register_step_post_hook(self._drop_gradients)
+
+    def begin(self) -> None:
+        """Collective: all workers get the parameters of the primary one."""
+        raise NotImplementedError
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """The parameters and their state in the optimizer, as a checkpoint keeps them."""
+        state = {
+            name: (parameter.detach(), self.optimizer.state.get(parameter, {}))
+            for name, parameter in zip(self._names, self._parameters, strict=True)
+        }
+        file = io.BytesIO()
+        torch.save(state, file)
+        return {self.name: np.frombuffer(file.getvalue(), np.uint8)}
+
+    def set_state(self, kept: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take over the result of `state`."""
+        file = io.BytesIO(kept[self.name].tobytes())
+        state = torch.load(file, map_location=self._transfer.device, weights_only=True)
+        with torch.no_grad():
+            for name, parameter in zip(self._names, self._parameters, strict=True):
+                value, known = state[name]
+                parameter.copy_(value)
+                self.optimizer.state[parameter] = known
+
+    def _broadcast(self, send: Callable[[Tensor], None]) -> None:
+        """Replace the parameters by the primary worker's; ``send`` replaces bytes in host memory."""
+        for parameter in filter(torch.numel, self._parameters):
+            value = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            send(value)
+            with torch.no_grad():
+                parameter.copy_(value.view(parameter.dtype).view(parameter.shape))
+
+    def _drop_gradients(self, *_: object) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+
+
+def gradient_of(parameter: nn.Parameter) -> Tensor:
+    """A parameter's gradient, with all its elements."""
+    gradient = parameter.grad
+    assert gradient is not None
+    return gradient.to_dense() if gradient.is_sparse else gradient

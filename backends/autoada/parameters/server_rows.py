@@ -1,0 +1,121 @@
+"""All rows of one table of the server: read, written and drawn on this node."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from autoada.parameters.server_access import ServerAccess
+
+CHUNK_FLOATS = 1 << 22
+"""Floats that `ServerRows.write` hands over at once."""
+FEW_ROWS = 1 << 16
+"""The keys of all rows are kept for tables of at most this many rows."""
+
+
+class ServerRows:
+    """Rows of one table of the server, as the model sees them: on its device and in its dtype.
+
+    Parameters
+    ----------
+    name : str
+        The parameter's qualified name, which is also the name of the server's table.
+    parameter : nn.Parameter
+        The model's parameter. Its first dimension counts rows; the server keeps values as float32.
+    access : ServerAccess
+        Access to the server.
+    applies_missed_steps : bool
+        Whether rows make up for the steps in which they had no gradient when they are next read. Only a
+        single worker does this; with several workers such rows stay as they are.
+
+    Attributes
+    ----------
+    steps : int
+        Steps with a gradient so far, of this worker.
+    first_key : int
+        The server's key of the first row.
+    """
+
+    def __init__(
+        self, name: str, parameter: nn.Parameter, access: ServerAccess, applies_missed_steps: bool
+    ) -> None:
+        self.name = name
+        self.shape = parameter.shape
+        self.row_shape = parameter.shape[1:]
+        self.length = prod(self.row_shape)
+        self.dtype = parameter.dtype
+        self.worker = access.worker
+        self.table = access.node.table(name)
+        self.transfer = access.transfer
+        self.applies_missed_steps = applies_missed_steps
+        self.first_key = self.table.first_key
+        self.steps = 0
+        self._all_keys: Tensor | None = None
+
+    @property
+    def all_keys(self) -> Tensor:
+        """Keys of all rows, in row order."""
+        if self._all_keys is not None:
+            return self._all_keys
+        keys: Tensor = self.table.keys(torch.arange(self.shape[0]))
+        if self.shape[0] <= FEW_ROWS:  # making them takes longer than reading the rows
+            self._all_keys = keys
+        return keys
+
+    def on_device(self, positions: Tensor) -> Tensor:
+        """Positions, on the model's device."""
+        return positions if self.transfer.direct else positions.to(self.transfer.device, non_blocking=True)
+
+    def pull(self, keys: Tensor) -> Tensor:
+        """The rows of keys, shape ``(keys, ...)``."""
+        self.apply_missed_steps(keys)
+        count = keys.shape[0]
+        rows = host = self.transfer.host_array(count, *self.row_shape)
+        self.worker.pull(keys, host if len(self.row_shape) == 1 else host.view(count, -1))
+        if not self.transfer.direct:
+            rows = self.transfer.to_device(host)
+        return rows if self.dtype is torch.float32 else rows.to(self.dtype)
+
+    def count_step(self) -> None:
+        """Begin a step; as in torch.optim, a step without a gradient for the parameter does not count."""
+        self.steps += 1
+        self.table.set_step(self.steps, idle_rows=self.applies_missed_steps)
+
+    def apply_missed_steps(self, keys: Tensor | None = None) -> None:
+        """Have rows, or all of them, make up for the steps in which they had no gradient."""
+        if self.applies_missed_steps:
+            self.table.catch_up(keys)
+
+    def resume(self, same_workers: bool) -> None:
+        """Go on from a checkpoint, of this number of workers or of another."""
+        self.table.set_step(self.steps, idle_rows=self.applies_missed_steps)
+        if self.applies_missed_steps and not same_workers:
+            self.table.forget_missed()  # several workers let rows miss steps
+
+    def read(self) -> Tensor:
+        """A copy of the whole table, in host memory."""
+        self.apply_missed_steps()
+        rows = torch.empty(self.shape, dtype=torch.float32)
+        self.worker.pull(self.all_keys, rows.view(len(rows), -1))
+        return rows.to(self.dtype)
+
+    def write(self, values: Tensor) -> None:
+        """Overwrite the whole table."""
+        self.apply_missed_steps()  # steps that the previous values have missed must not change the new ones
+        rows = max(1, CHUNK_FLOATS // max(1, self.length))
+        flat = values.detach().to("cpu", torch.float32).reshape(self.shape[0], -1)
+        for start in range(0, self.shape[0], rows):
+            part = flat[start : start + rows].contiguous()
+            self.worker.set(self.table.keys(torch.arange(start, start + len(part))), part)
+
+    def prepare_sample(self, n: int, steps: int) -> int:
+        """Have the server prepare a sample of `n` rows for use after `steps` further steps."""
+        return self.worker.prepare_sample(self.table, n, self.worker.current_clock + steps)
+
+    def drawn_rows(self, sample: int, n: int) -> Tensor:
+        """The ids of the `n` rows of a sample."""
+        rows = torch.empty(n, dtype=torch.int64)
+        self.worker.pull_sample(sample, rows)
+        return rows

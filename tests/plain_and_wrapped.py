@@ -1,0 +1,56 @@
+"""A plain model and an equal wrapped one, trained alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+import autoada
+
+__all__ = ["Optimizers", "plain_and_wrapped", "train"]
+
+Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
+Made = TypeVar("Made", bound=nn.Module)
+Result = TypeVar("Result")
+
+
+def plain_and_wrapped(
+    make: Callable[[], Made],
+    optimizer: Callable[[Made], Any],
+    run: Callable[[Any, Any], Result],
+    **options: Any,
+) -> tuple[Result, Result]:
+    """Results of ``run(model, optimizer)`` for a plain model, and for an equal one in an `AdaModel`.
+
+    Both models are made after the same seed. `options` are the wrapper's.
+    """
+    torch.manual_seed(0)
+    net = make()
+    plain = run(net, optimizer(net))
+    torch.manual_seed(0)
+    net = make()
+    given = optimizer(net)
+    model = autoada.AdaModel(net, given, **options)
+    wrapped = run(model, given)
+    model.close()
+    return plain, wrapped
+
+
+def train(
+    model: Any, optimizers: Optimizers, batches: Iterable[Any], loss_of: Callable[[Any, Any], Tensor]
+) -> list[float]:
+    """The losses of a step for each batch."""
+    steps = optimizers if isinstance(optimizers, Sequence) else [optimizers]
+    losses = []
+    for batch in batches:
+        loss = loss_of(model, batch)
+        for optimizer in steps:
+            optimizer.zero_grad()
+        loss.backward()
+        for optimizer in steps:
+            optimizer.step()
+        losses.append(loss.item())
+    return losses
