@@ -523,9 +523,9 @@ class Session(msgspec.Struct, kw_only=True, frozen=True):
         None outside a clone.
     machine : str
         The machine in one line.
-    looks : int
-        How often at most the session was to be judged until it was precise enough, each time at that part of
-        the level.
+    analyses : int
+        Most analyses of the session until its intervals are narrow enough; each takes an equal part of the
+        level. Files call it ``looks``.
     """
 
     schema: int = SCHEMA
@@ -540,7 +540,7 @@ class Session(msgspec.Struct, kw_only=True, frozen=True):
     environment_id: str
     git: Git | None
     machine: str
-    looks: int = 1
+    analyses: int = msgspec.field(default=1, name="looks")
 
 
 def sum_counters(counters: list[dict[str, float]]) -> dict[str, float]:

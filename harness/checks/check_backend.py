@@ -12,7 +12,7 @@ from adabench.harness.launch.fork_server import ForkServer
 from adabench.harness.launch.launcher import Outcome
 from adabench.harness.launch.local import launch_unrecorded
 from adabench.harness.plugins.registry import load_backend, load_usecase, modules, unavailable
-from adabench.harness.run.spec import TrialSpec
+from adabench.harness.run.spec import RunSpec
 from adabench.usecases.interface import Params
 
 __all__ = ["check_backend"]
@@ -110,7 +110,7 @@ def _intents(where: str, outcome: Outcome, nodes: int) -> Finding:
 
 
 def _train(server: ForkServer, backend: str, options: dict[str, object], nodes: int, workers: int) -> Outcome:
-    spec = TrialSpec(
+    spec = RunSpec(
         usecase=USECASE,
         params=msgspec.to_builtins(_params(nodes * workers)),
         backend=backend,

@@ -16,7 +16,7 @@ from adabench.harness.machine import orphans
 from adabench.harness.machine.environment import capture, machine_name
 from adabench.harness.machine.noise import PROBES, noise
 from adabench.harness.plugins.registry import load_usecase
-from adabench.harness.run.spec import TrialSpec
+from adabench.harness.run.spec import RunSpec
 from adabench.harness.study.study import Study
 
 __all__ = ["examine", "noise_floor"]
@@ -110,7 +110,7 @@ def noise_floor(say: Callable[[str], None]) -> str:
 
 def _train(server: ForkServer, seed: int) -> float:
     params = msgspec.to_builtins(load_usecase("ctr").Params(epochs=1))
-    spec = TrialSpec(
+    spec = RunSpec(
         usecase="ctr",
         params=params,
         backend="single",

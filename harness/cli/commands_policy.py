@@ -69,13 +69,13 @@ def _model(
     data: Path | None,
     seed: int,
 ) -> Model | None:
-    from adabench.harness.study.model_parameters import catalogue_of, read_accesses, usecase_from
+    from adabench.harness.study.model_parameters import model_parameters_of, read_accesses, usecase_from
     from adabench.harness.study.policies import resources_from
 
     if usecase is None:
         return None
     cluster = resources_from(resources, nodes)
-    catalogue = catalogue_of(usecase_from(usecase, data, seed))
+    catalogue = model_parameters_of(usecase_from(usecase, data, seed))
     return Model(catalogue if accesses is None else read_accesses(accesses, catalogue), cluster)
 
 

@@ -159,7 +159,7 @@ def compare(
         return
     condition = parse_condition(fail_if) if fail_if is not None else None
     store = find_session(results_root(results), session)
-    found = compare_runs(store.runs(), baseline, looks=store.session().looks)
+    found = compare_runs(store.runs(), baseline, analyses=store.session().analyses)
     tell(comparison_table(found, terminal_width()))
     if condition is None:
         return

@@ -68,19 +68,19 @@ def run(
     from adabench.harness.errors import UsageError
     from adabench.harness.machine.interruption import Interruption
     from adabench.harness.plugins.registry import load_launcher
-    from adabench.harness.session.execute import Policy, run_session
+    from adabench.harness.session.execute import ResumeOptions, run_session
     from adabench.harness.session.progress import failure_lines
     from adabench.harness.study.plan import cells_of
 
     if until_rel_ci is not None and not 0 < until_rel_ci < 1:
         raise UsageError(f"--until-rel-ci {until_rel_ci:g} is not a part of a ratio: say such as 0.03")
     console = Console(soft_wrap=True)
-    policy = Policy(fresh, retry_infra, until_rel_ci, max_repeat, board=tensorboard)
+    resume = ResumeOptions(fresh, retry_infra, until_rel_ci, max_repeat, board=tensorboard)
     with load_launcher(study.launcher)(listen, lambda line: tell(line), job or ()) as launcher:
         if launcher.follows:
             with Interruption() as stopped:
                 raise typer.Exit(130 if launcher.follow(lambda: cells_of(study), stopped) else 0)
-        store, interrupted = run_session(study, results_root(results), policy, console, launcher)
+        store, interrupted = run_session(study, results_root(results), resume, console, launcher)
     runs = store.runs()
     if any(one.status in ("ok", "not_converged") and one.phase == "measured" for one in runs):
         from adabench.analysis.figures import draw_figures

@@ -18,7 +18,7 @@ import msgspec
 
 from adabench.harness.errors import UsageError
 from adabench.harness.machine.environment import probe
-from adabench.harness.run.spec import RankResult, RankState, TrialSpec
+from adabench.harness.run.spec import RankResult, RankState, RunSpec
 from adabench.harness.study.cell import Cell
 from adabench.harness.study.study import Study
 from adabench.results.record import Host, Link, RunSettings, Status
@@ -284,12 +284,12 @@ class Launcher(ABC):
         """Why a run with these settings cannot be started here; None if it can."""
 
     @abstractmethod
-    def begin(self, spec: TrialSpec, folder: Path, out: IO[bytes], err: IO[bytes]) -> Group:
+    def begin(self, spec: RunSpec, folder: Path, out: IO[bytes], err: IO[bytes]) -> Group:
         """Start the processes of a run; any thread may.
 
         Parameters
         ----------
-        spec : TrialSpec
+        spec : RunSpec
         folder : Path
             The run's scratch folder. It has a folder ``tmp``, for temporary files.
         out, err : file

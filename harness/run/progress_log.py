@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 from torch import Tensor
 
-from adabench.harness.run.spec import samples_file
+from adabench.harness.run.spec import progress_file
 
-__all__ = ["WATCHED", "Sample", "Sampler"]
+__all__ = ["WATCHED", "ProgressEntry", "ProgressLog"]
 
 WATCHED = ("pulled_local", "pulled_replica", "pulled_remote", "bytes_sent", "blocked_micros")
 """The counters that are told, as far as a backend has them."""
@@ -26,7 +26,7 @@ _SECONDS = 1.0
 _KEPT = 64
 
 
-class Sample(msgspec.Struct, kw_only=True, frozen=True):
+class ProgressEntry(msgspec.Struct, kw_only=True, frozen=True):
     """What a node was like at a moment.
 
     Attributes
@@ -55,7 +55,7 @@ class Sample(msgspec.Struct, kw_only=True, frozen=True):
     quality: dict[str, float] = {}
 
 
-class Sampler:
+class ProgressLog:
     """Takes a node's samples; its first worker calls it.
 
     Parameters
@@ -66,9 +66,9 @@ class Sampler:
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
-        self._file = samples_file(folder, rank)
+        self._file = progress_file(folder, rank)
         # What a reader that looks once per second has missed is still there a minute later.
-        self._last: deque[Sample] = deque(maxlen=_KEPT)
+        self._last: deque[ProgressEntry] = deque(maxlen=_KEPT)
         self._number = 0
         self._step = 0
         self._due = 0.0
@@ -87,7 +87,7 @@ class Sampler:
     ) -> None:
         """Write a sample down where the harness's process finds it."""
         self._last.append(
-            Sample(
+            ProgressEntry(
                 number=self._number,
                 step=self._step or epoch,
                 epoch=epoch,

@@ -17,11 +17,11 @@ __all__ = [
     "RankError",
     "RankResult",
     "RankState",
-    "TrialSpec",
+    "RunSpec",
     "error_file",
-    "read_told",
+    "progress_file",
+    "read_json",
     "result_file",
-    "samples_file",
     "state_file",
 ]
 
@@ -48,7 +48,7 @@ class Place(msgspec.Struct, kw_only=True, frozen=True):
     interface: str | None = None
 
 
-class TrialSpec(RunSettings, kw_only=True, frozen=True):
+class RunSpec(RunSettings, kw_only=True, frozen=True):
     """One run: what to train with what, and how.
 
     `folder`, `namespaces`, one per node if the network has any, `quotas`, the control groups of the ranks
@@ -140,7 +140,7 @@ def result_file(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}.result.json"
 
 
-def samples_file(folder: Path, rank: int) -> Path:
+def progress_file(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}.samples.json"
 
 
@@ -148,12 +148,12 @@ FILES: Mapping[str, Callable[[Path, int], Path]] = {
     "state": state_file,
     "error": error_file,
     "result": result_file,
-    "samples": samples_file,
+    "samples": progress_file,
 }
 """What a rank writes, by its kind."""
 
 
-def read_told(file: Path, kind: type[T]) -> T | None:
+def read_json(file: Path, kind: type[T]) -> T | None:
     """What a process of a run has written; None if it has not."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=kind)

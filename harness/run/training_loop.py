@@ -33,36 +33,36 @@ from adabench.harness.machine.namespaces import address
 from adabench.harness.plugins.registry import load_backend, load_usecase
 from adabench.harness.run.interleaving import TurnTaker
 from adabench.harness.run.profile import Profile
-from adabench.harness.run.progress_log import Sampler
+from adabench.harness.run.progress_log import ProgressLog
 from adabench.harness.run.spec import (
     RankError,
     RankResult,
     RankState,
-    TrialSpec,
+    RunSpec,
     error_file,
     result_file,
     state_file,
 )
 from adabench.harness.run.tracing import begin_trace
-from adabench.harness.study.data_partition import dealt
+from adabench.harness.study.data_partition import partitioned
 from adabench.results.record import Choice
 from adabench.results.store import write_atomically
 from adabench.usecases.interface import UseCase
 
-__all__ = ["Trial", "run_trial"]
+__all__ = ["RankTraining", "train_rank"]
 
 
-class Trial:
+class RankTraining:
     """One rank's part of a run.
 
     Parameters
     ----------
-    spec : TrialSpec
+    spec : RunSpec
     rank : int
         This process's number among the run's node processes.
     """
 
-    def __init__(self, spec: TrialSpec, rank: int) -> None:
+    def __init__(self, spec: RunSpec, rank: int) -> None:
         self.spec = spec
         self.rank = rank
         self.phase = "setup"
@@ -85,8 +85,8 @@ class Trial:
         data = Path(self.spec.data) if self.spec.data is not None else None
         usecase: UseCase = kind(msgspec.convert(self.spec.params, kind.Params), data, self.spec.seed)
         if self.spec.policy is not None:
-            usecase = dealt(usecase, Policy.parse(self.spec.policy), self.spec.workers)
-        workers = [_Worker(self, backend, usecase, worker) for worker in range(self.spec.workers)]
+            usecase = partitioned(usecase, Policy.parse(self.spec.policy), self.spec.workers)
+        workers = [TrainingLoop(self, backend, usecase, worker) for worker in range(self.spec.workers)]
         if len(workers) == 1:
             workers[0].run()
         else:
@@ -94,10 +94,10 @@ class Trial:
         self._shared.close()
         return self._result(workers, usecase)
 
-    def _run_threads(self, workers: list[_Worker]) -> None:
+    def _run_threads(self, workers: list[TrainingLoop]) -> None:
         failed = threading.Event()
 
-        def guarded(worker: _Worker) -> None:
+        def guarded(worker: TrainingLoop) -> None:
             try:
                 worker.run()
             except BaseException as error:
@@ -117,7 +117,7 @@ class Trial:
             if failed.is_set():
                 raise self._failed[0]
 
-    def _result(self, workers: list[_Worker], usecase: UseCase) -> RankResult:
+    def _result(self, workers: list[TrainingLoop], usecase: UseCase) -> RankResult:
         first = workers[0]
         used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         return RankResult(
@@ -149,10 +149,10 @@ class Trial:
         write_atomically(state_file(self.folder, self.rank), msgspec.json.encode(state))
 
 
-class _Worker:
+class TrainingLoop:
     """One worker: the loop that trains every pair of backend and use case."""
 
-    def __init__(self, trial: Trial, backend: Backend, usecase: UseCase, worker: int) -> None:
+    def __init__(self, trial: RankTraining, backend: Backend, usecase: UseCase, worker: int) -> None:
         self.trial, self.backend, self.usecase = trial, backend, usecase
         spec = trial.spec
         self.cluster = Cluster(
@@ -181,7 +181,7 @@ class _Worker:
         self.choices: list[Choice] = []
         self.trace: list[dict[str, Any]] = []
         watched = spec.watched and worker == 0
-        self.sampler = Sampler(trial.folder, trial.rank) if watched else None
+        self.sampler = ProgressLog(trial.folder, trial.rank) if watched else None
 
     def run(self) -> None:
         spec, usecase, cluster = self.trial.spec, self.usecase, self.cluster
@@ -316,12 +316,12 @@ class _Shared:
             made.close()
 
 
-def run_trial(spec_file: Path) -> int:
+def train_rank(spec_file: Path) -> int:
     """Run this process's part of the run that a file describes; returns the exit code."""
-    spec = msgspec.json.decode(spec_file.read_bytes(), type=TrialSpec)
+    spec = msgspec.json.decode(spec_file.read_bytes(), type=RunSpec)
     rank = int(os.environ["RANK"])
     torch.set_num_threads(1)
-    trial = Trial(spec, rank)
+    trial = RankTraining(spec, rank)
     try:
         result = trial.run()
     except Exception as error:

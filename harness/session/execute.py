@@ -12,7 +12,7 @@ from rich.console import Console
 
 from adabench.analysis.compare import blocks_needed, compare
 from adabench.analysis.load import cell_labels, last_attempts
-from adabench.analysis.statistics import looks
+from adabench.analysis.statistics import interim_analyses
 from adabench.harness.errors import UsageError
 from adabench.harness.estimate.predict import recorded_seconds
 from adabench.harness.launch.launcher import Launcher, Supervision
@@ -25,14 +25,14 @@ from adabench.harness.session.one_run import Attempt, SessionContext, execute_ru
 from adabench.harness.session.open_session import open_session
 from adabench.harness.session.plan_text import too_short
 from adabench.harness.session.progress import SessionProgress
-from adabench.harness.session.tensorboard import Board, check_tensorboard
+from adabench.harness.session.tensorboard import SessionEventFiles, check_tensorboard
 from adabench.harness.study.cell import Cell
 from adabench.harness.study.plan import cells_of, planned_runs, with_repeats
 from adabench.harness.study.study import Study
 from adabench.results.record import PlannedRun, Run, Session
 from adabench.results.store import SessionStore
 
-__all__ = ["BAD", "Policy", "obstacle", "remaining", "run_session", "settled"]
+__all__ = ["BAD", "ResumeOptions", "obstacle", "remaining", "run_session", "settled"]
 
 BAD = ("failed", "timeout", "oom")
 """Statuses of runs that were tried and came to no good end."""
@@ -44,7 +44,7 @@ INTERLEAVE = "with --interleaved the runs of a block take turns, so that noise m
 
 
 @dataclass(frozen=True)
-class Policy:
+class ResumeOptions:
     """How a session is continued.
 
     Attributes
@@ -54,8 +54,8 @@ class Policy:
     retry_infra : int
         How often a run is tried again whose processes could not be launched or were killed from outside.
     until_rel_ci : float or None
-        Add blocks until `settled`, which is asked after the numbers of blocks that `statistics.looks` gives,
-        each time at that part of the level; None leaves it at the study's repeats.
+        Add blocks until the intervals are `settled`, as judged after each number of blocks of
+        `statistics.interim_analyses`; None keeps the study's repeats.
     max_repeat : int
         The most blocks that `until_rel_ci` leads to.
     judged : bool
@@ -73,7 +73,7 @@ class Policy:
 
 
 def run_session(
-    study: Study, root: Path, policy: Policy, console: Console, launcher: Launcher | None = None
+    study: Study, root: Path, options: ResumeOptions, console: Console, launcher: Launcher | None = None
 ) -> tuple[SessionStore, bool]:
     """Execute a study, continuing an unfinished session of the same study, sources, data and environment.
 
@@ -82,7 +82,7 @@ def run_session(
     study : Study
     root : Path
         The folder that sessions are kept in.
-    policy : Policy
+    options : ResumeOptions
     console : Console
         Where it is told how far the session has come.
     launcher : Launcher, optional
@@ -100,34 +100,34 @@ def run_session(
     """
     if launcher is None:
         with load_launcher(study.launcher)() as launcher:
-            return run_session(study, root, policy, console, launcher)
+            return run_session(study, root, options, console, launcher)
     launcher.check(study)
-    if policy.board:
+    if options.board:
         check_tensorboard()
     cells = cells_of(study)
     launcher.agree(cells)
     study = with_repeats(study, cells)
     _check_targets(study)
     schedule = [study.repeats]
-    if policy.until_rel_ci is not None:
-        schedule = looks(study.repeats, policy.max_repeat)
+    if options.until_rel_ci is not None:
+        schedule = interim_analyses(study.repeats, options.max_repeat)
         _check_comparable(planned_runs(cells, study))
     sweep()
     by_id = {cell.id: cell for cell in cells}
-    opened = open_session(study, cells, root, policy.fresh, console.print, launcher.environment())
+    opened = open_session(study, cells, root, options.fresh, console.print, launcher.environment())
     needed = [
         *modules("usecase", {cell.usecase for cell in cells}),
         *modules("backend", {cell.backend for cell in cells}),
     ]
     with opened as (store, session), Interruption() as interruption:
         recorded, noisy = store.runs(), False
-        if session.looks < len(schedule):
-            session = msgspec.structs.replace(session, looks=len(schedule))
+        if session.analyses < len(schedule):
+            session = msgspec.structs.replace(session, analyses=len(schedule))
             store.create(session)
-        short = too_short(session.plan, max(_blocks(session.plan), schedule[-1]), session.looks)
-        if short is not None and policy.judged:
+        short = too_short(session.plan, max(_blocks(session.plan), schedule[-1]), session.analyses)
+        if short is not None and options.judged:
             _say(console, short)
-        if not remaining(session.plan, recorded, policy) and _satisfied(policy, session, recorded):
+        if not remaining(session.plan, recorded, options) and _satisfied(options, session, recorded):
             console.print(f"session {store.folder.name} is complete; --fresh runs it again")
         elif launcher.runs_here and not any(planned.interleaved for planned in session.plan):
             for complaint in noise_complaints(session.environment):
@@ -135,16 +135,16 @@ def run_session(
                 noisy = True
             if noisy and study.launcher == "local":
                 _say(console, INTERLEAVE)
-        board = Board(store.folder / "tensorboard") if policy.board else None
+        board = SessionEventFiles(store.folder / "tensorboard") if options.board else None
         earlier = recorded_seconds(session.plan, root)
         sure = {key: one for key, one in earlier.items() if one.runs >= _FEWEST_ALIKE}
         with SessionProgress(session.plan, recorded, cell_labels(session.plan), console, sure) as progress:
             while not (interruption.requested or launcher.interrupted):
-                todo = remaining(session.plan, store.runs(), policy)
+                todo = remaining(session.plan, store.runs(), options)
                 if _warm_ups_failed(todo, store.runs()):
                     console.print("all warm-ups failed: no measured run is started", highlight=False)
                     break
-                if not todo and _satisfied(policy, session, store.runs()):
+                if not todo and _satisfied(options, session, store.runs()):
                     break
                 if not todo:
                     longer = next(blocks for blocks in schedule if blocks > _blocks(session.plan))
@@ -163,11 +163,11 @@ def run_session(
 
 
 def remaining(
-    plan: Sequence[PlannedRun], recorded: Sequence[Run], policy: Policy | None = None
+    plan: Sequence[PlannedRun], recorded: Sequence[Run], options: ResumeOptions | None = None
 ) -> list[tuple[PlannedRun, int]]:
     """What is planned and not recorded, each with the number of its next attempt.
 
-    An interrupted run counts as not recorded; so does, as often as the policy says, one that failed for a
+    An interrupted run counts as not recorded; so does, as often as the options say, one that failed for a
     reason outside itself. Runs that take turns are repeated together.
     """
     last = {(run.cell, run.phase, run.block): run for run in recorded}
@@ -177,7 +177,7 @@ def remaining(
         if (
             before is None
             or before.status == "interrupted"
-            or (policy is not None and _is_infra(before) and before.attempt <= policy.retry_infra)
+            or (options is not None and _is_infra(before) and before.attempt <= options.retry_infra)
         ):
             missing.add(_turn_takers(planned))
     return [
@@ -198,7 +198,7 @@ def obstacle(planned: PlannedRun, recorded: Sequence[Run], launcher: Launcher) -
     return said[-1] if said else unavailable(planned.backend)
 
 
-def settled(runs: Sequence[Run], relative: float, looks: int) -> bool:
+def settled(runs: Sequence[Run], relative: float, analyses: int) -> bool:
     """Whether every interval of a ratio to the baseline's time is within ± `relative` of the ratio.
 
     Comparisons that more blocks would not lead to a verdict on time do not count.
@@ -206,7 +206,7 @@ def settled(runs: Sequence[Run], relative: float, looks: int) -> bool:
     open_ended = ("too few runs", "undecided", "faster", "slower", "equivalent")
     return all(
         (one.ratio_high - one.ratio_low) / 2 <= relative * one.ratio
-        for one in compare(runs, looks=looks)
+        for one in compare(runs, analyses=analyses)
         if one.verdict in open_ended
     )
 
@@ -286,10 +286,10 @@ def _warm_ups_failed(todo: Sequence[tuple[PlannedRun, int]], recorded: Sequence[
     return bool(warm_ups) and not left and all(run.status in BAD for run in warm_ups)
 
 
-def _satisfied(policy: Policy, session: Session, runs: Sequence[Run]) -> bool:
-    if policy.until_rel_ci is None or _blocks(session.plan) >= policy.max_repeat:
+def _satisfied(options: ResumeOptions, session: Session, runs: Sequence[Run]) -> bool:
+    if options.until_rel_ci is None or _blocks(session.plan) >= options.max_repeat:
         return True
-    return settled(runs, policy.until_rel_ci, session.looks)
+    return settled(runs, options.until_rel_ci, session.analyses)
 
 
 def _blocks(plan: Sequence[PlannedRun]) -> int:

@@ -12,8 +12,8 @@ import msgspec
 from adabench.harness.launch.launcher import Launcher, Outcome, Supervision
 from adabench.harness.launch.watch import launch
 from adabench.harness.plugins.registry import load_usecase
-from adabench.harness.run.spec import TrialSpec
-from adabench.harness.session.tensorboard import Board
+from adabench.harness.run.spec import RunSpec
+from adabench.harness.session.tensorboard import SessionEventFiles
 from adabench.harness.study.cell import Cell
 from adabench.harness.study.study import Study
 from adabench.results.record import (
@@ -39,7 +39,7 @@ class SessionContext:
     session: Session
     store: SessionStore
     launcher: Launcher
-    board: Board | None = None
+    board: SessionEventFiles | None = None
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def execute_run(attempt: Attempt, context: SessionContext, supervision: Supervis
     planned, cell = attempt.planned, attempt.cell
     block = "w" if planned.phase == "warmup" else f"b{planned.block}"
     run_id = f"{cell.id[:6]}-{block}-a{attempt.number}-{secrets.token_hex(2)}"
-    spec = TrialSpec(
+    spec = RunSpec(
         **cell.settings(),
         usecase=cell.usecase,
         params={**cell.params, "epochs": planned.params["epochs"]},

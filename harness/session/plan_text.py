@@ -53,9 +53,9 @@ def plan_text(study: Study, root: Path, width: int | None = None) -> str:
     return "\n".join(lines if short is None else [*lines, short])
 
 
-def too_short(plan: Sequence[PlannedRun], blocks: int, looks: int = 1) -> str | None:
+def too_short(plan: Sequence[PlannedRun], blocks: int, analyses: int = 1) -> str | None:
     """A sentence, if no comparison of the plan can come to a verdict with so many blocks."""
-    needed, comparisons = blocks_needed(plan, looks)
+    needed, comparisons = blocks_needed(plan, analyses)
     if comparisons == 0 or blocks >= needed:
         return None
     return f"no verdict can be reached with {blocks} block{'s' * (blocks > 1)}: {needs(needed, comparisons)}"

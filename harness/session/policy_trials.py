@@ -13,7 +13,7 @@ from adabench.analysis.agreement import different_quality, different_work
 from adabench.analysis.load import SUCCESS, last_attempts
 from adabench.analysis.statistics import paired_interval
 from adabench.harness.estimate.search.candidates import Candidate
-from adabench.harness.session.execute import Policy, run_session
+from adabench.harness.session.execute import ResumeOptions, run_session
 from adabench.harness.study.study import load_study
 from adabench.results.record import Run
 
@@ -102,7 +102,7 @@ class Trials:
                 "interleaved": True,  # so that noise meets all of a block alike
             },
         )
-        store, interrupted = run_session(study, self.root, Policy(judged=False), self.console)
+        store, interrupted = run_session(study, self.root, ResumeOptions(judged=False), self.console)
         if interrupted:
             raise Interrupted("interrupted: the same command continues")
         found: dict[str, list[Run]] = {one.name: [] for one in candidates}

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from adabench.harness.errors import UsageError
-from adabench.harness.run.progress_log import Sample
-from adabench.harness.run.spec import read_told, samples_file
+from adabench.harness.run.progress_log import ProgressEntry
+from adabench.harness.run.spec import progress_file, read_json
 
-__all__ = ["Board", "RunBoard", "check_tensorboard"]
+__all__ = ["RunEventFiles", "SessionEventFiles", "check_tensorboard"]
 
 _SECONDS = 1.0
 _MILLION = 1e6
@@ -31,7 +31,7 @@ def check_tensorboard() -> None:
         ) from error
 
 
-class Board:
+class SessionEventFiles:
     """A session's.
 
     Parameters
@@ -43,12 +43,12 @@ class Board:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def run(self, name: str, nodes: int) -> RunBoard:
+    def run(self, name: str, nodes: int) -> RunEventFiles:
         """For a run that begins."""
-        return RunBoard([self.folder / name / f"node-{rank}" for rank in range(nodes)])
+        return RunEventFiles([self.folder / name / f"node-{rank}" for rank in range(nodes)])
 
 
-class RunBoard:
+class RunEventFiles:
     """A run's.
 
     Parameters
@@ -89,7 +89,7 @@ class _Node:
         self._before: Mapping[str, float] = {}
 
     def look(self, folder: Path) -> None:
-        samples = read_told(samples_file(folder, self._rank), list[Sample]) or []
+        samples = read_json(progress_file(folder, self._rank), list[ProgressEntry]) or []
         new = [sample for sample in samples if sample.number >= self._next]
         for sample in new:
             for name, value in self._scalars(sample).items():
@@ -108,7 +108,7 @@ class _Node:
             self._writer = writer(log_dir=str(self._folder))
         return self._writer
 
-    def _scalars(self, sample: Sample) -> dict[str, float]:
+    def _scalars(self, sample: ProgressEntry) -> dict[str, float]:
         found = {f"quality/{name}": value for name, value in sample.quality.items()}
         if sample.loss is not None:
             found["loss"] = sample.loss

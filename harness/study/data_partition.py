@@ -12,7 +12,7 @@ from adabench.backends.policies.interface import DataSharing, Policy, PolicyErro
 if TYPE_CHECKING:
     from adabench.usecases.interface import UseCase
 
-__all__ = ["dealt", "with_whole_samples"]
+__all__ = ["partitioned", "with_whole_samples"]
 
 
 def with_whole_samples(policy: Policy, batch: int) -> Policy:
@@ -34,7 +34,7 @@ def with_whole_samples(policy: Policy, batch: int) -> Policy:
     return replace(policy, data=DataSharing(tuple(size / sum(sizes) for size in sizes)))
 
 
-def dealt(usecase: UseCase, policy: Policy, workers: int) -> UseCase:
+def partitioned(usecase: UseCase, policy: Policy, workers: int) -> UseCase:
     """The use case with the batches that a policy's shares give the workers of each node.
 
     Parameters

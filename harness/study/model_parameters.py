@@ -18,7 +18,7 @@ from adabench.harness.study.syntax import convert_params, parse_selections
 if TYPE_CHECKING:
     from adabench.usecases.interface import UseCase
 
-__all__ = ["catalogue_of", "count_accesses", "read_accesses", "usecase_from", "write_accesses"]
+__all__ = ["count_accesses", "model_parameters_of", "read_accesses", "usecase_from", "write_accesses"]
 
 _PARAMETERS, _BATCHES, _COUNTS, _HOMES = "parameters", "batches", "accesses", "homes"
 
@@ -45,7 +45,7 @@ def usecase_from(text: str, data: Path | None, seed: int) -> UseCase:
         raise UsageError(f"use case {selected.name!r}: {error}") from error
 
 
-def catalogue_of(usecase: UseCase) -> Catalogue:
+def model_parameters_of(usecase: UseCase) -> Catalogue:
     """The parameters of its model; tables are those of which its `keys` names rows."""
     shapes = [(name, tuple(value.shape)) for name, value in usecase.model().named_parameters()]
     batch = next(iter(usecase.loaders(0, 1).train))
@@ -68,7 +68,7 @@ def count_accesses(usecase: UseCase, workers: int, epochs: int, nodes: int | Non
     nodes : int, optional
         Of the cluster; by default each worker is a node.
     """
-    catalogue = catalogue_of(usecase)
+    catalogue = model_parameters_of(usecase)
     per_node = workers // (nodes or workers)
     tables = {one.name: one.rows for one in catalogue.parameters if one.kind == "table"}
     total, most = ({name: np.zeros(rows, dtype=np.int64) for name, rows in tables.items()} for _ in "ab")

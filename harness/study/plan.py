@@ -12,7 +12,7 @@ from adabench.analysis.compare import blocks_advised
 from adabench.harness.errors import UsageError
 from adabench.harness.plugins.registry import load_backend, load_usecase
 from adabench.harness.study.cell import Cell, digest, with_identity
-from adabench.harness.study.policy_per_cell import with_policies
+from adabench.harness.study.policy_per_cell import with_policy_per_cell
 from adabench.harness.study.selection import select
 from adabench.harness.study.study import Study
 from adabench.harness.study.syntax import combinations, convert_params
@@ -45,7 +45,7 @@ def cells_of(study: Study) -> list[Cell]:
                 if cell not in cells:
                     cells.append(cell)
     chosen = select(cells, study.include, study.exclude, study.sample, study.seed)
-    return with_policies(with_identity(chosen, study.seed), study.seed)
+    return with_policy_per_cell(with_identity(chosen, study.seed), study.seed)
 
 
 def order(cells: Sequence[Cell], repeats: int, seed: int, warmup: bool) -> list[PlannedRun]:

@@ -23,7 +23,7 @@ from adabench.backends.policies.interface import (
 )
 from adabench.harness.errors import UsageError, unknown
 from adabench.harness.plugins.registry import load_builder, names
-from adabench.harness.study.model_parameters import catalogue_of, count_accesses
+from adabench.harness.study.model_parameters import count_accesses, model_parameters_of
 from adabench.harness.study.syntax import convert_params, parse_selections
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def policy_of_usecase(text: str, usecase: UseCase, resources: Resources, workers
         policy, _ = made_where_counted(
             text,
             resources,
-            catalogue_of(usecase),
+            model_parameters_of(usecase),
             lambda: count_accesses(usecase, nodes * workers, epochs=1, nodes=nodes),
         )
     return policy

@@ -22,7 +22,7 @@ from adabench.harness.launch import local
 from adabench.harness.launch.fork_server import ForkServer
 from adabench.harness.machine.environment import capture
 from adabench.harness.session import execute, open_session
-from adabench.harness.session.execute import Policy, run_session
+from adabench.harness.session.execute import ResumeOptions, run_session
 from adabench.harness.session.one_run import Attempt
 from adabench.harness.study.plan import cells_of
 from adabench.harness.study.study import load_study
@@ -51,7 +51,7 @@ def main(folder: Path, seed: int) -> None:
     while True:
         process = os.fork()
         if process == 0:
-            run_session(study, folder / "sessions", Policy(), Console(file=io.StringIO()))
+            run_session(study, folder / "sessions", ResumeOptions(), Console(file=io.StringIO()))
             os._exit(0)
         enough = finished.stat().st_size + generator.randint(0, MOST_RUNS_OF_A_LIFE) * LINE
         status = 0

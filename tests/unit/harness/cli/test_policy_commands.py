@@ -86,9 +86,9 @@ def test_what_auto_means_is_said(said: Any) -> None:
 
 
 def _catalogue() -> Any:
-    from adabench.harness.study.model_parameters import catalogue_of, usecase_from
+    from adabench.harness.study.model_parameters import model_parameters_of, usecase_from
 
-    return catalogue_of(usecase_from(CTR[1], None, 0))
+    return model_parameters_of(usecase_from(CTR[1], None, 0))
 
 
 MINE = 'format = 1\nname = "mine"\n{}\n[[rule]]\nparameters = "*"\n'

@@ -14,14 +14,14 @@ from adabench.harness.launch import fork_server
 from adabench.harness.launch.fork_server import ForkServer, ForkServerError
 from adabench.harness.launch.local import launch_unrecorded
 from adabench.harness.plugins.registry import load_usecase, modules, names
-from adabench.harness.run.spec import TrialSpec
+from adabench.harness.run.spec import RunSpec
 
 GROUP = "adabench.harness.launch.process_group:run_group"
 
 
-def spec(nodes: int = 2) -> TrialSpec:
+def spec(nodes: int = 2) -> RunSpec:
     params = msgspec.to_builtins(msgspec.convert({"rows": 2048, "epochs": 1}, load_usecase("ctr").Params))
-    return TrialSpec(
+    return RunSpec(
         usecase="ctr",
         params=params,
         backend="manual",
@@ -76,7 +76,7 @@ def said_by_ranks(
 ) -> str:
     """What the two ranks of each run write that call `report`, a function's source, instead of training."""
     replaced = (
-        "import adabench.harness.run.training_loop\nadabench.harness.run.training_loop.run_trial = report\n"
+        "import adabench.harness.run.training_loop\nadabench.harness.run.training_loop.train_rank = report\n"
     )
     (folder / "reports.py").write_text(report + replaced)
     monkeypatch.setenv("PYTHONPATH", str(folder))

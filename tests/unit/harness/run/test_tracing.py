@@ -13,7 +13,7 @@ from adabench.analysis.life_of_keys import lives
 from adabench.harness.launch.fork_server import ForkServer
 from adabench.harness.launch.local import launch_unrecorded
 from adabench.harness.plugins.registry import load_usecase
-from adabench.harness.run.spec import TrialSpec
+from adabench.harness.run.spec import RunSpec
 from adabench.harness.run.tracing import rows_to_trace
 
 
@@ -32,7 +32,7 @@ def test_rows_from_the_most_to_the_least_used_are_traced() -> None:
 
 def test_a_traced_run_tells_the_life_of_its_rows(warm: ForkServer) -> None:
     params = msgspec.to_builtins(msgspec.convert({"rows": 8192, "epochs": 1}, load_usecase("ctr").Params))
-    spec = TrialSpec(
+    spec = RunSpec(
         usecase="ctr",
         params=params,
         backend="manual",

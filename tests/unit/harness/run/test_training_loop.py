@@ -8,7 +8,7 @@ import pytest
 
 from adabench.backends.interface import Options
 from adabench.harness.run import training_loop
-from adabench.harness.run.spec import TrialSpec
+from adabench.harness.run.spec import RunSpec
 from adabench.results.record import RunSettings
 from adabench.usecases.interface import Params
 
@@ -44,7 +44,7 @@ def test_options_are_converted_before_there_are_threads(
 
     monkeypatch.setattr(training_loop, "load_backend", lambda name: Backend)
     monkeypatch.setattr(training_loop, "load_usecase", lambda name: UseCase)
-    spec = TrialSpec(
+    spec = RunSpec(
         usecase="u",
         params={},
         backend="b",
@@ -53,5 +53,5 @@ def test_options_are_converted_before_there_are_threads(
         **RunSettings(nodes=1, workers=4, network="loopback").settings(),
     )
     with pytest.raises(Reached):
-        training_loop.Trial(spec, 0).run()
+        training_loop.RankTraining(spec, 0).run()
     assert where == [(7, threading.main_thread())] * 4

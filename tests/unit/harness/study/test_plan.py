@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from adabench.harness.launch.local import Local
-from adabench.harness.session.execute import Policy, obstacle, remaining
+from adabench.harness.session.execute import ResumeOptions, obstacle, remaining
 from adabench.harness.study.cell import Cell
 from adabench.harness.study.plan import cells_of, order
 from adabench.harness.study.study import load_study
@@ -162,5 +162,8 @@ def test_runs_that_take_turns_are_repeated_together() -> None:
 def test_only_a_failure_from_outside_is_tried_again() -> None:
     plan = order(cells(2), 1, 1, False)
     done = [recorded(plan[0], "failed", signal="SIGKILL"), recorded(plan[1], "failed")]
-    assert remaining(plan, done, Policy(retry_infra=1)) == [(plan[0], 2)]
-    assert remaining(plan, [*done, recorded(plan[0], "failed", 2, "SIGKILL")], Policy(retry_infra=1)) == []
+    assert remaining(plan, done, ResumeOptions(retry_infra=1)) == [(plan[0], 2)]
+    assert (
+        remaining(plan, [*done, recorded(plan[0], "failed", 2, "SIGKILL")], ResumeOptions(retry_infra=1))
+        == []
+    )

@@ -135,7 +135,7 @@ MEASURES = {"predictions"}
 
 def test_every_study_of_the_project_can_reach_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
     # the data, and which policies are built of them, have no part in how many cells there are
-    monkeypatch.setattr(plan, "with_policies", lambda cells, seed: cells)
+    monkeypatch.setattr(plan, "with_policy_per_cell", lambda cells, seed: cells)
     monkeypatch.setattr(cell, "_fingerprint", lambda *arguments: "")
     studies = built_in_studies()
     for name in sorted(set(studies) - MEASURES):
