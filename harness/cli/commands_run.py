@@ -75,7 +75,7 @@ def run(
     if until_rel_ci is not None and not 0 < until_rel_ci < 1:
         raise UsageError(f"--until-rel-ci {until_rel_ci:g} is not a part of a ratio: say such as 0.03")
     console = Console(soft_wrap=True)
-    resume = ResumeOptions(fresh, retry_infra, until_rel_ci, max_repeat, board=tensorboard)
+    resume = ResumeOptions(fresh, retry_infra, until_rel_ci, max_repeat, tensorboard=tensorboard)
     with load_launcher(study.launcher)(listen, lambda line: tell(line), job or ()) as launcher:
         if launcher.follows:
             with Interruption() as stopped:

@@ -198,7 +198,7 @@ class Follower:
     def _run(self, asked: Start, cells: Mapping[str, Cell], stopped: Callable[[], bool], told: bool) -> bool:
         """One run; gives whether the leader was told that the user wants to end."""
         assert self._server is not None
-        spec = msgspec.structs.replace(asked.spec, data=cells[asked.cell].data_path)
+        spec = msgspec.structs.replace(asked.spec, data_path=cells[asked.cell].data_path)
         with (
             scratch_folder(purpose(spec)) as folder,
             (folder / "out").open("ab") as out,

@@ -416,7 +416,7 @@ class Part:
         self.follower.part = self
         self.follower.line.patience = PEER_SECONDS
         place = msgspec.structs.replace(self.place, port=port)
-        spec = msgspec.structs.replace(spec, place=place, folder="", data=None)
+        spec = msgspec.structs.replace(spec, place=place, folder="", data_path=None)
         self.follower.line.send(Start(run=self.number, cell=spec.cell, spec=spec))
 
     def hear(self, message: Message) -> None:

@@ -21,7 +21,7 @@ from adabench.harness.machine.environment import probe
 from adabench.harness.run.spec import RankResult, RankState, RunSpec
 from adabench.harness.study.cell import Cell
 from adabench.harness.study.study import Study
-from adabench.results.record import Host, Link, RunSettings, Status
+from adabench.results.record import Host, Link, Run, RunSettings, Status
 
 __all__ = ["Failure", "Group", "Launcher", "Outcome", "Supervision", "Trouble", "Unlaunchable"]
 
@@ -60,14 +60,18 @@ class Outcome:
 
     status: Status
     total_seconds: float
-    phase: str | None = None
-    rank: int | None = None
+    failed_phase: str | None = None
+    failed_rank: int | None = None
     reason: str | None = None
     exit_code: int | None = None
     signal: str | None = None
     results: list[RankResult] = field(default_factory=list)
     left: tuple[str, ...] = ()
     link: Link | None = None
+
+    def recorded(self) -> dict[str, Any]:
+        """Fields that a run's record has under the same names."""
+        return {name: value for name, value in vars(self).items() if name in Run.__struct_fields__}
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def launch(launcher: Launcher, spec: RunSpec, log: Path, supervision: Supervisio
             group = launcher.begin(spec, folder, out_file, err_file)
         except Unlaunchable as error:
             phase = "launch" if error.status == "failed" else None
-            return Outcome(error.status, 0.0, phase=phase, reason=str(error))
+            return Outcome(error.status, 0.0, failed_phase=phase, reason=str(error))
         try:
             ended = _watch(group, spec, folder, group.launched_at + supervision.timeout, supervision)
         finally:
@@ -61,7 +61,8 @@ def launch(launcher: Launcher, spec: RunSpec, log: Path, supervision: Supervisio
             supervision.look(folder, True)
         total = time.monotonic() - group.launched_at
         outcome = _outcome(ended, group, spec, folder, supervision.timeout, exit_code, total)
-        if outcome.signal == "SIGKILL" and outcome.rank is not None and group.out_of_memory(outcome.rank):
+        killed = outcome.failed_rank if outcome.signal == "SIGKILL" else None
+        if killed is not None and group.out_of_memory(killed):
             outcome = replace(
                 outcome, status="oom", reason=f"{outcome.reason}: the kernel had run out of memory for it"
             )
@@ -123,7 +124,7 @@ def _outcome(
         return replace(_of_trouble(group.trouble, phases, exit_code), total_seconds=total)
     if ended.status is not None:
         reason = "stopped by the user" if ended.status == "interrupted" else f"killed after {timeout:g} s"
-        return Outcome(ended.status, total, phase=phases[0], reason=reason, exit_code=exit_code)
+        return Outcome(ended.status, total, failed_phase=phases[0], reason=reason, exit_code=exit_code)
     results = [read_json(result_file(folder, rank), RankResult) for rank in ranks]
     complete = [result for result in results if result is not None]
     if exit_code == 0 and len(complete) == spec.nodes:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -20,7 +20,7 @@ from adabench.harness.machine.interruption import Interruption
 from adabench.harness.machine.noise import noise_complaints
 from adabench.harness.machine.scratch import sweep
 from adabench.harness.plugins.registry import load_launcher, load_usecase, modules, unavailable
-from adabench.harness.run.interleaving import Participant, in_turns
+from adabench.harness.run.interleaving import in_turns
 from adabench.harness.session.one_run import Attempt, SessionContext, execute_run
 from adabench.harness.session.open_session import open_session
 from adabench.harness.session.plan_text import too_short
@@ -29,10 +29,10 @@ from adabench.harness.session.tensorboard import SessionEventFiles, check_tensor
 from adabench.harness.study.cell import Cell
 from adabench.harness.study.plan import cells_of, planned_runs, with_repeats
 from adabench.harness.study.study import Study
-from adabench.results.record import PlannedRun, Run, Session
+from adabench.results.record import PlannedRun, Run
 from adabench.results.store import SessionStore
 
-__all__ = ["BAD", "ResumeOptions", "obstacle", "remaining", "run_session", "settled"]
+__all__ = ["BAD", "ResumeOptions", "SessionExecution", "obstacle", "remaining", "run_session", "settled"]
 
 BAD = ("failed", "timeout", "oom")
 """Statuses of runs that were tried and came to no good end."""
@@ -52,16 +52,16 @@ class ResumeOptions:
     fresh : bool
         Start another session even if one can be continued.
     retry_infra : int
-        How often a run is tried again whose processes could not be launched or were killed from outside.
+        How often to repeat a run whose processes could not be launched or were killed from outside.
     until_rel_ci : float or None
         Add blocks until the intervals are `settled`, as judged after each number of blocks of
         `statistics.interim_analyses`; None keeps the study's repeats.
     max_repeat : int
-        The most blocks that `until_rel_ci` leads to.
+        Most blocks that `until_rel_ci` leads to.
     judged : bool
-        Whether runs are for verdicts, of which it is said if there are too few.
-    board : bool
-        Whether TensorBoard's event files are written while they train.
+        Whether runs are for verdicts: then a warning says if there are too few.
+    tensorboard : bool
+        Whether TensorBoard's event files are written while runs train.
     """
 
     fresh: bool = False
@@ -69,7 +69,7 @@ class ResumeOptions:
     until_rel_ci: float | None = None
     max_repeat: int = 30
     judged: bool = True
-    board: bool = False
+    tensorboard: bool = False
 
 
 def run_session(
@@ -84,9 +84,9 @@ def run_session(
         The folder that sessions are kept in.
     options : ResumeOptions
     console : Console
-        Where it is told how far the session has come.
+        Shows the progress of the session.
     launcher : Launcher, optional
-        The study's, opened; without one it is made here.
+        The study's launcher, opened; by default it is made here.
 
     Returns
     -------
@@ -102,64 +102,181 @@ def run_session(
         with load_launcher(study.launcher)() as launcher:
             return run_session(study, root, options, console, launcher)
     launcher.check(study)
-    if options.board:
+    if options.tensorboard:
         check_tensorboard()
     cells = cells_of(study)
     launcher.agree(cells)
     study = with_repeats(study, cells)
     _check_targets(study)
-    schedule = [study.repeats]
     if options.until_rel_ci is not None:
-        schedule = interim_analyses(study.repeats, options.max_repeat)
         _check_comparable(planned_runs(cells, study))
     sweep()
-    by_id = {cell.id: cell for cell in cells}
     opened = open_session(study, cells, root, options.fresh, console.print, launcher.environment())
-    needed = [
-        *modules("usecase", {cell.usecase for cell in cells}),
-        *modules("backend", {cell.backend for cell in cells}),
-    ]
     with opened as (store, session), Interruption() as interruption:
-        recorded, noisy = store.runs(), False
-        if session.analyses < len(schedule):
-            session = msgspec.structs.replace(session, analyses=len(schedule))
-            store.create(session)
-        short = too_short(session.plan, max(_blocks(session.plan), schedule[-1]), session.analyses)
-        if short is not None and options.judged:
-            _say(console, short)
-        if not remaining(session.plan, recorded, options) and _satisfied(options, session, recorded):
-            console.print(f"session {store.folder.name} is complete; --fresh runs it again")
-        elif launcher.runs_here and not any(planned.interleaved for planned in session.plan):
-            for complaint in noise_complaints(session.environment):
-                _say(console, f"warning: {complaint}")
-                noisy = True
-            if noisy and study.launcher == "local":
-                _say(console, INTERLEAVE)
-        board = SessionEventFiles(store.folder / "tensorboard") if options.board else None
-        earlier = recorded_seconds(session.plan, root)
+        event_files = SessionEventFiles(store.folder / "tensorboard") if options.tensorboard else None
+        context = SessionContext(study, session, store, launcher, event_files)
+        SessionExecution(context, cells, options, console, interruption).run()
+    return store, interruption.requested or launcher.interrupted
+
+
+class SessionExecution:
+    """Executes what is planned in a session, and lengthens the plan until its intervals are narrow enough.
+
+    Parameters
+    ----------
+    context : SessionContext
+    cells : list of Cell
+        The study's cells.
+    options : ResumeOptions
+    console : Console
+    interruption : Interruption
+    """
+
+    def __init__(
+        self,
+        context: SessionContext,
+        cells: list[Cell],
+        options: ResumeOptions,
+        console: Console,
+        interruption: Interruption,
+    ) -> None:
+        self.context, self.options = context, options
+        self._cells, self._console, self._interruption = cells, console, interruption
+        self._schedule = [context.study.repeats]
+        if options.until_rel_ci is not None:
+            self._schedule = interim_analyses(context.study.repeats, options.max_repeat)
+        if context.session.analyses < len(self._schedule):
+            self._change_session(analyses=len(self._schedule))
+        plan = context.session.plan
+        earlier = recorded_seconds(plan, context.store.folder.parent)
         sure = {key: one for key, one in earlier.items() if one.runs >= _FEWEST_ALIKE}
-        with SessionProgress(session.plan, recorded, cell_labels(session.plan), console, sure) as progress:
-            while not (interruption.requested or launcher.interrupted):
-                todo = remaining(session.plan, store.runs(), options)
+        self.progress = SessionProgress(plan, context.store.runs(), cell_labels(plan), console, sure)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a user has stopped the session, here or on another host."""
+        return self._interruption.requested or self.context.launcher.interrupted
+
+    def run(self) -> None:
+        """Execute what is missing, block by block, until nothing is or the session is interrupted."""
+        launcher, store = self.context.launcher, self.context.store
+        self._warn()
+        needed = [
+            *modules("usecase", {cell.usecase for cell in self._cells}),
+            *modules("backend", {cell.backend for cell in self._cells}),
+        ]
+        with self.progress:
+            while not self.interrupted:
+                todo = remaining(self.context.session.plan, store.runs(), self.options)
                 if _warm_ups_failed(todo, store.runs()):
-                    console.print("all warm-ups failed: no measured run is started", highlight=False)
+                    self._say("all warm-ups failed: no measured run is started")
                     break
-                if not todo and _satisfied(options, session, store.runs()):
+                if not todo and self._satisfied():
                     break
                 if not todo:
-                    longer = next(blocks for blocks in schedule if blocks > _blocks(session.plan))
-                    plan = planned_runs(cells, study, longer)
-                    session = msgspec.structs.replace(session, plan=plan)
-                    store.create(session)
-                    progress.lengthen(plan)
+                    self._lengthen()
                     continue
-                context = SessionContext(study, session, store, launcher, board)
                 launcher.prepare(needed)
-                _execute(_next(todo), by_id, context, interruption, progress)
+                self._execute(_together(todo))
                 if launcher.gone is not None:
-                    _say(console, f"{launcher.gone}; the same command continues when all hosts are there")
+                    self._say(f"{launcher.gone}; the same command continues when all hosts are there")
                     break
-    return store, interruption.requested or launcher.interrupted
+
+    def cell_of(self, planned: PlannedRun) -> Cell:
+        return next(cell for cell in self._cells if cell.id == planned.cell)
+
+    def _warn(self) -> None:
+        """Say that there is nothing to do, or why the measurements may not lead to a verdict."""
+        session, launcher = self.context.session, self.context.launcher
+        blocks = max(_blocks(session.plan), self._schedule[-1])
+        short = too_short(session.plan, blocks, session.analyses)
+        if short is not None and self.options.judged:
+            self._say(short)
+        if not remaining(session.plan, self.context.store.runs(), self.options) and self._satisfied():
+            self._say(f"session {self.context.store.folder.name} is complete; --fresh runs it again")
+        elif launcher.runs_here and not any(planned.interleaved for planned in session.plan):
+            complaints = noise_complaints(session.environment)
+            for complaint in complaints:
+                self._say(f"warning: {complaint}")
+            if complaints and self.context.study.launcher == "local":
+                self._say(INTERLEAVE)
+
+    def _lengthen(self) -> None:
+        """Plan the blocks up to the next interim analysis."""
+        longer = next(blocks for blocks in self._schedule if blocks > _blocks(self.context.session.plan))
+        self._change_session(plan=planned_runs(self._cells, self.context.study, longer))
+        self.progress.lengthen(self.context.session.plan)
+
+    def _change_session(self, **changes: Any) -> None:
+        session = msgspec.structs.replace(self.context.session, **changes)
+        self.context = replace(self.context, session=session)
+        self.context.store.create(session)
+
+    def _execute(self, todo: Sequence[tuple[PlannedRun, int]]) -> None:
+        """Execute and record one run, or several that take turns."""
+        runs = [PendingRun(self, planned, attempt, len(todo)) for planned, attempt in todo]
+        if len(runs) > 1:
+            in_turns(runs)
+            return
+        (run,) = runs
+        run.begin_turn()
+        run.record(run.execute())
+
+    def _satisfied(self) -> bool:
+        session, options = self.context.session, self.options
+        if options.until_rel_ci is None or _blocks(session.plan) >= options.max_repeat:
+            return True
+        return settled(self.context.store.runs(), options.until_rel_ci, session.analyses)
+
+    def _say(self, sentence: str) -> None:
+        """Print a sentence; lines of a terminal are broken between words."""
+        wraps = not self._console.is_terminal
+        self._console.print(sentence, highlight=False, markup=False, soft_wrap=wraps)
+
+
+@dataclass(frozen=True)
+class PendingRun:
+    """A planned run that is about to be executed, as one of `together` that take turns.
+
+    Attributes
+    ----------
+    execution : SessionExecution
+    planned : PlannedRun
+    attempt : int
+    together : int
+        Number of runs that take turns; 1 for a run by itself.
+    """
+
+    execution: SessionExecution
+    planned: PlannedRun
+    attempt: int
+    together: int
+
+    @property
+    def workers(self) -> int:
+        return self.planned.nodes * self.planned.workers
+
+    def begin_turn(self) -> None:
+        self.execution.progress.start(self.planned)
+
+    def execute(self, turn_socket: str | None = None, given_up: Callable[[], bool] = lambda: False) -> Run:
+        context = self.execution.context
+        reason = obstacle(self.planned, context.store.runs(), context.launcher)
+        cell = self.execution.cell_of(self.planned)
+        return execute_run(
+            Attempt(self.planned, cell, self.attempt, reason, turn_socket),
+            context,
+            Supervision(
+                # A run waits for the others at most as long as they may take.
+                self.together * context.study.timeout,
+                lambda: self.execution.interrupted or given_up(),
+                lambda state: self.execution.progress.watch(self.planned, state),
+            ),
+        )
+
+    def record(self, run: Run) -> None:
+        self.execution.context.store.append(run)
+        self.execution.progress.end(run)
 
 
 def remaining(
@@ -218,65 +335,10 @@ def _turn_takers(planned: PlannedRun) -> tuple[object, ...]:
     return (planned.usecase, planned.phase, planned.block, *planned.settings().values())
 
 
-def _next(todo: Sequence[tuple[PlannedRun, int]]) -> list[tuple[PlannedRun, int]]:
+def _together(todo: Sequence[tuple[PlannedRun, int]]) -> list[tuple[PlannedRun, int]]:
     """The first run, and those that take turns with it."""
     first = _turn_takers(todo[0][0])
     return [(planned, attempt) for planned, attempt in todo if _turn_takers(planned) == first]
-
-
-def _execute(
-    runs: Sequence[tuple[PlannedRun, int]],
-    cells: Mapping[str, Cell],
-    context: SessionContext,
-    interruption: Interruption,
-    progress: SessionProgress,
-) -> None:
-    """Execute and record one run, or several that take turns."""
-    store = context.store
-
-    def ended(run: Run) -> None:
-        store.append(run)
-        progress.end(run)
-
-    def execute(planned: PlannedRun, attempt: int, turns: str | None, given_up: Callable[[], bool]) -> Run:
-        return execute_run(
-            Attempt(
-                planned,
-                cells[planned.cell],
-                attempt,
-                obstacle(planned, store.runs(), context.launcher),
-                turns,
-            ),
-            context,
-            Supervision(
-                # A run waits for the others at most as long as they may take.
-                len(runs) * context.study.timeout,
-                lambda: interruption() or context.launcher.interrupted or given_up(),
-                lambda state: progress.watch(planned, state),
-            ),
-        )
-
-    if len(runs) == 1:
-        ((planned, attempt),) = runs
-        progress.start(planned)
-        ended(execute(planned, attempt, None, lambda: False))
-        return
-    in_turns(
-        [
-            Participant(
-                partial(execute, planned, attempt),
-                planned.nodes * planned.workers,
-                partial(progress.start, planned),
-                ended,
-            )
-            for planned, attempt in runs
-        ]
-    )
-
-
-def _say(console: Console, sentence: str) -> None:
-    """Print it, in a terminal broken between words."""
-    console.print(sentence, highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
 def _warm_ups_failed(todo: Sequence[tuple[PlannedRun, int]], recorded: Sequence[Run]) -> bool:
@@ -284,12 +346,6 @@ def _warm_ups_failed(todo: Sequence[tuple[PlannedRun, int]], recorded: Sequence[
     warm_ups = [run for run in last_attempts(recorded) if run.phase == "warmup"]
     left = any(planned.phase == "warmup" for planned, _ in todo)
     return bool(warm_ups) and not left and all(run.status in BAD for run in warm_ups)
-
-
-def _satisfied(options: ResumeOptions, session: Session, runs: Sequence[Run]) -> bool:
-    if options.until_rel_ci is None or _blocks(session.plan) >= options.max_repeat:
-        return True
-    return settled(runs, options.until_rel_ci, session.analyses)
 
 
 def _blocks(plan: Sequence[PlannedRun]) -> int:

@@ -32,12 +32,7 @@ def trained(spec: RunSpec, dropped: int) -> Outcome:
                 peak_rss_mib=1.0,
                 context_switches=1,
                 samples=usecase.params.epochs * samples,
-                setup_seconds=1.0,
-                train_seconds=1.0,
-                train_cpu_seconds=1.0,
-                eval_seconds=1.0,
                 paused_seconds=0.0,
-                epoch_seconds=[1.0],
                 data="",
                 metrics={"auc": 0.75},
             )

@@ -9,6 +9,7 @@ import pytest
 from adabench.backends.interface import Options
 from adabench.harness.run import training_loop
 from adabench.harness.run.spec import RunSpec
+from adabench.harness.study import cell
 from adabench.results.record import RunSettings
 from adabench.usecases.interface import Params
 
@@ -43,7 +44,7 @@ def test_options_are_converted_before_there_are_threads(
             raise Reached
 
     monkeypatch.setattr(training_loop, "load_backend", lambda name: Backend)
-    monkeypatch.setattr(training_loop, "load_usecase", lambda name: UseCase)
+    monkeypatch.setattr(cell, "load_usecase", lambda name: UseCase)
     spec = RunSpec(
         usecase="u",
         params={},
