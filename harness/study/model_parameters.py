@@ -13,7 +13,7 @@ import numpy as np
 from adabench.backends.policies.interface import Catalogue, PolicyError
 from adabench.harness.errors import UsageError
 from adabench.harness.plugins.registry import load_usecase
-from adabench.harness.study.syntax import convert_params, parse_selections
+from adabench.harness.study.syntax import convert_params, parse_one
 
 if TYPE_CHECKING:
     from adabench.usecases.interface import UseCase
@@ -33,16 +33,15 @@ def usecase_from(text: str, data: Path | None, seed: int) -> UseCase:
     """
     from adabench.usecases.interface import DataError
 
-    selections = parse_selections(text)
-    if len(selections) != 1 or any(len(values) != 1 for values in selections[0].values.values()):
+    parsed = parse_one(text)
+    if parsed is None:
         raise UsageError(f"{text!r} is not one use case: give one, with one value for each parameter")
-    (selected,) = selections
-    kind = load_usecase(selected.name)
-    given = {name: values[0] for name, values in selected.values.items()}
+    name, given = parsed
+    kind = load_usecase(name)
     try:
-        return kind(convert_params(kind.Params, given, f"use case {selected.name!r}"), data, seed)
+        return kind(convert_params(kind.Params, given, f"use case {name!r}"), data, seed)
     except DataError as error:
-        raise UsageError(f"use case {selected.name!r}: {error}") from error
+        raise UsageError(f"use case {name!r}: {error}") from error
 
 
 def model_parameters_of(usecase: UseCase) -> Catalogue:

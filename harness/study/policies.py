@@ -24,7 +24,7 @@ from adabench.backends.policies.interface import (
 from adabench.harness.errors import UsageError, unknown
 from adabench.harness.plugins.registry import load_builder, names
 from adabench.harness.study.model_parameters import count_accesses, model_parameters_of
-from adabench.harness.study.syntax import convert_params, parse_selections
+from adabench.harness.study.syntax import convert_params, parse_one
 
 if TYPE_CHECKING:
     from adabench.usecases.interface import UseCase
@@ -169,17 +169,16 @@ def fitted(policy: Policy, catalogue: Catalogue, nodes: int, *, force: bool = Fa
 def _found(text: str, catalogue: Catalogue, resources: Resources) -> Policy:
     if Path(text).is_file() or text.endswith(".toml"):
         return Policy.read(text)
-    selections = parse_selections(text)
-    if len(selections) != 1 or any(len(values) != 1 for values in selections[0].values.values()):
+    parsed = parse_one(text)
+    if parsed is None:
         raise UsageError(
             f"{text!r} is not one policy: give a file, or a builder such as nups or nups[times=50]"
         )
-    (selected,) = selections
-    if selected.name not in names("policy"):
-        raise unknown("policy, neither a file nor a builder,", selected.name, names("policy"))
-    builder = load_builder(selected.name)
-    given = {name: values[0] for name, values in selected.values.items()}
-    options = convert_params(builder.Options, given, f"builder {selected.name!r}")
+    name, given = parsed
+    if name not in names("policy"):
+        raise unknown("policy, neither a file nor a builder,", name, names("policy"))
+    builder = load_builder(name)
+    options = convert_params(builder.Options, given, f"builder {name!r}")
     return replace(builder().build(catalogue, resources, options), source=text)
 
 

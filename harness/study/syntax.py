@@ -24,6 +24,7 @@ __all__ = [
     "parse_duration",
     "parse_network",
     "parse_networks",
+    "parse_one",
     "parse_selections",
     "switch",
 ]
@@ -64,6 +65,15 @@ def parse_selections(text: str) -> list[Selection]:
             raise UsageError(f"{part.strip()!r} is not of the form name or name[param=value,…]")
         selections.append(Selection(match[1], _parse_values(match[3] or "", part.strip())))
     return selections
+
+
+def parse_one(text: str) -> tuple[str, dict[str, Any]] | None:
+    """Name and parameters of a single selection with one value for each; None if there are more."""
+    selections = parse_selections(text)
+    if len(selections) != 1 or any(len(values) != 1 for values in selections[0].values.values()):
+        return None
+    (selected,) = selections
+    return selected.name, {name: values[0] for name, values in selected.values.items()}
 
 
 def combinations(values: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
