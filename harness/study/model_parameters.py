@@ -24,12 +24,8 @@ _PARAMETERS, _BATCHES, _COUNTS, _HOMES = "parameters", "batches", "accesses", "h
 
 
 def usecase_from(text: str, data: Path | None, seed: int) -> UseCase:
-    """The use case of ``ctr`` or ``ctr[dim=8]``.
-
-    Raises
-    ------
-    UsageError
-        If it is unknown, has several values for a parameter, or its data cannot be used.
+    """The use case of ``ctr`` or ``ctr[dim=8]``; `UsageError` if there is none, or its data cannot be
+    used.
     """
     from adabench.usecases.interface import DataError
 
@@ -45,7 +41,7 @@ def usecase_from(text: str, data: Path | None, seed: int) -> UseCase:
 
 
 def model_parameters_of(usecase: UseCase) -> Catalogue:
-    """The parameters of its model; tables are those of which its `keys` names rows."""
+    """Parameters of a use case's model; tables are those that its `keys` names rows of."""
     shapes = [(name, tuple(value.shape)) for name, value in usecase.model().named_parameters()]
     batch = next(iter(usecase.loaders(0, 1).train))
     try:
@@ -55,17 +51,17 @@ def model_parameters_of(usecase: UseCase) -> Catalogue:
 
 
 def count_accesses(usecase: UseCase, workers: int, epochs: int, nodes: int | None = None) -> Catalogue:
-    """Its parameters, with the number of training batches of all workers that read each row.
+    """Parameters of a use case's model, with the number of training batches that read each row.
 
     Parameters
     ----------
     usecase : UseCase
     workers : int
-        Of all nodes together; each has its share of the data.
+        Workers of all nodes together; each has its share of the data.
     epochs : int
         Passes over the training data.
     nodes : int, optional
-        Of the cluster; by default each worker is a node.
+        Nodes of the cluster; by default each worker is a node.
     """
     catalogue = model_parameters_of(usecase)
     per_node = workers // (nodes or workers)
@@ -90,13 +86,7 @@ def count_accesses(usecase: UseCase, workers: int, epochs: int, nodes: int | Non
 
 
 def write_accesses(file: Path, catalogue: Catalogue) -> None:
-    """Write a catalogue with its counts; equal ones give equal files.
-
-    Raises
-    ------
-    UsageError
-        If it cannot be written.
-    """
+    """Write a catalogue with its counts; equal ones give equal files."""
     known = [(one.name, one.rows, one.length, one.kind) for one in catalogue.parameters]
     arrays: dict[str, Any] = {
         _PARAMETERS: np.frombuffer(msgspec.json.encode(known), dtype=np.uint8),
@@ -115,13 +105,7 @@ def write_accesses(file: Path, catalogue: Catalogue) -> None:
 
 
 def read_accesses(file: Path, catalogue: Catalogue) -> Catalogue:
-    """The catalogue with the counts of a file.
-
-    Raises
-    ------
-    UsageError
-        If the file cannot be read, or holds counts of another model's parameters.
-    """
+    """The catalogue with the counts of a file, which have to be of the same model's parameters."""
     try:
         with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
             listed = msgspec.json.decode(arrays[_PARAMETERS].tobytes(), type=list[tuple[str, int, int, str]])

@@ -21,13 +21,9 @@ __all__ = ["with_policy_per_cell"]
 def with_policy_per_cell(cells: Sequence[Cell], seed: int) -> list[Cell]:
     """The cells with the policy that the option `policy` of their backend names, as a whole document.
 
-    Each is built for the model of the cell's use case and so many equal nodes as it has. Which rows batches
-    access is counted where a builder asks for it, once for all cells that share it.
-
-    Raises
-    ------
-    UsageError
-        If there is no such policy, it does not fit, or it has something in it that is not executed.
+    Each policy is built for the model of the cell's use case and its number of nodes, which count as equal.
+    Row accesses are counted where a builder needs them, once for all cells that share them. Raises
+    `UsageError` if there is no such policy, it does not fit, or a part of it is not executed.
     """
     building = PolicyBuilder(seed)
     return [
@@ -37,7 +33,7 @@ def with_policy_per_cell(cells: Sequence[Cell], seed: int) -> list[Cell]:
 
 
 class PolicyBuilder:
-    """Policies, and what they are made of, that several cells share."""
+    """Builds policies, and keeps their parts that several cells share."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -75,7 +71,7 @@ class PolicyBuilder:
         return policy
 
     def _dealt(self, cell: Cell, policy: Policy) -> Policy:
-        """With the shares that batches have in whole samples, if they can be partitioned."""
+        """The policy with the shares that batches have in whole samples, if the use case supports them."""
         from adabench.usecases.interface import DataError
 
         usecase = usecase_of(cell, self._seed)

@@ -50,7 +50,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     usecases, backends : list of Selection
-        Names with the values to try a parameter.
+        Names with the values to try of each parameter.
     settings : list of RunSettings
         Each makes cells of its own; a cell on one node has no network.
     repeats : int
@@ -66,11 +66,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     targets : dict
         Use case -> metric -> value that has to be reached.
     include, exclude : list of Pattern
-        Which of all combinations are cells of the study.
+        Select the cells of the study among all combinations.
     sample : int
-        How many of these, drawn at random by the seed; 0 for all.
+        Number of these to draw at random by the seed; 0 for all.
     launcher : str
-        What starts the processes of its runs.
+        Name of the launcher of its runs.
     """
 
     name: str
@@ -128,19 +128,8 @@ def built_in_studies() -> dict[str, Path]:
 def load_study(file: Path | None, name: str, overrides: Mapping[str, Any]) -> Study:
     """Merge defaults, a study file and the command line, in rising order of precedence.
 
-    Parameters
-    ----------
-    file : Path or None
-        The TOML file; None for a study that the command line describes alone.
-    name : str
-        Name of the study, which its sessions begin with.
-    overrides : mapping
-        Key -> value given on the command line.
-
-    Raises
-    ------
-    UsageError
-        Naming the file and key, or the command line's option.
+    `file` is None for a study that the command line describes alone; `overrides` has the keys that it gives.
+    Raises `UsageError`, which names the file and key, or the command line's option.
     """
     given = _GivenValues(file, overrides)
     usecases = given.read("usecases", _selections)
@@ -198,13 +187,7 @@ class _GivenValues:
 
 
 def parse_target(text: str) -> dict[str, float]:
-    """``auc=0.74`` as a table.
-
-    Raises
-    ------
-    UsageError
-        If it is not of that form.
-    """
+    """``auc=0.74`` as a table."""
     metric, _, value = text.partition("=")
     try:
         target = float(value)
