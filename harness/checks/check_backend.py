@@ -26,15 +26,10 @@ SECONDS = 300.0
 
 
 def check_backend(name: str) -> Iterator[Finding]:
-    """Yield what was found: declarations first, then runs with one and with two node processes.
+    """Yield findings: declarations first, then runs with one and with two node processes.
 
     A backend trains every batch it is given and reaches the quality of plain PyTorch; one with a lookahead
     signals intent when it is distributed; and no process or file is left when it is closed.
-
-    Raises
-    ------
-    UsageError
-        If there is no such backend.
     """
     backend = load_backend(name)
     yield _options(backend)

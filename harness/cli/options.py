@@ -35,7 +35,7 @@ Command = Callable[..., None]
 
 
 def _last(given: str, known: Iterable[str]) -> list[str]:
-    """What the last of several names may be completed to."""
+    """Completions of the last of several names."""
     before, comma, begun = given.rpartition(",")
     return [before + comma + name for name in known if name.startswith(begun)]
 
@@ -159,13 +159,7 @@ StepMilliseconds = Annotated[
 
 
 def at_least_one(**given: int) -> None:
-    """Refuse numbers below 1, by the names of their options.
-
-    Raises
-    ------
-    UsageError
-        Naming the first one.
-    """
+    """Refuse numbers below 1, by the names of their options."""
     for name, value in given.items():
         if value < 1:
             raise UsageError(f"--{name} {value}: give 1 or more")
@@ -174,12 +168,7 @@ def at_least_one(**given: int) -> None:
 def takes_study(without: Collection[str] = (), **fixed: Any) -> Callable[[Command], Callable[..., None]]:
     """Give a command all of `STUDY_OPTIONS`; it is called with the study that they describe, first.
 
-    Parameters
-    ----------
-    without : collection of str
-        Options that it does not have.
-    **fixed : object
-        Keys of the study that it sets itself.
+    Options in `without` are left out, and `fixed` has keys of the study that the command sets itself.
     """
 
     def described(**given: Any) -> Study:
@@ -195,14 +184,9 @@ def takes_study(without: Collection[str] = (), **fixed: Any) -> Callable[[Comman
 def with_options(
     taken: Sequence[inspect.Parameter], made: Callable[..., Any]
 ) -> Callable[[Command], Callable[..., None]]:
-    """Give a command further options; it is called with what `made` makes of their values, first.
+    """Give a command further options; it is called with the result of `made` for their values, first.
 
-    Parameters
-    ----------
-    taken : sequence of inspect.Parameter
-        The options, with annotations as typer takes them.
-    made : callable
-        Takes their values by name.
+    The annotations of the `taken` parameters are those that typer takes; `made` takes the values by name.
     """
 
     def taking(command: Command) -> Callable[..., None]:
@@ -230,12 +214,8 @@ def _named(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 def study_from(
     file: Path | None, name: str | None, overrides: Mapping[str, Any], target: str | None
 ) -> Study:
-    """The study that a command line describes: a file, one of the project's, or use cases and backends alone.
-
-    Raises
-    ------
-    UsageError
-        For every mistake that can be found without asking plugins.
+    """The study that a command line describes: a file, one of the project's, or use cases and backends
+    alone.
     """
     given = {
         key: ",".join(value) if isinstance(value, list) else value
@@ -273,7 +253,7 @@ def results_root(results: Path | None) -> Path:
 
 
 def shown(file: Path) -> str:
-    """A path as short as it can be said from here."""
+    """A path, relative to this folder if possible."""
     try:
         return str(file.resolve().relative_to(Path.cwd()))
     except ValueError:

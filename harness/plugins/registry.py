@@ -94,13 +94,7 @@ def modules(kind: Kind, wanted: Iterable[str]) -> list[str]:
 
 
 def load_backend(name: str) -> type[Backend]:
-    """The backend's class.
-
-    Raises
-    ------
-    UsageError
-        If there is no such backend, or it cannot be imported, or lacks a part of the protocol.
-    """
+    """The backend's class; `UsageError` if there is none, it cannot be imported, or lacks a member."""
     return cast("type[Backend]", _load("backend", name))
 
 
@@ -115,12 +109,12 @@ def load_builder(name: str) -> type[Builder]:
 
 
 def load_launcher(name: str) -> type[Any]:
-    """The class of a `Launcher`, which is of a room above this one; errors as in `load_backend`."""
+    """The class of a `Launcher`, a type of a layer above this one; errors as in `load_backend`."""
     return _load("launcher", name)
 
 
 def unavailable(name: str) -> str | None:
-    """Why a backend cannot work here, as it says itself; None if it can, as far as it knows before a run."""
+    """Reason why a backend cannot work here; None if it can, as far as it knows before a run."""
     from adabench.backends.interface import Unavailable
 
     try:

@@ -48,8 +48,7 @@ class TurnTaker:
     Attributes
     ----------
     paused_seconds : float
-        In which it was other runs' turn, as far as this worker knows: after `wait`, `step` and
-        `synchronized` it knows all.
+        Seconds of other runs' turns, all of them after `wait`, `step` and `synchronized`.
     """
 
     def __init__(self, address: str | None, steps: int = 0) -> None:
@@ -61,13 +60,7 @@ class TurnTaker:
             self._connection.connect(address)
 
     def wait(self) -> None:
-        """Return when this run may go on.
-
-        Raises
-        ------
-        ConnectionError
-            If the harness is gone.
-        """
+        """Return when this run may go on; `ConnectionError` if the harness is gone."""
         if self._connection is None:
             return
         self._left = self._steps
@@ -129,12 +122,8 @@ class Interleaved(Protocol[T]):
 def in_turns(runs: Sequence[Interleaved[T]]) -> None:
     """Execute runs, one of which goes on at a time, in the order given.
 
-    Raises
-    ------
-    UsageError
-        If the sockets cannot be made where temporary files go.
-    Exception
-        The first one of any run, after all have ended.
+    Raises `UsageError` if the sockets cannot be made where temporary files go, and the first exception of any
+    run after all have ended.
     """
     given_up = threading.Event()
     with scratch_folder("sockets of runs that take turns") as folder:
@@ -203,7 +192,7 @@ class _Turns(Generic[T]):
         return True
 
     def result(self) -> T:
-        """What the run returned, once it has ended; closes what belongs to it."""
+        """The result of the run, once it has ended; closes its sockets."""
         self.close()
         return self._result.result()
 

@@ -1,4 +1,4 @@
-"""The process of one rank: a fork of its group's root that takes its place and runs the trial."""
+"""The process of one rank: a fork of its group's root that takes its place and trains."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run_rank(spec_file: Path, group: int, environment: Mapping[str, str]) -> int
     group : int
         The parent's process id: this process ends with it.
     environment : mapping
-        Which rank this is and where the ranks meet, as torchrun says it.
+        torchrun's variables: the rank, and the address of the store.
     """
     from adabench.harness.run.training_loop import train_rank
 

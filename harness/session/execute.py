@@ -120,17 +120,7 @@ def run_session(
 
 
 class SessionExecution:
-    """Executes what is planned in a session, and lengthens the plan until its intervals are narrow enough.
-
-    Parameters
-    ----------
-    context : SessionContext
-    cells : list of Cell
-        The study's cells.
-    options : ResumeOptions
-    console : Console
-    interruption : Interruption
-    """
+    """Executes the plan of a session, and lengthens it until its intervals are narrow enough."""
 
     def __init__(
         self,
@@ -236,16 +226,7 @@ class SessionExecution:
 
 @dataclass(frozen=True)
 class PendingRun:
-    """A planned run that is about to be executed, as one of `together` that take turns.
-
-    Attributes
-    ----------
-    execution : SessionExecution
-    planned : PlannedRun
-    attempt : int
-    together : int
-        Number of runs that take turns; 1 for a run by itself.
-    """
+    """A planned run that is about to be executed, as one of `together` that take turns."""
 
     execution: SessionExecution
     planned: PlannedRun
@@ -282,7 +263,7 @@ class PendingRun:
 def remaining(
     plan: Sequence[PlannedRun], recorded: Sequence[Run], options: ResumeOptions | None = None
 ) -> list[tuple[PlannedRun, int]]:
-    """What is planned and not recorded, each with the number of its next attempt.
+    """Planned runs without a record, each with the number of its next attempt.
 
     An interrupted run counts as not recorded; so does, as often as the options say, one that failed for a
     reason outside itself. Runs that take turns are repeated together.
@@ -305,7 +286,7 @@ def remaining(
 
 
 def obstacle(planned: PlannedRun, recorded: Sequence[Run], launcher: Launcher) -> str | None:
-    """Why a run need not be tried: it cannot be launched, its backend cannot work here, or said so in an
+    """Reason not to try a run: it cannot be launched, its backend cannot work here, or it was skipped in an
     earlier block.
     """
     said = [run.reason for run in recorded if run.cell == planned.cell and run.status == "skipped"]

@@ -42,7 +42,6 @@ class Attempt:
     ----------
     planned : PlannedRun
     cell : Cell
-        The cell that it is a run of.
     number : int
         From 1.
     obstacle : str or None
@@ -50,7 +49,7 @@ class Attempt:
     turn_socket : str or None
         Socket of a run that takes turns with others.
     profile : Path or None
-        A folder for flame graphs, of a run whose steps are budgeted.
+        Folder for flame graphs, of a run whose steps are timed part by part.
     """
 
     planned: PlannedRun

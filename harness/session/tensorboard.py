@@ -33,13 +33,7 @@ def check_tensorboard() -> None:
 
 
 class SessionEventFiles:
-    """TensorBoard's event files of a session.
-
-    Parameters
-    ----------
-    folder : Path
-        Contains a folder per run, and in it one per node.
-    """
+    """TensorBoard's event files of a session: a folder per run, and in it one per node."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -61,12 +55,7 @@ class RunEventFiles:
     def update(self, folder: Path, over: bool) -> None:
         """Write the progress since the last update, at most once per second until the run is over.
 
-        Parameters
-        ----------
-        folder : Path
-            The run's scratch folder.
-        over : bool
-            Whether this is the last update.
+        `folder` is the run's scratch folder, and `over` is true in the last call.
         """
         if not over and time.monotonic() < self._due:
             return
