@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from rich.console import Console
 
 from adabench.harness.launch import local
@@ -28,6 +27,7 @@ from adabench.harness.study.plan import cells_of
 from adabench.harness.study.study import load_study
 from adabench.results.record import Run, Seconds
 from adabench.results.store import SessionStore
+from tests.records import ended
 
 SECONDS_OF_A_RUN = 0.002
 ID_BYTES = 8
@@ -79,16 +79,7 @@ class NoServer(ForkServer):
 
 def made_up(attempt: Attempt, *rest: Any) -> Run:
     time.sleep(SECONDS_OF_A_RUN)
-    return Run(
-        **msgspec.structs.asdict(attempt.planned),
-        run_id=os.urandom(ID_BYTES).hex(),
-        session="s",
-        data=None,
-        attempt=1,
-        status="ok",
-        started_at="",
-        seconds=Seconds(train=1.0, total=1.0),
-    )
+    return ended(attempt.planned, run_id=os.urandom(ID_BYTES).hex(), seconds=Seconds(train=1.0, total=1.0))
 
 
 def announce_what_is_recorded(file: Path) -> None:

@@ -10,8 +10,8 @@ from adabench.backends.interface import Options
 from adabench.harness.run import training_loop
 from adabench.harness.run.spec import RunSpec
 from adabench.harness.study import cell
-from adabench.results.record import RunSettings
 from adabench.usecases.interface import Params
+from tests.records import make_cell
 
 
 class Reached(Exception):
@@ -45,14 +45,7 @@ def test_options_are_converted_before_there_are_threads(
 
     monkeypatch.setattr(training_loop, "load_backend", lambda name: Backend)
     monkeypatch.setattr(cell, "load_usecase", lambda name: UseCase)
-    spec = RunSpec(
-        usecase="u",
-        params={},
-        backend="b",
-        options={"lookahead": 7},
-        folder=str(tmp_path),
-        **RunSettings(nodes=1, workers=4, network="loopback").settings(),
-    )
+    spec = make_cell(RunSpec, options={"lookahead": 7}, nodes=1, workers=4, folder=str(tmp_path))
     with pytest.raises(Reached):
         training_loop.RankTraining(spec, 0).run()
     assert where == [(7, threading.main_thread())] * 4

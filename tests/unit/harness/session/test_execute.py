@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from rich.console import Console
 
@@ -27,6 +26,7 @@ from adabench.harness.study.plan import cells_of, study_id, with_repeats
 from adabench.harness.study.study import Study, load_study
 from adabench.results.record import PlannedRun, Run, Seconds, Status
 from adabench.results.store import list_sessions
+from tests.records import ended
 
 Answer = Callable[[PlannedRun, int], tuple[Status, float]]
 
@@ -42,15 +42,11 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], list[tuple[st
             planned, attempt = given.planned, given.number
             calls.append((planned.backend, planned.block, attempt))
             status, seconds = answer(planned, attempt)
-            return Run(
-                **msgspec.structs.asdict(planned),
-                run_id=f"{planned.backend}{planned.block}{attempt}",
-                session="s",
-                data=None,
+            return ended(
+                planned,
                 attempt=attempt,
                 status=status,
                 signal="SIGKILL" if status == "failed" else None,
-                started_at="",
                 seconds=Seconds(train=seconds, total=seconds),
             )
 
