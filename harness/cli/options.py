@@ -7,7 +7,7 @@ import inspect
 import shutil
 import sys
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,7 +31,7 @@ __all__ = [
     "with_options",
 ]
 
-Command = Callable[..., None]
+Command = Callable[..., Any]
 
 
 def _last(given: str, known: Iterable[str]) -> list[str]:
@@ -165,8 +165,8 @@ def at_least_one(**given: int) -> None:
             raise UsageError(f"--{name} {value}: give 1 or more")
 
 
-def takes_study(without: Collection[str] = (), **fixed: Any) -> Callable[[Command], Callable[..., None]]:
-    """Give a command all of `STUDY_OPTIONS`; it is called with the study that they describe, first.
+def takes_study(without: Collection[str] = (), **fixed: Any) -> Callable[[Command], Command]:
+    """Give a command all of `STUDY_OPTIONS`; its parameter `study` is the study that they describe.
 
     Options in `without` are left out, and `fixed` has keys of the study that the command sets itself.
     """
@@ -175,40 +175,42 @@ def takes_study(without: Collection[str] = (), **fixed: Any) -> Callable[[Comman
         file, study, target = (given.pop(name, None) for name in ("study", "study_name", "target"))
         return study_from(file, study, {**given, **fixed}, target)
 
-    taken = [
-        _named(name, kind, None) for name, kind in STUDY_OPTIONS.items() if name not in {*without, *fixed}
-    ]
-    return with_options(taken, described)
+    left_out = {*without, *fixed}
+    taken = [_parameter(name, kind, None) for name, kind in STUDY_OPTIONS.items() if name not in left_out]
+    return with_options("study", _with_parameters(described, taken))
 
 
-def with_options(
-    taken: Sequence[inspect.Parameter], made: Callable[..., Any]
-) -> Callable[[Command], Callable[..., None]]:
-    """Give a command further options; it is called with the result of `made` for their values, first.
+def with_options(name: str, made: Callable[..., Any]) -> Callable[[Command], Command]:
+    """Give a command the parameters of `made` as options; its parameter `name` is made of their values."""
+    taken = _parameters(made)
 
-    The annotations of the `taken` parameters are those that typer takes; `made` takes the values by name.
-    """
-
-    def taking(command: Command) -> Callable[..., None]:
-        own = list(inspect.signature(command).parameters.values())[1:]
-        hints = typing.get_type_hints(command, include_extras=True)
-
+    def taking(command: Command) -> Command:
         @functools.wraps(command)
         def called(**arguments: Any) -> None:
             given = {one.name: arguments.pop(one.name) for one in taken}
-            command(made(**given), **arguments)
+            command(**{name: made(**given)}, **arguments)
 
-        # What typer makes the command line of.
-        parameters = [*taken, *(_named(one.name, hints[one.name], one.default) for one in own)]
-        called.__annotations__ = {one.name: one.annotation for one in parameters}
-        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        return called
+        own = [one for one in _parameters(command) if one.name != name]
+        return _with_parameters(called, [*taken, *own])
 
     return taking
 
 
-def _named(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    hints = typing.get_type_hints(function, include_extras=True)
+    given = inspect.signature(function).parameters.values()
+    return [_parameter(one.name, hints[one.name], one.default) for one in given]
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _with_parameters(function: Command, parameters: list[inspect.Parameter]) -> Command:
+    """The function with these parameters in its signature, of which typer makes the command line."""
+    function.__annotations__ = {one.name: one.annotation for one in parameters}
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return function
 
 
 def study_from(

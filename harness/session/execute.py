@@ -25,6 +25,7 @@ from adabench.harness.session.one_run import Attempt, SessionContext, execute_ru
 from adabench.harness.session.open_session import open_session
 from adabench.harness.session.plan_text import too_short
 from adabench.harness.session.progress import SessionProgress
+from adabench.harness.session.resume_options import ResumeOptions
 from adabench.harness.session.tensorboard import SessionEventFiles, check_tensorboard
 from adabench.harness.study.cell import Cell
 from adabench.harness.study.plan import cells_of, planned_runs, with_repeats
@@ -41,35 +42,6 @@ _FEWEST_ALIKE = 3
 """Runs that tell how long others take."""
 
 INTERLEAVE = "with --interleaved the runs of a block take turns, so that noise meets all of them alike"
-
-
-@dataclass(frozen=True)
-class ResumeOptions:
-    """How a session is continued.
-
-    Attributes
-    ----------
-    fresh : bool
-        Start another session even if one can be continued.
-    retry_infra : int
-        How often to repeat a run whose processes could not be launched or were killed from outside.
-    until_rel_ci : float or None
-        Add blocks until the intervals are `settled`, as judged after each number of blocks of
-        `statistics.interim_analyses`; None keeps the study's repeats.
-    max_repeat : int
-        Most blocks that `until_rel_ci` leads to.
-    judged : bool
-        Whether runs are for verdicts: then a warning says if there are too few.
-    tensorboard : bool
-        Whether TensorBoard's event files are written while runs train.
-    """
-
-    fresh: bool = False
-    retry_infra: int = 0
-    until_rel_ci: float | None = None
-    max_repeat: int = 30
-    judged: bool = True
-    tensorboard: bool = False
 
 
 def run_session(
