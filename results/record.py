@@ -542,7 +542,13 @@ class Session(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def sum_counters(counters: list[dict[str, float]]) -> dict[str, float]:
-    """Merge counters of several nodes: sums, but the greatest of ``…_max`` and the mean of ``…_mean``."""
+    """Merge counters of several nodes: sums, but the greatest of ``…_max`` and the mean of ``…_mean``.
+
+    Parameters
+    ----------
+    counters : list of dict of str to float
+        One per node; a name need not be in all.
+    """
     merged: dict[str, float] = {}
     for name in sorted(set().union(*counters)):
         values = [one[name] for one in counters if name in one]
