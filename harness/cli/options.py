@@ -23,6 +23,7 @@ from adabench.harness.study.syntax import parse_selections
 __all__ = [
     "STUDY_OPTIONS",
     "at_least_one",
+    "completed",
     "results_root",
     "shown",
     "study_from",
@@ -34,26 +35,14 @@ __all__ = [
 Command = Callable[..., Any]
 
 
-def _last(given: str, known: Iterable[str]) -> list[str]:
-    """Completions of the last of several names."""
-    before, comma, begun = given.rpartition(",")
-    return [before + comma + name for name in known if name.startswith(begun)]
+def completed(known: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Shell completion of a name, or of the last of several names."""
 
+    def complete(incomplete: str) -> list[str]:
+        before, comma, begun = incomplete.rpartition(",")
+        return [before + comma + name for name in known() if name.startswith(begun)]
 
-def _usecases(incomplete: str) -> list[str]:
-    return _last(incomplete, names("usecase"))
-
-
-def _backends(incomplete: str) -> list[str]:
-    return _last(incomplete, names("backend"))
-
-
-def _launchers(incomplete: str) -> list[str]:
-    return [name for name in names("launcher") if name.startswith(incomplete)]
-
-
-def _studies(incomplete: str) -> list[str]:
-    return [name for name in built_in_studies() if name.startswith(incomplete)]
+    return complete
 
 
 def _option(setting: DeclaredSetting) -> Any:
@@ -74,7 +63,7 @@ STUDY_OPTIONS: dict[str, Any] = {
             metavar="NAME",
             help="A study that comes with the project, see `adabench list studies`; `default` if neither a "
             "study nor a use case is given.",
-            autocompletion=_studies,
+            autocompletion=completed(built_in_studies),
         ),
     ],
     "usecases": Annotated[
@@ -84,7 +73,7 @@ STUDY_OPTIONS: dict[str, Any] = {
             "-u",
             metavar="NAME[,…]",
             help="What to train, such as ctr or 'ctr[dim=8,16]'; see `adabench list usecases`.",
-            autocompletion=_usecases,
+            autocompletion=completed(lambda: names("usecase")),
         ),
     ],
     "backends": Annotated[
@@ -94,7 +83,7 @@ STUDY_OPTIONS: dict[str, Any] = {
             "-b",
             metavar="NAME[,…]",
             help="How, such as manual,'prefetch[lookahead=0,10]'; see `adabench list backends`.",
-            autocompletion=_backends,
+            autocompletion=completed(lambda: names("backend")),
         ),
     ],
     "repeats": Annotated[
@@ -122,7 +111,7 @@ STUDY_OPTIONS: dict[str, Any] = {
         typer.Option(
             metavar="NAME",
             help="What starts the processes of runs; see `adabench list launchers`.",
-            autocompletion=_launchers,
+            autocompletion=completed(lambda: names("launcher")),
         ),
     ],
     "target": Annotated[

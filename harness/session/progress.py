@@ -169,7 +169,7 @@ class SessionProgress:
 
     def _account(self, run: Run) -> None:
         self._remaining.pop((run.cell, run.phase, run.block), None)
-        if run.status in ("ok", "not_converged"):
+        if run.status in SUCCESS:
             self._seconds.setdefault((run.cell, run.phase), []).append(run.seconds.total)
 
     def _place(self, run: PlannedRun | Run) -> str:
@@ -179,7 +179,7 @@ class SessionProgress:
 
 def describe(run: Run) -> str:
     """One line: outcome, seconds, quality or reason."""
-    if run.status not in ("ok", "not_converged"):
+    if run.status not in SUCCESS:
         where = f" in {run.failed_phase}" if run.failed_phase is not None else ""
         return f"{run.status}{where}: {run.reason}"
     quality = "  ".join(f"{name} {value:.4g}" for name, value in run.metrics.items())
