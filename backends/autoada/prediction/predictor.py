@@ -33,8 +33,8 @@ class IntentPredictor:
 
     A batch is simulated (`autoada.prediction.symbolic_forward`); when simulations turn out to be regular,
     stopped after the last lookup, or replaced by a program of the few operations that lead from batch to ids.
-    Neither the model nor its buffers, the batch or a global random stream is changed. One prediction at a time, in
-    batch order.
+    Neither the model nor its buffers, the batch or a global random stream is changed. One prediction at a
+    time, in batch order.
 
     Parameters
     ----------
