@@ -14,6 +14,7 @@ RUN = ("run", "-u", "fake-line", "-b", "single")
 
 COMMANDS = """
 run -u fake-lime => unknown use case 'fake-lime': did you mean 'fake-line'?
+run -u '' => '' is not of the form name or name[param=value,…]
 run -u fake-line -b singel => unknown backend 'singel': did you mean 'single'?
 run -b single => --backend alone does not say what to train: add --usecase, such as -u ctr
 run --study defalt => unknown study 'defalt': did you mean 'default'?

@@ -92,46 +92,48 @@ def _catalogue() -> Any:
     return model_parameters_of(usecase_from(CTR[1], None, 0))
 
 
-MINE = 'format = 1\nname = "mine"\n{}\n[[rule]]\nparameters = "*"\n'
+def write_mine(text: str) -> tuple[str, ...]:
+    """A policy whose file has this text in addition, as arguments of `check` and `show`."""
+    rest = '[[rule]]\nparameters = "*"\n'
+    Path("mine.toml").write_text(f'format = 1\nname = "mine"\n{text}\n{rest}')
+    return ("mine.toml", *CTR, "--nodes", "2")
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("parameters", "more", "sentence"),
     [
+        ("deep.weights", "", "unknown parameter 'deep.weights' (did you mean 'deep.weight'?); there are "),
+        ("deep.weight", "rows = { ranges = [[0, 99999]] }", "rows names row 99998; deep.weight has "),
+        ("deep.weight", "home = { shares = [0.5, 0.4] }", "home shares add up to 0.9; they must add up"),
         (
-            '[[rule]]\nparameters = "deep.weights"',
-            "mine.toml: rule 1: unknown parameter 'deep.weights' (did you mean 'deep.weight'?); there are ",
+            "tables",
+            'technique = "allreduce"',
+            "technique 'allreduce' is for dense parameters; wide.weight is",
         ),
-        (
-            '[[rule]]\nparameters = "deep.weight"\nrows = { ranges = [[0, 99999]] }',
-            "mine.toml: rule 1: rows names row 99998; deep.weight has ",
-        ),
-        (
-            '[[rule]]\nparameters = "deep.weight"\nhome = { shares = [0.5, 0.4] }',
-            "mine.toml: rule 1: home shares add up to 0.9; they must add up to 1",
-        ),
-        (
-            '[[rule]]\nparameters = "tables"\ntechnique = "allreduce"',
-            "mine.toml: rule 1: technique 'allreduce' is for dense parameters; wide.weight is a",
-        ),
-        (
-            '[[rule]]\nparameters = "mlp.*"\ntechnique = "auto"',
-            "mine.toml: rule 1: technique 'auto' is for tables of rows; mlp.0.weight is dense, and",
-        ),
-        (f'[made_for]\nparameters = "sha256:{"0" * 64}"', "mine.toml: it was made for another model"),
-        ("[made_for]\nnodes = 3", "mine.toml: it was made for 3 nodes, not 2"),
-        (
-            '[[rule]]\nparameters = "deep.weight"\nrows = { hottest = 0.1 }',
-            "mine.toml: rule 1: rows hottest needs access counts of deep.weight: `adabench acc",
-        ),
+        ("mlp.*", 'technique = "auto"', "technique 'auto' is for tables of rows; mlp.0.weight is dense, and"),
+        ("deep.weight", "rows = { hottest = 0.1 }", "rows hottest needs access counts of deep.weight: `adab"),
     ],
 )
-def test_a_mistake_in_a_file_is_one_sentence(said: Any, refused: Any, text: str, sentence: str) -> None:
-    Path("mine.toml").write_text(MINE.format(text))
+def test_a_mistake_in_a_rule_is_one_sentence(refused: Any, parameters: str, more: str, sentence: str) -> None:
+    mine = write_mine(f'[[rule]]\nparameters = "{parameters}"\n{more}')
     for command in ("check", "show"):
-        assert refused("policy", command, "mine.toml", *CTR, "--nodes", "2").startswith(sentence)
-    if "made_for" in text:
-        assert said("policy", "check", "mine.toml", *CTR, "--nodes", "2", "--force")[0] == 0
+        assert refused("policy", command, *mine).startswith(f"mine.toml: rule 1: {sentence}")
+
+
+@pytest.mark.parametrize(
+    ("made_for", "sentence"),
+    [
+        (f'parameters = "sha256:{"0" * 64}"', "it was made for another model"),
+        ("nodes = 3", "it was made for 3 nodes, not 2"),
+    ],
+)
+def test_a_policy_for_another_job_is_only_taken_by_force(
+    said: Any, refused: Any, made_for: str, sentence: str
+) -> None:
+    mine = write_mine(f"[made_for]\n{made_for}")
+    for command in ("check", "show"):
+        assert refused("policy", command, *mine).startswith(f"mine.toml: {sentence}")
+    assert said("policy", "check", *mine, "--force")[0] == 0
 
 
 @mistakes(

@@ -56,10 +56,9 @@ def test_bytes_are_least_where_they_are_asked_for(said: Any) -> None:
     assert sent["bytes"][0] <= sent["time"][0]
 
 
-def test_memory_that_nothing_keeps_is_refused_with_the_least_that_would_do(said: Any) -> None:
-    code, _, err = said(*SEARCH, *TWO, "--memory", "0.01")
-    assert code == 2
-    sentence = "error: no policy keeps a limit of 0.01 MiB per node: the least that would do is "
+def test_memory_that_nothing_keeps_is_refused_with_the_least_that_would_do(said: Any, refused: Any) -> None:
+    err = refused(*SEARCH, *TWO, "--memory", "0.01", quiet=False)
+    sentence = "no policy keeps a limit of 0.01 MiB per node: the least that would do is "
     assert err.startswith(sentence)
     least = float(err.removeprefix(sentence).split()[0])
     assert said(*SEARCH, *TWO, "--memory", str(0.98 * least), "--builders", "")[0] == 2

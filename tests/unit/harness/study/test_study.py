@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -100,19 +99,6 @@ def test_a_broken_study_file_is_one_sentence_with_file_and_key(
     assert str(file) in str(caught.value)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("nodes", "0"), ("repeats", "-1"), ("workers", "x"), ("usecases", "")]
-)
-def test_a_mistake_on_the_command_line_names_the_option(key: str, value: Any) -> None:
-    with pytest.raises(UsageError, match=f"^option {key}: "):
-        load_study(None, "x", {"usecases": "ctr", key: value})
-
-
-def test_a_missing_study_file() -> None:
-    with pytest.raises(UsageError, match=r"there is no study file nowhere\.toml"):
-        load_study(Path("nowhere.toml"), "x", {})
 
 
 def test_targets() -> None:
