@@ -95,7 +95,7 @@ class Comparison(_Compared):
     flagged: tuple[str, ...] = ()
 
 
-def compare(runs: Sequence[Run], baseline: str | None = None, *, looks: int = 1) -> list[Comparison]:
+def compare(runs: Sequence[Run], baseline: str | None = None, *, analyses: int = 1) -> list[Comparison]:
     """Every cell against the baseline's cell of its use case and topology; Holm-corrected over all of them.
 
     Time to the quality target is compared where the runs had a target, otherwise the time of all epochs.
@@ -111,8 +111,8 @@ def compare(runs: Sequence[Run], baseline: str | None = None, *, looks: int = 1)
         ``prefetch[lookahead=20]``; or a cell's whole label. By default as `baseline.Baseline` says. A cell
         whose topology the baseline was not run with is compared with the baseline's only cell, if it has but
         one, and its label says so.
-    looks : int
-        How often the session is judged until it is long enough; see `statistics.looks`.
+    analyses : int
+        How often the session is judged until it is long enough; see `statistics.interim_analyses`.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def compare(runs: Sequence[Run], baseline: str | None = None, *, looks: int = 1)
             f"the runs are of {len(environments)} environments: only runs of one environment can be compared"
         )
     drafts = _drafts(counted, baseline)
-    alpha = ALPHA / looks
+    alpha = ALPHA / analyses
     comparable = [index for index, draft in enumerate(drafts) if draft.log_ratios]
     levels = dict(zip(comparable, holm_levels([drafts[index].p for index in comparable], alpha), strict=True))
     needed = fewest_blocks(alpha / max(len(comparable), 1))
@@ -143,7 +143,7 @@ def blocks_advised(plan: Sequence[PlannedRun] | Sequence[Run]) -> int:
     return 2 * needed - 3 if comparisons else 6
 
 
-def blocks_needed(plan: Sequence[PlannedRun] | Sequence[Run], looks: int = 1) -> tuple[int, int]:
+def blocks_needed(plan: Sequence[PlannedRun] | Sequence[Run], analyses: int = 1) -> tuple[int, int]:
     """How many blocks the verdicts of a plan need at least, and how many comparisons there are.
 
     Those with the default baseline; if that is ambiguous, with one cell per use case and topology.
@@ -158,7 +158,7 @@ def blocks_needed(plan: Sequence[PlannedRun] | Sequence[Run], looks: int = 1) ->
         except RecordError:
             references = len({topology(run) for run in own.values()})
         comparisons += len(own) - references
-    return fewest_blocks(ALPHA / looks / max(comparisons, 1)), comparisons
+    return fewest_blocks(ALPHA / analyses / max(comparisons, 1)), comparisons
 
 
 @dataclass(frozen=True)

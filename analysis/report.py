@@ -58,7 +58,7 @@ def report_html(
     if not finished:
         raise RecordError(f"session {session.session} has no finished run to report")
     # Of all use cases together: they are one family.
-    compared = _comparisons(counted, baseline, session.looks)
+    compared = _comparisons(counted, baseline, session.analyses)
     sections = [
         _section(
             usecase,
@@ -124,10 +124,10 @@ def _section(
     }
 
 
-def _comparisons(runs: Sequence[Run], baseline: str | None, looks: int) -> list[Comparison]:
+def _comparisons(runs: Sequence[Run], baseline: str | None, analyses: int) -> list[Comparison]:
     if len({run.cell for run in runs}) < 2:
         return []
-    return compare(runs, baseline, looks=looks)
+    return compare(runs, baseline, analyses=analyses)
 
 
 def _flat(value: object) -> str:

@@ -94,7 +94,7 @@ def history(sessions: Iterable[tuple[Session, Sequence[Run]]], baseline: str | N
         if len({run.cell for run in measured(runs)}) < 2:
             continue
         try:
-            found = compare(runs, baseline, looks=session.looks)
+            found = compare(runs, baseline, analyses=session.analyses)
         except RecordError:
             continue  # a session without this baseline has no place in its history
         commit = "no clone" if session.git is None else session.git.commit[:12] + "+" * session.git.dirty

@@ -1,4 +1,4 @@
-"""The statistics of runs: paired differences, exact intervals, correction for several comparisons and looks.
+"""The statistics of runs: paired differences, exact intervals, correction for several comparisons.
 
 Differences within a block are judged by Wilcoxon's signed-rank test and the interval that belongs to it, both
 exact (Wilcoxon, Individual comparisons by ranking methods, Biometrics Bulletin, 1945). They assume that a
@@ -22,7 +22,7 @@ __all__ = [
     "Interval",
     "fewest_blocks",
     "holm_levels",
-    "looks",
+    "interim_analyses",
     "median_interval",
     "outliers",
     "paired_interval",
@@ -118,12 +118,12 @@ def fewest_blocks(level: float) -> int:
     return math.ceil(1 - math.log2(level))
 
 
-def looks(first: int, most: int) -> list[int]:
+def interim_analyses(first: int, most: int) -> list[int]:
     """After how many blocks a session that is lengthened until it is precise enough is looked at.
 
-    Each time there are half as many blocks more. If every look is judged at a level divided by the
-    number of looks, all of them together are wrong with no more than that level's probability (Bonferroni's
-    inequality), and so is the decision to stop, whatever it depends on.
+    Each time there are half as many blocks more. If every analysis is judged at a level divided by the
+    number of analyses, all of them together are wrong with no more than that level's probability
+    (Bonferroni's inequality), and so is the decision to stop, whatever it depends on.
     """
     counts = [min(first, most)]
     while counts[-1] < most:

@@ -13,7 +13,7 @@ from rich.console import Console
 from adabench.analysis.compare import compare
 from adabench.analysis.figures import draw_figures
 from adabench.analysis.load import load_frame
-from adabench.harness.session.execute import Policy, run_session
+from adabench.harness.session.execute import ResumeOptions, run_session
 from adabench.harness.session.plan_text import plan_text
 from adabench.harness.study.study import load_study
 
@@ -37,7 +37,7 @@ def main() -> None:
     )
     print(plan_text(study, given.results))
 
-    session, _ = run_session(study, given.results, Policy(), Console())
+    session, _ = run_session(study, given.results, ResumeOptions(), Console())
     frame = load_frame(session)
     print(frame[frame["phase"] == "measured"].groupby("backend")["seconds.train"].describe())
 

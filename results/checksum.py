@@ -1,4 +1,4 @@
-"""A checksum as the last member of a JSON object, over the very bytes before it."""
+"""A checksum as the last member of a JSON object, over the bytes before it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,7 @@ _SEAL = re.compile(rb',\s*"checksum":\s*"([0-9a-f]{16})"\s*\}\s*\Z')
 
 
 def seal(content: bytes) -> bytes:
-    """Add the checksum to an object, which is written on one line if it was.
-
-    Parameters
-    ----------
-    content : bytes
-        A JSON object with at least one member.
-    """
+    """Add the checksum to a JSON object with at least one member; an object on one line stays on it."""
     before = content.rstrip()
     if not before.endswith(b"}"):
         raise ValueError("only an object can be sealed")
@@ -33,7 +27,7 @@ def is_sealed(content: bytes) -> bool:
 
 
 def is_whole(content: bytes) -> bool:
-    """Whether there is a checksum and nothing before it has changed since."""
+    """Whether there is a checksum that fits the bytes before it."""
     found = _SEAL.search(content)
     return found is not None and _checksum(content[: found.start()]) == found[1]
 

@@ -1,11 +1,11 @@
-"""What a record is: a run, and the session that it belongs to.
+"""Records: a run, and the session that it belongs to.
 
 The names are final; fields may be added, never renamed or given another meaning without a new `SCHEMA`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -17,6 +17,7 @@ __all__ = [
     "WAITING",
     "Budget",
     "Choice",
+    "EndedRun",
     "Git",
     "Host",
     "Link",
@@ -35,26 +36,18 @@ __all__ = [
 ]
 
 SCHEMA = 2
-"""The version of records that are written now. A checksum is at their end, which version 1 may lack."""
+"""Version of the records that are written now. They end with a checksum, which version 1 may lack."""
 
 READABLE = (1, SCHEMA)
 
 POLICY_LEFT_OUT = "# left out of this copy"
-"""How the policy of a kept run begins that was too long for it; its size and digest follow."""
+"""First words in place of a policy that was too long for a kept run; its size and digest follow."""
 
 Name = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9_.+-]{0,199}\Z")]
-"""What files are called after: in a record of a stranger it must not lead anywhere else."""
+"""A name that files are named after: in a stranger's record it must not lead to another folder."""
 
 Status = Literal["ok", "failed", "timeout", "oom", "skipped", "not_converged", "interrupted"]
-STATUSES: tuple[Status, ...] = (
-    "ok",
-    "failed",
-    "timeout",
-    "oom",
-    "skipped",
-    "not_converged",
-    "interrupted",
-)
+STATUSES: tuple[Status, ...] = get_args(Status)
 Phase = Literal["warmup", "measured"]
 
 WAITING = ("blocked_micros", "queue_full_micros", "unsent_full_micros", "sync_micros", "barrier_micros")
@@ -62,7 +55,7 @@ WAITING = ("blocked_micros", "queue_full_micros", "unsent_full_micros", "sync_mi
 
 
 class RecordError(ValueError):
-    """Records that cannot be read or written: one sentence that names the file and what would be right."""
+    """Records cannot be read or written; one sentence names the file and the remedy."""
 
 
 class Seconds(msgspec.Struct, kw_only=True, frozen=True):
@@ -71,15 +64,15 @@ class Seconds(msgspec.Struct, kw_only=True, frozen=True):
     Attributes
     ----------
     setup : float, optional
-        The start of the processes, imports, reading the data and making the model.
+        Start of the processes, imports, reading the data and making the model.
     train : float, optional
-        The epochs together.
+        All epochs.
     eval : float, optional
         The evaluations between and after them.
     teardown : float, optional
-        From the end of the last evaluation on.
+        From the end of the last evaluation.
     total : float
-        From launch to exit; the others are None if the run did not come to its end.
+        From launch to exit; the other fields are None if the run did not reach its end.
     """
 
     setup: float | None = None
@@ -90,14 +83,14 @@ class Seconds(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Noise(msgspec.Struct, kw_only=True, frozen=True):
-    """What else the machine was doing, before and after the run.
+    """Load of the machine, before and after the run.
 
     Attributes
     ----------
     load1, load1_after : float
-        The machine's load average of the last minute, in processes that run or wait for a core.
+        Load average of the last minute, in processes that run or wait for a core.
     probe_seconds, probe_seconds_after : float
-        What a fixed computation took, in seconds.
+        Seconds of a fixed computation.
     """
 
     load1: float
@@ -107,16 +100,16 @@ class Noise(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Link(msgspec.Struct, kw_only=True, frozen=True):
-    """What the links between network namespaces were measured to be right before a run, and their price.
+    """Links between network namespaces, as measured before a run, and their price.
 
     Attributes
     ----------
     round_trip_ms : float
-        Of a byte, in milliseconds.
+        Round trip of a byte, in milliseconds.
     gbit_per_second : float
         Rate of one TCP connection, in 10⁹ bits per second.
     relay_cpu_seconds : float
-        CPU seconds of the relay that carries the packets, which are no part of the run's.
+        CPU seconds of the relay that carries the packets, which the run's do not include.
     """
 
     round_trip_ms: float
@@ -125,21 +118,20 @@ class Link(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Budget(msgspec.Struct, kw_only=True, frozen=True):
-    """Where the time of a node's training steps went.
+    """Time of a node's training steps by part.
 
     Attributes
     ----------
     rank : int
         The node.
     steps : int
-        How many, of all its workers.
+        Steps of all its workers.
     seconds : float
         Wall seconds of all its workers' training.
     parts : dict of str to float
-        Wall seconds of each part of a step, which sum up to `seconds`; of parts inside one another the
-        innermost counts.
+        Wall seconds of each part of a step, which add up to `seconds`; of nested parts the innermost counts.
     background : dict of str to float
-        CPU seconds of the process's other threads meanwhile, by the threads' name.
+        CPU seconds of the process's other threads meanwhile, by thread name.
     """
 
     rank: int
@@ -150,16 +142,16 @@ class Budget(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Host(msgspec.Struct, kw_only=True, frozen=True):
-    """A host on which nodes of a run were.
+    """A host with nodes of a run.
 
     Attributes
     ----------
     nodes : list of int
-        Their ranks.
+        Ranks of these nodes.
     address : str
-        Where they listened.
+        Address that they listened on.
     interface : str or None
-        The network's interface that has this address.
+        Network interface that has this address.
     machine : str
         The machine in one line.
     """
@@ -171,7 +163,7 @@ class Host(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Choice(msgspec.Struct, kw_only=True, frozen=True):
-    """What a node chose for a table of which the policy says ``technique = "auto"``.
+    """A node's choice for a table whose policy has ``technique = "auto"``.
 
     Attributes
     ----------
@@ -180,15 +172,15 @@ class Choice(msgspec.Struct, kw_only=True, frozen=True):
     table : str
         The parameter's qualified name.
     technique : {"adaptive", "static"}
-        Rows moved, and were copied, or stayed where they were. ``adaptive`` if it was not decided.
+        Rows moved and were replicated, or stayed where they were. ``adaptive`` if there was no decision.
     steps : int or None
-        Of its first worker until it knew; None if it was not decided.
+        Steps of its first worker until the decision; None if there was none.
     pairs : int
-        Of phases that were compared.
+        Number of stretches of training that were compared.
     ratio : float or None
-        What a step took while rows moved, divided by what it took while they stayed, by all workers' steps.
+        Time of a step while rows moved, divided by that while they stayed, by all workers' steps.
     alone : bool
-        Whether it decided by its first worker's steps, as it did not hear from the others.
+        Whether it decided by its first worker's steps, without the other workers' results.
     """
 
     rank: int
@@ -201,20 +193,20 @@ class Choice(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Setting(msgspec.Struct, kw_only=True, frozen=True):
-    """What a field of `RunSettings` is to somebody who plans runs; its type and limits are the field's own.
+    """How a field of `RunSettings` is given; its type and limits are the field's own.
 
     Attributes
     ----------
     help : str
-        What the command line's option does.
+        Help text of the command line's option.
     default : object, optional
         The value in a study that gives none, where the field itself has no default.
     several : bool
         Whether a study may give several values, each of which makes cells of its own.
     needs : str, optional
-        The field without which this one means nothing.
+        Name of the field without which this one has no meaning.
     because : str
-        Why it needs that: what goes on after the value in the sentence that refuses it.
+        Reason for that: the end of the sentence that refuses a value.
     """
 
     help: str
@@ -225,12 +217,12 @@ class Setting(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
-    """How a run is executed, apart from its use case, its backend and their parameters.
+    """Options of a run's execution, apart from its use case, its backend and their parameters.
 
-    Studies, cells, plans, what a run's processes are told and records all contain these fields. Add one here,
-    with a default that is true of older records, and it is a key of studies, an option of ``run``, ``plan``
-    and ``profile``, a part of what makes cells differ, and recorded; what it does is up to the code that
-    executes a run.
+    Studies, cells, plans, the specification of a run's processes and records contain these fields. A new
+    field, with a default that is true of older records, becomes a key of studies, an option of ``run``,
+    ``plan`` and ``profile``, a part of a cell's identity, and is recorded. Code that executes runs has to
+    implement it.
 
     Attributes
     ----------
@@ -239,19 +231,18 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
     workers : int
         Worker threads per node.
     network : str
-        The links between nodes: ``loopback``, ``lan``, ``slow``, a delay and a rate, or ``namespaces:…``.
+        Links between nodes: ``loopback``, ``lan``, ``slow``, a delay and a rate, or ``namespaces:…``.
     pinned : bool
         Whether each node process had one core of its own for all its threads.
     interleaved : bool
-        Whether the runs of its block took turns. No seconds count in which it was another's turn, but in the
+        Whether the runs of its block took turns. Seconds of other runs' turns count nowhere, except in the
         total of a run that did not end well.
     turn_steps : int
-        Steps of a turn; 0 for an epoch and its evaluation. Older records do not have it: there it stands in
-        the session's study.
+        Steps of a turn; 0 for an epoch and its evaluation. Older records have it in the session's study.
     node_percent : int
-        What each node got of the processor, in percent of an equal part of the cores, one core at most.
+        Share of the processor that each node got, in percent of an equal part of the cores, one core at most.
     last_node_percent : int
-        What the last of several nodes got, in percent of what the others did.
+        Share of the last of several nodes, in percent of the others'.
     """
 
     nodes: Annotated[
@@ -309,12 +300,12 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
     ] = 100
 
     def settings(self) -> dict[str, Any]:
-        """Name -> value of the fields of `RunSettings`, to make something else that contains them."""
+        """Name -> value of the fields of `RunSettings`."""
         return {name: getattr(self, name) for name in RunSettings.__struct_fields__}
 
 
 class PlannedRun(RunSettings, kw_only=True, frozen=True):
-    """One entry of a session's plan: which cell runs when.
+    """One entry of a session's plan.
 
     Attributes
     ----------
@@ -329,7 +320,7 @@ class PlannedRun(RunSettings, kw_only=True, frozen=True):
     position : int
         Place within the block, from 0.
     seed : int
-        Of weights and of the order of the data; the same for all runs of a block.
+        Seed of the weights and of the data order; the same for all runs of a block.
     phase : {"warmup", "measured"}
         A warm-up is recorded and never compared.
     """
@@ -345,103 +336,63 @@ class PlannedRun(RunSettings, kw_only=True, frozen=True):
 
     @property
     def key(self) -> tuple[str, Phase, int]:
-        """What makes a planned run the same one as a recorded run."""
+        """Equal for a planned run and its record."""
         return (self.cell, self.phase, self.block)
 
 
-class Run(PlannedRun, kw_only=True, frozen=True):
-    """A planned run that was executed: a line of ``runs.jsonl``.
+class EndedRun(PlannedRun, kw_only=True, frozen=True):
+    """A planned run and its outcome.
 
     Attributes
     ----------
     schema : int
-        The version of the format.
+        Version of the format.
     run_id : str
-        Unique in its session; logs and traces are called after it.
+        Identifier, unique in its session; logs and traces are named after it.
     session : str
-        The session that it belongs to.
-    data : str or None
-        Fingerprint of what was read, ``sha256:…``.
+        Name of its session.
     attempt : int
         From 1; more if the run was repeated.
     status : {"ok", "failed", "timeout", "oom", "skipped", "not_converged", "interrupted"}
-        How it ended. ``not_converged``: well, but without reaching `target`.
+        ``not_converged`` is a run that ended well, but without reaching `target`.
     failed_phase : str or None
-        What the first process that failed was doing: ``launch``, ``setup``, ``train``, ``eval`` or
-        ``teardown``.
+        Phase of the first process that failed: ``launch``, ``setup``, ``train``, ``eval`` or ``teardown``.
     failed_rank : int or None
         The node that failed first.
     reason : str or None
-        Why it did not end well, or was skipped: one sentence.
+        One sentence: why it did not end well, or was skipped.
     exit_code : int or None
-        Of the process that failed first.
+        Exit code of the process that failed first.
     signal : str or None
-        What ended it, such as ``SIGKILL``.
+        Name of the signal that ended it, such as ``SIGKILL``.
     started_at : str
         UTC, in ISO 8601.
     seconds : Seconds
         Wall seconds by phase.
-    epoch_seconds : list of float
-        Wall seconds of each epoch's training, those of worker 0 of node 0.
-    samples : int
-        Samples that all workers trained on, over all epochs.
-    metrics : dict of str to float
-        Quality on the test split at the best epoch by validation.
-    metric : str or None
-        The one that the use case is judged by; older records have none.
-    tolerance : float or None
-        Differences in it that do not matter.
-    history : list of dict
-        An entry per epoch: its number as ``epoch``, the test split's metrics under their own names, the
-        validation split's with the prefix ``valid_``.
-    best_epoch : int or None
-        By validation, from 1.
     target : dict of str to float, optional
-        The quality that validation had to reach.
+        Quality that validation had to reach.
     target_met : bool or None
-        Whether it did.
+        Whether validation reached it.
     seconds_to_target : float or None
-        Wall seconds of training until it did, whole epochs.
-    counters : dict of str to float
-        What the parameter server counted while the epochs ran, merged over nodes by `sum_counters`; each has
-        its unit in the reference.
-    cpu_seconds : float or None
-        User and system CPU seconds of all processes from start to end.
-    train_cpu_seconds : float or None
-        Those of the epochs.
-    peak_rss_mib : float or None
-        The most resident memory of each node process, in MiB, summed up.
-    context_switches : int or None
-        Of all node processes, voluntary or not.
-    noise : Noise or None
-        What else the machine was doing.
-    link : Link or None
-        What the links were measured to be, if nodes were in network namespaces.
+        Wall seconds of training until then, in whole epochs.
     environment : str or None
         The session's `environment_id`.
-    budgets : list of Budget
-        One per node if the run was profiled.
-    policy : str or None
-        How each parameter was managed: the whole policy, as TOML. Older records have none, and those of
-        backends that take no policy; their `params` say it in a word, as ``techniques``.
-    tables : dict of str to dict of str to float
-        `counters` of each of the parameter server's tables, which older records lack.
-    choices : list of Choice
-        For each node and each table of which the policy leaves open whether rows move; older records have
-        none.
     launcher : str
-        What started its processes; older records, which have none, are of ``local``.
+        Name of the launcher; older records, which have none, are of ``local``.
     hosts : list of Host
-        Where its nodes were, if not all on the session's machine.
-    waiting : dict of str to list of float
-        Of each node, by rank, the counters in `WAITING`, which `counters` has as sums: what names the node
-        that is slow, or behind a slow link. Empty for one node, without counters, and in older records.
+        Hosts of its nodes, if not all were on the session's machine.
+    link : Link or None
+        Measured links between its network namespaces.
+    noise : Noise or None
+        Load of the machine before and after the run.
+    policy : str or None
+        The whole policy, as TOML. Older records have none, nor have those of backends that take no policy;
+        their `params` have its name, as ``techniques``.
     """
 
     schema: int = SCHEMA
     run_id: Name
     session: str
-    data: str | None
     attempt: int
     status: Status
     failed_phase: str | None = None
@@ -451,6 +402,62 @@ class Run(PlannedRun, kw_only=True, frozen=True):
     signal: str | None = None
     started_at: str
     seconds: Seconds
+    target: dict[str, float] | None = None
+    target_met: bool | None = None
+    seconds_to_target: float | None = None
+    environment: str | None = None
+    launcher: str = "local"
+    hosts: list[Host] = []
+    link: Link | None = None
+    noise: Noise | None = None
+    policy: str | None = None
+
+
+class Run(EndedRun, kw_only=True, frozen=True):
+    """A run with its outcome and its measurements: a line of ``runs.jsonl``.
+
+    Attributes
+    ----------
+    data : str or None
+        Fingerprint of the data, ``sha256:…``.
+    epoch_seconds : list of float
+        Wall seconds of each epoch's training, by worker 0 of node 0.
+    samples : int
+        Samples that all workers trained on, over all epochs.
+    metrics : dict of str to float
+        Quality on the test split at the best epoch by validation.
+    metric : str or None
+        Name of the metric that the use case is judged by; older records have none.
+    tolerance : float or None
+        Difference in that metric that does not matter.
+    history : list of dict
+        An entry per epoch: its number as ``epoch``, the test split's metrics under their own names, the
+        validation split's with the prefix ``valid_``.
+    best_epoch : int or None
+        Best epoch by validation, from 1.
+    counters : dict of str to float
+        Counters of the parameter server during the epochs, merged over nodes by `sum_counters`. The reference
+        gives the unit of each.
+    cpu_seconds : float or None
+        User and system CPU seconds of all processes from start to end.
+    train_cpu_seconds : float or None
+        CPU seconds of the epochs.
+    peak_rss_mib : float or None
+        Peak resident memory in MiB, summed over node processes.
+    context_switches : int or None
+        Context switches of all node processes, voluntary or not.
+    budgets : list of Budget
+        One per node if the run was profiled.
+    tables : dict of str to dict of str to float
+        `counters` of each of the parameter server's tables; older records have none.
+    choices : list of Choice
+        One for each node and each table whose rows may or may not move; older records have none.
+    waiting : dict of str to list of float
+        The counters in `WAITING` of each node, by rank, which show the node that is slow, or behind a slow
+        link. Empty for one node, without counters, and in older records.
+    """
+
+    data: str | None
     epoch_seconds: list[float] = []
     samples: int = 0
     metrics: dict[str, float] = {}
@@ -458,28 +465,19 @@ class Run(PlannedRun, kw_only=True, frozen=True):
     tolerance: float | None = None
     history: list[dict[str, float]] = []
     best_epoch: int | None = None
-    target: dict[str, float] | None = None
-    target_met: bool | None = None
-    seconds_to_target: float | None = None
     counters: dict[str, float] = {}
     cpu_seconds: float | None = None
     train_cpu_seconds: float | None = None
     peak_rss_mib: float | None = None
     context_switches: int | None = None
-    noise: Noise | None = None
-    link: Link | None = None
-    environment: str | None = None
     budgets: list[Budget] = []
-    policy: str | None = None
     tables: dict[str, dict[str, float]] = {}
     choices: list[Choice] = []
-    launcher: str = "local"
-    hosts: list[Host] = []
     waiting: dict[str, list[float]] = {}
 
 
 class Git(msgspec.Struct, kw_only=True, frozen=True):
-    """The sources that ran.
+    """Commit of the sources.
 
     Attributes
     ----------
@@ -499,7 +497,7 @@ class Session(msgspec.Struct, kw_only=True, frozen=True):
     Attributes
     ----------
     schema : int
-        The version of the format.
+        Version of the format.
     session : str
         Its name, which is its folder's.
     created_at : str
@@ -511,21 +509,21 @@ class Session(msgspec.Struct, kw_only=True, frozen=True):
     study_id : str
         Hash of the study, its sources and data: a session with the same one is continued.
     seed : int
-        Of the order of the runs; block b trains with seed + b.
+        Seed of the order of the runs; block b trains with seed + b.
     plan : list of PlannedRun
         All runs, in their order.
     environment : dict
         Machine, system and versions.
     environment_id : str
-        Hash of the parts of `environment` that change what is measured; runs of different ones are never
-        pooled silently.
+        Hash of the parts of `environment` that change measurements; runs of different ones are never pooled
+        silently.
     git : Git or None
         None outside a clone.
     machine : str
         The machine in one line.
-    looks : int
-        How often at most the session was to be judged until it was precise enough, each time at that part of
-        the level.
+    analyses : int
+        Most analyses of the session until its intervals are narrow enough; each takes an equal part of the
+        level. Files call it ``looks``.
     """
 
     schema: int = SCHEMA
@@ -540,11 +538,11 @@ class Session(msgspec.Struct, kw_only=True, frozen=True):
     environment_id: str
     git: Git | None
     machine: str
-    looks: int = 1
+    analyses: int = msgspec.field(default=1, name="looks")
 
 
 def sum_counters(counters: list[dict[str, float]]) -> dict[str, float]:
-    """Merge the counters of several nodes: summed, but ``…_max`` the greatest and ``…_mean`` the mean.
+    """Merge counters of several nodes: sums, but the greatest of ``…_max`` and the mean of ``…_mean``.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Where records are kept: one folder a session, append-only and safe against a crash at any moment."""
+"""Stores records: one folder per session, append-only and safe against a crash at any moment."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Say = Callable[[str], None]
 
 
 def warn(sentence: str) -> None:
-    """Tell the user about something that does not end the command."""
+    """Print a warning to standard error."""
     print(f"warning: {sentence}", file=sys.stderr)
 
 
@@ -42,7 +42,7 @@ class SessionStore:
     """The folder of one session: ``session.json``, ``runs.jsonl``, ``logs/`` and ``traces/``.
 
     Each of these files can be compressed, as ``runs.jsonl.xz``. A compressed session can be read, but takes
-    no more runs.
+    no more runs. Methods raise `RecordError` if a file cannot be read or written.
 
     Parameters
     ----------
@@ -58,13 +58,7 @@ class SessionStore:
         self.traces = folder / "traces"
 
     def create(self, session: Session) -> None:
-        """Make the folder and write ``session.json``.
-
-        Raises
-        ------
-        RecordError
-            If the folder cannot be written.
-        """
+        """Make the folder and write ``session.json``."""
         with self._writing():
             self.logs.mkdir(parents=True, exist_ok=True)
         self.describe(session)
@@ -76,13 +70,7 @@ class SessionStore:
             write_atomically(self.session_file, seal(encoded))
 
     def session(self) -> Session:
-        """Read ``session.json``.
-
-        Raises
-        ------
-        RecordError
-            If it is missing, unreadable, of another schema or not as it was written.
-        """
+        """Read ``session.json``; refuses another schema and a file that has been changed."""
         try:
             content = _read(self.session_file)
         except (OSError, lzma.LZMAError) as error:
@@ -96,12 +84,8 @@ class SessionStore:
         return read_runs(self.runs_file)
 
     def append(self, run: Run) -> None:
-        """Record a run durably: when this returns, a crash no longer loses it.
-
-        Raises
-        ------
-        RecordError
-            If it cannot be written, for instance because the disk is full; earlier runs are kept.
+        """Record a run durably: after this returns, a crash no longer loses it. Earlier runs are always
+        kept.
         """
         if _compressed(self.runs_file).exists():
             raise RecordError(
@@ -126,7 +110,7 @@ class SessionStore:
         return compressed if (compressed := _compressed(file)).is_file() else file
 
     def write_trace(self, run_id: str, events: Sequence[Mapping[str, object]]) -> None:
-        """Write what happened to a run's traced rows: a table with a row per event, of all nodes."""
+        """Write the events of a run's traced rows: a table with a row per event, of all nodes."""
         self.traces.mkdir(exist_ok=True)
         with (self.traces / f"{run_id}.csv").open("w", newline="", encoding="utf-8") as file:
             table = csv.DictWriter(file, list(events[0]), lineterminator="\n")
@@ -140,13 +124,7 @@ class SessionStore:
             file.unlink()
 
     def figures(self) -> Path:
-        """The folder that figures are written to, which is made if it is not there.
-
-        Raises
-        ------
-        RecordError
-            If it is a link, as it may be in a stranger's session, or cannot be made.
-        """
+        """The folder for figures, which is made if needed; a link, as in a stranger's session, is refused."""
         folder = self.folder / "figures"
         if folder.is_symlink():
             raise RecordError(f"{folder} is a link, and figures are written into the session only: remove it")
@@ -158,12 +136,8 @@ class SessionStore:
     def locked(self) -> Iterator[None]:
         """Hold the session, which need not exist yet, against a second harness that would add to it.
 
-        The kernel lets go of it when this process ends, however that happens.
-
-        Raises
-        ------
-        RecordError
-            If another process holds it, which is named, or the folder cannot be written.
+        The kernel releases it when this process ends. Raises `RecordError`, naming the process, if another
+        one holds it.
         """
         with self._writing():
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -195,13 +169,7 @@ class SessionStore:
 
 
 def read_runs(file: Path) -> list[Run]:
-    """Read ``runs.jsonl``; a missing file holds no runs.
-
-    Raises
-    ------
-    RecordError
-        If a complete line is not a run of a schema that is known, or not as it was written.
-    """
+    """Read ``runs.jsonl``; a missing file holds no runs, and a damaged line raises `RecordError`."""
     try:
         content = _read(file)
     except FileNotFoundError:
@@ -217,13 +185,7 @@ def read_runs(file: Path) -> list[Run]:
 
 
 def list_sessions(root: Path) -> list[SessionStore]:
-    """The sessions below `root`, oldest first, whether they can be read or not.
-
-    Raises
-    ------
-    RecordError
-        If the folder cannot be read.
-    """
+    """The sessions below `root`, oldest first, whether they can be read or not."""
     if not root.is_dir():
         return []
     try:
@@ -234,20 +196,15 @@ def list_sessions(root: Path) -> list[SessionStore]:
 
 
 def readable_sessions(root: Path, say: Say = warn) -> list[tuple[SessionStore, Session, list[Run]]]:
-    """The sessions below `root` with what they hold, oldest first; `say` is told of each that is passed over
-    because a record of it cannot be read.
+    """The sessions below `root` with their runs, oldest first; `say` is called with those that cannot be
+    read.
     """
     return list(_readable(list_sessions(root), say))
 
 
 def find_session(root: Path, name: str | None = None, say: Say = warn) -> SessionStore:
-    """A session by its path, its name or an unambiguous beginning of its name; without a name the newest that
-    can be read.
-
-    Raises
-    ------
-    RecordError
-        If there is none, or more than one.
+    """The session of a path, a name or an unambiguous beginning of a name; without a name the newest that can
+    be read. Raises `RecordError` if there is none, or more than one.
     """
     if name is not None and _is_session(Path(name)):
         return SessionStore(Path(name))
@@ -268,12 +225,8 @@ def find_session(root: Path, name: str | None = None, say: Say = warn) -> Sessio
 
 
 def find_run(root: Path, run_id: str, say: Say = warn) -> tuple[SessionStore, Run]:
-    """A recorded run by its identifier or an unambiguous beginning of it.
-
-    Raises
-    ------
-    RecordError
-        If there is none, or more than one.
+    """A recorded run by its identifier or an unambiguous beginning; `RecordError` if there is not exactly
+    one.
     """
     found = [(store, run) for store, _, runs in readable_sessions(root, say) for run in runs]
     exact = [pair for pair in found if pair[1].run_id == run_id]
@@ -366,7 +319,7 @@ def _only(candidates: list[T], what: str, known: list[str]) -> T:
 
 
 def _cut_torn_line(file: Path) -> None:
-    """Drop what a crash left after the last newline, so that the next record starts on a line of its own."""
+    """Drop an incomplete line at the end, so that the next record starts on a line of its own."""
     if not file.exists():
         return
     with file.open("r+b") as handle:

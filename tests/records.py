@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from adabench.backends.policies.resources import Costs
+from adabench.harness.study.cell import Cell
 from adabench.results.record import PlannedRun, Run, Seconds, Session
 
-__all__ = ["COSTS", "make_run", "make_session", "plan_of"]
+__all__ = ["COSTS", "ended", "make_cell", "make_run", "make_session", "plan_of"]
+
+C = TypeVar("C", bound=Cell)
 
 COSTS = Costs(
     call=1.0,
@@ -53,6 +58,25 @@ def make_run(backend: str, block: int, **fields: Any) -> Run:
     return Run(**{**made, **fields})
 
 
+def ended(planned: PlannedRun, **fields: Any) -> Run:
+    """The record of a planned run, which ended well; `fields` are those of `Run` that are otherwise."""
+    return make_run(**{**msgspec.structs.asdict(planned), **fields})
+
+
+def make_cell(kind: type[C], **fields: Any) -> C:
+    """A cell, or a run's specification, of ctr with manual intent on two nodes; `fields` are otherwise."""
+    made: dict[str, Any] = {
+        "usecase": "ctr",
+        "backend": "manual",
+        "params": {},
+        "options": {},
+        "nodes": 2,
+        "workers": 1,
+        "network": "loopback",
+    }
+    return kind(**{**made, **fields})
+
+
 def make_session(name: str = "s", **fields: Any) -> Session:
     """A session without a plan; `fields` are those of `Session` that are otherwise."""
     made: dict[str, Any] = {
@@ -73,4 +97,4 @@ def make_session(name: str = "s", **fields: Any) -> Session:
 
 def plan_of(runs: Sequence[Run]) -> list[PlannedRun]:
     """The plan that these runs have followed."""
-    return [PlannedRun(**{name: getattr(run, name) for name in PlannedRun.__struct_fields__}) for run in runs]
+    return [msgspec.convert(run, PlannedRun, from_attributes=True) for run in runs]

@@ -517,7 +517,9 @@ class _Judge:
 
     def _runs(self, study: Study) -> list[Run]:
         console = Console(soft_wrap=True)
-        store, interrupted = execute.run_session(study, self.folder, execute.Policy(judged=False), console)
+        store, interrupted = execute.run_session(
+            study, self.folder, execute.ResumeOptions(judged=False), console
+        )
         if interrupted:
             raise RecordError("interrupted: the same command goes on")
         return last_attempts(store.runs())

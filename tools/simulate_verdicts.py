@@ -19,7 +19,7 @@ from scipy import stats
 from adabench.analysis.agreement import different_quality
 from adabench.analysis.compare import ALPHA, compare
 from adabench.analysis.load import measured
-from adabench.analysis.statistics import looks, outliers, signed_rank_test
+from adabench.analysis.statistics import interim_analyses, outliers, signed_rank_test
 from adabench.analysis.tables import markdown
 from adabench.results.record import Run, Seconds
 from adabench.results.store import SessionStore, list_sessions
@@ -117,12 +117,12 @@ def verdicts(
 def sequential(noise: str, sessions: int, relative: float = 0.03, first: int = 8, most: int = 30) -> float:
     """Part of sessions without a difference that end with one, looked at as --until-rel-ci does."""
     generator = np.random.default_rng([2, len(noise)])
-    schedule = looks(first, most)
+    schedule = interim_analyses(first, most)
     wrong = 0
     for _ in range(sessions):
         runs = a_session(generator, noise, most, [0.0])
         for blocks in schedule:
-            (one,) = compare([run for run in runs if run.block < blocks], "a", looks=len(schedule))
+            (one,) = compare([run for run in runs if run.block < blocks], "a", analyses=len(schedule))
             if (one.ratio_high - one.ratio_low) / 2 <= relative * one.ratio:
                 break
         wrong += one.verdict in ("faster", "slower")

@@ -12,7 +12,7 @@ from adabench.harness.launch.fork_server import ForkServer
 from adabench.harness.launch.launcher import Outcome
 from adabench.harness.launch.local import launch_unrecorded
 from adabench.harness.plugins.registry import load_backend, load_usecase, modules, unavailable
-from adabench.harness.run.spec import TrialSpec
+from adabench.harness.run.spec import RunSpec
 from adabench.usecases.interface import Params
 
 __all__ = ["check_backend"]
@@ -26,15 +26,10 @@ SECONDS = 300.0
 
 
 def check_backend(name: str) -> Iterator[Finding]:
-    """Yield what was found: declarations first, then runs with one and with two node processes.
+    """Yield findings: declarations first, then runs with one and with two node processes.
 
     A backend trains every batch it is given and reaches the quality of plain PyTorch; one with a lookahead
     signals intent when it is distributed; and no process or file is left when it is closed.
-
-    Raises
-    ------
-    UsageError
-        If there is no such backend.
     """
     backend = load_backend(name)
     yield _options(backend)
@@ -110,7 +105,7 @@ def _intents(where: str, outcome: Outcome, nodes: int) -> Finding:
 
 
 def _train(server: ForkServer, backend: str, options: dict[str, object], nodes: int, workers: int) -> Outcome:
-    spec = TrialSpec(
+    spec = RunSpec(
         usecase=USECASE,
         params=msgspec.to_builtins(_params(nodes * workers)),
         backend=backend,

@@ -22,12 +22,8 @@ BATCHES = 5
 
 
 def check_usecase(name: str, data: Path | None) -> Iterator[Finding]:
-    """Yield what was found, promise by promise.
-
-    Raises
-    ------
-    UsageError
-        If there is no such use case, or its data cannot be used.
+    """Yield findings, promise by promise; `UsageError` if there is no such use case or its data are no
+    use.
     """
     kind = load_usecase(name)
     required = [field.name for field in msgspec.structs.fields(kind.Params) if field.required]

@@ -1,4 +1,4 @@
-"""Examines the machine: what it is, and how much its times vary without a reason."""
+"""Examines the machine and its noise."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from adabench.harness.machine import orphans
 from adabench.harness.machine.environment import capture, machine_name
 from adabench.harness.machine.noise import PROBES, noise
 from adabench.harness.plugins.registry import load_usecase
-from adabench.harness.run.spec import TrialSpec
+from adabench.harness.run.spec import RunSpec
 from adabench.harness.study.study import Study
 
 __all__ = ["examine", "noise_floor"]
@@ -27,17 +27,8 @@ PAIRS = 6
 def examine(study: Study | None = None, clean: bool = False) -> tuple[list[str], list[str]]:
     """Describe the machine and probe its noise for about a second.
 
-    Parameters
-    ----------
-    study : Study, optional
-        Say as well whether there is memory for it.
-    clean : bool
-        Remove what crashed runs left: processes and scratch folders.
-
-    Returns
-    -------
-    list of str, list of str
-        What was seen, and what would make measurements worse than they need be.
+    With a study, its memory is examined as well. `clean` removes processes and scratch folders of crashed
+    runs. Returns a description, and reasons why measurements are worse than they could be.
     """
     left = orphans.find()
     if clean:
@@ -77,17 +68,10 @@ def examine(study: Study | None = None, clean: bool = False) -> tuple[list[str],
 
 
 def noise_floor(say: Callable[[str], None]) -> str:
-    """Run the same thing in pairs and compare it with itself: the ratio of a pair would be 1 without noise.
+    """Run the same cell in pairs and compare it with itself; without noise the ratio of a pair is 1.
 
-    Parameters
-    ----------
-    say : callable
-        Told what happens meanwhile.
-
-    Returns
-    -------
-    str
-        The least difference that this machine can show with as many blocks.
+    Returns a sentence with the least difference that this machine can show with as many blocks. `say` is
+    called with each run's time.
     """
     say(f"A/A: {2 * PAIRS} runs of ctr in plain PyTorch")
     seconds = []
@@ -110,7 +94,7 @@ def noise_floor(say: Callable[[str], None]) -> str:
 
 def _train(server: ForkServer, seed: int) -> float:
     params = msgspec.to_builtins(load_usecase("ctr").Params(epochs=1))
-    spec = TrialSpec(
+    spec = RunSpec(
         usecase="ctr",
         params=params,
         backend="single",

@@ -39,23 +39,16 @@ def history(
     cells: dict[tuple[str, str, str], list[list[str]]] = {}
     for one in moments:
         compared = one.comparison
-        interval = "-"
-        if not math.isnan(compared.ratio_low):
-            interval = f"[{compared.ratio_low:.3f}, {compared.ratio_high:.3f}]"
-        ratio = "-" if math.isnan(compared.ratio) else f"{compared.ratio:.3f}"
-        when = one.created_at[:16].replace("T", " ")
-        commit = one.commit if width is None else one.commit[:8]
-        key = (compared.usecase, compared.label, compared.baseline)
-        cells.setdefault(key, []).append(
-            [
-                when,
-                commit,
-                f"{compared.n}",
-                ratio,
-                interval,
-                compared.verdict,
-            ]
-        )
+        low, high = compared.ratio_low, compared.ratio_high
+        row = [
+            one.created_at[:16].replace("T", " "),
+            one.commit if width is None else one.commit[:8],
+            f"{compared.n}",
+            "-" if math.isnan(compared.ratio) else f"{compared.ratio:.3f}",
+            "-" if math.isnan(low) else f"[{low:.3f}, {high:.3f}]",
+            compared.verdict,
+        ]
+        cells.setdefault((compared.usecase, compared.label, compared.baseline), []).append(row)
     names = ["when", "commit", "blocks", "ratio", "interval", "verdict"]
     for (of, label, against), rows in cells.items():
         tell(f"{of}: {label} against {against}\n\n{fitted(names, rows, width)}\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -63,43 +62,34 @@ class Model:
 
 
 def _model(
-    usecase: str | None,
-    nodes: int | None,
-    resources: Path | None,
-    accesses: Path | None,
-    data: Path | None,
-    seed: int,
-) -> Model | None:
-    from adabench.harness.study.model_parameters import catalogue_of, read_accesses, usecase_from
+    usecase: UseCaseOption,
+    nodes: NodesOption = None,
+    resources: ResourcesOption = None,
+    accesses: AccessesOption = None,
+    data: Data = None,
+    seed: SeedOption = 0,
+) -> Model:
+    from adabench.harness.study.model_parameters import model_parameters_of, read_accesses, usecase_from
     from adabench.harness.study.policies import resources_from
 
-    if usecase is None:
-        return None
     cluster = resources_from(resources, nodes)
-    catalogue = catalogue_of(usecase_from(usecase, data, seed))
+    catalogue = model_parameters_of(usecase_from(usecase, data, seed))
     return Model(catalogue if accesses is None else read_accesses(accesses, catalogue), cluster)
 
 
-def _options(usecase: Any, default: Any) -> list[inspect.Parameter]:
-    kinds = {
-        "usecase": (usecase, default),
-        "nodes": (NodesOption, None),
-        "resources": (ResourcesOption, None),
-        "accesses": (AccessesOption, None),
-        "data": (Data, None),
-        "seed": (SeedOption, 0),
-    }
-    return [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=kind)
-        for name, (kind, value) in kinds.items()
-    ]
+def _model_or_none(
+    usecase: UseCaseIfGiven = None,
+    nodes: NodesOption = None,
+    resources: ResourcesOption = None,
+    accesses: AccessesOption = None,
+    data: Data = None,
+    seed: SeedOption = 0,
+) -> Model | None:
+    return None if usecase is None else _model(usecase, nodes, resources, accesses, data, seed)
 
 
-takes_model = with_options(_options(UseCaseOption, inspect.Parameter.empty), _model)
-"""Gives a command the options that describe a `Model`, with which it is called, first."""
-
-takes_model_or_none = with_options(_options(UseCaseIfGiven, None), _model)
-"""The same, where the use case may be left out; then there is no model."""
+takes_model = with_options("model", _model)
+"""Gives a command the options that describe a `Model`, its parameter `model`."""
 
 
 def accesses(
@@ -202,7 +192,7 @@ def show_policy(
     _tell_rest(model, found)
 
 
-@takes_model_or_none
+@with_options("model", _model_or_none)
 def diff(
     model: Model | None,
     one: Annotated[str, typer.Argument(help="A file or a builder.", metavar="ONE")],

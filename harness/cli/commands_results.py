@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adabench.harness.cli.options import Results, SessionName, results_root, shown, terminal_width
+from adabench.harness.cli.options import Results, SessionName, completed, results_root, shown, terminal_width
 from adabench.harness.cli.terminal import tell
 from adabench.harness.errors import UsageError, unknown
 from adabench.results.record import RecordError
@@ -33,15 +33,12 @@ PLUGINS: dict[str, Kind] = {
 LISTED = (*PLUGINS, "studies", "sessions")
 
 
-def _kinds(incomplete: str) -> list[str]:
-    return [kind for kind in LISTED if kind.startswith(incomplete)]
-
-
 def list_(
     what: Annotated[
         str,
         typer.Argument(
-            help="backends, usecases, policies, launchers, studies or sessions.", autocompletion=_kinds
+            help="backends, usecases, policies, launchers, studies or sessions.",
+            autocompletion=completed(lambda: LISTED),
         ),
     ],
     results: Results = None,
@@ -159,7 +156,7 @@ def compare(
         return
     condition = parse_condition(fail_if) if fail_if is not None else None
     store = find_session(results_root(results), session)
-    found = compare_runs(store.runs(), baseline, looks=store.session().looks)
+    found = compare_runs(store.runs(), baseline, analyses=store.session().analyses)
     tell(comparison_table(found, terminal_width()))
     if condition is None:
         return

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adabench.harness.cli.options import Results, results_root, shown, takes_study, terminal_width
+from adabench.harness.cli.options import (
+    Results,
+    results_root,
+    shown,
+    takes_study,
+    terminal_width,
+    with_options,
+)
 from adabench.harness.cli.terminal import tell
+from adabench.harness.errors import UsageError
+from adabench.harness.session.resume_options import ResumeOptions
 from adabench.harness.study.study import Study
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from adabench.results.store import SessionStore
 
 __all__ = ["plan", "run"]
 
 
-@takes_study()
-def run(
-    study: Study,
-    results: Results = None,
+def _resume(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start a new session even if one can be continued.")
     ] = False,
@@ -32,6 +43,26 @@ def run(
     max_repeat: Annotated[
         int, typer.Option(min=1, help="No more blocks than this with --until-rel-ci.")
     ] = 30,
+    tensorboard: Annotated[
+        bool,
+        typer.Option(
+            "--tensorboard",
+            help="Write TensorBoard's event files into the session while runs train: loss, quality, local "
+            "share, bytes and waiting of each node.",
+        ),
+    ] = False,
+) -> ResumeOptions:
+    if until_rel_ci is not None and not 0 < until_rel_ci < 1:
+        raise UsageError(f"--until-rel-ci must be between 0 and 1, got {until_rel_ci:g}. For example: 0.03.")
+    return ResumeOptions(fresh, retry_infra, until_rel_ci, max_repeat, tensorboard=tensorboard)
+
+
+@takes_study()
+@with_options("resume", _resume)
+def run(
+    study: Study,
+    resume: ResumeOptions,
+    results: Results = None,
     listen: Annotated[
         str | None,
         typer.Option(
@@ -48,14 +79,6 @@ def run(
             "sbatch such as partition=short.",
         ),
     ] = None,
-    tensorboard: Annotated[
-        bool,
-        typer.Option(
-            "--tensorboard",
-            help="Write TensorBoard's event files into the session while runs train: loss, quality, local "
-            "share, bytes and waiting of each node.",
-        ),
-    ] = False,
 ) -> None:
     """Run a study; continue it if it was interrupted.
 
@@ -64,39 +87,24 @@ def run(
     """
     from rich.console import Console
 
-    from adabench.analysis.load import last_attempts
-    from adabench.harness.errors import UsageError
+    from adabench.analysis.load import SUCCESS, last_attempts
     from adabench.harness.machine.interruption import Interruption
     from adabench.harness.plugins.registry import load_launcher
-    from adabench.harness.session.execute import Policy, run_session
+    from adabench.harness.session.execute import run_session
     from adabench.harness.session.progress import failure_lines
     from adabench.harness.study.plan import cells_of
 
-    if until_rel_ci is not None and not 0 < until_rel_ci < 1:
-        raise UsageError(f"--until-rel-ci {until_rel_ci:g} is not a part of a ratio: say such as 0.03")
     console = Console(soft_wrap=True)
-    policy = Policy(fresh, retry_infra, until_rel_ci, max_repeat, board=tensorboard)
     with load_launcher(study.launcher)(listen, lambda line: tell(line), job or ()) as launcher:
         if launcher.follows:
             with Interruption() as stopped:
                 raise typer.Exit(130 if launcher.follow(lambda: cells_of(study), stopped) else 0)
-        store, interrupted = run_session(study, results_root(results), policy, console, launcher)
-    runs = store.runs()
-    if any(one.status in ("ok", "not_converged") and one.phase == "measured" for one in runs):
-        from adabench.analysis.figures import draw_figures
-        from adabench.analysis.tables import session_table, write_table
-
-        console.print(session_table(runs, terminal_width()), markup=False, highlight=False)
-        console.print(f"table:   {shown(write_table(store))}", highlight=False)
-        for file in draw_figures(store):
-            console.print(f"figure:  {shown(file)}", highlight=False)
-    console.print(f"session: {shown(store.folder)}", highlight=False)
-    if (events := store.folder / "tensorboard").is_dir():
-        console.print(f"watch:   tensorboard --logdir {shown(events)}", highlight=False)
+        store, interrupted = run_session(study, results_root(results), resume, console, launcher)
+    _print_session(store, console)
     if interrupted:
         console.print("interrupted: the same command continues")
         raise typer.Exit(130)
-    bad = [one for one in last_attempts(runs) if one.status not in ("ok", "not_converged", "skipped")]
+    bad = [one for one in last_attempts(store.runs()) if one.status not in (*SUCCESS, "skipped")]
     for line in failure_lines(bad):
         console.print(line, highlight=False, markup=False)
     raise typer.Exit(1 if bad else 0)
@@ -112,3 +120,20 @@ def plan(study: Study, results: Results = None) -> None:
     from adabench.harness.session.plan_text import plan_text
 
     typer.echo(plan_text(study, results_root(results), terminal_width()))
+
+
+def _print_session(store: SessionStore, console: Console) -> None:
+    """Print the table, and the paths of what was written; draw the figures."""
+    from adabench.analysis.figures import draw_figures
+    from adabench.analysis.load import SUCCESS
+    from adabench.analysis.tables import session_table, write_table
+
+    runs = store.runs()
+    if any(one.status in SUCCESS and one.phase == "measured" for one in runs):
+        console.print(session_table(runs, terminal_width()), markup=False, highlight=False)
+        console.print(f"table:   {shown(write_table(store))}", highlight=False)
+        for file in draw_figures(store):
+            console.print(f"figure:  {shown(file)}", highlight=False)
+    console.print(f"session: {shown(store.folder)}", highlight=False)
+    if (events := store.folder / "tensorboard").is_dir():
+        console.print(f"watch:   tensorboard --logdir {shown(events)}", highlight=False)

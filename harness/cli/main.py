@@ -6,6 +6,7 @@ import io
 import logging
 import sys
 import warnings
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -66,27 +67,23 @@ def _app(
     """Benchmarks of intent signalling: use cases × strategies × repeated runs, recorded and compared."""
 
 
-for command in (run, plan, profile, show, compare, history, plot, report, export, doctor, check, new):
-    app.command(cls=Command)(command)
-app.command("list", cls=Command)(list_)
-app.command(cls=Command)(accesses)
-app.command(cls=Command)(resources)
-app.command(cls=Command)(simulate)
-app.command(cls=Command)(predict)
-app.command(cls=Command)(search)
-
 data = typer.Typer(help="Data of use cases that is not generated.", no_args_is_help=True)
-data.command(cls=Command)(fetch)
-app.add_typer(data, name="data")
-
-
 policy = typer.Typer(help="How each parameter is managed, as a document.", no_args_is_help=True)
-policy.command(cls=Command)(build)
-policy.command("show", cls=Command)(show_policy)
-policy.command(cls=Command)(diff)
-policy.command(cls=Command)(explain)
-policy.command("check", cls=Command)(check_policy)
+app.add_typer(data, name="data")
 app.add_typer(policy, name="policy")
+
+_NAMES: dict[Callable[..., None], str] = {list_: "list", show_policy: "show", check_policy: "check"}
+_TRAINING = (run, plan, profile)
+_RECORDS = (show, compare, history, plot, report, export)
+_PLUGINS = (doctor, check, new, list_)
+_ESTIMATES = (accesses, resources, simulate, predict, search)
+for group, commands in (
+    (app, (*_TRAINING, *_RECORDS, *_PLUGINS, *_ESTIMATES)),
+    (data, (fetch,)),
+    (policy, (build, show_policy, diff, explain, check_policy)),
+):
+    for command in commands:
+        group.command(_NAMES.get(command), cls=Command)(command)
 
 
 # With one command typer would drop its name; a callback keeps `adabench data fetch`.

@@ -7,7 +7,7 @@ import inspect
 import shutil
 import sys
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +23,7 @@ from adabench.harness.study.syntax import parse_selections
 __all__ = [
     "STUDY_OPTIONS",
     "at_least_one",
+    "completed",
     "results_root",
     "shown",
     "study_from",
@@ -31,29 +32,17 @@ __all__ = [
     "with_options",
 ]
 
-Command = Callable[..., None]
+Command = Callable[..., Any]
 
 
-def _last(given: str, known: Iterable[str]) -> list[str]:
-    """What the last of several names may be completed to."""
-    before, comma, begun = given.rpartition(",")
-    return [before + comma + name for name in known if name.startswith(begun)]
+def completed(known: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Shell completion of a name, or of the last of several names."""
 
+    def complete(incomplete: str) -> list[str]:
+        before, comma, begun = incomplete.rpartition(",")
+        return [before + comma + name for name in known() if name.startswith(begun)]
 
-def _usecases(incomplete: str) -> list[str]:
-    return _last(incomplete, names("usecase"))
-
-
-def _backends(incomplete: str) -> list[str]:
-    return _last(incomplete, names("backend"))
-
-
-def _launchers(incomplete: str) -> list[str]:
-    return [name for name in names("launcher") if name.startswith(incomplete)]
-
-
-def _studies(incomplete: str) -> list[str]:
-    return [name for name in built_in_studies() if name.startswith(incomplete)]
+    return complete
 
 
 def _option(setting: DeclaredSetting) -> Any:
@@ -74,7 +63,7 @@ STUDY_OPTIONS: dict[str, Any] = {
             metavar="NAME",
             help="A study that comes with the project, see `adabench list studies`; `default` if neither a "
             "study nor a use case is given.",
-            autocompletion=_studies,
+            autocompletion=completed(built_in_studies),
         ),
     ],
     "usecases": Annotated[
@@ -84,7 +73,7 @@ STUDY_OPTIONS: dict[str, Any] = {
             "-u",
             metavar="NAME[,…]",
             help="What to train, such as ctr or 'ctr[dim=8,16]'; see `adabench list usecases`.",
-            autocompletion=_usecases,
+            autocompletion=completed(lambda: names("usecase")),
         ),
     ],
     "backends": Annotated[
@@ -94,7 +83,7 @@ STUDY_OPTIONS: dict[str, Any] = {
             "-b",
             metavar="NAME[,…]",
             help="How, such as manual,'prefetch[lookahead=0,10]'; see `adabench list backends`.",
-            autocompletion=_backends,
+            autocompletion=completed(lambda: names("backend")),
         ),
     ],
     "repeats": Annotated[
@@ -122,7 +111,7 @@ STUDY_OPTIONS: dict[str, Any] = {
         typer.Option(
             metavar="NAME",
             help="What starts the processes of runs; see `adabench list launchers`.",
-            autocompletion=_launchers,
+            autocompletion=completed(lambda: names("launcher")),
         ),
     ],
     "target": Annotated[
@@ -159,83 +148,65 @@ StepMilliseconds = Annotated[
 
 
 def at_least_one(**given: int) -> None:
-    """Refuse numbers below 1, by the names of their options.
-
-    Raises
-    ------
-    UsageError
-        Naming the first one.
-    """
+    """Refuse numbers below 1, by the names of their options."""
     for name, value in given.items():
         if value < 1:
             raise UsageError(f"--{name} {value}: give 1 or more")
 
 
-def takes_study(without: Collection[str] = (), **fixed: Any) -> Callable[[Command], Callable[..., None]]:
-    """Give a command all of `STUDY_OPTIONS`; it is called with the study that they describe, first.
+def takes_study(without: Collection[str] = (), **fixed: Any) -> Callable[[Command], Command]:
+    """Give a command all of `STUDY_OPTIONS`; its parameter `study` is the study that they describe.
 
-    Parameters
-    ----------
-    without : collection of str
-        Options that it does not have.
-    **fixed : object
-        Keys of the study that it sets itself.
+    Options in `without` are left out, and `fixed` has keys of the study that the command sets itself.
     """
 
     def described(**given: Any) -> Study:
         file, study, target = (given.pop(name, None) for name in ("study", "study_name", "target"))
         return study_from(file, study, {**given, **fixed}, target)
 
-    taken = [
-        _named(name, kind, None) for name, kind in STUDY_OPTIONS.items() if name not in {*without, *fixed}
-    ]
-    return with_options(taken, described)
+    left_out = {*without, *fixed}
+    taken = [_parameter(name, kind, None) for name, kind in STUDY_OPTIONS.items() if name not in left_out]
+    return with_options("study", _with_parameters(described, taken))
 
 
-def with_options(
-    taken: Sequence[inspect.Parameter], made: Callable[..., Any]
-) -> Callable[[Command], Callable[..., None]]:
-    """Give a command further options; it is called with what `made` makes of their values, first.
+def with_options(name: str, made: Callable[..., Any]) -> Callable[[Command], Command]:
+    """Give a command the parameters of `made` as options; its parameter `name` is made of their values."""
+    taken = _parameters(made)
 
-    Parameters
-    ----------
-    taken : sequence of inspect.Parameter
-        The options, with annotations as typer takes them.
-    made : callable
-        Takes their values by name.
-    """
-
-    def taking(command: Command) -> Callable[..., None]:
-        own = list(inspect.signature(command).parameters.values())[1:]
-        hints = typing.get_type_hints(command, include_extras=True)
-
+    def taking(command: Command) -> Command:
         @functools.wraps(command)
         def called(**arguments: Any) -> None:
             given = {one.name: arguments.pop(one.name) for one in taken}
-            command(made(**given), **arguments)
+            command(**{name: made(**given)}, **arguments)
 
-        # What typer makes the command line of.
-        parameters = [*taken, *(_named(one.name, hints[one.name], one.default) for one in own)]
-        called.__annotations__ = {one.name: one.annotation for one in parameters}
-        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        return called
+        own = [one for one in _parameters(command) if one.name != name]
+        return _with_parameters(called, [*taken, *own])
 
     return taking
 
 
-def _named(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    hints = typing.get_type_hints(function, include_extras=True)
+    given = inspect.signature(function).parameters.values()
+    return [_parameter(one.name, hints[one.name], one.default) for one in given]
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _with_parameters(function: Command, parameters: list[inspect.Parameter]) -> Command:
+    """The function with these parameters in its signature, of which typer makes the command line."""
+    function.__annotations__ = {one.name: one.annotation for one in parameters}
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return function
 
 
 def study_from(
     file: Path | None, name: str | None, overrides: Mapping[str, Any], target: str | None
 ) -> Study:
-    """The study that a command line describes: a file, one of the project's, or use cases and backends alone.
-
-    Raises
-    ------
-    UsageError
-        For every mistake that can be found without asking plugins.
+    """The study that a command line describes: a file, one of the project's, or use cases and backends
+    alone.
     """
     given = {
         key: ",".join(value) if isinstance(value, list) else value
@@ -273,7 +244,7 @@ def results_root(results: Path | None) -> Path:
 
 
 def shown(file: Path) -> str:
-    """A path as short as it can be said from here."""
+    """A path, relative to this folder if possible."""
     try:
         return str(file.resolve().relative_to(Path.cwd()))
     except ValueError:

@@ -20,7 +20,7 @@ from adabench.backends.policies.cost_model import ask_nodes
 from adabench.backends.policies.resources import Costs, Node, Resources
 from adabench.harness.estimate.simulate import require_server, simulated_once
 from adabench.harness.plugins.registry import load_backend
-from adabench.harness.study.model_parameters import catalogue_of, usecase_from
+from adabench.harness.study.model_parameters import model_parameters_of, usecase_from
 from adabench.harness.study.policies import made_policy
 from adabench.harness.study.syntax import parse_selections
 
@@ -143,7 +143,7 @@ def _measure(usecase: str, backend: str, data: str | None, seed: int) -> float:
         seed=seed,
         network="loopback",
         per_process=share,
-        policy=made_policy(options.policy, catalogue_of(trained), Resources.alike(nodes)),
+        policy=made_policy(options.policy, model_parameters_of(trained), Resources.alike(nodes)),
     )
     session: TrainingSession = load_backend(backend)().open(trained, cluster, options)
     session.synchronize()

@@ -42,7 +42,7 @@ from adabench.harness.launch.process_group import meeting_file
 from adabench.harness.launch.watch import purpose
 from adabench.harness.machine.environment import probe
 from adabench.harness.machine.scratch import scratch_folder
-from adabench.harness.run.spec import FILES, RankError, read_told
+from adabench.harness.run.spec import FILES, RankError, read_json
 from adabench.harness.study.cell import Cell
 
 __all__ = ["Follower", "cell_print", "joined"]
@@ -198,7 +198,7 @@ class Follower:
     def _run(self, asked: Start, cells: Mapping[str, Cell], stopped: Callable[[], bool], told: bool) -> bool:
         """One run; gives whether the leader was told that the user wants to end."""
         assert self._server is not None
-        spec = msgspec.structs.replace(asked.spec, data=cells[asked.cell].data_path)
+        spec = msgspec.structs.replace(asked.spec, data_path=cells[asked.cell].data_path)
         with (
             scratch_folder(purpose(spec)) as folder,
             (folder / "out").open("ab") as out,
@@ -255,7 +255,7 @@ class _Forwarder:
         for name in self._read:
             self._forward_text(name)
         if self._port is None:
-            self._port = read_told(meeting_file(self._folder), int)
+            self._port = read_json(meeting_file(self._folder), int)
             if self._port is not None:
                 self._line.send(Met(run=self._run, port=self._port))
         # Looked for first: what a rank wrote before it ended is then told before that.

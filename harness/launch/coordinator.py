@@ -49,7 +49,7 @@ from adabench.harness.launch.messages import (
 from adabench.harness.launch.process_group import meeting_file
 from adabench.harness.machine.environment import capture, machine_name
 from adabench.harness.machine.interfaces import interface_of
-from adabench.harness.run.spec import FILES, Place, TrialSpec, read_told
+from adabench.harness.run.spec import FILES, Place, RunSpec, read_json
 from adabench.harness.study.cell import Cell
 from adabench.harness.study.study import Study
 from adabench.results.record import Host, RunSettings
@@ -151,7 +151,7 @@ class ManyHosts(Launcher):
                 )
         return None
 
-    def begin(self, spec: TrialSpec, folder: Path, out: IO[bytes], err: IO[bytes]) -> Group:
+    def begin(self, spec: RunSpec, folder: Path, out: IO[bytes], err: IO[bytes]) -> Group:
         places = self._places(spec.nodes)
         with self._changed:
             self._runs += 1
@@ -411,12 +411,12 @@ class Part:
         self._folder = folder
         self._out, self._err = out, err
 
-    def start(self, spec: TrialSpec, port: int) -> None:
+    def start(self, spec: RunSpec, port: int) -> None:
         """Ask for its processes; of port 0, for the store where all meet, too."""
         self.follower.part = self
         self.follower.line.patience = PEER_SECONDS
         place = msgspec.structs.replace(self.place, port=port)
-        spec = msgspec.structs.replace(spec, place=place, folder="", data=None)
+        spec = msgspec.structs.replace(spec, place=place, folder="", data_path=None)
         self.follower.line.send(Start(run=self.number, cell=spec.cell, spec=spec))
 
     def hear(self, message: Message) -> None:
@@ -458,7 +458,7 @@ class HostsGroup(Group):
 
     def __init__(
         self,
-        spec: TrialSpec,
+        spec: RunSpec,
         local: LocalGroup | None,
         parts: Sequence[Part],
         changed: threading.Condition,
@@ -538,7 +538,7 @@ class HostsGroup(Group):
     def _port(self, deadline: float) -> int | None:
         """Where all ranks meet, if that is known until then."""
         if self._local is not None:
-            return read_told(meeting_file(self._local.folder), int)
+            return read_json(meeting_file(self._local.folder), int)
         first = self._started[0]
         with self._changed:
             self._changed.wait_for(

@@ -18,10 +18,10 @@ import msgspec
 
 from adabench.harness.errors import UsageError
 from adabench.harness.machine.environment import probe
-from adabench.harness.run.spec import RankResult, RankState, TrialSpec
+from adabench.harness.run.spec import RankResult, RankState, RunSpec
 from adabench.harness.study.cell import Cell
 from adabench.harness.study.study import Study
-from adabench.results.record import Host, Link, RunSettings, Status
+from adabench.results.record import Host, Link, Run, RunSettings, Status
 
 __all__ = ["Failure", "Group", "Launcher", "Outcome", "Supervision", "Trouble", "Unlaunchable"]
 
@@ -60,14 +60,18 @@ class Outcome:
 
     status: Status
     total_seconds: float
-    phase: str | None = None
-    rank: int | None = None
+    failed_phase: str | None = None
+    failed_rank: int | None = None
     reason: str | None = None
     exit_code: int | None = None
     signal: str | None = None
     results: list[RankResult] = field(default_factory=list)
     left: tuple[str, ...] = ()
     link: Link | None = None
+
+    def recorded(self) -> dict[str, Any]:
+        """Fields that a run's record has under the same names."""
+        return {name: value for name, value in vars(self).items() if name in Run.__struct_fields__}
 
 
 @dataclass(frozen=True)
@@ -284,12 +288,12 @@ class Launcher(ABC):
         """Why a run with these settings cannot be started here; None if it can."""
 
     @abstractmethod
-    def begin(self, spec: TrialSpec, folder: Path, out: IO[bytes], err: IO[bytes]) -> Group:
+    def begin(self, spec: RunSpec, folder: Path, out: IO[bytes], err: IO[bytes]) -> Group:
         """Start the processes of a run; any thread may.
 
         Parameters
         ----------
-        spec : TrialSpec
+        spec : RunSpec
         folder : Path
             The run's scratch folder. It has a folder ``tmp``, for temporary files.
         out, err : file

@@ -33,9 +33,9 @@ from adabench.harness.machine.quota import Quota, QuotaUnavailable
 from adabench.harness.run.spec import (
     NETWORK_VARIABLE,
     RankState,
-    TrialSpec,
+    RunSpec,
     error_file,
-    read_told,
+    read_json,
     result_file,
     state_file,
 )
@@ -87,7 +87,7 @@ class Local(Launcher):
             )
         return None
 
-    def begin(self, spec: TrialSpec, folder: Path, out: IO[bytes], err: IO[bytes]) -> Group:
+    def begin(self, spec: RunSpec, folder: Path, out: IO[bytes], err: IO[bytes]) -> Group:
         assert self.server is not None
         link = link_of(spec.network)
         group: LocalGroup
@@ -115,7 +115,7 @@ class Local(Launcher):
             self.server.close()
 
 
-def launch_unrecorded(server: ForkServer, spec: TrialSpec, timeout: float) -> Outcome:
+def launch_unrecorded(server: ForkServer, spec: RunSpec, timeout: float) -> Outcome:
     """Run one cell once, for its outcome only: its output is thrown away."""
     launcher = Local()
     launcher.server = server
@@ -150,7 +150,7 @@ class LocalGroup(Group):
     def __init__(
         self,
         server: ForkServer,
-        spec: TrialSpec,
+        spec: RunSpec,
         folder: Path,
         out: IO[bytes],
         err: IO[bytes],
@@ -186,16 +186,16 @@ class LocalGroup(Group):
 
     def vanished(self) -> list[int]:
         for rank in self.ranks:
-            state = read_told(state_file(self.folder, rank), RankState)
+            state = read_json(state_file(self.folder, rank), RankState)
             if state is not None:
                 self._pids[rank] = state.pid
         return [rank for rank, pid in self._pids.items() if self._has_vanished(rank, pid)]
 
     def failures(self) -> list[Failure]:
-        return read_told(failures_file(self.folder), list[Failure]) or []
+        return read_json(failures_file(self.folder), list[Failure]) or []
 
     def left(self) -> list[str]:
-        commands = read_told(leftovers_file(self.folder), list[str]) or []
+        commands = read_json(leftovers_file(self.folder), list[str]) or []
         return [f"process {command}" for command in commands]
 
     def out_of_memory(self, rank: int) -> bool:
@@ -219,7 +219,7 @@ class _LinkedGroup(LocalGroup):
         self,
         links: NodeLinks,
         server: ForkServer,
-        spec: TrialSpec,
+        spec: RunSpec,
         folder: Path,
         out: IO[bytes],
         err: IO[bytes],
@@ -257,7 +257,7 @@ def _cores(settings: RunSettings) -> dict[int, float]:
     return {rank: equal * percent / 100 for rank, percent in enumerate(percents) if percent < 100}
 
 
-def _environment(spec: TrialSpec, folder: Path) -> Mapping[str, str | None]:
+def _environment(spec: RunSpec, folder: Path) -> Mapping[str, str | None]:
     environment: dict[str, str | None] = {
         "TMPDIR": str(folder / "tmp"),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "torchinductor"),

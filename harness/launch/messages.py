@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from adabench.harness.launch.launcher import Failure
-from adabench.harness.run.spec import TrialSpec
+from adabench.harness.run.spec import RunSpec
 
 __all__ = [
     "Alive",
@@ -116,7 +116,7 @@ class Start(_Message, kw_only=True, frozen=True):
 
     run: int
     cell: str
-    spec: TrialSpec
+    spec: RunSpec
 
 
 class End(_Message, kw_only=True, frozen=True):

@@ -20,7 +20,7 @@ import psutil
 from adabench.harness.launch.launcher import Failure
 from adabench.harness.machine.process import adopt_orphans, end_quickly, kill_descendants
 from adabench.harness.run.rank import run_rank
-from adabench.harness.run.spec import Place, TrialSpec
+from adabench.harness.run.spec import Place, RunSpec
 from adabench.results.store import write_atomically
 
 __all__ = ["failures_file", "leftovers_file", "meeting_file", "run_group"]
@@ -36,7 +36,7 @@ def run_group(file: str) -> int:
     Parameters
     ----------
     file : str
-        Path of a `TrialSpec`.
+        Path of a `RunSpec`.
 
     Returns
     -------
@@ -44,7 +44,7 @@ def run_group(file: str) -> int:
         The exit code of this process, whichever it is.
     """
     spec_file = Path(file)
-    spec = msgspec.json.decode(spec_file.read_bytes(), type=TrialSpec)
+    spec = msgspec.json.decode(spec_file.read_bytes(), type=RunSpec)
     folder = Path(spec.folder)
     adopt_orphans()
     place = spec.place or _whole(spec.nodes)

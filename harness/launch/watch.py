@@ -14,9 +14,9 @@ from adabench.harness.run.spec import (
     RankError,
     RankResult,
     RankState,
-    TrialSpec,
+    RunSpec,
     error_file,
-    read_told,
+    read_json,
     result_file,
     state_file,
 )
@@ -30,14 +30,14 @@ _POLL_SECONDS = 0.1
 _OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError")
 
 
-def launch(launcher: Launcher, spec: TrialSpec, log: Path, supervision: Supervision) -> Outcome:
+def launch(launcher: Launcher, spec: RunSpec, log: Path, supervision: Supervision) -> Outcome:
     """Run one cell once.
 
     Parameters
     ----------
     launcher : Launcher
         Made ready.
-    spec : TrialSpec
+    spec : RunSpec
     log : Path
         All ranks' output is appended to the files of this name that end in ``.out`` and ``.err``.
     supervision : Supervision
@@ -52,7 +52,7 @@ def launch(launcher: Launcher, spec: TrialSpec, log: Path, supervision: Supervis
             group = launcher.begin(spec, folder, out_file, err_file)
         except Unlaunchable as error:
             phase = "launch" if error.status == "failed" else None
-            return Outcome(error.status, 0.0, phase=phase, reason=str(error))
+            return Outcome(error.status, 0.0, failed_phase=phase, reason=str(error))
         try:
             ended = _watch(group, spec, folder, group.launched_at + supervision.timeout, supervision)
         finally:
@@ -61,7 +61,8 @@ def launch(launcher: Launcher, spec: TrialSpec, log: Path, supervision: Supervis
             supervision.look(folder, True)
         total = time.monotonic() - group.launched_at
         outcome = _outcome(ended, group, spec, folder, supervision.timeout, exit_code, total)
-        if outcome.signal == "SIGKILL" and outcome.rank is not None and group.out_of_memory(outcome.rank):
+        killed = outcome.failed_rank if outcome.signal == "SIGKILL" else None
+        if killed is not None and group.out_of_memory(killed):
             outcome = replace(
                 outcome, status="oom", reason=f"{outcome.reason}: the kernel had run out of memory for it"
             )
@@ -78,12 +79,12 @@ class _Ended:
     lost: list[int]
 
 
-def purpose(spec: TrialSpec) -> str:
+def purpose(spec: RunSpec) -> str:
     """What a run's scratch folder is for, to whoever finds it."""
     return f"a run of {spec.usecase} with {spec.backend}, launched by process {os.getpid()}"
 
 
-def _watch(group: Group, spec: TrialSpec, folder: Path, deadline: float, supervision: Supervision) -> _Ended:
+def _watch(group: Group, spec: RunSpec, folder: Path, deadline: float, supervision: Supervision) -> _Ended:
     lost: list[int] = []
     trouble_since: float | None = None
     while True:
@@ -97,7 +98,7 @@ def _watch(group: Group, spec: TrialSpec, folder: Path, deadline: float, supervi
             return _Ended("interrupted", lost)
         if now > deadline:
             return _Ended("timeout", lost)
-        state = read_told(state_file(folder, 0), RankState)
+        state = read_json(state_file(folder, 0), RankState)
         if state is not None:
             supervision.watch(state)
         lost += [rank for rank in group.vanished() if rank not in lost]
@@ -110,21 +111,21 @@ def _watch(group: Group, spec: TrialSpec, folder: Path, deadline: float, supervi
 def _outcome(
     ended: _Ended,
     group: Group,
-    spec: TrialSpec,
+    spec: RunSpec,
     folder: Path,
     timeout: float,
     exit_code: int,
     total: float,
 ) -> Outcome:
     ranks = range(spec.nodes)
-    states = {rank: read_told(state_file(folder, rank), RankState) for rank in ranks}
+    states = {rank: read_json(state_file(folder, rank), RankState) for rank in ranks}
     phases = {rank: state.phase if state is not None else "launch" for rank, state in states.items()}
     if group.trouble is not None and ended.status != "interrupted":
         return replace(_of_trouble(group.trouble, phases, exit_code), total_seconds=total)
     if ended.status is not None:
         reason = "stopped by the user" if ended.status == "interrupted" else f"killed after {timeout:g} s"
-        return Outcome(ended.status, total, phase=phases[0], reason=reason, exit_code=exit_code)
-    results = [read_told(result_file(folder, rank), RankResult) for rank in ranks]
+        return Outcome(ended.status, total, failed_phase=phases[0], reason=reason, exit_code=exit_code)
+    results = [read_json(result_file(folder, rank), RankResult) for rank in ranks]
     complete = [result for result in results if result is not None]
     if exit_code == 0 and len(complete) == spec.nodes:
         return Outcome("ok", total, exit_code=0, results=complete, left=_left(group, folder))
@@ -145,7 +146,7 @@ def _first_cause(
 ) -> Outcome:
     """A rank that a signal ended comes first, then the earliest exception; a lost peer is a consequence."""
     errors = [
-        error for rank in phases if (error := read_told(error_file(folder, rank), RankError)) is not None
+        error for rank in phases if (error := read_json(error_file(folder, rank), RankError)) is not None
     ]
     silent = {error.rank for error in errors}
     for failure in sorted(group.failures(), key=lambda one: one.time):

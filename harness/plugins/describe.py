@@ -1,4 +1,4 @@
-"""What plugins are and take, for whoever reads a list of them."""
+"""Descriptions of plugins and of their parameters."""
 
 from __future__ import annotations
 
@@ -40,14 +40,7 @@ _ENTRY = re.compile(r"^(\w[\w, ]*?)(?: :[^\n]*)?\n((?:    [^\n]*\n?)+)", re.MULT
 
 
 def describe_plugins(kind: Kind, width: int | None = None) -> Iterator[str]:
-    """A line per plugin with its origin, and one per parameter: name, type, default, meaning.
-
-    Parameters
-    ----------
-    kind : "backend", "usecase", "policy" or "launcher"
-    width : int, optional
-        Characters per line.
-    """
+    """A line per plugin with its origin, and one per parameter; `width` characters per line."""
     for name, origin in names(kind).items():
         try:
             plugin: Any = _LOAD[kind](name)
@@ -91,7 +84,7 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
 
 
 def _type_name(kind: Any) -> str:
-    """As it is written on the command line."""
+    """A type as the command line writes it."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is bool:
         return "on|off"

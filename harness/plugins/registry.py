@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from adabench.harness.errors import UsageError, unknown
 
@@ -35,35 +35,49 @@ __all__ = [
 
 Kind = Literal["backend", "usecase", "policy", "launcher"]
 
-_PACKAGES = {
-    "backend": ("adabench.backends.strategies", "adabench.backends.external"),
-    "usecase": ("adabench.usecases",),
-    "policy": ("adabench.backends.policies",),
-    "launcher": ("adabench.harness.launch",),
-}
-"""Packages with the built-in plugins of each kind."""
-_ENTRY_POINTS = {
-    "backend": "adabench.backends",
-    "usecase": "adabench.usecases",
-    "policy": "adabench.backends.policies",
-    "launcher": "adabench.harness.launch",
-}
-"""Entry point groups with the plugins of other packages."""
-_ATTRIBUTE = {"backend": "BACKEND", "usecase": "USECASE", "policy": "BUILDER", "launcher": "LAUNCHER"}
-_TITLE = {
-    "backend": "backend",
-    "usecase": "use case",
-    "policy": "builder of policies",
-    "launcher": "launcher",
-}
-_MEMBERS = {
-    "backend": ("name", "Options", "distributed", "open"),
-    "usecase": (
-        *("name", "Params", "metric", "maximize", "tolerance", "fingerprint", "model", "optimizer"),
-        *("loaders", "loss", "evaluate", "keys", "samples"),
+
+class _PluginKind(NamedTuple):
+    """Where plugins of a kind are, and what they have."""
+
+    title: str
+    packages: tuple[str, ...]  # with the built-in ones
+    entry_points: str  # group of those of other packages
+    attribute: str  # name of the class in its module
+    members: tuple[str, ...]  # of the class
+
+
+_KINDS: dict[Kind, _PluginKind] = {
+    "backend": _PluginKind(
+        "backend",
+        ("adabench.backends.strategies", "adabench.backends.external"),
+        "adabench.backends",
+        "BACKEND",
+        ("name", "Options", "distributed", "open"),
     ),
-    "policy": ("name", "Options", "build"),
-    "launcher": ("name", "prepare", "obstacle", "begin", "close"),
+    "usecase": _PluginKind(
+        "use case",
+        ("adabench.usecases",),
+        "adabench.usecases",
+        "USECASE",
+        (
+            *("name", "Params", "metric", "maximize", "tolerance", "fingerprint", "model", "optimizer"),
+            *("loaders", "loss", "evaluate", "keys", "samples"),
+        ),
+    ),
+    "policy": _PluginKind(
+        "builder of policies",
+        ("adabench.backends.policies",),
+        "adabench.backends.policies",
+        "BUILDER",
+        ("name", "Options", "build"),
+    ),
+    "launcher": _PluginKind(
+        "launcher",
+        ("adabench.harness.launch",),
+        "adabench.harness.launch",
+        "LAUNCHER",
+        ("name", "prepare", "obstacle", "begin", "close"),
+    ),
 }
 
 
@@ -80,13 +94,7 @@ def modules(kind: Kind, wanted: Iterable[str]) -> list[str]:
 
 
 def load_backend(name: str) -> type[Backend]:
-    """The backend's class.
-
-    Raises
-    ------
-    UsageError
-        If there is no such backend, or it cannot be imported, or lacks a part of the protocol.
-    """
+    """The backend's class; `UsageError` if there is none, it cannot be imported, or lacks a member."""
     return cast("type[Backend]", _load("backend", name))
 
 
@@ -101,12 +109,12 @@ def load_builder(name: str) -> type[Builder]:
 
 
 def load_launcher(name: str) -> type[Any]:
-    """The class of a `Launcher`, which is of a room above this one; errors as in `load_backend`."""
+    """The class of a `Launcher`, a type of a layer above this one; errors as in `load_backend`."""
     return _load("launcher", name)
 
 
 def unavailable(name: str) -> str | None:
-    """Why a backend cannot work here, as it says itself; None if it can, as far as it knows before a run."""
+    """Reason why a backend cannot work here; None if it can, as far as it knows before a run."""
     from adabench.backends.interface import Unavailable
 
     try:
@@ -121,7 +129,7 @@ def source_files(plugin: type) -> list[Path]:
     package = plugin.__module__.rpartition(".")[0] or plugin.__module__
     spec = importlib.util.find_spec(package)
     folders = [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec is not None else []
-    if any(package in packages for packages in _PACKAGES.values()):
+    if any(package in kind.packages for kind in _KINDS.values()):
         own = plugin.__module__.rpartition(".")[2]
         return sorted(
             file for folder in folders for file in [folder / f"{own}.py", *folder.glob("_[!_]*.py")]
@@ -133,15 +141,15 @@ def source_files(plugin: type) -> list[Path]:
 
 def _candidates(kind: Kind) -> dict[str, tuple[str, str | EntryPoint]]:
     found: dict[str, tuple[str, str | EntryPoint]] = {}
-    for package in _PACKAGES[kind]:
+    for package in _KINDS[kind].packages:
         for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
             # Use cases are folders, all other plugins are files. Names with an underscore are helpers.
             if module.ispkg != (kind == "usecase") or module.name.startswith("_"):
                 continue
             path = f"{package}.{module.name}"
-            if _defines(path, _ATTRIBUTE[kind]):
+            if _defines(path, _KINDS[kind].attribute):
                 found[module.name.replace("_", "-")] = ("built in", path)
-    for entry in entry_points(group=_ENTRY_POINTS[kind]):
+    for entry in entry_points(group=_KINDS[kind].entry_points):
         if entry.name in found:
             raise UsageError(
                 f"{kind} {entry.name!r} is defined twice: by {found[entry.name][0]} and by {entry.value}"
@@ -166,16 +174,16 @@ def _defines(module: str, attribute: str) -> bool:
 def _load(kind: Kind, name: str) -> type[Any]:
     candidates = _candidates(kind)
     if name not in candidates:
-        raise unknown(_TITLE[kind], name, candidates)
+        raise unknown(_KINDS[kind].title, name, candidates)
     origin, where = candidates[name]
     try:
         if isinstance(where, str):
-            plugin = getattr(importlib.import_module(where), _ATTRIBUTE[kind])
+            plugin = getattr(importlib.import_module(where), _KINDS[kind].attribute)
         else:
             plugin = where.load()
     except (ImportError, AttributeError, SyntaxError) as error:
         raise UsageError(f"{kind} {name!r} ({origin}) cannot be imported: {error}") from error
-    missing = [member for member in _MEMBERS[kind] if not hasattr(plugin, member)]
+    missing = [member for member in _KINDS[kind].members if not hasattr(plugin, member)]
     if missing:
         raise UsageError(f"{kind} {name!r} ({origin}) lacks {', '.join(missing)} of the {kind} protocol")
     if plugin.name != name:

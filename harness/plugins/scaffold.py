@@ -15,7 +15,7 @@ _TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
 def write_package(kind: str, name: str, parent: Path) -> Path:
-    """Write the package ``adabench-NAME`` into a new folder of that name.
+    """Write the package ``adabench-NAME`` into a new folder of that name in `parent`.
 
     Parameters
     ----------
@@ -24,12 +24,6 @@ def write_package(kind: str, name: str, parent: Path) -> Path:
     name : str
         Small letters, digits and single hyphens.
     parent : Path
-        Where the new folder is made.
-
-    Raises
-    ------
-    UsageError
-        If the name is not usable or taken, or the folder exists or cannot be made.
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name) or keyword.iskeyword(name):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Flame graphs: py-spy looks at this process, its native code included, while it trains."""
+"""Flame graphs: py-spy samples this process, including native code, while it trains."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FINISH_SECONDS = 60.0
 
 
 class NoFlameGraph(RuntimeError):
-    """Why there is none, in one sentence."""
+    """The reason why there is none, in one sentence."""
 
 
 def find_py_spy() -> str | None:
@@ -34,14 +34,10 @@ def find_py_spy() -> str | None:
 
 @contextmanager
 def flame_graph(file: Path) -> Iterator[None]:
-    """Write to `file` what this process does in the body, as an SVG.
+    """Write an SVG of this process's calls in the body to `file`.
 
-    With native frames where py-spy can read them, else of Python alone.
-
-    Raises
-    ------
-    NoFlameGraph
-        Before the body if py-spy cannot look at this process, after it if it wrote nothing.
+    It has native frames where py-spy can read them, else Python's only. Raises `NoFlameGraph` before the body
+    if py-spy cannot look at this process, and after it if py-spy wrote nothing.
     """
     sampler = _attach(file)
     try:

@@ -16,14 +16,14 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from adabench.harness.errors import UsageError
 from adabench.harness.machine.scratch import scratch_folder
 
-__all__ = ["Participant", "TurnTaker", "in_turns"]
+__all__ = ["Interleaved", "TurnTaker", "in_turns"]
 
 T = TypeVar("T")
 
@@ -48,8 +48,7 @@ class TurnTaker:
     Attributes
     ----------
     paused_seconds : float
-        In which it was other runs' turn, as far as this worker knows: after `wait`, `step` and
-        `synchronized` it knows all.
+        Seconds of other runs' turns, all of them after `wait`, `step` and `synchronized`.
     """
 
     def __init__(self, address: str | None, steps: int = 0) -> None:
@@ -61,13 +60,7 @@ class TurnTaker:
             self._connection.connect(address)
 
     def wait(self) -> None:
-        """Return when this run may go on.
-
-        Raises
-        ------
-        ConnectionError
-            If the harness is gone.
-        """
+        """Return when this run may go on; `ConnectionError` if the harness is gone."""
         if self._connection is None:
             return
         self._left = self._steps
@@ -109,60 +102,53 @@ class TurnTaker:
         self.paused_seconds += _SECONDS.unpack(message)[0]
 
 
-@dataclass(frozen=True)
-class Participant(Generic[T]):
-    """One of the runs.
+class Interleaved(Protocol[T]):
+    """One of the runs that take turns."""
 
-    Attributes
-    ----------
-    execute : callable
-        Given its socket's address and a question whether to give up, runs it to its end in a thread.
-    workers : int
-        How many workers the run has, each of which makes a `TurnTaker`.
-    began : callable
-        Called before each of its turns.
-    ended : callable
-        Given what `execute` returned.
-    """
+    @property
+    def workers(self) -> int:
+        """Number of workers, each of which makes a `TurnTaker`."""
 
-    execute: Callable[[str, Callable[[], bool]], T]
-    workers: int
-    began: Callable[[], None]
-    ended: Callable[[T], None]
+    def begin_turn(self) -> None:
+        """Called before each of its turns."""
+
+    def execute(self, turn_socket: str, given_up: Callable[[], bool]) -> T:
+        """Run to the end, or until it is given up; called in a thread of its own."""
+
+    def record(self, result: T) -> None:
+        """Called with the result of `execute` when the run has ended."""
 
 
-def in_turns(participants: Sequence[Participant[T]]) -> None:
+def in_turns(runs: Sequence[Interleaved[T]]) -> None:
     """Execute runs, one of which goes on at a time, in the order given.
 
-    Raises
-    ------
-    UsageError
-        If the sockets cannot be made where temporary files go.
-    Exception
-        The first one of any `execute`, `began` or `ended`, after all have ended.
+    Raises `UsageError` if the sockets cannot be made where temporary files go, and the first exception of any
+    run after all have ended.
     """
     given_up = threading.Event()
     with scratch_folder("sockets of runs that take turns") as folder:
-        living: list[_RunInTurns[T]] = []
+        living: list[_Turns[T]] = []
         try:
-            for index, participant in enumerate(participants):
-                living.append(_RunInTurns(participant, folder / f"{index}", given_up.is_set))
+            for index, run in enumerate(runs):
+                living.append(_Turns(run, folder / f"{index}", given_up.is_set))
             while living:
-                for run in list(living):
-                    run.participant.began()
-                    if run.takes_a_turn():
+                for turns in list(living):
+                    turns.run.begin_turn()
+                    if turns.take_next():
                         continue
-                    living.remove(run)
-                    run.participant.ended(run.result())
+                    living.remove(turns)
+                    turns.run.record(turns.result())
         finally:
             given_up.set()
-            for run in living:
-                run.close()
+            for turns in living:
+                turns.close()
 
 
-class _RunInTurns(Generic[T]):
-    def __init__(self, participant: Participant[T], address: Path, given_up: Callable[[], bool]) -> None:
-        self.participant = participant
+class _Turns(Generic[T]):
+    """Turns of one run: its socket, the state of its workers, and the thread that executes it."""
+
+    def __init__(self, run: Interleaved[T], address: Path, given_up: Callable[[], bool]) -> None:
+        self.run = run
         self._given_up = given_up
         self._address = str(address)
         if len(os.fsencode(self._address)) > _LONGEST_ADDRESS:
@@ -172,7 +158,7 @@ class _RunInTurns(Generic[T]):
             )
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(self._address)
-        self._listener.listen(participant.workers)
+        self._listener.listen(run.workers)
         self._end, self._at_end = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         for one in (self._listener, self._end):
@@ -181,10 +167,9 @@ class _RunInTurns(Generic[T]):
         self._since = 0.0
         self._thread = threading.Thread(target=self._execute, daemon=True)
         self._started = False
-        self._returned: list[T] = []
-        self._error: BaseException | None = None
+        self._result: Future[T] = Future()
 
-    def takes_a_turn(self) -> bool:
+    def take_next(self) -> bool:
         """Let the run go on until its turn is over; False if it has ended instead."""
         if self._started:
             self._let_go_on(_SECONDS.pack(time.monotonic() - self._since))
@@ -207,11 +192,9 @@ class _RunInTurns(Generic[T]):
         return True
 
     def result(self) -> T:
-        """What the run returned, once it has ended; closes what belongs to it."""
+        """The result of the run, once it has ended; closes its sockets."""
         self.close()
-        if self._error is not None:
-            raise self._error
-        return self._returned[0]
+        return self._result.result()
 
     def close(self) -> None:
         """Wait for the run's end, which is near if it has been given up."""
@@ -224,9 +207,9 @@ class _RunInTurns(Generic[T]):
 
     def _execute(self) -> None:
         try:
-            self._returned.append(self.participant.execute(self._address, self._given_up))
+            self._result.set_result(self.run.execute(self._address, self._given_up))
         except BaseException as error:
-            self._error = error
+            self._result.set_exception(error)
         finally:
             self._at_end.send(b".")
 
@@ -236,7 +219,7 @@ class _RunInTurns(Generic[T]):
 
     def _turn_is_over(self) -> bool:
         said = self._workers.values()
-        return _WAITS in said and sum(one in (_WAITS, _AT_END) for one in said) == self.participant.workers
+        return _WAITS in said and sum(one in (_WAITS, _AT_END) for one in said) == self.run.workers
 
     def _let_go_on(self, seconds: bytes) -> None:
         """Tell all workers how long the other runs took, which lets those go on that wait."""

@@ -1,4 +1,4 @@
-"""Inside a profiled run: the loop that trains every pair, with its parts timed, then for flame graphs."""
+"""Inside a profiled run: the training loop with its parts timed, then for flame graphs."""
 
 from __future__ import annotations
 
@@ -19,20 +19,12 @@ def flame_file(folder: Path, rank: int) -> Path:
 
 
 def no_flame_file(folder: Path, rank: int) -> Path:
-    """Why there is none."""
+    """The reason why there is none."""
     return folder / f"flame-rank{rank}.txt"
 
 
 class Profile:
-    """What the workers of one process share.
-
-    Parameters
-    ----------
-    folder : Path
-        Where flame graphs go.
-    rank : int
-        The process's number.
-    """
+    """Timing and flame graphs of one process, which its workers share; flame graphs go to `folder`."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.budget = StepBudget()
@@ -42,7 +34,7 @@ class Profile:
     def of_worker(
         self, session: TrainingSession, usecase: UseCase, loaders: Loaders, leads: bool
     ) -> WorkerProfile:
-        """One worker's; `leads` is true for the first of the process. Collective."""
+        """A worker's profile; `leads` is true for the first worker of the process. Collective."""
         if leads:
             self._patched.enter_context(self.budget.backward_timed())
             if isinstance(session, Measurable):
@@ -51,7 +43,7 @@ class Profile:
         return WorkerProfile(self, session, usecase, loaders, leads)
 
     def sample(self) -> ExitStack:
-        """A context in which py-spy looks at the process; what keeps it from that is written down."""
+        """A context in which py-spy looks at the process; a reason why it cannot is written down."""
         sampling = ExitStack()
         try:
             sampling.enter_context(flame_graph(flame_file(self._folder, self._rank)))
@@ -63,7 +55,7 @@ class Profile:
         no_flame_file(self._folder, self._rank).write_text(f"{reason}\n", encoding="utf-8")
 
     def close(self) -> None:
-        """Calls are no longer timed."""
+        """Stop timing calls."""
         self._patched.close()
 
 
@@ -81,7 +73,7 @@ class WorkerProfile:
         self._synchronize = budget.timed("waiting for the others", session.synchronize)
 
     def train(self) -> int:
-        """One epoch; gives the number of samples."""
+        """One epoch; returns the number of samples."""
         self._profile.budget.start()
         samples = self._epoch()
         self._synchronize()
@@ -89,7 +81,7 @@ class WorkerProfile:
         return samples
 
     def draw_flames(self) -> None:
-        """One more epoch, looked at from outside and not counted. Collective."""
+        """One more epoch, which py-spy looks at and which is not counted. Collective."""
         if not self._leads:
             self._session.synchronize()
             self._epoch()

@@ -1,8 +1,7 @@
-"""What a run says of itself while it trains, of which the harness's process makes event files.
+"""Progress of a node while it trains, which the harness's process turns into event files.
 
-A node looks at its loss and its counters in the first step, at most once per second from then on, and after
-each epoch, which is outside of the time that counts. Between these moments a step costs it one look at the
-clock.
+A node writes its loss and its counters in the first step, at most once per second from then on, and after
+each epoch, which is outside of the measured time. Every other step only reads the clock.
 """
 
 from __future__ import annotations
@@ -15,33 +14,33 @@ from pathlib import Path
 import msgspec
 from torch import Tensor
 
-from adabench.harness.run.spec import samples_file
+from adabench.harness.run.spec import progress_file
 
-__all__ = ["WATCHED", "Sample", "Sampler"]
+__all__ = ["WATCHED", "ProgressEntry", "ProgressLog"]
 
 WATCHED = ("pulled_local", "pulled_replica", "pulled_remote", "bytes_sent", "blocked_micros")
-"""The counters that are told, as far as a backend has them."""
+"""Counters that entries contain, if a backend has them."""
 
 _SECONDS = 1.0
 _KEPT = 64
 
 
-class Sample(msgspec.Struct, kw_only=True, frozen=True):
-    """What a node was like at a moment.
+class ProgressEntry(msgspec.Struct, kw_only=True, frozen=True):
+    """State of a node at a moment.
 
     Attributes
     ----------
     number : int
         From 0.
     step : int
-        Steps of its first worker by then, in all epochs; of a system with a loop of its own, whose steps are
-        not seen, epochs.
+        Steps of its first worker so far, in all epochs. A system with a loop of its own shows no steps: there
+        it is the number of epochs.
     epoch : int
         From 1.
     counters : dict of str to float
         Those of `WATCHED`, counted in training so far.
     loss : float or None
-        Of that step, by its first worker.
+        Loss of that step, by its first worker.
     quality : dict of str to float
         After an epoch, on the node that evaluates: the test split's metrics, the validation split's with the
         prefix ``valid_``.
@@ -55,39 +54,39 @@ class Sample(msgspec.Struct, kw_only=True, frozen=True):
     quality: dict[str, float] = {}
 
 
-class Sampler:
-    """Takes a node's samples; its first worker calls it.
+class ProgressLog:
+    """Writes a node's last entries to a file; its first worker calls it.
 
     Parameters
     ----------
     folder : Path
-        The run's.
+        The run's scratch folder.
     rank : int
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
-        self._file = samples_file(folder, rank)
-        # What a reader that looks once per second has missed is still there a minute later.
-        self._last: deque[Sample] = deque(maxlen=_KEPT)
+        self._file = progress_file(folder, rank)
+        # A reader that comes once per second finds what it has missed a minute later.
+        self._last: deque[ProgressEntry] = deque(maxlen=_KEPT)
         self._number = 0
         self._step = 0
         self._due = 0.0
 
     def due(self) -> bool:
-        """A step is over: whether it is time for a sample."""
+        """Count a step; returns whether it is time for an entry."""
         self._step += 1
         return time.monotonic() >= self._due
 
-    def take(
+    def write(
         self,
         epoch: int,
         counters: Mapping[str, float],
         loss: Tensor | None = None,
         quality: Mapping[str, float] | None = None,
     ) -> None:
-        """Write a sample down where the harness's process finds it."""
+        """Add an entry."""
         self._last.append(
-            Sample(
+            ProgressEntry(
                 number=self._number,
                 step=self._step or epoch,
                 epoch=epoch,

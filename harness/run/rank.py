@@ -1,4 +1,4 @@
-"""The process of one rank: a fork of its group's root that takes its place and runs the trial."""
+"""The process of one rank: a fork of its group's root that takes its place and trains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from adabench.harness.machine import quota
 from adabench.harness.machine.namespaces import enter
 from adabench.harness.machine.namespaces import environment as environment_in_namespace
 from adabench.harness.machine.process import die_with_parent, end_quickly, set_name
-from adabench.harness.run.spec import TrialSpec
+from adabench.harness.run.spec import RunSpec
 
 __all__ = ["run_rank", "take_place"]
 
@@ -24,13 +24,13 @@ def run_rank(spec_file: Path, group: int, environment: Mapping[str, str]) -> int
     Parameters
     ----------
     spec_file : Path
-        A `TrialSpec`.
+        A `RunSpec`.
     group : int
         The parent's process id: this process ends with it.
     environment : mapping
-        Which rank this is and where the ranks meet, as torchrun says it.
+        torchrun's variables: the rank, and the address of the store.
     """
-    from adabench.harness.run.training_loop import run_trial
+    from adabench.harness.run.training_loop import train_rank
 
     die_with_parent(group)
     os.environ.update(environment)
@@ -38,11 +38,11 @@ def run_rank(spec_file: Path, group: int, environment: Mapping[str, str]) -> int
     set_name(f"adabench rank {rank}")
     # Every new process has a state of its own; Python's generator sees to it itself.
     np.random.seed()  # noqa: NPY002
-    take_place(msgspec.json.decode(spec_file.read_bytes(), type=TrialSpec), rank)
-    return end_quickly(run_trial(spec_file))
+    take_place(msgspec.json.decode(spec_file.read_bytes(), type=RunSpec), rank)
+    return end_quickly(train_rank(spec_file))
 
 
-def take_place(spec: TrialSpec, rank: int) -> None:
+def take_place(spec: RunSpec, rank: int) -> None:
     """Go to this rank's core, namespace and control group, while there is only this thread: those to come
     inherit them.
     """

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from adabench.results.record import Budget, Choice, RunSettings
+from adabench.harness.study.cell import Cell
+from adabench.results.record import WAITING, Budget, Choice, sum_counters
 
 __all__ = [
     "FILES",
@@ -17,11 +18,13 @@ __all__ = [
     "RankError",
     "RankResult",
     "RankState",
-    "TrialSpec",
+    "RunSpec",
+    "WorkerResult",
     "error_file",
-    "read_told",
+    "merged_results",
+    "progress_file",
+    "read_json",
     "result_file",
-    "samples_file",
     "state_file",
 ]
 
@@ -48,29 +51,37 @@ class Place(msgspec.Struct, kw_only=True, frozen=True):
     interface: str | None = None
 
 
-class TrialSpec(RunSettings, kw_only=True, frozen=True):
-    """One run: what to train with what, and how.
+class RunSpec(Cell, kw_only=True, frozen=True):
+    """One run of a cell: everything that its processes need.
 
-    `folder`, `namespaces`, one per node if the network has any, `quotas`, the control groups of the ranks
-    that do not get all of their cores, and `launched_at`, on the machine's monotonic clock, are set by the
-    launch. With `trace` the life of a few rows is written down in the first epoch. `turns` is the socket of
-    a run that takes turns with others, `policy` a whole document, `cell` the identifier of the cell, `place`
-    None if all ranks are of one process group. With `watched` its nodes say how they are while they train.
+    Attributes
+    ----------
+    cell : str
+        Identifier of the cell, which `params` may differ from in the number of epochs.
+    seed : int
+        Seed of the initial weights and of the data order.
+    trace : bool
+        Whether the life of a few rows is recorded in the first epoch.
+    profile : str or None
+        Folder for flame graphs of a run whose steps are timed part by part.
+    turn_socket : str or None
+        Socket of a run that takes turns with others.
+    watched : bool
+        Whether nodes write their progress while they train.
+    place : Place or None
+        The ranks of this process group; None if it has all of them.
+    folder, namespaces, quotas, launched_at
+        Set by the launch: the scratch folder, the network namespace of each node if there are any, the
+        control groups of ranks that get less than their cores, and the start on the monotonic clock.
     """
 
-    usecase: str
-    params: dict[str, Any]
-    backend: str
-    options: dict[str, Any]
-    policy: str | None = None
-    data: str | None = None
+    cell: str = ""
     seed: int = 1
     trace: bool = False
     profile: str | None = None
-    turns: str | None = None
-    cell: str = ""
-    place: Place | None = None
+    turn_socket: str | None = None
     watched: bool = False
+    place: Place | None = None
     folder: str = ""
     namespaces: list[str] = msgspec.field(default_factory=list)
     quotas: dict[int, str] = msgspec.field(default_factory=dict)
@@ -99,33 +110,87 @@ class RankError(msgspec.Struct, kw_only=True, frozen=True):
     unavailable: bool = False
 
 
-class RankResult(msgspec.Struct, kw_only=True, frozen=True):
-    """What a rank measured. Seconds, metrics and history are filled in by rank 0.
+class WorkerResult(msgspec.Struct, kw_only=True):
+    """Measurements of one worker, which its training loop fills in.
 
-    CPU seconds are those of all threads of the process, `cpu_seconds` also those of its children. In
-    `paused_seconds` it was other runs' turn; they are part of no others.
+    Attributes
+    ----------
+    samples : int
+    counters, tables
+        Counters of training, of all tables together and of each. The counters of a node's first worker are
+        those of the node.
+    setup_seconds, eval_seconds, train_cpu_seconds : float
+    epoch_seconds : list of float
+        Training seconds of each epoch, without the turns of other runs.
+    metrics, history, best_epoch
+        As in `Run`, on the worker that evaluates.
+    choices : list of Choice
+    trace : list of dict
+        Events of the traced rows.
     """
 
-    rank: int
-    counters: dict[str, float]
-    cpu_seconds: float
-    peak_rss_mib: float
-    context_switches: int
-    samples: int
-    setup_seconds: float
-    train_seconds: float
-    train_cpu_seconds: float
-    eval_seconds: float
-    paused_seconds: float
-    epoch_seconds: list[float]
-    data: str
+    samples: int = 0
+    counters: dict[str, float] = {}
     tables: dict[str, dict[str, float]] = {}
-    choices: list[Choice] = []
+    setup_seconds: float = 0.0
+    eval_seconds: float = 0.0
+    train_cpu_seconds: float = 0.0
+    epoch_seconds: list[float] = []
     metrics: dict[str, float] = {}
     history: list[dict[str, float]] = []
     best_epoch: int | None = None
+    choices: list[Choice] = []
     trace: list[dict[str, Any]] = []
+
+    @property
+    def train_seconds(self) -> float:
+        return sum(self.epoch_seconds)
+
+
+class RankResult(WorkerResult, kw_only=True):
+    """Measurements of a rank: those of its first worker, with the samples of all, and those of the process.
+
+    Attributes
+    ----------
+    rank : int
+    cpu_seconds : float
+        CPU seconds of all threads and of the process's children.
+    peak_rss_mib : float
+    context_switches : int
+    paused_seconds : float
+        Seconds in which other runs had their turn; no other field contains them.
+    data : str
+        Fingerprint of the data.
+    budget : Budget or None
+    """
+
+    rank: int
+    cpu_seconds: float
+    peak_rss_mib: float
+    context_switches: int
+    paused_seconds: float
+    data: str
     budget: Budget | None = None
+
+
+def merged_results(results: Sequence[RankResult]) -> dict[str, Any]:
+    """Fields of a run's record that its ranks measured; none without results."""
+    if not results:
+        return {}
+    first = results[0]
+    summed = ("samples", "cpu_seconds", "train_cpu_seconds", "peak_rss_mib", "context_switches")
+    of_first = ("data", "epoch_seconds", "metrics", "history", "best_epoch")
+    tables = dict.fromkeys(table for one in results for table in one.tables)
+    waited = [name for name in WAITING if len(results) > 1 and all(name in one.counters for one in results)]
+    return {
+        **{name: sum(getattr(one, name) for one in results) for name in summed},
+        **{name: getattr(first, name) for name in of_first},
+        "counters": sum_counters([one.counters for one in results]),
+        "tables": {table: sum_counters([one.tables.get(table, {}) for one in results]) for table in tables},
+        "choices": [choice for one in results for choice in one.choices],
+        "budgets": [one.budget for one in results if one.budget is not None],
+        "waiting": {name: [one.counters[name] for one in results] for name in waited},
+    }
 
 
 def state_file(folder: Path, rank: int) -> Path:
@@ -140,20 +205,20 @@ def result_file(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}.result.json"
 
 
-def samples_file(folder: Path, rank: int) -> Path:
-    return folder / f"rank{rank}.samples.json"
+def progress_file(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.progress.json"
 
 
 FILES: Mapping[str, Callable[[Path, int], Path]] = {
     "state": state_file,
     "error": error_file,
     "result": result_file,
-    "samples": samples_file,
+    "progress": progress_file,
 }
 """What a rank writes, by its kind."""
 
 
-def read_told(file: Path, kind: type[T]) -> T | None:
+def read_json(file: Path, kind: type[T]) -> T | None:
     """What a process of a run has written; None if it has not."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=kind)

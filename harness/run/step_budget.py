@@ -1,4 +1,4 @@
-"""Where the time of training steps goes, by part and without gaps."""
+"""The time of training steps by part, without gaps."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ LOOP = "other"
 
 
 class StepClock:
-    """The time of one thread, divided into parts that may lie inside one another.
+    """The time of one thread, divided into parts that may be nested.
 
     Every moment between `start` and `stop` belongs to exactly one part, the innermost one that is open; so
-    the parts' seconds add up to the time in between.
+    the seconds of all parts add up to the time in between.
 
     Attributes
     ----------
     seconds : dict of str to float
-        So far, by part.
+        Seconds so far, by part.
     steps : int
         Training steps so far.
     """
@@ -69,10 +69,9 @@ class StepClock:
 
 
 class StepBudget:
-    """The budget of one process, whose workers are threads of it.
+    """The budget of one process, whose workers are its threads.
 
-    Between a worker's `start` and `stop` its calls of what `timed` has made count; without a worker's start
-    they do only what they did before.
+    Calls of functions that `timed` has wrapped are counted between a worker's `start` and `stop`.
     """
 
     def __init__(self) -> None:
@@ -104,7 +103,7 @@ class StepBudget:
                     self._background[name] = self._background.get(name, 0.0) + seconds
 
     def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that does what `function` does and counts its time as `part`."""
+        """The same function, whose time counts as `part`."""
         of_thread = self._of_thread
 
         @functools.wraps(function)
@@ -127,12 +126,12 @@ class StepBudget:
             clock.steps += 1
 
     def batches(self, loader: Iterable[Any]) -> _TimedLoader:
-        """The loader, with the time until it has given a batch counted; each batch is a step."""
+        """The loader, with the time for each batch counted; each batch is a step."""
         return _TimedLoader(loader, self)
 
     @contextmanager
     def backward_timed(self) -> Iterator[None]:
-        """While it lasts, backward passes of this process count as a part of their own."""
+        """Count backward passes of this process as a part while the context lasts."""
         before = torch.Tensor.backward
         torch.Tensor.backward = self.timed("backward", before)  # type: ignore[method-assign]
         try:
@@ -141,7 +140,7 @@ class StepBudget:
             torch.Tensor.backward = before  # type: ignore[method-assign]
 
     def result(self, rank: int) -> Budget:
-        """What was counted so far; no worker may be training."""
+        """The budget so far; no worker may be training."""
         parts: dict[str, float] = {}
         for clock in self._clocks:
             for part, seconds in clock.seconds.items():
@@ -159,7 +158,7 @@ class StepBudget:
 
 
 class _TimedLoader:
-    """A loader with its attributes; only the time for a batch is looked at."""
+    """A loader with its attributes, whose batches are timed."""
 
     def __init__(self, loader: Iterable[Any], budget: StepBudget) -> None:
         self._loader = loader
@@ -192,10 +191,7 @@ class ThreadTimes:
         self._at = _thread_seconds()
 
     def since(self, without: set[int]) -> dict[str, float]:
-        """CPU seconds since then by the threads' name, but for those of the given native ids.
-
-        A thread that has ended in between is not counted.
-        """
+        """CPU seconds since then by thread name, without the given native ids and threads that have ended."""
         found: dict[str, float] = {}
         for thread, seconds in _thread_seconds().items():
             spent = seconds - self._at.get(thread, 0.0)
@@ -210,7 +206,7 @@ def _thread_seconds() -> dict[int, float]:
 
 
 def _name(thread: int) -> str:
-    """What the kernel calls a thread (Linux); without a name of its own it is called like the process."""
+    """The kernel's name of a thread (Linux), by default that of the process."""
     try:
         return Path(f"/proc/{os.getpid()}/task/{thread}/comm").read_text(encoding="utf-8").strip()
     except OSError:  # it has just ended, or this is no Linux

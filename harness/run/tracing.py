@@ -26,12 +26,8 @@ def begin_trace(
 ) -> None:
     """Trace the same rows on every node. Collective; sessions that cannot trace are left alone.
 
-    Parameters
-    ----------
-    folder : Path
-        Where one worker tells the others which rows.
-    leads : bool
-        Whether this is that worker: one of those that see the folder, which find the same on every host.
+    One worker `leads`: it writes the rows to `folder`, where the others read them. It is one of those that
+    see the folder, which find the same rows on every host.
     """
     if not isinstance(session, Traceable):
         return

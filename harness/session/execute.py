@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from rich.console import Console
 
 from adabench.analysis.compare import blocks_needed, compare
 from adabench.analysis.load import cell_labels, last_attempts
-from adabench.analysis.statistics import looks
+from adabench.analysis.statistics import interim_analyses
 from adabench.harness.errors import UsageError
 from adabench.harness.estimate.predict import recorded_seconds
 from adabench.harness.launch.launcher import Launcher, Supervision
@@ -20,19 +20,20 @@ from adabench.harness.machine.interruption import Interruption
 from adabench.harness.machine.noise import noise_complaints
 from adabench.harness.machine.scratch import sweep
 from adabench.harness.plugins.registry import load_launcher, load_usecase, modules, unavailable
-from adabench.harness.run.interleaving import Participant, in_turns
+from adabench.harness.run.interleaving import in_turns
 from adabench.harness.session.one_run import Attempt, SessionContext, execute_run
 from adabench.harness.session.open_session import open_session
 from adabench.harness.session.plan_text import too_short
 from adabench.harness.session.progress import SessionProgress
-from adabench.harness.session.tensorboard import Board, check_tensorboard
+from adabench.harness.session.resume_options import ResumeOptions
+from adabench.harness.session.tensorboard import SessionEventFiles, check_tensorboard
 from adabench.harness.study.cell import Cell
 from adabench.harness.study.plan import cells_of, planned_runs, with_repeats
 from adabench.harness.study.study import Study
-from adabench.results.record import PlannedRun, Run, Session
+from adabench.results.record import PlannedRun, Run
 from adabench.results.store import SessionStore
 
-__all__ = ["BAD", "Policy", "obstacle", "remaining", "run_session", "settled"]
+__all__ = ["BAD", "ResumeOptions", "SessionExecution", "obstacle", "remaining", "run_session", "settled"]
 
 BAD = ("failed", "timeout", "oom")
 """Statuses of runs that were tried and came to no good end."""
@@ -43,37 +44,8 @@ _FEWEST_ALIKE = 3
 INTERLEAVE = "with --interleaved the runs of a block take turns, so that noise meets all of them alike"
 
 
-@dataclass(frozen=True)
-class Policy:
-    """How a session is continued.
-
-    Attributes
-    ----------
-    fresh : bool
-        Start another session even if one can be continued.
-    retry_infra : int
-        How often a run is tried again whose processes could not be launched or were killed from outside.
-    until_rel_ci : float or None
-        Add blocks until `settled`, which is asked after the numbers of blocks that `statistics.looks` gives,
-        each time at that part of the level; None leaves it at the study's repeats.
-    max_repeat : int
-        The most blocks that `until_rel_ci` leads to.
-    judged : bool
-        Whether runs are for verdicts, of which it is said if there are too few.
-    board : bool
-        Whether TensorBoard's event files are written while they train.
-    """
-
-    fresh: bool = False
-    retry_infra: int = 0
-    until_rel_ci: float | None = None
-    max_repeat: int = 30
-    judged: bool = True
-    board: bool = False
-
-
 def run_session(
-    study: Study, root: Path, policy: Policy, console: Console, launcher: Launcher | None = None
+    study: Study, root: Path, options: ResumeOptions, console: Console, launcher: Launcher | None = None
 ) -> tuple[SessionStore, bool]:
     """Execute a study, continuing an unfinished session of the same study, sources, data and environment.
 
@@ -82,11 +54,11 @@ def run_session(
     study : Study
     root : Path
         The folder that sessions are kept in.
-    policy : Policy
+    options : ResumeOptions
     console : Console
-        Where it is told how far the session has come.
+        Shows the progress of the session.
     launcher : Launcher, optional
-        The study's, opened; without one it is made here.
+        The study's launcher, opened; by default it is made here.
 
     Returns
     -------
@@ -100,74 +72,172 @@ def run_session(
     """
     if launcher is None:
         with load_launcher(study.launcher)() as launcher:
-            return run_session(study, root, policy, console, launcher)
+            return run_session(study, root, options, console, launcher)
     launcher.check(study)
-    if policy.board:
+    if options.tensorboard:
         check_tensorboard()
     cells = cells_of(study)
     launcher.agree(cells)
     study = with_repeats(study, cells)
     _check_targets(study)
-    schedule = [study.repeats]
-    if policy.until_rel_ci is not None:
-        schedule = looks(study.repeats, policy.max_repeat)
+    if options.until_rel_ci is not None:
         _check_comparable(planned_runs(cells, study))
     sweep()
-    by_id = {cell.id: cell for cell in cells}
-    opened = open_session(study, cells, root, policy.fresh, console.print, launcher.environment())
-    needed = [
-        *modules("usecase", {cell.usecase for cell in cells}),
-        *modules("backend", {cell.backend for cell in cells}),
-    ]
+    opened = open_session(study, cells, root, options.fresh, console.print, launcher.environment())
     with opened as (store, session), Interruption() as interruption:
-        recorded, noisy = store.runs(), False
-        if session.looks < len(schedule):
-            session = msgspec.structs.replace(session, looks=len(schedule))
-            store.create(session)
-        short = too_short(session.plan, max(_blocks(session.plan), schedule[-1]), session.looks)
-        if short is not None and policy.judged:
-            _say(console, short)
-        if not remaining(session.plan, recorded, policy) and _satisfied(policy, session, recorded):
-            console.print(f"session {store.folder.name} is complete; --fresh runs it again")
-        elif launcher.runs_here and not any(planned.interleaved for planned in session.plan):
-            for complaint in noise_complaints(session.environment):
-                _say(console, f"warning: {complaint}")
-                noisy = True
-            if noisy and study.launcher == "local":
-                _say(console, INTERLEAVE)
-        board = Board(store.folder / "tensorboard") if policy.board else None
-        earlier = recorded_seconds(session.plan, root)
-        sure = {key: one for key, one in earlier.items() if one.runs >= _FEWEST_ALIKE}
-        with SessionProgress(session.plan, recorded, cell_labels(session.plan), console, sure) as progress:
-            while not (interruption.requested or launcher.interrupted):
-                todo = remaining(session.plan, store.runs(), policy)
-                if _warm_ups_failed(todo, store.runs()):
-                    console.print("all warm-ups failed: no measured run is started", highlight=False)
-                    break
-                if not todo and _satisfied(policy, session, store.runs()):
-                    break
-                if not todo:
-                    longer = next(blocks for blocks in schedule if blocks > _blocks(session.plan))
-                    plan = planned_runs(cells, study, longer)
-                    session = msgspec.structs.replace(session, plan=plan)
-                    store.create(session)
-                    progress.lengthen(plan)
-                    continue
-                context = SessionContext(study, session, store, launcher, board)
-                launcher.prepare(needed)
-                _execute(_next(todo), by_id, context, interruption, progress)
-                if launcher.gone is not None:
-                    _say(console, f"{launcher.gone}; the same command continues when all hosts are there")
-                    break
+        event_files = SessionEventFiles(store.folder / "tensorboard") if options.tensorboard else None
+        context = SessionContext(study, session, store, launcher, event_files)
+        SessionExecution(context, cells, options, console, interruption).run()
     return store, interruption.requested or launcher.interrupted
 
 
-def remaining(
-    plan: Sequence[PlannedRun], recorded: Sequence[Run], policy: Policy | None = None
-) -> list[tuple[PlannedRun, int]]:
-    """What is planned and not recorded, each with the number of its next attempt.
+class SessionExecution:
+    """Executes the plan of a session, and lengthens it until its intervals are narrow enough."""
 
-    An interrupted run counts as not recorded; so does, as often as the policy says, one that failed for a
+    def __init__(
+        self,
+        context: SessionContext,
+        cells: list[Cell],
+        options: ResumeOptions,
+        console: Console,
+        interruption: Interruption,
+    ) -> None:
+        self.context, self.options = context, options
+        self._cells, self._console, self._interruption = cells, console, interruption
+        self._schedule = [context.study.repeats]
+        if options.until_rel_ci is not None:
+            self._schedule = interim_analyses(context.study.repeats, options.max_repeat)
+        if context.session.analyses < len(self._schedule):
+            self._change_session(analyses=len(self._schedule))
+        plan = context.session.plan
+        earlier = recorded_seconds(plan, context.store.folder.parent)
+        sure = {key: one for key, one in earlier.items() if one.runs >= _FEWEST_ALIKE}
+        self.progress = SessionProgress(plan, context.store.runs(), cell_labels(plan), console, sure)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a user has stopped the session, here or on another host."""
+        return self._interruption.requested or self.context.launcher.interrupted
+
+    def run(self) -> None:
+        """Execute what is missing, block by block, until nothing is or the session is interrupted."""
+        launcher, store = self.context.launcher, self.context.store
+        self._warn()
+        needed = [
+            *modules("usecase", {cell.usecase for cell in self._cells}),
+            *modules("backend", {cell.backend for cell in self._cells}),
+        ]
+        with self.progress:
+            while not self.interrupted:
+                todo = remaining(self.context.session.plan, store.runs(), self.options)
+                if _warm_ups_failed(todo, store.runs()):
+                    self._say("all warm-ups failed: no measured run is started")
+                    break
+                if not todo and self._satisfied():
+                    break
+                if not todo:
+                    self._lengthen()
+                    continue
+                launcher.prepare(needed)
+                self._execute(_together(todo))
+                if launcher.gone is not None:
+                    self._say(f"{launcher.gone}; the same command continues when all hosts are there")
+                    break
+
+    def cell_of(self, planned: PlannedRun) -> Cell:
+        return next(cell for cell in self._cells if cell.id == planned.cell)
+
+    def _warn(self) -> None:
+        """Say that there is nothing to do, or why the measurements may not lead to a verdict."""
+        session, launcher = self.context.session, self.context.launcher
+        blocks = max(_blocks(session.plan), self._schedule[-1])
+        short = too_short(session.plan, blocks, session.analyses)
+        if short is not None and self.options.judged:
+            self._say(short)
+        if not remaining(session.plan, self.context.store.runs(), self.options) and self._satisfied():
+            self._say(f"session {self.context.store.folder.name} is complete; --fresh runs it again")
+        elif launcher.runs_here and not any(planned.interleaved for planned in session.plan):
+            complaints = noise_complaints(session.environment)
+            for complaint in complaints:
+                self._say(f"warning: {complaint}")
+            if complaints and self.context.study.launcher == "local":
+                self._say(INTERLEAVE)
+
+    def _lengthen(self) -> None:
+        """Plan the blocks up to the next interim analysis."""
+        longer = next(blocks for blocks in self._schedule if blocks > _blocks(self.context.session.plan))
+        self._change_session(plan=planned_runs(self._cells, self.context.study, longer))
+        self.progress.lengthen(self.context.session.plan)
+
+    def _change_session(self, **changes: Any) -> None:
+        session = msgspec.structs.replace(self.context.session, **changes)
+        self.context = replace(self.context, session=session)
+        self.context.store.create(session)
+
+    def _execute(self, todo: Sequence[tuple[PlannedRun, int]]) -> None:
+        """Execute and record one run, or several that take turns."""
+        runs = [PendingRun(self, planned, attempt, len(todo)) for planned, attempt in todo]
+        if len(runs) > 1:
+            in_turns(runs)
+            return
+        (run,) = runs
+        run.begin_turn()
+        run.record(run.execute())
+
+    def _satisfied(self) -> bool:
+        session, options = self.context.session, self.options
+        if options.until_rel_ci is None or _blocks(session.plan) >= options.max_repeat:
+            return True
+        return settled(self.context.store.runs(), options.until_rel_ci, session.analyses)
+
+    def _say(self, sentence: str) -> None:
+        """Print a sentence; lines of a terminal are broken between words."""
+        wraps = not self._console.is_terminal
+        self._console.print(sentence, highlight=False, markup=False, soft_wrap=wraps)
+
+
+@dataclass(frozen=True)
+class PendingRun:
+    """A planned run that is about to be executed, as one of `together` that take turns."""
+
+    execution: SessionExecution
+    planned: PlannedRun
+    attempt: int
+    together: int
+
+    @property
+    def workers(self) -> int:
+        return self.planned.nodes * self.planned.workers
+
+    def begin_turn(self) -> None:
+        self.execution.progress.start(self.planned)
+
+    def execute(self, turn_socket: str | None = None, given_up: Callable[[], bool] = lambda: False) -> Run:
+        context = self.execution.context
+        reason = obstacle(self.planned, context.store.runs(), context.launcher)
+        cell = self.execution.cell_of(self.planned)
+        return execute_run(
+            Attempt(self.planned, cell, self.attempt, reason, turn_socket),
+            context,
+            Supervision(
+                # A run waits for the others at most as long as they may take.
+                self.together * context.study.timeout,
+                lambda: self.execution.interrupted or given_up(),
+                lambda state: self.execution.progress.watch(self.planned, state),
+            ),
+        )
+
+    def record(self, run: Run) -> None:
+        self.execution.context.store.append(run)
+        self.execution.progress.end(run)
+
+
+def remaining(
+    plan: Sequence[PlannedRun], recorded: Sequence[Run], options: ResumeOptions | None = None
+) -> list[tuple[PlannedRun, int]]:
+    """Planned runs without a record, each with the number of its next attempt.
+
+    An interrupted run counts as not recorded; so does, as often as the options say, one that failed for a
     reason outside itself. Runs that take turns are repeated together.
     """
     last = {(run.cell, run.phase, run.block): run for run in recorded}
@@ -177,7 +247,7 @@ def remaining(
         if (
             before is None
             or before.status == "interrupted"
-            or (policy is not None and _is_infra(before) and before.attempt <= policy.retry_infra)
+            or (options is not None and _is_infra(before) and before.attempt <= options.retry_infra)
         ):
             missing.add(_turn_takers(planned))
     return [
@@ -188,7 +258,7 @@ def remaining(
 
 
 def obstacle(planned: PlannedRun, recorded: Sequence[Run], launcher: Launcher) -> str | None:
-    """Why a run need not be tried: it cannot be launched, its backend cannot work here, or said so in an
+    """Reason not to try a run: it cannot be launched, its backend cannot work here, or it was skipped in an
     earlier block.
     """
     said = [run.reason for run in recorded if run.cell == planned.cell and run.status == "skipped"]
@@ -198,7 +268,7 @@ def obstacle(planned: PlannedRun, recorded: Sequence[Run], launcher: Launcher) -
     return said[-1] if said else unavailable(planned.backend)
 
 
-def settled(runs: Sequence[Run], relative: float, looks: int) -> bool:
+def settled(runs: Sequence[Run], relative: float, analyses: int) -> bool:
     """Whether every interval of a ratio to the baseline's time is within ± `relative` of the ratio.
 
     Comparisons that more blocks would not lead to a verdict on time do not count.
@@ -206,7 +276,7 @@ def settled(runs: Sequence[Run], relative: float, looks: int) -> bool:
     open_ended = ("too few runs", "undecided", "faster", "slower", "equivalent")
     return all(
         (one.ratio_high - one.ratio_low) / 2 <= relative * one.ratio
-        for one in compare(runs, looks=looks)
+        for one in compare(runs, analyses=analyses)
         if one.verdict in open_ended
     )
 
@@ -218,65 +288,10 @@ def _turn_takers(planned: PlannedRun) -> tuple[object, ...]:
     return (planned.usecase, planned.phase, planned.block, *planned.settings().values())
 
 
-def _next(todo: Sequence[tuple[PlannedRun, int]]) -> list[tuple[PlannedRun, int]]:
+def _together(todo: Sequence[tuple[PlannedRun, int]]) -> list[tuple[PlannedRun, int]]:
     """The first run, and those that take turns with it."""
     first = _turn_takers(todo[0][0])
     return [(planned, attempt) for planned, attempt in todo if _turn_takers(planned) == first]
-
-
-def _execute(
-    runs: Sequence[tuple[PlannedRun, int]],
-    cells: Mapping[str, Cell],
-    context: SessionContext,
-    interruption: Interruption,
-    progress: SessionProgress,
-) -> None:
-    """Execute and record one run, or several that take turns."""
-    store = context.store
-
-    def ended(run: Run) -> None:
-        store.append(run)
-        progress.end(run)
-
-    def execute(planned: PlannedRun, attempt: int, turns: str | None, given_up: Callable[[], bool]) -> Run:
-        return execute_run(
-            Attempt(
-                planned,
-                cells[planned.cell],
-                attempt,
-                obstacle(planned, store.runs(), context.launcher),
-                turns,
-            ),
-            context,
-            Supervision(
-                # A run waits for the others at most as long as they may take.
-                len(runs) * context.study.timeout,
-                lambda: interruption() or context.launcher.interrupted or given_up(),
-                lambda state: progress.watch(planned, state),
-            ),
-        )
-
-    if len(runs) == 1:
-        ((planned, attempt),) = runs
-        progress.start(planned)
-        ended(execute(planned, attempt, None, lambda: False))
-        return
-    in_turns(
-        [
-            Participant(
-                partial(execute, planned, attempt),
-                planned.nodes * planned.workers,
-                partial(progress.start, planned),
-                ended,
-            )
-            for planned, attempt in runs
-        ]
-    )
-
-
-def _say(console: Console, sentence: str) -> None:
-    """Print it, in a terminal broken between words."""
-    console.print(sentence, highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
 def _warm_ups_failed(todo: Sequence[tuple[PlannedRun, int]], recorded: Sequence[Run]) -> bool:
@@ -284,12 +299,6 @@ def _warm_ups_failed(todo: Sequence[tuple[PlannedRun, int]], recorded: Sequence[
     warm_ups = [run for run in last_attempts(recorded) if run.phase == "warmup"]
     left = any(planned.phase == "warmup" for planned, _ in todo)
     return bool(warm_ups) and not left and all(run.status in BAD for run in warm_ups)
-
-
-def _satisfied(policy: Policy, session: Session, runs: Sequence[Run]) -> bool:
-    if policy.until_rel_ci is None or _blocks(session.plan) >= policy.max_repeat:
-        return True
-    return settled(runs, policy.until_rel_ci, session.looks)
 
 
 def _blocks(plan: Sequence[PlannedRun]) -> int:

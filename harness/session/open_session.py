@@ -39,21 +39,17 @@ def open_session(
 ) -> Iterator[tuple[SessionStore, Session]]:
     """The newest session of the same study, sources, data and environment, lengthened if the study is longer.
 
-    No other process can add to it as long as the context lasts.
+    No other process can add to the session as long as the context lasts.
 
     Parameters
     ----------
+    study, cells, root
     fresh : bool
-        Make a new one in any case.
+        Make a new session in any case.
     say : callable
-        Told which sessions cannot be read, and why one of the same study is not continued.
+        Called with sessions that cannot be read, and with the reason not to continue one of the same study.
     environment : dict, optional
-        What it runs on, as `environment.capture` says it; without it, this machine.
-
-    Raises
-    ------
-    RecordError
-        If the results folder cannot be written, or if another process runs the session.
+        Environment as of `environment.capture`; by default this machine's.
     """
     if environment is None:
         environment = capture()
@@ -94,7 +90,7 @@ def open_session(
 def _newest(
     root: Path, identifier: str, environment: dict[str, Any], say: Callable[[str], None]
 ) -> SessionStore | None:
-    """The session of the study, if there is one of this environment."""
+    """The newest session of the study in this environment, if there is one."""
     found = readable_sessions(root, say)
     same = [(store, session) for store, session, _ in found if session.study_id == identifier]
     for store, session in reversed(same):

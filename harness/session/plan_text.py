@@ -1,4 +1,4 @@
-"""What ``adabench plan`` prints."""
+"""The text of ``adabench plan``."""
 
 from __future__ import annotations
 
@@ -19,15 +19,8 @@ __all__ = ["plan_text", "too_short"]
 
 
 def plan_text(study: Study, root: Path, width: int | None = None) -> str:
-    """Cells, order and time of a study.
-
-    Parameters
-    ----------
-    study : Study
-    root : Path
-        Where earlier sessions are, which the estimate of the time comes from.
-    width : int, optional
-        Characters per line.
+    """Cells, order and time of a study; earlier sessions in `root` give the time, and lines have `width`
+    characters.
     """
     found = cells_of(study)
     study = with_repeats(study, found)
@@ -53,16 +46,16 @@ def plan_text(study: Study, root: Path, width: int | None = None) -> str:
     return "\n".join(lines if short is None else [*lines, short])
 
 
-def too_short(plan: Sequence[PlannedRun], blocks: int, looks: int = 1) -> str | None:
-    """A sentence, if no comparison of the plan can come to a verdict with so many blocks."""
-    needed, comparisons = blocks_needed(plan, looks)
+def too_short(plan: Sequence[PlannedRun], blocks: int, analyses: int = 1) -> str | None:
+    """A sentence if no comparison of the plan can reach a verdict with so many blocks."""
+    needed, comparisons = blocks_needed(plan, analyses)
     if comparisons == 0 or blocks >= needed:
         return None
     return f"no verdict can be reached with {blocks} block{'s' * (blocks > 1)}: {needs(needed, comparisons)}"
 
 
 def _same_for_all(run: PlannedRun) -> list[str]:
-    """Settings that all runs of a study have alike, in words; defaults are left out."""
+    """Settings that all runs of a study share, in words; defaults are left out."""
     return [
         name if value is True else f"{name} {value}"
         for name, value in run.settings().items()

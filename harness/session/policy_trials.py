@@ -1,4 +1,4 @@
-"""Which of some policies trains fastest here: short trial runs, by successive halving."""
+"""Finds the policy that trains fastest here: short trial runs, by successive halving."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from adabench.analysis.agreement import different_quality, different_work
 from adabench.analysis.load import SUCCESS, last_attempts
 from adabench.analysis.statistics import paired_interval
 from adabench.harness.estimate.search.candidates import Candidate
-from adabench.harness.session.execute import Policy, run_session
+from adabench.harness.session.execute import ResumeOptions, run_session
 from adabench.harness.study.study import load_study
 from adabench.results.record import Run
 
@@ -28,18 +28,17 @@ class Interrupted(RuntimeError):
 
 @dataclass(frozen=True)
 class Measured:
-    """What a rung found of a candidate.
+    """Result of a candidate in a rung.
 
     Attributes
     ----------
     name : str
-        The candidate's.
     blocks : int
         Pairs of runs of the candidate and the baseline that ended well.
     ratio, low, high : float
-        Of its training time to the baseline's, and the interval; NaN where there are too few blocks.
+        Ratio of its training time to the baseline's, and the interval; NaN where there are too few blocks.
     obstacle : str or None
-        Why it is out, whatever its time: it failed, or trained otherwise.
+        Reason why it is out, whatever its time: it failed, or trained otherwise.
     """
 
     name: str
@@ -50,7 +49,7 @@ class Measured:
     obstacle: str | None = None
 
     def said(self) -> str:
-        """In a line."""
+        """The result in a line."""
         if self.obstacle is not None:
             return f"{self.name}: out, as {self.obstacle}"
         interval = "" if math.isnan(self.low) else f" [{self.low:.3f}, {self.high:.3f}]"
@@ -60,7 +59,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Trials:
-    """How candidates are tried.
+    """Settings of the trial runs of candidates.
 
     Attributes
     ----------
@@ -69,11 +68,10 @@ class Trials:
     overrides : mapping
         Further keys of a study: nodes, workers, network, data and seed.
     folder : Path
-        Where the candidates' policies are written.
+        The candidates' policies are written here.
     root : Path
-        Where sessions are kept.
+        Sessions are kept here.
     console : Console
-        Where progress is shown.
     """
 
     usecase: str
@@ -102,7 +100,7 @@ class Trials:
                 "interleaved": True,  # so that noise meets all of a block alike
             },
         )
-        store, interrupted = run_session(study, self.root, Policy(judged=False), self.console)
+        store, interrupted = run_session(study, self.root, ResumeOptions(judged=False), self.console)
         if interrupted:
             raise Interrupted("interrupted: the same command continues")
         found: dict[str, list[Run]] = {one.name: [] for one in candidates}
@@ -119,11 +117,12 @@ def halved(
     run: Callable[[Sequence[Candidate], int, int], dict[str, list[Run]]],
     told: Callable[[str], None],
 ) -> tuple[Candidate, list[Measured]]:
-    """The candidate that trains fastest, or the baseline if none is faster.
+    """The candidate that trains fastest, or the baseline if none is faster; and the results of all rungs in
+    order.
 
-    In each rung all that are left and the baseline train in paired blocks; the faster half goes on, with
-    twice as many blocks. In the last one a single candidate meets the baseline, and its interval is of that
-    rung's runs alone, which had no part in choosing it.
+    In each rung all candidates that are left and the baseline train in paired blocks. The faster half goes
+    on, with twice as many blocks. In the last rung a single candidate meets the baseline, and its interval is
+    of that rung's runs alone, which had no part in choosing it.
 
     Parameters
     ----------
@@ -131,16 +130,11 @@ def halved(
         Without the baseline.
     baseline : Candidate
     blocks : int
-        Of the last rung; with 6 and more there is an interval.
+        Blocks of the last rung; with 6 and more there is an interval.
     run : callable
-        Gives the runs of some candidates, for so many blocks, in a rung.
+        Gives the runs of some candidates, for a number of blocks, in a rung.
     told : callable
-        What each rung found.
-
-    Returns
-    -------
-    Candidate, list of Measured
-        And what each rung found, the last one last.
+        Called with each result in a line.
     """
     everything: list[Measured] = []
     left, rung = list(candidates), 1

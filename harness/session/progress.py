@@ -33,13 +33,12 @@ class SessionProgress:
     Parameters
     ----------
     planned : list of PlannedRun
-        Everything that the session will hold.
     done : list of Run
-        What it holds already, for the count and the estimate.
+        Recorded runs, for the count and the estimate.
     labels : dict
-        Cell identifier -> what to call it.
+        Cell identifier -> label.
     expected : mapping, optional
-        `PlannedRun.key` -> what a run is expected to take: who takes twice as long is told.
+        `PlannedRun.key` -> expected time of a run; a run that takes twice as long causes a warning.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class SessionProgress:
             self._show(run, "launch")
 
     def watch(self, run: PlannedRun, state: RankState) -> None:
-        """A run's phase is known anew; what those say that wait for their turn is known already."""
+        """The phase of a run has changed; runs that wait for their turn are not shown."""
         if self._live is not None and run is self._current:
             epoch = f" {state.epoch}/{run.params.get('epochs', '?')}" if state.epoch else ""
             self._show(run, f"{state.phase}{epoch}")
@@ -136,7 +135,7 @@ class SessionProgress:
             self._live.update(self._task, advance=1, eta=self._left())
 
     def eta(self) -> str:
-        """What is left, from the runs that have finished: a cell's own mean, else the mean of all."""
+        """Time that is left, from the runs that have finished: a cell's own mean, else the mean of all."""
         left = self._seconds_left()
         return "" if left is None else f"about {duration(left)} left"
 
@@ -146,7 +145,7 @@ class SessionProgress:
         return "? left" if left is None else f"{duration(left)} left"
 
     def _show(self, run: PlannedRun, phase: str) -> None:
-        """What runs goes before the bar, its name as long as there is room for it."""
+        """The current run goes before the bar; its name is as long as there is room."""
         assert self._live is not None
         count = len(f"{len(self._planned)}")
         elapsed = max(len(f"{int(time.monotonic() - self._began_at) // 3600}"), 1) + len(":00:00")
@@ -170,7 +169,7 @@ class SessionProgress:
 
     def _account(self, run: Run) -> None:
         self._remaining.pop((run.cell, run.phase, run.block), None)
-        if run.status in ("ok", "not_converged"):
+        if run.status in SUCCESS:
             self._seconds.setdefault((run.cell, run.phase), []).append(run.seconds.total)
 
     def _place(self, run: PlannedRun | Run) -> str:
@@ -180,7 +179,7 @@ class SessionProgress:
 
 def describe(run: Run) -> str:
     """One line: outcome, seconds, quality or reason."""
-    if run.status not in ("ok", "not_converged"):
+    if run.status not in SUCCESS:
         where = f" in {run.failed_phase}" if run.failed_phase is not None else ""
         return f"{run.status}{where}: {run.reason}"
     quality = "  ".join(f"{name} {value:.4g}" for name, value in run.metrics.items())
@@ -189,7 +188,7 @@ def describe(run: Run) -> str:
 
 
 def failure_lines(runs: Sequence[Run]) -> list[str]:
-    """A line per reason why runs did not end well, with the first of them."""
+    """A line per reason of a failure, with the first run that gave it."""
     alike: dict[tuple[str, str | None], list[Run]] = {}
     for run in runs:
         alike.setdefault((run.status, run.reason), []).append(run)

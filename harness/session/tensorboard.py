@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from adabench.harness.errors import UsageError
-from adabench.harness.run.progress_log import Sample
-from adabench.harness.run.spec import read_told, samples_file
+from adabench.harness.run.progress_log import ProgressEntry
+from adabench.harness.run.spec import progress_file, read_json
 
-__all__ = ["Board", "RunBoard", "check_tensorboard"]
+__all__ = ["RunEventFiles", "SessionEventFiles", "check_tensorboard"]
 
 _SECONDS = 1.0
 _MILLION = 1e6
+_PULLED = ("pulled_local", "pulled_replica", "pulled_remote")
 
 
 def check_tensorboard() -> None:
@@ -31,56 +32,41 @@ def check_tensorboard() -> None:
         ) from error
 
 
-class Board:
-    """A session's.
-
-    Parameters
-    ----------
-    folder : Path
-        For the event files: a folder per run, and in it one per node.
-    """
+class SessionEventFiles:
+    """TensorBoard's event files of a session: a folder per run, and in it one per node."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self._folder = folder
 
-    def run(self, name: str, nodes: int) -> RunBoard:
-        """For a run that begins."""
-        return RunBoard([self.folder / name / f"node-{rank}" for rank in range(nodes)])
+    def of_run(self, name: str, nodes: int) -> RunEventFiles:
+        """Event files of a run that begins."""
+        return RunEventFiles(
+            [_NodeEventFile(self._folder / name / f"node-{rank}", rank) for rank in range(nodes)]
+        )
 
 
-class RunBoard:
-    """A run's.
+class RunEventFiles:
+    """Writes the progress of a run's nodes to their event files."""
 
-    Parameters
-    ----------
-    folders : list of Path
-        One per node.
-    """
-
-    def __init__(self, folders: list[Path]) -> None:
-        self._nodes = [_Node(folder, rank) for rank, folder in enumerate(folders)]
+    def __init__(self, nodes: list[_NodeEventFile]) -> None:
+        self._nodes = nodes
         self._due = 0.0
 
-    def look(self, folder: Path, over: bool) -> None:
-        """Write what the run's nodes have said since the last look, at most once per second until it is over.
+    def update(self, folder: Path, over: bool) -> None:
+        """Write the progress since the last update, at most once per second until the run is over.
 
-        Parameters
-        ----------
-        folder : Path
-            The run's scratch folder.
-        over : bool
-            Whether this is the last look.
+        `folder` is the run's scratch folder, and `over` is true in the last call.
         """
         if not over and time.monotonic() < self._due:
             return
         for node in self._nodes:
-            node.look(folder)
+            node.update(folder)
             if over:
                 node.close()
         self._due = time.monotonic() + _SECONDS
 
 
-class _Node:
+class _NodeEventFile:
     def __init__(self, folder: Path, rank: int) -> None:
         self._folder = folder
         self._rank = rank
@@ -88,13 +74,13 @@ class _Node:
         self._next = 0
         self._before: Mapping[str, float] = {}
 
-    def look(self, folder: Path) -> None:
-        samples = read_told(samples_file(folder, self._rank), list[Sample]) or []
-        new = [sample for sample in samples if sample.number >= self._next]
-        for sample in new:
-            for name, value in self._scalars(sample).items():
-                self._opened().add_scalar(name, value, sample.step)
-            self._before, self._next = sample.counters, sample.number + 1
+    def update(self, folder: Path) -> None:
+        entries = read_json(progress_file(folder, self._rank), list[ProgressEntry]) or []
+        new = [entry for entry in entries if entry.number >= self._next]
+        for entry in new:
+            for name, value in self._scalars(entry).items():
+                self._opened().add_scalar(name, value, entry.step)
+            self._before, self._next = entry.counters, entry.number + 1
         if new:
             self._opened().flush()
 
@@ -108,20 +94,14 @@ class _Node:
             self._writer = writer(log_dir=str(self._folder))
         return self._writer
 
-    def _scalars(self, sample: Sample) -> dict[str, float]:
-        found = {f"quality/{name}": value for name, value in sample.quality.items()}
-        if sample.loss is not None:
-            found["loss"] = sample.loss
-        counters = sample.counters
-        here, all_ = (
-            sum(counters.get(name, 0.0) - self._before.get(name, 0.0) for name in names)
-            for names in (
-                ("pulled_local", "pulled_replica"),
-                ("pulled_local", "pulled_replica", "pulled_remote"),
-            )
-        )
-        if all_:
-            found["local_share"] = here / all_
+    def _scalars(self, entry: ProgressEntry) -> dict[str, float]:
+        found = {f"quality/{name}": value for name, value in entry.quality.items()}
+        if entry.loss is not None:
+            found["loss"] = entry.loss
+        counters = entry.counters
+        grown = {name: counters.get(name, 0.0) - self._before.get(name, 0.0) for name in _PULLED}
+        if pulled := sum(grown.values()):
+            found["local_share"] = 1 - grown["pulled_remote"] / pulled
         if "bytes_sent" in counters:
             found["bytes_sent"] = counters["bytes_sent"]
         if "blocked_micros" in counters:

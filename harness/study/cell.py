@@ -1,4 +1,4 @@
-"""What a cell is, and what makes two of them the same: parameters, settings, data and sources."""
+"""A cell, and its identity: parameters, settings, data and sources."""
 
 from __future__ import annotations
 
@@ -64,13 +64,8 @@ class Cell(RunSettings, kw_only=True, frozen=True):
 def with_identity(cells: Sequence[Cell], seed: int) -> list[Cell]:
     """The cells with the fingerprint of their data and the hash of their sources.
 
-    Every use case is built here once a parameter set and asked for its loaders, so that data that cannot be
+    Every use case is built here once per parameter set and asked for its loaders, so that data that cannot be
     used are found before anything is launched.
-
-    Raises
-    ------
-    UsageError
-        Naming the use case and what is wrong with its data.
     """
     fingerprints: dict[bytes, str] = {}
     for key in dict.fromkeys(map(data_key, cells)):
@@ -92,7 +87,7 @@ def with_identity(cells: Sequence[Cell], seed: int) -> list[Cell]:
 
 
 def data_key(cell: Cell) -> bytes:
-    """What cells have in common that train the same use case on the same data."""
+    """Equal for cells that train the same use case on the same data."""
     return msgspec.json.encode([cell.usecase, cell.params, cell.data_path], order="deterministic")
 
 
@@ -109,7 +104,7 @@ def usecase_of(cell: Cell, seed: int) -> UseCase:
 
 
 def shared_sources_hash(*more: Path) -> str:
-    """Of what every run goes through, and of further files."""
+    """Hash of the sources that every run uses, and of further files."""
     return _sources_hash([*_shared_sources(), *more])
 
 
@@ -130,7 +125,7 @@ def _fingerprint(cell: Cell, worlds: Iterable[int], seed: int) -> str:
 
 
 def _shared_sources() -> list[Path]:
-    """What every run goes through: the trial, the wrapper library, the parameter server and its binary."""
+    """Sources that every run uses: the training loop, the wrapper, the parameter server and its binary."""
     files = [*(Path(__file__).parents[1] / "run").glob("*.py")]
     for package in ("autoada", "adaps"):
         spec = importlib.util.find_spec(package)

@@ -1,4 +1,4 @@
-"""Deals the samples of a training step among workers, by the shares of a policy."""
+"""Partitions the samples of a training step among workers, by the shares of a policy."""
 
 from __future__ import annotations
 
@@ -12,43 +12,24 @@ from adaps.policy import DataSharing, Policy, PolicyError
 if TYPE_CHECKING:
     from adabench.usecases.interface import UseCase
 
-__all__ = ["dealt", "with_whole_samples"]
+__all__ = ["partitioned", "with_whole_samples"]
 
 
 def with_whole_samples(policy: Policy, batch: int) -> Policy:
     """The policy with the shares that whole samples make of those of a step.
 
-    Parameters
-    ----------
-    policy : Policy
-        With shares by numbers.
-    batch : int
-        Samples that a worker would have in a step if shares were equal.
-
-    Raises
-    ------
-    PolicyError
-        If a worker would have none.
+    `batch` is the number of samples that a worker has in a step if shares are equal. Raises `PolicyError` if
+    a worker would have none.
     """
     sizes = _sizes(policy, batch)
     return replace(policy, data=DataSharing(tuple(size / sum(sizes) for size in sizes)))
 
 
-def dealt(usecase: UseCase, policy: Policy, workers: int) -> UseCase:
-    """The use case with the batches that a policy's shares give the workers of each node.
+def partitioned(usecase: UseCase, policy: Policy, workers: int) -> UseCase:
+    """The use case with the batches that a policy's shares give the `workers` of each node.
 
-    Parameters
-    ----------
-    usecase : UseCase
-    policy : Policy
-        For so many nodes as it has shares.
-    workers : int
-        Of each node.
-
-    Raises
-    ------
-    PolicyError
-        If shares differ and the use case deals equal ones only, or a worker would have no sample.
+    Raises `PolicyError` if shares differ and the use case supports only equal ones, or a worker would have no
+    sample.
     """
     from adabench.usecases.interface import Dealt
 

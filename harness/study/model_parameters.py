@@ -12,41 +12,36 @@ import numpy as np
 
 from adabench.harness.errors import UsageError
 from adabench.harness.plugins.registry import load_usecase
-from adabench.harness.study.syntax import convert_params, parse_selections
+from adabench.harness.study.syntax import convert_params, parse_one
 from adaps.policy import Catalogue, PolicyError
 
 if TYPE_CHECKING:
     from adabench.usecases.interface import UseCase
 
-__all__ = ["catalogue_of", "count_accesses", "read_accesses", "usecase_from", "write_accesses"]
+__all__ = ["count_accesses", "model_parameters_of", "read_accesses", "usecase_from", "write_accesses"]
 
 _PARAMETERS, _BATCHES, _COUNTS, _HOMES = "parameters", "batches", "accesses", "homes"
 
 
 def usecase_from(text: str, data: Path | None, seed: int) -> UseCase:
-    """The use case of ``ctr`` or ``ctr[dim=8]``.
-
-    Raises
-    ------
-    UsageError
-        If it is unknown, has several values for a parameter, or its data cannot be used.
+    """The use case of ``ctr`` or ``ctr[dim=8]``; `UsageError` if there is none, or its data cannot be
+    used.
     """
     from adabench.usecases.interface import DataError
 
-    selections = parse_selections(text)
-    if len(selections) != 1 or any(len(values) != 1 for values in selections[0].values.values()):
+    parsed = parse_one(text)
+    if parsed is None:
         raise UsageError(f"{text!r} is not one use case: give one, with one value for each parameter")
-    (selected,) = selections
-    kind = load_usecase(selected.name)
-    given = {name: values[0] for name, values in selected.values.items()}
+    name, given = parsed
+    kind = load_usecase(name)
     try:
-        return kind(convert_params(kind.Params, given, f"use case {selected.name!r}"), data, seed)
+        return kind(convert_params(kind.Params, given, f"use case {name!r}"), data, seed)
     except DataError as error:
-        raise UsageError(f"use case {selected.name!r}: {error}") from error
+        raise UsageError(f"use case {name!r}: {error}") from error
 
 
-def catalogue_of(usecase: UseCase) -> Catalogue:
-    """The parameters of its model; tables are those of which its `keys` names rows."""
+def model_parameters_of(usecase: UseCase) -> Catalogue:
+    """Parameters of a use case's model; tables are those that its `keys` names rows of."""
     shapes = [(name, tuple(value.shape)) for name, value in usecase.model().named_parameters()]
     batch = next(iter(usecase.loaders(0, 1).train))
     try:
@@ -56,19 +51,19 @@ def catalogue_of(usecase: UseCase) -> Catalogue:
 
 
 def count_accesses(usecase: UseCase, workers: int, epochs: int, nodes: int | None = None) -> Catalogue:
-    """Its parameters, with the number of training batches of all workers that read each row.
+    """Parameters of a use case's model, with the number of training batches that read each row.
 
     Parameters
     ----------
     usecase : UseCase
     workers : int
-        Of all nodes together; each has its share of the data.
+        Workers of all nodes together; each has its share of the data.
     epochs : int
         Passes over the training data.
     nodes : int, optional
-        Of the cluster; by default each worker is a node.
+        Nodes of the cluster; by default each worker is a node.
     """
-    catalogue = catalogue_of(usecase)
+    catalogue = model_parameters_of(usecase)
     per_node = workers // (nodes or workers)
     tables = {one.name: one.rows for one in catalogue.parameters if one.kind == "table"}
     total, most = ({name: np.zeros(rows, dtype=np.int64) for name, rows in tables.items()} for _ in "ab")
@@ -91,13 +86,7 @@ def count_accesses(usecase: UseCase, workers: int, epochs: int, nodes: int | Non
 
 
 def write_accesses(file: Path, catalogue: Catalogue) -> None:
-    """Write a catalogue with its counts; equal ones give equal files.
-
-    Raises
-    ------
-    UsageError
-        If it cannot be written.
-    """
+    """Write a catalogue with its counts; equal ones give equal files."""
     known = [(one.name, one.rows, one.length, one.kind) for one in catalogue.parameters]
     arrays: dict[str, Any] = {
         _PARAMETERS: np.frombuffer(msgspec.json.encode(known), dtype=np.uint8),
@@ -116,13 +105,7 @@ def write_accesses(file: Path, catalogue: Catalogue) -> None:
 
 
 def read_accesses(file: Path, catalogue: Catalogue) -> Catalogue:
-    """The catalogue with the counts of a file.
-
-    Raises
-    ------
-    UsageError
-        If the file cannot be read, or holds counts of another model's parameters.
-    """
+    """The catalogue with the counts of a file, which have to be of the same model's parameters."""
     try:
         with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
             listed = msgspec.json.decode(arrays[_PARAMETERS].tobytes(), type=list[tuple[str, int, int, str]])

@@ -1,4 +1,4 @@
-"""What will run in which order: cells, blocks, and the random order inside each block."""
+"""The order of a study's runs: cells, blocks, and the random order inside each block."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from adabench.analysis.compare import blocks_advised
 from adabench.harness.errors import UsageError
 from adabench.harness.plugins.registry import load_backend, load_usecase
 from adabench.harness.study.cell import Cell, digest, with_identity
-from adabench.harness.study.policy_per_cell import with_policies
+from adabench.harness.study.policy_per_cell import with_policy_per_cell
 from adabench.harness.study.selection import select
 from adabench.harness.study.study import Study
 from adabench.harness.study.syntax import combinations, convert_params
@@ -26,13 +26,9 @@ WARMUP_BLOCK = -1
 def cells_of(study: Study) -> list[Cell]:
     """Ask the plugins, fill in their defaults, and multiply everything out.
 
-    A backend that is not distributed ignores the topology: it is one process with one worker.
-
-    Raises
-    ------
-    UsageError
-        For an unknown plugin or parameter, a wrong value, data that cannot be used, or a policy that does not
-        fit or is not executed.
+    A backend that is not distributed ignores the topology: it is one process with one worker. Raises
+    `UsageError` for an unknown plugin or parameter, a wrong value, data that cannot be used, or a policy that
+    does not fit or is not executed.
     """
     cells: list[Cell] = []
     for selected in study.usecases:
@@ -45,7 +41,7 @@ def cells_of(study: Study) -> list[Cell]:
                 if cell not in cells:
                     cells.append(cell)
     chosen = select(cells, study.include, study.exclude, study.sample, study.seed)
-    return with_policies(with_identity(chosen, study.seed), study.seed)
+    return with_policy_per_cell(with_identity(chosen, study.seed), study.seed)
 
 
 def order(cells: Sequence[Cell], repeats: int, seed: int, warmup: bool) -> list[PlannedRun]:
@@ -53,17 +49,8 @@ def order(cells: Sequence[Cell], repeats: int, seed: int, warmup: bool) -> list[
 
     Inside a use case the orders of consecutive blocks are the rows of random cyclic Latin squares, so over as
     many blocks as there are cells each cell takes each position once. A plan for fewer blocks is a prefix of
-    a plan for more.
-
-    Parameters
-    ----------
-    cells : sequence of Cell
-    repeats : int
-        Measured blocks.
-    seed : int
-        Of the order; block b trains with seed + b.
-    warmup : bool
-        Whether a discarded block comes first, with one epoch per run.
+    a plan for more. `seed` determines the order; block b trains with seed + b. With `warmup`, a discarded
+    block with one epoch per run comes first.
     """
     by_usecase: dict[str, list[Cell]] = {}
     for cell in cells:

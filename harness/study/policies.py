@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from adabench.backends.policies.resources import Resources, ResourcesError
 from adabench.harness.errors import UsageError, unknown
 from adabench.harness.plugins.registry import load_builder, names
-from adabench.harness.study.model_parameters import catalogue_of, count_accesses
-from adabench.harness.study.syntax import convert_params, parse_selections
+from adabench.harness.study.model_parameters import count_accesses, model_parameters_of
+from adabench.harness.study.syntax import convert_params, parse_one
 from adaps.policy import AccessesMissing, Catalogue, Managed, Parameter, Policy, PolicyError
 from adaps.policy.executed import BY_HASH, homes_of
 
@@ -46,35 +46,26 @@ def refused() -> Iterator[None]:
 
 
 def policy_from(text: str, catalogue: Catalogue, resources: Resources) -> Policy:
-    """The policy of a file, or what a builder makes for a model and a cluster.
+    """The policy of a file, or the one that a builder such as ``nups[times=50]`` makes for a model and a
+    cluster.
 
-    Parameters
-    ----------
-    text : str
-        A file, or a builder as ``nups`` or ``nups[times=50]``.
-    catalogue : Catalogue
-    resources : Resources
-
-    Raises
-    ------
-    UsageError
-        If it is neither, or the builder or the file is wrong.
+    Raises `UsageError` if the text is neither, or the builder or the file is wrong.
     """
     with refused():
         return _found(text, catalogue, resources)
 
 
 def made_policy(text: str, catalogue: Catalogue, resources: Resources) -> Policy:
-    """As `policy_from`, and `fitted`: it can be kept without its files.
+    """As `policy_from`, and `fitted`, so that the policy can be kept without its files.
 
     Raises
     ------
     AccessesMissing
-        If access counts are needed that the catalogue does not have.
+        If the builder needs access counts and the catalogue has none.
     PolicyError
-        If a file or what a builder is given is wrong, or does not fit.
+        If a file or an option of the builder is wrong, or the policy does not fit.
     UsageError
-        If it is neither a file nor a builder.
+        If the text is neither a file nor a builder.
     """
     return fitted(_found(text, catalogue, resources), catalogue, resources.nodes)
 
@@ -82,22 +73,10 @@ def made_policy(text: str, catalogue: Catalogue, resources: Resources) -> Policy
 def made_where_counted(
     text: str, resources: Resources, catalogue: Catalogue, counted: Callable[[], Catalogue]
 ) -> tuple[Policy, Catalogue]:
-    """As `made_policy`, with accesses counted if that is what it takes.
+    """As `made_policy`; calls `counted`, which takes as long as reading the data, if access counts are
+    needed.
 
-    Parameters
-    ----------
-    text : str
-        A file, or a builder as ``nups`` or ``nups[times=50]``.
-    resources : Resources
-    catalogue : Catalogue
-        Without access counts.
-    counted : callable
-        Gives the catalogue with them, which takes as long as reading the data.
-
-    Returns
-    -------
-    Policy, Catalogue
-        And the one by which it was made.
+    Returns the policy, and the catalogue by which it was made.
     """
     try:
         return made_policy(text, catalogue, resources), catalogue
@@ -107,28 +86,15 @@ def made_where_counted(
 
 
 def policy_of_usecase(text: str, usecase: UseCase, resources: Resources, workers: int) -> Policy:
-    """As `made_policy`, for a use case's model and what its batches access.
-
-    Parameters
-    ----------
-    text : str
-        A file, or a builder as ``nups`` or ``nups[times=50]``.
-    usecase : UseCase
-    resources : Resources
-    workers : int
-        Of each node.
-
-    Raises
-    ------
-    UsageError
-        If it is neither a file nor a builder, or does not fit.
+    """As `made_policy`, for a use case's model on nodes with so many workers each; mistakes are a
+    `UsageError`.
     """
     nodes = resources.nodes
     with refused():
         policy, _ = made_where_counted(
             text,
             resources,
-            catalogue_of(usecase),
+            model_parameters_of(usecase),
             lambda: count_accesses(usecase, nodes * workers, epochs=1, nodes=nodes),
         )
     return policy
@@ -137,18 +103,8 @@ def policy_of_usecase(text: str, usecase: UseCase, resources: Resources, workers
 def fitted(policy: Policy, catalogue: Catalogue, nodes: int, *, force: bool = False) -> Policy:
     """The policy with ranges in place of all other rows, if it fits a model and a number of nodes.
 
-    Parameters
-    ----------
-    policy : Policy
-    catalogue : Catalogue
-    nodes : int
-    force : bool
-        Also take one that was made for another model or cluster.
-
-    Raises
-    ------
-    PolicyError
-        If it does not fit, or access counts are needed.
+    With `force`, policies that were made for another model or cluster fit as well. Raises `PolicyError` if
+    the policy does not fit, or access counts are needed.
     """
     policy.check(catalogue, nodes, force=force)
     resolved = policy.resolved(catalogue)
@@ -160,27 +116,23 @@ def fitted(policy: Policy, catalogue: Catalogue, nodes: int, *, force: bool = Fa
 def _found(text: str, catalogue: Catalogue, resources: Resources) -> Policy:
     if Path(text).is_file() or text.endswith(".toml"):
         return Policy.read(text)
-    selections = parse_selections(text)
-    if len(selections) != 1 or any(len(values) != 1 for values in selections[0].values.values()):
+    parsed = parse_one(text)
+    if parsed is None:
         raise UsageError(
             f"{text!r} is not one policy: give a file, or a builder such as nups or nups[times=50]"
         )
-    (selected,) = selections
-    if selected.name not in names("policy"):
-        raise unknown("policy, neither a file nor a builder,", selected.name, names("policy"))
-    builder = load_builder(selected.name)
-    given = {name: values[0] for name, values in selected.values.items()}
-    options = convert_params(builder.Options, given, f"builder {selected.name!r}")
+    name, given = parsed
+    if name not in names("policy"):
+        raise unknown("policy, neither a file nor a builder,", name, names("policy"))
+    builder = load_builder(name)
+    options = convert_params(builder.Options, given, f"builder {name!r}")
     return replace(builder().build(catalogue, resources, options), source=text)
 
 
 def resources_from(file: Path | None, nodes: int | None) -> Resources:
     """The resources of a file, or of so many equal nodes.
 
-    Raises
-    ------
-    UsageError
-        If the file is wrong or is of another number of nodes, or neither is given.
+    Raises `UsageError` if the file is wrong or is of another number of nodes, or if neither is given.
     """
     if nodes is not None and nodes < 1:
         raise UsageError(f"--nodes {nodes}: give 1 or more")
@@ -223,19 +175,16 @@ def bytes_per_node(policy: Policy, catalogue: Catalogue, nodes: int) -> dict[str
 def local_share(
     policy: Policy, rule: int, parameter: Parameter, catalogue: Catalogue, nodes: int
 ) -> float | None:
-    """The share of a rule's accesses to a parameter that a node is expected to serve itself.
+    """The share of a rule's accesses to a parameter that a node is expected to serve itself, from 0 to 1.
 
     With equal workers everywhere, one in `nodes` accesses finds a row that stays where it is at home, unless
-    some rows were chosen for a node, as `placed` does: how often that node reads them nobody counts. Copies
-    are local, where intent comes in time. A row that moves is at one of those who want it at the same time:
-    if each of the others wants it with probability q, at the one that asks with probability
-    (1 - (1 - q)^n) / (n q), for which access counts are needed.
+    some rows were chosen for a node, as `placed` does. Copies are local if intent comes in time. A row that
+    moves is on one of the nodes that want it at the same time: if each of the others wants it with
+    probability q, on the node that asks with probability (1 - (1 - q)^n) / (n q), for which access counts are
+    needed.
 
-    Returns
-    -------
-    float or None
-        From 0 to 1; None if it cannot be said, or not without access counts, or if each training is to find
-        out whether rows move.
+    Returns None if the share is not known: without access counts, for rows that were chosen for a node, or if
+    each training decides whether rows move.
     """
     technique = policy.rules[rule - 1].technique
     if nodes == 1 or technique in ("full_replication", "allreduce", "replication", "adaptive"):

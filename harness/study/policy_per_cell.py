@@ -11,35 +11,31 @@ from adabench.harness.errors import UsageError
 from adabench.harness.machine.namespaces import link_of
 from adabench.harness.plugins.registry import load_backend
 from adabench.harness.study.cell import Cell, data_key, usecase_of
-from adabench.harness.study.data_partition import dealt, with_whole_samples
-from adabench.harness.study.model_parameters import catalogue_of, count_accesses
+from adabench.harness.study.data_partition import partitioned, with_whole_samples
+from adabench.harness.study.model_parameters import count_accesses, model_parameters_of
 from adabench.harness.study.policies import made_where_counted, refused
 from adaps.policy import Catalogue, Policy
 from adaps.policy.limits import not_executed
 
-__all__ = ["with_policies"]
+__all__ = ["with_policy_per_cell"]
 
 
-def with_policies(cells: Sequence[Cell], seed: int) -> list[Cell]:
+def with_policy_per_cell(cells: Sequence[Cell], seed: int) -> list[Cell]:
     """The cells with the policy that the option `policy` of their backend names, as a whole document.
 
-    Each is built for the model of the cell's use case and so many equal nodes as it has. Which rows batches
-    access is counted where a builder asks for it, once for all cells that share it.
-
-    Raises
-    ------
-    UsageError
-        If there is no such policy, it does not fit, or it has something in it that is not executed.
+    Each policy is built for the model of the cell's use case and its number of nodes, which count as equal.
+    Row accesses are counted where a builder needs them, once for all cells that share them. Raises
+    `UsageError` if there is no such policy, it does not fit, or a part of it is not executed.
     """
-    building = _Building(seed)
+    building = PolicyBuilder(seed)
     return [
         msgspec.structs.replace(cell, policy=building.policy_of(cell)) if _takes_policy(cell) else cell
         for cell in cells
     ]
 
 
-class _Building:
-    """Policies, and what they are made of, that several cells share."""
+class PolicyBuilder:
+    """Builds policies, and keeps their parts that several cells share."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -77,13 +73,13 @@ class _Building:
         return policy
 
     def _dealt(self, cell: Cell, policy: Policy) -> Policy:
-        """With the shares that batches have in whole samples, if they can be dealt."""
+        """The policy with the shares that batches have in whole samples, if the use case supports them."""
         from adabench.usecases.interface import DataError
 
         usecase = usecase_of(cell, self._seed)
         try:
             policy = with_whole_samples(policy, usecase.params.batch)
-            dealt(usecase, policy, cell.workers).loaders(0, cell.nodes * cell.workers)
+            partitioned(usecase, policy, cell.workers).loaders(0, cell.nodes * cell.workers)
         except DataError as error:
             raise UsageError(f"use case {cell.usecase!r}: {error}") from error
         return policy
@@ -91,7 +87,7 @@ class _Building:
     def _catalogue(self, cell: Cell) -> Catalogue:
         key = data_key(cell)
         if key not in self._catalogues:
-            self._catalogues[key] = catalogue_of(usecase_of(cell, self._seed))
+            self._catalogues[key] = model_parameters_of(usecase_of(cell, self._seed))
         return self._catalogues[key]
 
     def _with_accesses(self, cell: Cell) -> Catalogue:

@@ -19,13 +19,7 @@ _OWN = ("usecase", "backend", *RunSettings.__struct_fields__)
 
 
 def checked_patterns(value: Any) -> list[Pattern]:
-    """The patterns of a study file's ``include`` or ``exclude``: an array of tables.
-
-    Raises
-    ------
-    UsageError
-        If it is something else, or a pattern is empty, which would match every cell.
-    """
+    """The patterns of a study file's ``include`` or ``exclude``: an array of tables that are not empty."""
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
         raise UsageError(f"{value!r} is not an array of tables, such as {{ backend = 'manual', nodes = 1 }}")
     for pattern in value:
@@ -37,21 +31,16 @@ def checked_patterns(value: Any) -> list[Pattern]:
 def select(
     cells: Sequence[Cell], include: Sequence[Pattern], exclude: Sequence[Pattern], sample: int, seed: int
 ) -> list[Cell]:
-    """Cells that match a pattern of `include`, if there are any, and none of `exclude`; of these a sample.
+    """Cells that match a pattern of `include`, if there are any, and none of `exclude`.
 
     Parameters
     ----------
     cells : sequence of Cell
     include, exclude : sequence of Pattern
     sample : int
-        How many to draw at random, without replacement and in their order; 0 for all.
+        Number of cells to draw at random from these, without replacement and in their order; 0 for all.
     seed : int
-        Of the sample.
-
-    Raises
-    ------
-    UsageError
-        If a pattern names something that no cell has, or nothing is left.
+        Seed of the sample.
     """
     known = {*_OWN, *(name for cell in cells for name in cell.recorded_params)}
     for pattern in [*include, *exclude]:

@@ -1,4 +1,4 @@
-"""What studies and the command line know of each run setting: read off the fields of `RunSettings`."""
+"""Run settings as studies and the command line use them: read off the fields of `RunSettings`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DeclaredSetting:
     least, most : int
         Limits of an ``int``, both included.
     default : object
-        What a study has that does not give it.
+        Value in studies without this setting.
     about : Setting
     """
 
@@ -50,13 +50,7 @@ class DeclaredSetting:
     about: Setting
 
     def read(self, value: Any) -> list[Any]:
-        """The checked values that a study file or the command line gives.
-
-        Raises
-        ------
-        UsageError
-            If one is of another kind or beyond the limits, or there are none.
-        """
+        """The checked values that a study file or the command line gives, at least one."""
         values = [value]
         if self.about.several:
             split = self.kind is int and isinstance(value, str)
@@ -70,18 +64,7 @@ class DeclaredSetting:
         return [found for one in values for found in _TEXTS[self.name](checked_text(one))]
 
     def check(self, given: Mapping[str, list[Any]]) -> None:
-        """Refuse values that mean nothing without another setting.
-
-        Parameters
-        ----------
-        given : mapping
-            Name -> values of all settings.
-
-        Raises
-        ------
-        UsageError
-            Naming the setting that has to be given, too.
-        """
+        """Refuse values that mean nothing without another setting; `given` has the values of all settings."""
         needed, meant = self.about.needs, [value for value in given[self.name] if value]
         if needed is not None and meant and not any(given[needed]):
             raise UsageError(f"{meant[0]} {self.about.because}: say {needed}, too")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -36,6 +36,8 @@ __all__ = ["STRATEGIES", "Study", "built_in_studies", "load_study", "parse_targe
 
 STRATEGIES = "manual,prefetch,autoada-manual,autoada-automatic"
 
+T = TypeVar("T")
+
 MOST_REPEATS = 10_000
 LARGEST_SEED = 2**31
 
@@ -48,7 +50,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     usecases, backends : list of Selection
-        Names with the values to try a parameter.
+        Names with the values to try of each parameter.
     settings : list of RunSettings
         Each makes cells of its own; a cell on one node has no network.
     repeats : int
@@ -64,11 +66,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     targets : dict
         Use case -> metric -> value that has to be reached.
     include, exclude : list of Pattern
-        Which of all combinations are cells of the study.
+        Select the cells of the study among all combinations.
     sample : int
-        How many of these, drawn at random by the seed; 0 for all.
+        Number of these to draw at random by the seed; 0 for all.
     launcher : str
-        What starts the processes of its runs.
+        Name of the launcher of its runs.
     """
 
     name: str
@@ -87,22 +89,34 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     launcher: str = "local"
 
 
+def _launcher(value: Any) -> str:
+    launcher = checked_text(value)
+    if launcher not in names("launcher"):
+        raise unknown("launcher", launcher, names("launcher"))
+    return launcher
+
+
+_KEYS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "repeats": (None, lambda value: 0 if value is None else between(1, value, MOST_REPEATS)),
+    "seed": (1, lambda value: between(0, value, LARGEST_SEED)),
+    "timeout": ("20m", lambda value: parse_duration(str(value))),
+    "warmup": (True, switch),
+    "include": ([], checked_patterns),
+    "exclude": ([], checked_patterns),
+    "sample": (0, lambda value: between(0, value, MOST_REPEATS)),
+    "launcher": ("local", _launcher),
+}
+"""Key of a study file that is read by itself -> default, and the function that checks a value."""
+
 _DEFAULTS: dict[str, Any] = {
     "usecases": [],
     "backends": STRATEGIES,
-    **{setting.name: setting.default for setting in SETTINGS.values()},
-    "repeats": None,
-    "seed": 1,
-    "timeout": "20m",
-    "warmup": True,
     "data": {},
     "targets": {},
-    "include": [],
-    "exclude": [],
-    "sample": 0,
-    "launcher": "local",
     "params": {},
     "options": {},
+    **{setting.name: setting.default for setting in SETTINGS.values()},
+    **{key: default for key, (default, _) in _KEYS.items()},
 }
 
 
@@ -114,107 +128,66 @@ def built_in_studies() -> dict[str, Path]:
 def load_study(file: Path | None, name: str, overrides: Mapping[str, Any]) -> Study:
     """Merge defaults, a study file and the command line, in rising order of precedence.
 
-    Parameters
-    ----------
-    file : Path or None
-        The TOML file; None for a study that the command line describes alone.
-    name : str
-        What the study is called; sessions are named after it.
-    overrides : mapping
-        Key -> value given on the command line.
-
-    Raises
-    ------
-    UsageError
-        Naming the file and key, or the command line's option.
+    `file` is None for a study that the command line describes alone; `overrides` has the keys that it gives.
+    Raises `UsageError`, which names the file and key, or the command line's option.
     """
-    values = dict(_DEFAULTS)
-    origin = dict.fromkeys(_DEFAULTS, "default of")
-    if file is not None:
-        table = _read_toml(file)
-        for key, value in table.items():
-            if key not in _DEFAULTS:
-                raise UsageError(f"{file}: {unknown('key', key, _DEFAULTS)}")
-            values[key], origin[key] = value, f"{file}:"
-    for key, value in overrides.items():
-        values[key], origin[key] = value, "option"
-
-    @contextmanager
-    def located(key: str) -> Iterator[None]:
-        try:
-            yield
-        except UsageError as error:
-            raise UsageError(f"{origin[key]} {key}: {error}") from error
-
-    with located("usecases"):
-        usecases = _selections(values["usecases"])
-    with located("backends"):
-        backends = _selections(values["backends"])
-    for table_name, selections, plural in (
-        ("params", usecases, "usecases"),
-        ("options", backends, "backends"),
-    ):
-        with located(table_name):
-            _merge_tables(selections, values[table_name], plural)
-    given: dict[str, list[Any]] = {}
+    given = _GivenValues(file, overrides)
+    usecases = given.read("usecases", _selections)
+    backends = given.read("backends", _selections)
+    given.read("params", lambda value: _merge_tables(usecases, value, "usecases"))
+    given.read("options", lambda value: _merge_tables(backends, value, "backends"))
+    values = {setting.name: given.read(setting.name, setting.read) for setting in SETTINGS.values()}
     for setting in SETTINGS.values():
-        with located(setting.name):
-            given[setting.name] = setting.read(values[setting.name])
-    for setting in SETTINGS.values():
-        with located(setting.name):
-            setting.check(given)
-    with located("network"):
-        for settings in combined_settings(given):
-            if settings.nodes > 1:  # one node has no links
-                check_slow_pair(settings.network, settings.nodes)
-    with located("repeats"):
-        repeats = 0 if values["repeats"] is None else between(1, values["repeats"], MOST_REPEATS)
-    with located("seed"):
-        seed = between(0, values["seed"], LARGEST_SEED)
-    with located("timeout"):
-        timeout = parse_duration(str(values["timeout"]))
-    with located("warmup"):
-        warmup = switch(values["warmup"])
-    with located("data"):
-        data = _data(values["data"], usecases, None if origin["data"] == "option" or file is None else file)
-    with located("targets"):
-        targets = _targets(values["targets"], usecases)
-    with located("include"):
-        include = checked_patterns(values["include"])
-    with located("exclude"):
-        exclude = checked_patterns(values["exclude"])
-    with located("sample"):
-        sample = between(0, values["sample"], MOST_REPEATS)
-    with located("launcher"):
-        launcher = checked_text(values["launcher"])
-        if launcher not in names("launcher"):
-            raise unknown("launcher", launcher, names("launcher"))
+        with given.located(setting.name):
+            setting.check(values)
+    settings = combined_settings(values)
+    with given.located("network"):
+        for one in settings:
+            if one.nodes > 1:  # one node has no links
+                check_slow_pair(one.network, one.nodes)
+    folder = Path() if file is None or "data" in overrides else file.parent
     return Study(
         name=name,
         usecases=usecases,
         backends=backends,
-        settings=combined_settings(given),
-        repeats=repeats,
-        seed=seed,
-        timeout=timeout,
-        warmup=warmup,
-        data=data,
-        targets=targets,
-        include=include,
-        exclude=exclude,
-        sample=sample,
-        launcher=launcher,
+        settings=settings,
+        data=given.read("data", lambda value: _data(value, usecases, folder)),
+        targets=given.read("targets", lambda value: _targets(value, usecases)),
+        **{key: given.read(key, check) for key, (_, check) in _KEYS.items()},
     )
 
 
-def parse_target(text: str) -> dict[str, float]:
-    """``auc=0.74`` as a table.
+class _GivenValues:
+    """Values of a study's keys, each with the place that it was given at."""
 
-    Raises
-    ------
-    UsageError
-        If it is not of that form.
-    """
+    def __init__(self, file: Path | None, overrides: Mapping[str, Any]) -> None:
+        table = {} if file is None else _read_toml(file)
+        for key in table:
+            if key not in _DEFAULTS:
+                raise UsageError(f"{file}: {unknown('key', key, _DEFAULTS)}")
+        self._values = {**_DEFAULTS, **table, **overrides}
+        self._origin = {
+            **dict.fromkeys(_DEFAULTS, "default of"),
+            **dict.fromkeys(table, f"{file}:"),
+            **dict.fromkeys(overrides, "option"),
+        }
+
+    def read(self, key: str, check: Callable[[Any], T]) -> T:
+        """A key's value as `check` returns it."""
+        with self.located(key):
+            return check(self._values[key])
+
+    @contextmanager
+    def located(self, key: str) -> Iterator[None]:
+        """Name the file and key, or the option, of a mistake in the body."""
+        try:
+            yield
+        except UsageError as error:
+            raise UsageError(f"{self._origin[key]} {key}: {error}") from error
+
+
+def parse_target(text: str) -> dict[str, float]:
+    """``auc=0.74`` as a table."""
     metric, _, value = text.partition("=")
     try:
         target = float(value)
@@ -265,22 +238,23 @@ def _merge_tables(selections: list[Selection], tables: Any, plural: str) -> None
                 selection.values.setdefault(parameter, values)
 
 
-def _data(value: Any, usecases: list[Selection], file: Path | None) -> dict[str, str]:
+def _data(value: Any, usecases: list[Selection], folder: Path) -> dict[str, str]:
     """Use case -> path; a relative path in a study file is relative to that file."""
     names = {selection.name for selection in usecases}
     table = value if isinstance(value, dict) else dict.fromkeys(names, value)
+    places = {}
     for name, path in table.items():
         if name not in names:
             raise unknown("use case", name, names)
         if not isinstance(path, str) or "\0" in path:
             raise UsageError(f"{path!r} is not a path")
-    base = file.parent if file is not None else Path()
-    places = {name: str((base / Path(path).expanduser()).resolve()) for name, path in table.items()}
-    for place in places.values():
+        places[name] = str((folder / Path(path).expanduser()).resolve())
         try:
-            place.encode()
+            places[name].encode()
         except UnicodeEncodeError as error:
-            raise UsageError(f"the path {place!r} is not UTF-8, and records hold nothing else") from error
+            raise UsageError(
+                f"the path {places[name]!r} is not UTF-8, and records hold nothing else"
+            ) from error
     return places
 
 
@@ -294,10 +268,7 @@ def _targets(value: Any, usecases: list[Selection]) -> dict[str, dict[str, float
         if not isinstance(table, dict):
             raise UsageError(f"{name} = {table!r} is not a table metric = value")
         for metric, target in table.items():
-            if isinstance(target, bool) or not isinstance(target, int | float):
-                raise UsageError(f"{name}.{metric} = {target!r} is not a number")
-            if not math.isfinite(target):
-                raise UsageError(f"{name}.{metric} = {target!r} is not a finite number")
-    return {
-        name: {metric: float(target) for metric, target in table.items()} for name, table in value.items()
-    }
+            if isinstance(target, bool) or not isinstance(target, int | float) or not math.isfinite(target):
+                kind = "a finite number" if isinstance(target, float) else "a number"
+                raise UsageError(f"{name}.{metric} = {target!r} is not {kind}")
+    return {name: {metric: float(one) for metric, one in table.items()} for name, table in value.items()}

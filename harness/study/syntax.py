@@ -24,6 +24,7 @@ __all__ = [
     "parse_duration",
     "parse_network",
     "parse_networks",
+    "parse_one",
     "parse_selections",
     "switch",
 ]
@@ -40,7 +41,7 @@ _LINK = re.compile(r"(\d+(\.\d+)?)(us|ms|s),(\d+(\.\d+)?)(kbit|mbit|gbit)")
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """A plugin's name and, a parameter, the values to try."""
+    """A plugin's name and, for each parameter, the values to try."""
 
     name: str
     values: dict[str, list[Any]]
@@ -51,11 +52,6 @@ def parse_selections(text: str) -> list[Selection]:
 
     Inside the brackets an item with ``=`` begins a parameter; an item without it is one more value of it. A
     value may have brackets of its own, as in ``manual[policy=nups[times=50],lapse]``.
-
-    Raises
-    ------
-    UsageError
-        If brackets do not match, or a name or value is missing.
     """
     selections = []
     for part in _split_outside_brackets(text):
@@ -64,6 +60,15 @@ def parse_selections(text: str) -> list[Selection]:
             raise UsageError(f"{part.strip()!r} is not of the form name or name[param=value,…]")
         selections.append(Selection(match[1], _parse_values(match[3] or "", part.strip())))
     return selections
+
+
+def parse_one(text: str) -> tuple[str, dict[str, Any]] | None:
+    """Name and parameters of a single selection with one value for each; None if there are more."""
+    selections = parse_selections(text)
+    if len(selections) != 1 or any(len(values) != 1 for values in selections[0].values.values()):
+        return None
+    (selected,) = selections
+    return selected.name, {name: values[0] for name, values in selected.values.items()}
 
 
 def combinations(values: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
@@ -81,12 +86,7 @@ def convert_params(kind: type[T], given: Mapping[str, Any], owner: str) -> T:
     given : mapping
         Values as text (command line) or already typed (study).
     owner : str
-        Whose parameters they are, for the message, such as ``backend 'prefetch'``.
-
-    Raises
-    ------
-    UsageError
-        Naming the parameter, its value and what it should be.
+        Owner of the parameters for the message, such as ``backend 'prefetch'``.
     """
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     typed = {}
@@ -110,20 +110,14 @@ def convert_params(kind: type[T], given: Mapping[str, Any], owner: str) -> T:
 
 
 def _choices(kind: Any) -> str:
-    """What a parameter may be that is one of some words, to be said behind what is wrong."""
+    """The words that a parameter may be, for the end of a message."""
     literals = [one for one in (kind, *typing.get_args(kind)) if typing.get_origin(one) is typing.Literal]
     words = [str(word) for one in literals for word in typing.get_args(one)]
     return f"; there is {', '.join(words)}" if words else ""
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of ``90``, ``90s``, ``20m`` or ``1.5h``.
-
-    Raises
-    ------
-    UsageError
-        If it is none of these, or not positive.
-    """
+    """Seconds of ``90``, ``90s``, ``20m`` or ``1.5h``, which have to be positive."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
     if match is None or not 0 < float(match[1]) < MOST_SECONDS:
         raise UsageError(f"{text!r} is not a duration: write a positive number with s, m or h, such as 20m")
@@ -155,13 +149,7 @@ def parse_network(text: str) -> str:
 
 
 def check_slow_pair(network: str, nodes: int) -> None:
-    """Refuse a network whose slower link is between nodes that a cluster does not have.
-
-    Raises
-    ------
-    UsageError
-        Naming it.
-    """
+    """Refuse a network whose slower link is between nodes that a cluster does not have."""
     _, slow = slow_pair_of(link_of(network) or "")
     if slow is not None and max(slow.one, slow.other) >= nodes:
         raise UsageError(

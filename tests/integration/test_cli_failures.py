@@ -115,8 +115,8 @@ def test_a_rank_killed_from_outside_fails_the_run_and_leaves_nothing(
     """Rank 1 hangs and ignores SIGTERM; rank 0, blocked in a collective with it, is killed."""
     harness = start("run", "-u", "fake-line[mishap=hang]", "-b", "fake-gloo", "-r", "1")
     assert wait_until(lambda: logs_hold(tmp_path, "hanging"), GIVEN_UP)
-    trials = [process for process in map(psutil.Process, marked()) if process.name() == "adabench rank 0"]
-    trials[0].kill()
+    ranks = [process for process in map(psutil.Process, marked()) if process.name() == "adabench rank 0"]
+    ranks[0].kill()
     assert harness.wait(GIVEN_UP) == 1
     assert marked() == []
     (run,) = session(tmp_path).runs()

@@ -47,20 +47,3 @@ def test_several_workers_and_a_backend_without_a_server_are_profiled(adabench: A
         (budget,) = store.runs()[0].budgets
         assert sum(budget.parts.values()) == pytest.approx(budget.seconds)
         assert budget.parts["backward"] > 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("-u", "ctr[rows=3000]"), "profile takes one cell, and this selection has 4"),
-        (("-u", "ctr", "-b", "single,prefetch"), "profile takes one cell, and this selection has 2"),
-        (("-u", "ctr", "-b", "prefetchh"), "did you mean 'prefetch'?"),
-        (("-b", "prefetch"), "add --usecase"),
-    ],
-)
-def test_a_selection_that_is_no_cell_is_refused(adabench: Any, arguments: tuple[str, ...], said: str) -> None:
-    done = adabench("profile", *arguments)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.splitlines()) == 1

@@ -20,7 +20,7 @@ from adabench.harness.launch.local import launch_unrecorded
 from adabench.harness.machine import namespaces
 from adabench.harness.machine.link_probe import probe_link
 from adabench.harness.machine.namespaces import NamespacesUnavailable, NodeLinks, address, enter
-from adabench.harness.run.spec import TrialSpec
+from adabench.harness.run.spec import RunSpec
 from adabench.results.record import Run, RunSettings
 from adabench.results.store import list_sessions
 from tests.integration.conftest import Adabench
@@ -146,7 +146,7 @@ def test_a_run_that_may_not_have_namespaces_is_skipped(
     with pytest.raises(NamespacesUnavailable, match=r"missing, cannot be started: No such file"):
         NodeLinks("lan", 2)
     settings = RunSettings(nodes=2, workers=1, network="namespaces:lan").settings()
-    spec = TrialSpec(usecase="ctr", params={}, backend="rpc", options={}, **settings)
+    spec = RunSpec(usecase="ctr", params={}, backend="rpc", options={}, **settings)
     with ForkServer() as server:
         outcome = launch_unrecorded(server, spec, 60)
     assert outcome.status == "skipped"
@@ -208,9 +208,9 @@ def test_a_pinned_rank_has_one_core_for_all_its_threads() -> None:
     rank = len(cores) - 1
     code = (
         "import os, json, threading; from adabench.harness.run.rank import take_place\n"
-        "from adabench.harness.run.spec import TrialSpec\n"
+        "from adabench.harness.run.spec import RunSpec\n"
         "settings = {'nodes': 2, 'workers': 1, 'network': 'loopback', 'pinned': True}\n"
-        "spec = TrialSpec(usecase='u', params={}, backend='b', options={}, **settings)\n"
+        "spec = RunSpec(usecase='u', params={}, backend='b', options={}, **settings)\n"
         f"take_place(spec, {rank}); found = []\n"
         "thread = threading.Thread(target=lambda: found.extend(os.sched_getaffinity(0)))\n"
         "thread.start(); thread.join(); print(json.dumps(found))"

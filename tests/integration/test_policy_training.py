@@ -14,7 +14,7 @@ import torch
 from adabench.backends.policies.parallax import bytes_per_step
 from adabench.backends.policies.resources import Node, Resources
 from adabench.harness.plugins.registry import load_usecase, names
-from adabench.harness.study.data_partition import dealt
+from adabench.harness.study.data_partition import partitioned
 from adabench.harness.study.model_parameters import count_accesses
 from adabench.harness.study.policies import policy_from
 from adaps.policy import Aggregation, Catalogue, DataSharing, Policy, RowSelection, Rule, Synchronization
@@ -305,7 +305,7 @@ def one_process(
 ) -> list[list[float]]:
     """The losses of each worker's batches in one process that trains on both together."""
     usecase = made(name)
-    usecase = dealt(usecase, replace(Policy.uniform("static"), data=DataSharing(shares)), 1)
+    usecase = partitioned(usecase, replace(Policy.uniform("static"), data=DataSharing(shares)), 1)
     model = usecase.model()
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     losses: list[list[float]] = [[] for _ in shares]

@@ -14,7 +14,7 @@ import pytest
 from adabench.backends.policies.resources import Node, Resources
 from adabench.harness.machine.quota import Quota, QuotaUnavailable
 from adabench.harness.study.data_partition import with_whole_samples
-from adabench.harness.study.model_parameters import catalogue_of, usecase_from
+from adabench.harness.study.model_parameters import model_parameters_of, usecase_from
 from adabench.harness.study.policies import policy_from
 from adaps.policy import Policy
 
@@ -77,7 +77,7 @@ def trained(launch: Launch, groups: list[Path], params: dict[str, Any]) -> list[
 def by_speed_and_equal(params: dict[str, Any]) -> tuple[Policy, Policy]:
     """What `uneven` makes of the nodes' speeds, and equal blocks and shares."""
     said = ",".join(f"{name}={value}" for name, value in params.items()).replace("[", "").replace("]", "")
-    catalogue = catalogue_of(usecase_from(f"ctr[{said}]", None, 1))
+    catalogue = model_parameters_of(usecase_from(f"ctr[{said}]", None, 1))
     resources = Resources(node=tuple(Node(speed=quota) for quota in QUOTAS))
     uneven = with_whole_samples(policy_from("uneven", catalogue, resources), params["batch"])
     return uneven, replace(

@@ -58,6 +58,20 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> Any:
     return say
 
 
+@pytest.fixture
+def refused(said: Any) -> Any:
+    """Gives `adabench` arguments that it refuses: the one sentence that it says, and nothing before it."""
+
+    def refuse(*arguments: str, quiet: bool = True) -> str:
+        code, out, err = said(*arguments)
+        assert (code, err.count("\n")) == (2, 1), err
+        assert not (quiet and out)
+        assert err.startswith("error: ")
+        return str(err).removeprefix("error: ").rstrip("\n")
+
+    return refuse
+
+
 class _Everything(set[str]):
     def __contains__(self, sentence: object) -> bool:
         return True

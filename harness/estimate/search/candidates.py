@@ -16,7 +16,7 @@ from adabench.harness.estimate.search.problem import Floats, Infeasible, Solutio
 from adabench.harness.estimate.search.solvers import SOLVERS, solve
 from adabench.harness.estimate.search.table_costs import Situation
 from adabench.harness.plugins.registry import load_backend
-from adabench.harness.study.model_parameters import catalogue_of
+from adabench.harness.study.model_parameters import model_parameters_of
 from adabench.harness.study.policies import policy_of_usecase
 from adabench.usecases.interface import UseCase
 from adaps.policy import MadeFor, Policy, PolicyError
@@ -156,7 +156,7 @@ def candidates(
     accesses = accesses_of(usecase, tables, situation.nodes, situation.workers)
     model = Model(tables, accesses, situation, space)
     model, whole = _at_its_own_pace(model, wanted)
-    made_for = MadeFor(catalogue_of(usecase).sha256, situation.nodes)
+    made_for = MadeFor(model_parameters_of(usecase).sha256, situation.nodes)
     result: list[Candidate] = []
     for name, part in [("found", space), *_parts(space)]:
         try:

@@ -14,7 +14,7 @@ import torch
 import adaps
 from adabench.backends.interface import WorkerContext
 from adabench.harness.plugins.registry import load_backend, load_usecase
-from adabench.harness.study.data_partition import dealt
+from adabench.harness.study.data_partition import partitioned
 from tests.integration.guarantees.common import RANK, arguments, report
 
 NODES = int(os.environ["WORLD_SIZE"])
@@ -33,7 +33,7 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
 
     policy = adaps.Policy.parse(case["policy"])
     cluster = WorkerContext(RANK, NODES, 0, 1, 1, "loopback", share, policy=policy)
-    loader = dealt(usecase, policy, 1).loaders(RANK, NODES).train
+    loader = partitioned(usecase, policy, 1).loaders(RANK, NODES).train
     distances: dict[str, set[int]] = defaultdict(set)
     farthest: dict[str, dict[int, int]] = defaultdict(dict)
     announce = adaps.Worker.intent

@@ -14,7 +14,7 @@ from adabench.backends.interface import WorkerContext
 from adabench.backends.strategies.autoada_automatic import BACKEND
 from adabench.harness.machine.quota import enter
 from adabench.harness.plugins.registry import load_usecase
-from adabench.harness.study.data_partition import dealt
+from adabench.harness.study.data_partition import partitioned
 from tests.integration.guarantees.common import RANK, arguments, report
 
 GROUPS = [Path(group) for group in arguments()["groups"]]
@@ -23,7 +23,7 @@ GROUPS = [Path(group) for group in arguments()["groups"]]
 def trained(case: dict[str, Any]) -> dict[str, Any]:
     policy = adaps.Policy.parse(case["policy"])
     kind = load_usecase("ctr")
-    usecase = dealt(kind(msgspec.convert(case["params"], kind.Params), None, 1), policy, 1)
+    usecase = partitioned(kind(msgspec.convert(case["params"], kind.Params), None, 1), policy, 1)
     made: list[Any] = []
 
     def share(make: Any) -> Any:

@@ -15,19 +15,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from rich.console import Console
 
 from adabench.harness.launch import local
 from adabench.harness.launch.fork_server import ForkServer
 from adabench.harness.machine.environment import capture
 from adabench.harness.session import execute, open_session
-from adabench.harness.session.execute import Policy, run_session
+from adabench.harness.session.execute import ResumeOptions, run_session
 from adabench.harness.session.one_run import Attempt
 from adabench.harness.study.plan import cells_of
 from adabench.harness.study.study import load_study
 from adabench.results.record import Run, Seconds
 from adabench.results.store import SessionStore
+from tests.records import ended
 
 SECONDS_OF_A_RUN = 0.002
 ID_BYTES = 8
@@ -51,7 +51,7 @@ def main(folder: Path, seed: int) -> None:
     while True:
         process = os.fork()
         if process == 0:
-            run_session(study, folder / "sessions", Policy(), Console(file=io.StringIO()))
+            run_session(study, folder / "sessions", ResumeOptions(), Console(file=io.StringIO()))
             os._exit(0)
         enough = finished.stat().st_size + generator.randint(0, MOST_RUNS_OF_A_LIFE) * LINE
         status = 0
@@ -79,16 +79,7 @@ class NoServer(ForkServer):
 
 def made_up(attempt: Attempt, *rest: Any) -> Run:
     time.sleep(SECONDS_OF_A_RUN)
-    return Run(
-        **msgspec.structs.asdict(attempt.planned),
-        run_id=os.urandom(ID_BYTES).hex(),
-        session="s",
-        data=None,
-        attempt=1,
-        status="ok",
-        started_at="",
-        seconds=Seconds(train=1.0, total=1.0),
-    )
+    return ended(attempt.planned, run_id=os.urandom(ID_BYTES).hex(), seconds=Seconds(train=1.0, total=1.0))
 
 
 def announce_what_is_recorded(file: Path) -> None:

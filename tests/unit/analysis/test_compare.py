@@ -8,7 +8,7 @@ import pytest
 
 from adabench.analysis.compare import blocks_needed, compare
 from adabench.analysis.fail_if import parse_condition
-from adabench.analysis.statistics import looks
+from adabench.analysis.statistics import interim_analyses
 from adabench.results.record import RecordError, Run, Seconds, Status
 from tests.records import make_run
 
@@ -105,12 +105,12 @@ def test_use_cases_are_one_family() -> None:
 
 def test_every_look_has_its_part_of_the_level() -> None:
     runs = a_session({"prefetch": 1, "quick": 0.8}, 8)
-    once, (often,) = compare(runs)[0], compare(runs, looks=len(looks(6, 30)))
+    once, (often,) = compare(runs)[0], compare(runs, analyses=len(interim_analyses(6, 30)))
     assert once.level == 0.05
     assert often.level == pytest.approx(0.01)
     assert often.ratio_low <= once.ratio_low
     assert often.needed == 8
-    assert compare(runs[:14], looks=5)[0].verdict == "too few runs"
+    assert compare(runs[:14], analyses=5)[0].verdict == "too few runs"
 
 
 def test_times_of_different_quality_are_not_compared() -> None:

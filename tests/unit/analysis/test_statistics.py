@@ -9,7 +9,7 @@ from scipy import stats
 from adabench.analysis.statistics import (
     fewest_blocks,
     holm_levels,
-    looks,
+    interim_analyses,
     median_interval,
     outliers,
     paired_interval,
@@ -71,9 +71,9 @@ def test_the_estimate_is_the_median_of_pairwise_means() -> None:
 
 
 def test_looks_grow_by_half_and_end_at_the_most() -> None:
-    assert looks(6, 30) == [6, 9, 14, 21, 30]
-    assert looks(8, 12) == [8, 12]
-    assert looks(12, 12) == looks(20, 12) == [12]
+    assert interim_analyses(6, 30) == [6, 9, 14, 21, 30]
+    assert interim_analyses(8, 12) == [8, 12]
+    assert interim_analyses(12, 12) == interim_analyses(20, 12) == [12]
 
 
 def test_holm_steps_down_and_stops() -> None:

@@ -15,8 +15,8 @@ from adabench.backends.policies.resources import Link, LinkBetween, Node, Resour
 from adabench.harness.errors import UsageError
 from adabench.harness.plugins import registry
 from adabench.harness.study.model_parameters import (
-    catalogue_of,
     count_accesses,
+    model_parameters_of,
     read_accesses,
     usecase_from,
     write_accesses,
@@ -241,7 +241,7 @@ def test_accesses_are_those_of_the_batches(tmp_path: Path) -> None:
         assert (measured.accesses[name] == found).all()
     file = tmp_path / "a.npz"
     write_accesses(file, measured)
-    again = read_accesses(file, catalogue_of(usecase))
+    again = read_accesses(file, model_parameters_of(usecase))
     assert again.batches == batches
     assert {name: counts.tolist() for name, counts in again.accesses.items()} == {
         name: counts.tolist() for name, counts in measured.accesses.items()
@@ -273,7 +273,7 @@ def test_the_catalogue_of_a_use_case_names_the_tables_that_autoada_finds(
     from autoada.parameters.layout import layout_of
 
     found = usecase_from(usecase, None, 1)
-    catalogue = catalogue_of(found)
+    catalogue = model_parameters_of(found)
     assert {one.name for one in catalogue.parameters if one.kind == "table"} == tables
     model = found.model()
     assert set(layout_of(model, found.optimizer(model)).tables) == tables

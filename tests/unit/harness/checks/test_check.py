@@ -12,10 +12,10 @@ from adabench.harness.checks import check_backend, check_usecase
 from adabench.harness.launch.fork_server import ForkServer
 from adabench.harness.launch.launcher import Outcome
 from adabench.harness.plugins.registry import load_usecase, names
-from adabench.harness.run.spec import RankResult, TrialSpec
+from adabench.harness.run.spec import RankResult, RunSpec
 
 
-def trained(spec: TrialSpec, dropped: int) -> Outcome:
+def trained(spec: RunSpec, dropped: int) -> Outcome:
     """What a run reports whose workers each drop the last batches of an epoch."""
     kind = load_usecase(spec.usecase)
     usecase = kind(msgspec.convert(spec.params, kind.Params), None, spec.seed)
@@ -32,12 +32,7 @@ def trained(spec: TrialSpec, dropped: int) -> Outcome:
                 peak_rss_mib=1.0,
                 context_switches=1,
                 samples=usecase.params.epochs * samples,
-                setup_seconds=1.0,
-                train_seconds=1.0,
-                train_cpu_seconds=1.0,
-                eval_seconds=1.0,
                 paused_seconds=0.0,
-                epoch_seconds=[1.0],
                 data="",
                 metrics={"auc": 0.75},
             )
@@ -49,7 +44,7 @@ def trained(spec: TrialSpec, dropped: int) -> Outcome:
 def test_a_backend_that_drops_batches_is_found_out(
     monkeypatch: pytest.MonkeyPatch, dropped: int, kept: bool
 ) -> None:
-    def launch(server: ForkServer, spec: TrialSpec, timeout: float) -> Outcome:
+    def launch(server: ForkServer, spec: RunSpec, timeout: float) -> Outcome:
         return trained(spec, 0 if spec.backend == "single" else dropped)
 
     monkeypatch.setattr(check_backend, "launch_unrecorded", launch)

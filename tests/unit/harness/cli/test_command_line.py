@@ -34,18 +34,6 @@ def test_options_with_several_values_add_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("plan", "-u", "ctr", "--seed", "1", "--seed", "2"), "--seed is given 2 times: give it once"),
-        (("plan", "-u", "ctr", "-r", "3", "--repeats", "4"), "--repeats is given 2 times: give it once"),
-        (("show", "--results", "a", "--results", "b"), "--results is given 2 times: give it once"),
-    ],
-)
-def test_other_options_are_given_once(said: Any, arguments: tuple[str, ...], sentence: str) -> None:
-    assert said(*arguments) == (2, "", f"error: {sentence}\n")
-
-
-@pytest.mark.parametrize(
     ("words", "completed"),
     [
         (("adabench", "run", "--stu"), "--study"),

@@ -11,6 +11,7 @@ from adabench.backends.policies.resources import Node, Resources
 from adabench.harness.machine import measure_cluster
 from adabench.harness.machine.link_probe import Probe
 from adaps.policy import Policy
+from tests.mistakes import mistakes
 
 CTR = ("-u", "ctr[rows=4096,vocabulary=50,batch=64,dim=4]")
 
@@ -87,94 +88,78 @@ def test_what_auto_means_is_said(said: Any) -> None:
 
 
 def _catalogue() -> Any:
-    from adabench.harness.study.model_parameters import catalogue_of, usecase_from
+    from adabench.harness.study.model_parameters import model_parameters_of, usecase_from
 
-    return catalogue_of(usecase_from(CTR[1], None, 0))
+    return model_parameters_of(usecase_from(CTR[1], None, 0))
 
 
-MINE = 'format = 1\nname = "mine"\n{}\n[[rule]]\nparameters = "*"\n'
+def write_mine(text: str) -> tuple[str, ...]:
+    """A policy whose file has this text in addition, as arguments of `check` and `show`."""
+    rest = '[[rule]]\nparameters = "*"\n'
+    Path("mine.toml").write_text(f'format = 1\nname = "mine"\n{text}\n{rest}')
+    return ("mine.toml", *CTR, "--nodes", "2")
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("parameters", "more", "sentence"),
     [
+        ("deep.weights", "", "unknown parameter 'deep.weights' (did you mean 'deep.weight'?); there are "),
+        ("deep.weight", "rows = { ranges = [[0, 99999]] }", "rows names row 99998; deep.weight has "),
+        ("deep.weight", "home = { shares = [0.5, 0.4] }", "home shares add up to 0.9; they must add up"),
         (
-            '[[rule]]\nparameters = "deep.weights"',
-            "mine.toml: rule 1: unknown parameter 'deep.weights' (did you mean 'deep.weight'?); there are ",
+            "tables",
+            'technique = "allreduce"',
+            "technique 'allreduce' is for dense parameters; wide.weight is",
         ),
-        (
-            '[[rule]]\nparameters = "deep.weight"\nrows = { ranges = [[0, 99999]] }',
-            "mine.toml: rule 1: rows names row 99998; deep.weight has ",
-        ),
-        (
-            '[[rule]]\nparameters = "deep.weight"\nhome = { shares = [0.5, 0.4] }',
-            "mine.toml: rule 1: home shares add up to 0.9; they must add up to 1",
-        ),
-        (
-            '[[rule]]\nparameters = "tables"\ntechnique = "allreduce"',
-            "mine.toml: rule 1: technique 'allreduce' is for dense parameters; wide.weight is a",
-        ),
-        (
-            '[[rule]]\nparameters = "mlp.*"\ntechnique = "auto"',
-            "mine.toml: rule 1: technique 'auto' is for tables of rows; mlp.0.weight is dense, and",
-        ),
-        (f'[made_for]\nparameters = "sha256:{"0" * 64}"', "mine.toml: it was made for another model"),
-        ("[made_for]\nnodes = 3", "mine.toml: it was made for 3 nodes, not 2"),
-        (
-            '[[rule]]\nparameters = "deep.weight"\nrows = { hottest = 0.1 }',
-            "mine.toml: rule 1: rows hottest needs access counts of deep.weight: `adabench acc",
-        ),
+        ("mlp.*", 'technique = "auto"', "technique 'auto' is for tables of rows; mlp.0.weight is dense, and"),
+        ("deep.weight", "rows = { hottest = 0.1 }", "rows hottest needs access counts of deep.weight: `adab"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_exit_code_2(said: Any, text: str, sentence: str) -> None:
-    Path("mine.toml").write_text(MINE.format(text))
+def test_a_mistake_in_a_rule_is_one_sentence(refused: Any, parameters: str, more: str, sentence: str) -> None:
+    mine = write_mine(f'[[rule]]\nparameters = "{parameters}"\n{more}')
     for command in ("check", "show"):
-        code, out, err = said("policy", command, "mine.toml", *CTR, "--nodes", "2")
-        assert (code, out) == (2, "")
-        assert err.startswith(f"error: {sentence}"), err
-        assert err.count("\n") == 1
-    if "made_for" in text:
-        assert said("policy", "check", "mine.toml", *CTR, "--nodes", "2", "--force")[0] == 0
+        assert refused("policy", command, *mine).startswith(f"mine.toml: rule 1: {sentence}")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("made_for", "sentence"),
     [
-        (("policy", "check", "static", *CTR), "for how many nodes? Give --nodes 2"),
-        (("policy", "check", "static", *CTR, "--nodes", "0"), "--nodes 0: give 1 or more"),
-        (
-            ("policy", "check", "staic", *CTR, "--nodes", "2"),
-            "unknown policy, neither a file nor a builder, 'staic'",
-        ),
-        (("policy", "check", "static", "-u", "ctrr", "--nodes", "2"), "unknown use case 'ctrr'"),
-        (("policy", "check", "static", "-u", "ctr,gcn", "--nodes", "2"), "'ctr,gcn' is not one use case"),
-        (("policy", "check", "static", *CTR, "--resources", "none.toml"), "none.toml: no such file"),
-        (("policy", "check", "nups", *CTR, "--nodes", "2"), "nups needs access counts of wide.weight"),
-        (("policy", "check", "nups", *CTR, "--nodes", "2", "--accesses", "no.npz"), "no.npz cannot be read"),
-        (
-            ("policy", "explain", "static", "deep.weights", "3", *CTR, "--nodes", "2"),
-            "unknown parameter 'deep.weights'",
-        ),
-        (("policy", "explain", "static", "mlp.4.bias", "1", *CTR, "--nodes", "2"), "mlp.4.bias has no row 1"),
-        (("policy", "diff", "static", "lapse"), "static is no file: a builder needs --usecase"),
-        (
-            ("policy", "build", "static", *CTR, "--nodes", "2", "-o", "no/p.toml"),
-            "no/p.toml cannot be written",
-        ),
-        (("accesses", *CTR, "--workers", "0"), "--workers 0: give 1 or more"),
-        (("accesses", *CTR, "-o", "no/a.npz"), "no/a.npz cannot be written"),
-        (("resources", "--nodes", "0"), "--nodes 0: give 1 or more"),
-        (("resources", "--network", "lan"), "--network lan: only the parameter server slows itself down"),
-        (("resources", "--network", "wan"), "unknown network 'wan'"),
+        (f'parameters = "sha256:{"0" * 64}"', "it was made for another model"),
+        ("nodes = 3", "it was made for 3 nodes, not 2"),
     ],
 )
-def test_wrong_arguments_are_one_sentence_and_exit_code_2(
-    said: Any, arguments: tuple[str, ...], sentence: str
+def test_a_policy_for_another_job_is_only_taken_by_force(
+    said: Any, refused: Any, made_for: str, sentence: str
 ) -> None:
-    code, out, err = said(*arguments)
-    assert (code, out) == (2, "")
-    assert err.startswith(f"error: {sentence}"), err
-    assert err.count("\n") == 1
+    mine = write_mine(f"[made_for]\n{made_for}")
+    for command in ("check", "show"):
+        assert refused("policy", command, *mine).startswith(f"mine.toml: {sentence}")
+    assert said("policy", "check", *mine, "--force")[0] == 0
+
+
+@mistakes(
+    """
+policy check static CTR => for how many nodes? Give --nodes 2
+policy check static CTR --nodes 0 => --nodes 0: give 1 or more
+policy check staic CTR --nodes 2 => unknown policy, neither a file nor a builder, 'staic'
+policy check static -u ctrr --nodes 2 => unknown use case 'ctrr'
+policy check static -u ctr,gcn --nodes 2 => 'ctr,gcn' is not one use case
+policy check static CTR --resources none.toml => none.toml: no such file
+policy check nups CTR --nodes 2 => nups needs access counts of wide.weight
+policy check nups CTR --nodes 2 --accesses no.npz => no.npz cannot be read
+policy explain static deep.weights 3 CTR --nodes 2 => unknown parameter 'deep.weights'
+policy explain static mlp.4.bias 1 CTR --nodes 2 => mlp.4.bias has no row 1
+policy diff static lapse => static is no file: a builder needs --usecase
+policy build static CTR --nodes 2 -o no/p.toml => no/p.toml cannot be written
+accesses CTR --workers 0 => --workers 0: give 1 or more
+accesses CTR -o no/a.npz => no/a.npz cannot be written
+resources --nodes 0 => --nodes 0: give 1 or more
+resources --network lan => --network lan: only the parameter server slows itself down
+resources --network wan => unknown network 'wan'
+""".replace("CTR", " ".join(CTR))
+)
+def test_wrong_arguments_are_one_sentence(refused: Any, arguments: tuple[str, ...], sentence: str) -> None:
+    assert refused(*arguments).startswith(sentence)
 
 
 def test_resources_are_measured_here(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from adabench.harness.estimate.search.accesses import Accesses, accesses_of
 from adabench.harness.estimate.search.formulate import Model
 from adabench.harness.estimate.search.options import WHERE_READ, Space, Way, policy_of
 from adabench.harness.estimate.search.table_costs import Situation, bytes_on_wire
-from adabench.harness.study.model_parameters import catalogue_of, usecase_from
+from adabench.harness.study.model_parameters import model_parameters_of, usecase_from
 from adabench.usecases.interface import UseCase
 from adaps.policy import Catalogue, MadeFor
 from adaps.simulation import Simulation
@@ -36,7 +36,7 @@ def simulated(text: str, nodes: int, ways: list[Way]) -> tuple[Model, Simulation
     usecase, tables = use_case(text)
     accesses = accesses_of(usecase, tables, nodes, 1)
     resources = Resources.alike(nodes)
-    made_for = MadeFor(catalogue_of(usecase).sha256, nodes)
+    made_for = MadeFor(model_parameters_of(usecase).sha256, nodes)
     policy = policy_of("tried", tables, ways, accesses, made_for)
     run = SimulatedRun(resources.cluster(), policy, compute=COMPUTE)
     model = Model(tables, accesses, Situation(resources, 1, COMPUTE), Space())
@@ -142,7 +142,7 @@ def test_bytes_on_each_wire() -> None:
 def test_policies_of_ways_fit_the_model_that_they_are_for() -> None:
     usecase, tables = use_case(CTR)
     accesses = accesses_of(usecase, tables, 2, 1)
-    catalogue: Catalogue = catalogue_of(usecase)
+    catalogue: Catalogue = model_parameters_of(usecase)
     ways = [
         Way("adaptive", "full_replication", 0.01, lookahead=5),
         Way("static", home=WHERE_READ),

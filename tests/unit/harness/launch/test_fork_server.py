@@ -14,22 +14,15 @@ from adabench.harness.launch import fork_server
 from adabench.harness.launch.fork_server import ForkServer, ForkServerError
 from adabench.harness.launch.local import launch_unrecorded
 from adabench.harness.plugins.registry import load_usecase, modules, names
-from adabench.harness.run.spec import TrialSpec
+from adabench.harness.run.spec import RunSpec
+from tests.records import make_cell
 
 GROUP = "adabench.harness.launch.process_group:run_group"
 
 
-def spec(nodes: int = 2) -> TrialSpec:
+def spec(nodes: int = 2) -> RunSpec:
     params = msgspec.to_builtins(msgspec.convert({"rows": 2048, "epochs": 1}, load_usecase("ctr").Params))
-    return TrialSpec(
-        usecase="ctr",
-        params=params,
-        backend="manual",
-        options={},
-        nodes=nodes,
-        workers=1,
-        network="loopback",
-    )
+    return make_cell(RunSpec, params=params, nodes=nodes)
 
 
 def test_nothing_of_ours_starts_a_thread_when_it_is_imported_so_every_run_may_be_a_fork() -> None:
@@ -76,7 +69,7 @@ def said_by_ranks(
 ) -> str:
     """What the two ranks of each run write that call `report`, a function's source, instead of training."""
     replaced = (
-        "import adabench.harness.run.training_loop\nadabench.harness.run.training_loop.run_trial = report\n"
+        "import adabench.harness.run.training_loop\nadabench.harness.run.training_loop.train_rank = report\n"
     )
     (folder / "reports.py").write_text(report + replaced)
     monkeypatch.setenv("PYTHONPATH", str(folder))

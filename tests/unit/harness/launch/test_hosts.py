@@ -24,7 +24,7 @@ from adabench.harness.launch.messages import Alive, CellPrint, Hello, Message, S
 from adabench.harness.launch.torchrun import Torchrun
 from adabench.harness.machine.interfaces import address_named, interface_of
 from adabench.harness.run.spec import RankError
-from adabench.harness.session.execute import Policy, run_session
+from adabench.harness.session.execute import ResumeOptions, run_session
 from adabench.harness.study.study import load_study
 
 SECRET = "f" * 32
@@ -246,5 +246,9 @@ def test_what_a_launcher_cannot_do_is_a_sentence(monkeypatch: pytest.MonkeyPatch
     ):
         with pytest.raises(UsageError, match=sentence):
             run_session(
-                study(launcher="torchrun", **given), tmp_path, Policy(), Console(file=io.StringIO()), alone
+                study(launcher="torchrun", **given),
+                tmp_path,
+                ResumeOptions(),
+                Console(file=io.StringIO()),
+                alone,
             )

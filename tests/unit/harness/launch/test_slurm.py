@@ -14,7 +14,7 @@ from adabench.harness.errors import UsageError
 from adabench.harness.launch import slurm
 from adabench.harness.launch.local import Local
 from adabench.harness.launch.slurm import JobRequest, Slurm
-from adabench.harness.session.execute import Policy, run_session
+from adabench.harness.session.execute import ResumeOptions, run_session
 from adabench.harness.study.study import load_study
 
 
@@ -80,5 +80,5 @@ def test_a_study_that_a_job_cannot_run_asks_for_none(tmp_path: Path) -> None:
         Slurm(job=["cluster=local", f"folder={tmp_path / 'jobs'}"]) as launcher,
         pytest.raises(UsageError, match="leave it out with --launcher slurm"),
     ):
-        run_session(study, tmp_path, Policy(), Console(file=io.StringIO()), launcher)
+        run_session(study, tmp_path, ResumeOptions(), Console(file=io.StringIO()), launcher)
     assert not (tmp_path / "jobs").exists()

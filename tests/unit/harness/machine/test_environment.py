@@ -21,6 +21,7 @@ from adabench.harness.run.spec import RankState
 from adabench.harness.session.execute import settled
 from adabench.harness.session.progress import SessionProgress, duration
 from adabench.results.record import PlannedRun, Run, Seconds
+from tests.records import make_run, plan_of
 
 
 @pytest.fixture(scope="module")
@@ -79,35 +80,20 @@ def test_a_probe_takes_time() -> None:
     assert seconds > 0
 
 
-def planned(block: int) -> PlannedRun:
-    return PlannedRun(
+def recorded(block: int, seconds: float = 0.0) -> Run:
+    return make_run(
+        "manual",
+        block,
         cell="c",
-        usecase="ctr",
-        backend="manual",
         params={"epochs": 3},
         nodes=2,
-        workers=1,
-        network="loopback",
-        block=block,
-        position=0,
-        seed=1,
-        phase="measured",
-    )
-
-
-def recorded(block: int, seconds: float) -> Run:
-    fields = {name: getattr(planned(block), name) for name in PlannedRun.__struct_fields__}
-    return Run(
-        **fields,
-        run_id="r",
-        session="s",
-        data=None,
-        attempt=1,
-        status="ok",
-        started_at="",
         seconds=Seconds(train=seconds, total=seconds),
         metrics={"auc": 0.74123},
     )
+
+
+def planned(block: int) -> PlannedRun:
+    return plan_of([recorded(block)])[0]
 
 
 def test_progress_without_a_terminal_is_plain_lines_with_what_is_left() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -12,9 +13,35 @@ from pathlib import Path
 import pytest
 
 from adabench.harness.errors import UsageError
-from adabench.harness.run.interleaving import Participant, TurnTaker, in_turns
+from adabench.harness.run.interleaving import TurnTaker, in_turns
 
 EPOCHS = 3
+
+
+@dataclass
+class MadeUpRun:
+    """A run of a function, which is given the run's socket and a question whether to give up."""
+
+    function: Callable[[str, Callable[[], bool]], str]
+    workers: int = 1
+    ended: list[str] = field(default_factory=list)
+
+    def begin_turn(self) -> None:
+        pass
+
+    def execute(self, turn_socket: str, given_up: Callable[[], bool]) -> str:
+        return self.function(turn_socket, given_up)
+
+    def record(self, result: str) -> None:
+        self.ended.append(result)
+
+
+def in_threads(work: Callable[[int], None], workers: int) -> None:
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 class MadeUp:
@@ -24,30 +51,26 @@ class MadeUp:
         self.events: list[str] = []
         self.ended: list[str] = []
 
-    def participant(self, name: str, workers: int = 1, epochs: int = EPOCHS) -> Participant[str]:
-        def work(address: str) -> None:
-            turn = TurnTaker(address)
-            for epoch in range(epochs):
-                turn.wait()
-                self.events.append(f"{name} {epoch}")
-            turn.close()
-
+    def run(self, name: str, workers: int = 1, epochs: int = EPOCHS) -> MadeUpRun:
         def execute(address: str, given_up: Callable[[], bool]) -> str:
+            def work(worker: int) -> None:
+                turn = TurnTaker(address)
+                for epoch in range(epochs):
+                    turn.wait()
+                    self.events.append(f"{name} {epoch}")
+                turn.close()
+
             self.events.append(f"{name} setup")
-            threads = [threading.Thread(target=work, args=(address,)) for _ in range(workers)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            in_threads(work, workers)
             self.events.append(f"{name} end")
             return name
 
-        return Participant(execute, workers, lambda: None, self.ended.append)
+        return MadeUpRun(execute, workers, self.ended)
 
 
 def test_runs_train_an_epoch_each_in_turn() -> None:
     runs = MadeUp()
-    in_turns([runs.participant("a"), runs.participant("b")])
+    in_turns([runs.run("a"), runs.run("b")])
     assert runs.events == [
         *("a setup", "b setup", "a 0", "b 0", "a 1", "b 1", "a 2", "a end", "b 2", "b end"),
     ]
@@ -56,7 +79,7 @@ def test_runs_train_an_epoch_each_in_turn() -> None:
 
 def test_a_turn_is_over_when_all_workers_of_the_run_wait() -> None:
     runs = MadeUp()
-    in_turns([runs.participant("a", workers=3), runs.participant("b", workers=2)])
+    in_turns([runs.run("a", workers=3), runs.run("b", workers=2)])
     rounds = [
         ["a 0"] * 3,
         ["b 0"] * 2,
@@ -93,14 +116,10 @@ def test_turns_of_some_steps_let_workers_wait_for_one_another_at_the_end_of_an_e
             paused[f"{name}{worker}"] = turn.paused_seconds
             turn.close()
 
-        threads = [threading.Thread(target=work, args=(worker,)) for worker in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(work, 2)
         return name
 
-    in_turns([Participant(partial(execute, name), 2, lambda: None, lambda name: None) for name in "ab"])
+    in_turns([MadeUpRun(partial(execute, name), 2) for name in "ab"])
     turns = [(name, list(group)) for name, group in groupby(events, key=lambda event: event[0])]
     assert [name for name, _ in turns] == list("ab" * 8)
     first, *_, before, last_of_epoch = [sorted(group) for name, group in turns if name == "a"][:4]
@@ -114,9 +133,7 @@ def test_turns_of_some_steps_let_workers_wait_for_one_another_at_the_end_of_an_e
 
 def test_runs_of_different_lengths_end_when_they_are_through() -> None:
     runs = MadeUp()
-    in_turns(
-        [runs.participant("a", epochs=1), runs.participant("b", epochs=3), runs.participant("c", epochs=0)]
-    )
+    in_turns([runs.run("a", epochs=1), runs.run("b", epochs=3), runs.run("c", epochs=0)])
     assert runs.ended == ["c", "a", "b"]
     assert runs.events[-3:] == ["b 1", "b 2", "b end"]
 
@@ -130,8 +147,7 @@ def test_a_run_that_ends_early_leaves_the_turns_to_the_others() -> None:
         turn.close()
         return "died"
 
-    died = Participant(dies, 1, lambda: None, runs.ended.append)
-    in_turns([died, runs.participant("a")])
+    in_turns([MadeUpRun(dies, 1, runs.ended), runs.run("a")])
     assert runs.ended == ["died", "a"]
     assert runs.events[-1] == "a end"
 
@@ -150,9 +166,7 @@ def test_an_error_gives_up_the_other_runs() -> None:
         return "stopped"
 
     with pytest.raises(OSError, match="no space left"):
-        in_turns(
-            [Participant(one, 1, lambda: None, lambda name: None) for one in (waits, fails)],
-        )
+        in_turns([MadeUpRun(waits), MadeUpRun(fails)])
     assert stopped.is_set()
 
 
@@ -164,7 +178,7 @@ def test_a_temporary_folder_whose_name_is_too_long_is_told(
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     runs = MadeUp()
     with pytest.raises(UsageError, match=r"has too long a name .* set TMPDIR to one of at most 82 bytes"):
-        in_turns([runs.participant("a"), runs.participant("b")])
+        in_turns([runs.run("a"), runs.run("b")])
     assert runs.events == []
     assert list(folder.iterdir()) == []
 

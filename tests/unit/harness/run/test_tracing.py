@@ -13,8 +13,9 @@ from adabench.analysis.life_of_keys import lives
 from adabench.harness.launch.fork_server import ForkServer
 from adabench.harness.launch.local import launch_unrecorded
 from adabench.harness.plugins.registry import load_usecase
-from adabench.harness.run.spec import TrialSpec
+from adabench.harness.run.spec import RunSpec
 from adabench.harness.run.tracing import rows_to_trace
+from tests.records import make_cell
 
 
 class Reads:
@@ -32,17 +33,7 @@ def test_rows_from_the_most_to_the_least_used_are_traced() -> None:
 
 def test_a_traced_run_tells_the_life_of_its_rows(warm: ForkServer) -> None:
     params = msgspec.to_builtins(msgspec.convert({"rows": 8192, "epochs": 1}, load_usecase("ctr").Params))
-    spec = TrialSpec(
-        usecase="ctr",
-        params=params,
-        backend="manual",
-        options={},
-        nodes=2,
-        workers=1,
-        network="loopback",
-        trace=True,
-    )
-    outcome = launch_unrecorded(warm, spec, 120)
+    outcome = launch_unrecorded(warm, make_cell(RunSpec, params=params, trace=True), 120)
     assert outcome.status == "ok", outcome.reason
     frames = [pd.DataFrame(result.trace) for result in outcome.results]
     found = lives(frames)

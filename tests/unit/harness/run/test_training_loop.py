@@ -8,9 +8,10 @@ import pytest
 
 from adabench.backends.interface import Options
 from adabench.harness.run import training_loop
-from adabench.harness.run.spec import TrialSpec
-from adabench.results.record import RunSettings
+from adabench.harness.run.spec import RunSpec
+from adabench.harness.study import cell
 from adabench.usecases.interface import Params
+from tests.records import make_cell
 
 
 class Reached(Exception):
@@ -43,15 +44,8 @@ def test_options_are_converted_before_there_are_threads(
             raise Reached
 
     monkeypatch.setattr(training_loop, "load_backend", lambda name: Backend)
-    monkeypatch.setattr(training_loop, "load_usecase", lambda name: UseCase)
-    spec = TrialSpec(
-        usecase="u",
-        params={},
-        backend="b",
-        options={"lookahead": 7},
-        folder=str(tmp_path),
-        **RunSettings(nodes=1, workers=4, network="loopback").settings(),
-    )
+    monkeypatch.setattr(cell, "load_usecase", lambda name: UseCase)
+    spec = make_cell(RunSpec, options={"lookahead": 7}, nodes=1, workers=4, folder=str(tmp_path))
     with pytest.raises(Reached):
-        training_loop.Trial(spec, 0).run()
+        training_loop.RankTraining(spec, 0).run()
     assert where == [(7, threading.main_thread())] * 4

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from adabench.harness.errors import UsageError
-from adabench.harness.run.progress_log import Sample, Sampler
-from adabench.harness.run.spec import read_told, samples_file
-from adabench.harness.session.tensorboard import Board, check_tensorboard
+from adabench.harness.run.progress_log import ProgressEntry, ProgressLog
+from adabench.harness.run.spec import progress_file, read_json
+from adabench.harness.session.tensorboard import SessionEventFiles, check_tensorboard
 from tests.events import scalars
 
 
-def told(folder: Path, rank: int = 0) -> list[Sample]:
-    return read_told(samples_file(folder, rank), list[Sample]) or []
+def told(folder: Path, rank: int = 0) -> list[ProgressEntry]:
+    return read_json(progress_file(folder, rank), list[ProgressEntry]) or []
 
 
 def test_the_first_step_is_looked_at_and_then_none_for_a_second(
@@ -27,24 +27,26 @@ def test_the_first_step_is_looked_at_and_then_none_for_a_second(
 ) -> None:
     now = [50.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    sampler, taken = Sampler(tmp_path, 0), []
+    log, taken = ProgressLog(tmp_path, 0), []
     for step in range(1, 31):
         now[0] += 0.1
-        if sampler.due():
-            sampler.take(1, {"bytes_sent": float(step), "slots": 3.0}, torch.tensor(0.5, requires_grad=True))
+        if log.due():
+            log.write(1, {"bytes_sent": float(step), "slots": 3.0}, torch.tensor(0.5, requires_grad=True))
             taken.append(step)
     assert taken[0] == 1
     assert all(later - one in (10, 11) for one, later in itertools.pairwise(taken))
     assert [one.step for one in told(tmp_path)] == taken
-    assert told(tmp_path)[0] == Sample(number=0, step=1, epoch=1, counters={"bytes_sent": 1.0}, loss=0.5)
-    sampler.take(1, {}, quality={"auc": 0.7})
-    assert told(tmp_path)[-1] == Sample(number=len(taken), step=30, epoch=1, quality={"auc": 0.7})
+    assert told(tmp_path)[0] == ProgressEntry(
+        number=0, step=1, epoch=1, counters={"bytes_sent": 1.0}, loss=0.5
+    )
+    log.write(1, {}, quality={"auc": 0.7})
+    assert told(tmp_path)[-1] == ProgressEntry(number=len(taken), step=30, epoch=1, quality={"auc": 0.7})
 
 
 def test_the_last_minute_is_kept_and_only_that(tmp_path: Path) -> None:
-    sampler = Sampler(tmp_path, 1)
+    log = ProgressLog(tmp_path, 1)
     for epoch in range(1, 101):
-        sampler.take(epoch, {})
+        log.write(epoch, {})
     assert [one.number for one in told(tmp_path, 1)] == list(range(36, 100))
     assert [one.step for one in told(tmp_path, 1)] == list(range(37, 101))  # no step was seen: epochs count
 
@@ -53,14 +55,14 @@ def test_events_are_what_nodes_said_each_once(tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     said = [
-        Sample(
+        ProgressEntry(
             number=0,
             step=1,
             epoch=1,
             loss=0.75,
             counters={"pulled_local": 8, "pulled_remote": 8, "bytes_sent": 100, "blocked_micros": 5e5},
         ),
-        Sample(
+        ProgressEntry(
             number=1,
             step=9,
             epoch=1,
@@ -68,14 +70,14 @@ def test_events_are_what_nodes_said_each_once(tmp_path: Path) -> None:
             quality={"auc": 0.5, "valid_auc": 0.25},
         ),
     ]
-    run = Board(tmp_path / "board").run("ctr-manual-1", 2)
-    run.look(scratch, False)  # nobody has said anything
-    samples_file(scratch, 0).write_bytes(msgspec.json.encode(said[:1]))
-    run.look(scratch, True)
-    run = Board(tmp_path / "board").run("ctr-manual-2", 2)
-    samples_file(scratch, 0).write_bytes(msgspec.json.encode(said))
+    run = SessionEventFiles(tmp_path / "board").of_run("ctr-manual-1", 2)
+    run.update(scratch, False)  # nobody has said anything
+    progress_file(scratch, 0).write_bytes(msgspec.json.encode(said[:1]))
+    run.update(scratch, True)
+    run = SessionEventFiles(tmp_path / "board").of_run("ctr-manual-2", 2)
+    progress_file(scratch, 0).write_bytes(msgspec.json.encode(said))
     for over in (False, True):
-        run.look(scratch, over)
+        run.update(scratch, over)
     assert scalars(tmp_path / "board" / "ctr-manual-1" / "node-0")["loss"] == [(1, 0.75)]
     assert scalars(tmp_path / "board" / "ctr-manual-2" / "node-0") == {
         "loss": [(1, 0.75)],

@@ -7,45 +7,24 @@ import pytest
 from msgspec.structs import replace
 
 from adabench.harness.launch.local import Local
-from adabench.harness.session.execute import Policy, obstacle, remaining
+from adabench.harness.session.execute import ResumeOptions, obstacle, remaining
 from adabench.harness.study.cell import Cell
 from adabench.harness.study.plan import cells_of, order
 from adabench.harness.study.study import load_study
-from adabench.results.record import PlannedRun, Run, Seconds, Status
-from tests.records import make_run
+from adabench.results.record import PlannedRun, Run, Status
+from tests.records import ended, make_cell
 
 
 def cells(count: int, usecase: str = "ctr") -> list[Cell]:
-    base = Cell(
-        usecase=usecase,
-        backend="b",
-        params={"epochs": 3},
-        options={},
-        nodes=2,
-        workers=1,
-        network="loopback",
-    )
-    return [replace(base, backend=f"b{number}") for number in range(count)]
+    return [
+        make_cell(Cell, usecase=usecase, backend=f"b{number}", params={"epochs": 3})
+        for number in range(count)
+    ]
 
 
 def recorded(planned: PlannedRun, status: Status = "ok", attempt: int = 1, signal: str | None = None) -> Run:
-    return make_run(
-        planned.backend,
-        planned.block,
-        run_id="r",
-        cell=planned.cell,
-        usecase=planned.usecase,
-        params=planned.params,
-        nodes=2,
-        position=planned.position,
-        seed=planned.seed,
-        phase=planned.phase,
-        attempt=attempt,
-        status=status,
-        failed_phase=None if status == "ok" else "train",
-        signal=signal,
-        seconds=Seconds(total=1),
-    )
+    phase = None if status == "ok" else "train"
+    return ended(planned, status=status, attempt=attempt, signal=signal, failed_phase=phase)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 5])
@@ -162,5 +141,8 @@ def test_runs_that_take_turns_are_repeated_together() -> None:
 def test_only_a_failure_from_outside_is_tried_again() -> None:
     plan = order(cells(2), 1, 1, False)
     done = [recorded(plan[0], "failed", signal="SIGKILL"), recorded(plan[1], "failed")]
-    assert remaining(plan, done, Policy(retry_infra=1)) == [(plan[0], 2)]
-    assert remaining(plan, [*done, recorded(plan[0], "failed", 2, "SIGKILL")], Policy(retry_infra=1)) == []
+    assert remaining(plan, done, ResumeOptions(retry_infra=1)) == [(plan[0], 2)]
+    assert (
+        remaining(plan, [*done, recorded(plan[0], "failed", 2, "SIGKILL")], ResumeOptions(retry_infra=1))
+        == []
+    )

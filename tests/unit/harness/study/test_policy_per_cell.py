@@ -13,7 +13,7 @@ import pytest
 
 from adabench.harness.errors import UsageError
 from adabench.harness.study.cell import Cell, usecase_of
-from adabench.harness.study.data_partition import dealt, with_whole_samples
+from adabench.harness.study.data_partition import partitioned, with_whole_samples
 from adabench.harness.study.plan import cells_of
 from adabench.harness.study.study import load_study
 from adaps.policy import DataSharing, Home, MadeFor, Policy, PolicyError, RowSelection, Rule
@@ -119,7 +119,7 @@ def test_shares_of_the_data_are_those_of_whole_samples(tmp_path: Path) -> None:
     (cell,) = planned(shared(tmp_path, (0.7, 0.3)), usecases=f"{CTR[:-1]},batch=64]")
     assert policy_of(cell).data.shares == (90 / 128, 38 / 128)
     (cell,) = planned(shared(tmp_path, (0.7, 0.3)), workers="2", usecases=f"{CTR[:-1]},batch=64]")
-    sizes = dealt(usecase_of(cell, 1), policy_of(cell), 2)._batches  # type: ignore[attr-defined]
+    sizes = partitioned(usecase_of(cell, 1), policy_of(cell), 2)._batches  # type: ignore[attr-defined]
     assert sizes == (90, 90, 38, 38)
 
 
@@ -149,8 +149,8 @@ def test_shares_that_cannot_be_dealt_are_refused(tmp_path: Path) -> None:
     policy = Policy("a", [Rule("*")], data=DataSharing((0.75, 0.25)))
     plain: Any = SimpleNamespace(name="plain")
     with pytest.raises(PolicyError, match="differ, and use case 'plain' deals equal ones only: leave it 'eq"):
-        dealt(plain, policy, 1)
-    assert dealt(plain, replace(policy, data=DataSharing((0.5, 0.5))), 1) is plain
+        partitioned(plain, policy, 1)
+    assert partitioned(plain, replace(policy, data=DataSharing((0.5, 0.5))), 1) is plain
 
 
 def test_what_a_cell_has_beside_its_policy_is_looked_at() -> None:

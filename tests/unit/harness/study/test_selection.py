@@ -10,19 +10,12 @@ from adabench.harness.errors import UsageError
 from adabench.harness.study.cell import Cell
 from adabench.harness.study.selection import select
 from adabench.harness.study.study import load_study
+from tests.records import make_cell
 
 
 def cells() -> list[Cell]:
     return [
-        Cell(
-            usecase="ctr",
-            backend=backend,
-            params={"dim": dim},
-            options={"lookahead": 20},
-            nodes=nodes,
-            workers=1,
-            network="loopback",
-        )
+        make_cell(Cell, backend=backend, params={"dim": dim}, options={"lookahead": 20}, nodes=nodes)
         for backend in ("manual", "prefetch")
         for dim in (8, 16)
         for nodes in (1, 2)

@@ -13,7 +13,7 @@ import typer.main
 from adabench.harness.cli.main import app
 from adabench.harness.cli.options import study_from
 from adabench.harness.errors import UsageError
-from adabench.harness.run.spec import TrialSpec
+from adabench.harness.run.spec import RunSpec
 from adabench.harness.session.plan_text import plan_text
 from adabench.harness.study.plan import cells_of, planned_runs
 from adabench.harness.study.settings import SETTINGS
@@ -99,7 +99,7 @@ def test_it_is_in_studies_on_the_command_line_in_the_plan_and_recorded(
         recorded = msgspec.json.decode(msgspec.json.encode(one))
         assert recorded[name] == value
         assert getattr(msgspec.convert(recorded, kind), name) == value
-    assert issubclass(TrialSpec, RunSettings)
+    assert issubclass(RunSpec, RunSettings)
 
 
 @pytest.mark.parametrize("name", EXECUTED)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -102,19 +101,6 @@ def test_a_broken_study_file_is_one_sentence_with_file_and_key(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("nodes", "0"), ("repeats", "-1"), ("workers", "x"), ("usecases", "")]
-)
-def test_a_mistake_on_the_command_line_names_the_option(key: str, value: Any) -> None:
-    with pytest.raises(UsageError, match=f"^option {key}: "):
-        load_study(None, "x", {"usecases": "ctr", key: value})
-
-
-def test_a_missing_study_file() -> None:
-    with pytest.raises(UsageError, match=r"there is no study file nowhere\.toml"):
-        load_study(Path("nowhere.toml"), "x", {})
-
-
 def test_targets() -> None:
     assert parse_target("auc=0.74") == {"auc": 0.74}
     for text in ("auc", "auc=", "auc=high"):
@@ -135,7 +121,7 @@ MEASURES = {"predictions"}
 
 def test_every_study_of_the_project_can_reach_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
     # the data, and which policies are built of them, have no part in how many cells there are
-    monkeypatch.setattr(plan, "with_policies", lambda cells, seed: cells)
+    monkeypatch.setattr(plan, "with_policy_per_cell", lambda cells, seed: cells)
     monkeypatch.setattr(cell, "_fingerprint", lambda *arguments: "")
     studies = built_in_studies()
     for name in sorted(set(studies) - MEASURES):

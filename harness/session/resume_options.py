@@ -1,0 +1,36 @@
+"""Options of a session that starts or continues; light enough for the command line to import."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["ResumeOptions"]
+
+
+@dataclass(frozen=True)
+class ResumeOptions:
+    """How a session is continued.
+
+    Attributes
+    ----------
+    fresh : bool
+        Start another session even if one can be continued.
+    retry_infra : int
+        How often to repeat a run whose processes could not be launched or were killed from outside.
+    until_rel_ci : float or None
+        Add blocks until the intervals are `settled`, as judged after each number of blocks of
+        `statistics.interim_analyses`; None keeps the study's repeats.
+    max_repeat : int
+        Most blocks that `until_rel_ci` leads to.
+    judged : bool
+        Whether runs are for verdicts: then a warning says if there are too few.
+    tensorboard : bool
+        Whether TensorBoard's event files are written while runs train.
+    """
+
+    fresh: bool = False
+    retry_infra: int = 0
+    until_rel_ci: float | None = None
+    max_repeat: int = 30
+    judged: bool = True
+    tensorboard: bool = False
