@@ -77,9 +77,9 @@ def run(
     console = Console(soft_wrap=True)
     policy = Policy(fresh, retry_infra, until_rel_ci, max_repeat, board=tensorboard)
     with load_launcher(study.launcher)(listen, lambda line: tell(line), job or ()) as launcher:
-        if launcher.follows:
+        if launcher.is_agent:
             with Interruption() as stopped:
-                raise typer.Exit(130 if launcher.follow(lambda: cells_of(study), stopped) else 0)
+                raise typer.Exit(130 if launcher.serve(lambda: cells_of(study), stopped) else 0)
         store, interrupted = run_session(study, results_root(results), policy, console, launcher)
     runs = store.runs()
     if any(one.status in ("ok", "not_converged") and one.phase == "measured" for one in runs):

@@ -119,7 +119,7 @@ class Follower:
         self._server: ForkServer | None = None
         self._line = Line(wire, self._asked.put, self._lose)
 
-    def follow(self, plan: Callable[[], list[Cell]], stopped: Callable[[], bool]) -> bool:
+    def serve(self, plan: Callable[[], list[Cell]], stopped: Callable[[], bool]) -> bool:
         """Do what the leader asks until it needs nothing more.
 
         Parameters

@@ -34,7 +34,7 @@ import numpy as np
 
 from adabench.harness.errors import LauncherError
 from adabench.harness.machine.process import die_with_parent, kill_tree, prepare_quick_end
-from adabench.harness.machine.process_identity import HARNESS_VARIABLE, Owner
+from adabench.harness.machine.process_identity import HARNESS_VARIABLE, ProcessIdentity
 
 __all__ = ["Fork", "ForkServer", "ForkServerError"]
 
@@ -143,7 +143,7 @@ class ForkServer:
                     "OMP_NUM_THREADS": "1",
                     "JE_ARROW_MALLOC_CONF": "background_thread:false",
                     "PYTHONUNBUFFERED": "1",
-                    HARNESS_VARIABLE: Owner.this_process().text(),
+                    HARNESS_VARIABLE: ProcessIdentity.this_process().text(),
                 },
                 pass_fds=[its.fileno()],
                 start_new_session=True,

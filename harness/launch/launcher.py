@@ -201,11 +201,11 @@ class Launcher(ABC):
         self.close()
 
     @property
-    def follows(self) -> bool:
+    def is_agent(self) -> bool:
         """Whether this process only does what another one asks for: it calls `follow`, and nothing else."""
         return False
 
-    def follow(self, plan: Callable[[], list[Cell]], stopped: Callable[[], bool]) -> bool:
+    def serve(self, plan: Callable[[], list[Cell]], stopped: Callable[[], bool]) -> bool:
         """Do what the process that plans and records asks for, until it needs nothing more.
 
         Parameters

@@ -325,7 +325,7 @@ def take_part(leader: tuple[str, int], secret_file: str, study: bytes) -> None:
     almost_over = getattr(signal, f"SIG{here.USR_SIG}")
     try:
         with Interruption(almost_over) as stopped:
-            follower.follow(lambda: cells_of(given), stopped)
+            follower.serve(lambda: cells_of(given), stopped)
     finally:
         follower.close()
 

@@ -72,12 +72,12 @@ class Torchrun(ManyHosts):
         return self
 
     @property
-    def follows(self) -> bool:
+    def is_agent(self) -> bool:
         return self._follower is not None
 
-    def follow(self, plan: Callable[[], list[Cell]], stopped: Callable[[], bool]) -> bool:
+    def serve(self, plan: Callable[[], list[Cell]], stopped: Callable[[], bool]) -> bool:
         assert self._follower is not None
-        return self._follower.follow(plan, stopped)
+        return self._follower.serve(plan, stopped)
 
     def _end(self, reason: str | None) -> None:
         super()._end(reason)

@@ -9,17 +9,17 @@ from typing import NamedTuple
 
 import psutil
 
-from adabench.harness.machine.process_identity import HARNESS_VARIABLE, Owner
+from adabench.harness.machine.process_identity import HARNESS_VARIABLE, ProcessIdentity
 from adabench.harness.machine.scratch import abandoned_folders, sweep
 
-__all__ = ["Leftovers", "clean", "find"]
+__all__ = ["Orphans", "clean", "find"]
 
 SHARED_MEMORY = Path("/dev/shm")
 # torch puts the id of the process into the names of memory that it shares with loader processes.
 _SHARED_NAME = re.compile(r"torch_(\d+)_\w+")
 
 
-class Leftovers(NamedTuple):
+class Orphans(NamedTuple):
     """What is left of this user's processes that no longer run.
 
     Attributes
@@ -38,12 +38,12 @@ class Leftovers(NamedTuple):
     shared_files: list[Path]
 
 
-def find() -> Leftovers:
+def find() -> Orphans:
     """Look for what has no owner any more."""
-    return Leftovers(_processes(), abandoned_folders(), _shared_files())
+    return Orphans(_processes(), abandoned_folders(), _shared_files())
 
 
-def clean(leftovers: Leftovers) -> None:
+def clean(leftovers: Orphans) -> None:
     """Kill the processes and remove the folders."""
     for process in leftovers.processes:
         try:
@@ -60,7 +60,7 @@ def _processes() -> list[psutil.Process]:
         try:
             if process.uids().real != os.getuid() or process.status() == psutil.STATUS_ZOMBIE:
                 continue
-            group = Owner.parse(process.environ().get(HARNESS_VARIABLE, ""))
+            group = ProcessIdentity.parse(process.environ().get(HARNESS_VARIABLE, ""))
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue  # ended meanwhile, or not to be looked at
         if group is not None and group.is_gone:

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["HARNESS_VARIABLE", "Owner"]
+__all__ = ["HARNESS_VARIABLE", "ProcessIdentity"]
 
 HARNESS_VARIABLE = "ADABENCH_HARNESS"
-"""Environment variable of all processes of runs: the harness, as an `Owner`, that they have to end with."""
+"""Environment variable of all processes of runs: the harness, as an `ProcessIdentity`, that they have to end with."""
 
 _PROC = Path("/proc")
 
 
-class Owner(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A process of this machine, named so that no other one is ever called alike.
 
     Process identifiers are used again, so the start time belongs to the name; it counts from the boot, so
@@ -44,10 +44,10 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     host: str
 
     @staticmethod
-    def this_process() -> Owner:
+    def this_process() -> ProcessIdentity:
         started = _started(os.getpid())
         assert started is not None
-        return Owner(
+        return ProcessIdentity(
             pid=os.getpid(),
             started=started,
             namespace=_namespace(),
@@ -57,10 +57,10 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         )
 
     @staticmethod
-    def parse(text: str | bytes) -> Owner | None:
+    def parse(text: str | bytes) -> ProcessIdentity | None:
         """What `text` wrote; None if it did not write this."""
         try:
-            return msgspec.json.decode(text, type=Owner)
+            return msgspec.json.decode(text, type=ProcessIdentity)
         except (msgspec.MsgspecError, UnicodeError):
             return None
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from adabench.harness.machine.process_identity import Owner
+from adabench.harness.machine.process_identity import ProcessIdentity
 
 __all__ = ["MARKER", "Marker", "abandoned_folders", "scratch_folder", "sweep"]
 
@@ -36,7 +36,7 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         The folder's, in the folder for temporary files.
     device, inode : int
         The folder's.
-    owner : Owner
+    owner : ProcessIdentity
         Who needs it.
     """
 
@@ -44,7 +44,7 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     name: str
     device: int
     inode: int
-    owner: Owner
+    owner: ProcessIdentity
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
             name=folder.name,
             device=status.st_dev,
             inode=status.st_ino,
-            owner=Owner.this_process(),
+            owner=ProcessIdentity.this_process(),
         )
         (folder / MARKER).write_bytes(msgspec.json.format(msgspec.json.encode(marker), indent=1) + b"\n")
         yield folder
