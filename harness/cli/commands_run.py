@@ -66,6 +66,7 @@ def run(
 
     from adabench.analysis.load import last_attempts
     from adabench.harness.errors import UsageError
+    from adabench.harness.launch.launcher import LauncherOptions
     from adabench.harness.machine.interruption import Interruption
     from adabench.harness.plugins.registry import load_launcher
     from adabench.harness.session.execute import Policy, run_session
@@ -76,7 +77,8 @@ def run(
         raise UsageError(f"--until-rel-ci {until_rel_ci:g} is not a part of a ratio: say such as 0.03")
     console = Console(soft_wrap=True)
     policy = Policy(fresh, retry_infra, until_rel_ci, max_repeat, board=tensorboard)
-    with load_launcher(study.launcher)(listen, lambda line: tell(line), job or ()) as launcher:
+    options = LauncherOptions(listen, lambda line: tell(line), job or ())
+    with load_launcher(study.launcher)(options) as launcher:
         if launcher.is_agent:
             with Interruption() as stopped:
                 raise typer.Exit(130 if launcher.serve(lambda: cells_of(study), stopped) else 0)

@@ -23,11 +23,11 @@ from adabench.harness.run.rank import run_rank
 from adabench.harness.run.spec import Place, TrialSpec
 from adabench.results.store import write_atomically
 
-__all__ = ["failures_file", "leftovers_file", "meeting_file", "run_group"]
+__all__ = ["failures_file", "orphans_file", "rendezvous_file", "run_group"]
 
 _LOOPBACK = "127.0.0.1"
-# For a rank that has been told to end to write what it found.
 _TERMINATION_SECONDS = 30.0
+"""Seconds for a rank to write its results after SIGTERM."""
 
 
 def run_group(file: str) -> int:
@@ -55,7 +55,7 @@ def run_group(file: str) -> int:
         family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
         listener = socket.create_server((place.address, 0), family=family)
         port = listener.getsockname()[1]
-        write_atomically(meeting_file(folder), msgspec.json.encode(port))
+        write_atomically(rendezvous_file(folder), msgspec.json.encode(port))
     root, ranks = os.getpid(), dict[int, int]()
     for index, rank in enumerate(place.ranks):
         pid = os.fork()
@@ -69,7 +69,7 @@ def run_group(file: str) -> int:
     del store
     # All ranks have ended: a process that is still there was started by one of them and forgotten.
     left = psutil.Process().children(recursive=True)
-    write_atomically(leftovers_file(folder), msgspec.json.encode([_command(process) for process in left]))
+    write_atomically(orphans_file(folder), msgspec.json.encode([_command(process) for process in left]))
     kill_descendants(psutil.Process())
     if failures:
         write_atomically(failures_file(folder), msgspec.json.encode(failures))
@@ -81,13 +81,13 @@ def failures_file(folder: Path) -> Path:
     return folder / "failures.json"
 
 
-def leftovers_file(folder: Path) -> Path:
-    return folder / "leftovers.json"
+def orphans_file(folder: Path) -> Path:
+    return folder / "orphans.json"
 
 
-def meeting_file(folder: Path) -> Path:
-    """Where the group that holds the store writes its port."""
-    return folder / "meeting.json"
+def rendezvous_file(folder: Path) -> Path:
+    """File to which the group that holds the store writes its port."""
+    return folder / "rendezvous.json"
 
 
 def _whole(nodes: int) -> Place:
@@ -124,7 +124,7 @@ def _store(address: str, listener: socket.socket) -> object:
 
 
 def _end_together(ranks: Mapping[int, int]) -> list[Failure]:
-    """Wait for all ranks; as soon as one ends badly the others are told to, and then made to."""
+    """Wait for all ranks; as soon as one ends badly, the others get SIGTERM, and later SIGKILL."""
     running, failures = dict(ranks), list[Failure]()
     deadline: float | None = None
     while running:

@@ -1,4 +1,4 @@
-"""Launches one run, watches it, and finds out what came of it."""
+"""Launches one run, watches it, and determines its outcome."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from adabench.harness.launch.launcher import Group, Launcher, Outcome, Supervision, Trouble, Unlaunchable
-from adabench.harness.machine.scratch import scratch_folder
+from adabench.harness.launch.launcher import (
+    Group,
+    Launcher,
+    Outcome,
+    RunFiles,
+    Supervision,
+    Unlaunchable,
+    run_files,
+)
 from adabench.harness.run.spec import (
     RankError,
     RankResult,
@@ -24,120 +31,102 @@ from adabench.results.record import Status
 
 __all__ = ["GRACE_SECONDS", "launch", "purpose"]
 
-# A rank has 30 s to react to SIGTERM; one that hangs in a dead collective is killed sooner.
 GRACE_SECONDS = 5.0
+"""Seconds from the first failure to the end of all: a rank in a dead collective ignores SIGTERM for 30 s."""
 _POLL_SECONDS = 0.1
 _OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError")
 
 
-def launch(launcher: Launcher, spec: TrialSpec, log: Path, supervision: Supervision) -> Outcome:
+def launch(launcher: Launcher, spec: TrialSpec, log: Path | None, supervision: Supervision) -> Outcome:
     """Run one cell once.
 
     Parameters
     ----------
     launcher : Launcher
-        Made ready.
+        Prepared.
     spec : TrialSpec
-    log : Path
-        All ranks' output is appended to the files of this name that end in ``.out`` and ``.err``.
+    log : Path or None
+        All ranks' output is appended to the files of this name that end in ``.out`` and ``.err``, or
+        discarded.
     supervision : Supervision
     """
-    with (
-        scratch_folder(purpose(spec)) as folder,
-        Path(f"{log}.out").open("ab") as out_file,
-        Path(f"{log}.err").open("ab") as err_file,
-    ):
-        (folder / "tmp").mkdir()
+    with run_files(purpose(spec), log) as files:
         try:
-            group = launcher.begin(spec, folder, out_file, err_file)
+            group = launcher.begin(spec, files)
         except Unlaunchable as error:
             phase = "launch" if error.status == "failed" else None
             return Outcome(error.status, 0.0, phase=phase, reason=str(error))
         try:
-            ended = _watch(group, spec, folder, group.launched_at + supervision.timeout, supervision)
+            ended = _watch(group, spec, files.folder, supervision)
         finally:
             # Also after an exception: the group never outlives this call.
             exit_code = group.end()
-            supervision.look(folder, True)
+            supervision.look(files.folder, True)
         total = time.monotonic() - group.launched_at
-        outcome = _outcome(ended, group, spec, folder, supervision.timeout, exit_code, total)
+        outcome = _outcome(ended, group, spec, files, exit_code)
         if outcome.signal == "SIGKILL" and outcome.rank is not None and group.out_of_memory(outcome.rank):
             outcome = replace(
                 outcome, status="oom", reason=f"{outcome.reason}: the kernel had run out of memory for it"
             )
         if outcome.reason is not None:
-            err_file.write(f"[adabench] {outcome.status}: {outcome.reason}\n".encode())
-    return replace(outcome, link=group.link)
+            files.err.write(f"[adabench] {outcome.status}: {outcome.reason}\n".encode())
+    return replace(outcome, total_seconds=total, link=group.link)
 
 
 @dataclass(frozen=True)
 class _Ended:
-    """Why the watching stopped, and which ranks had vanished by then without a word."""
+    """Ranks that had vanished when the watching stopped, and the reason, unless the run ended by itself."""
 
-    status: Status | None
     lost: list[int]
+    status: Status | None = None
+    reason: str | None = None
 
 
 def purpose(spec: TrialSpec) -> str:
-    """What a run's scratch folder is for, to whoever finds it."""
+    """Description of a run's scratch folder for users who find it."""
     return f"a run of {spec.usecase} with {spec.backend}, launched by process {os.getpid()}"
 
 
-def _watch(group: Group, spec: TrialSpec, folder: Path, deadline: float, supervision: Supervision) -> _Ended:
+def _watch(group: Group, spec: TrialSpec, folder: Path, supervision: Supervision) -> _Ended:
     lost: list[int] = []
-    trouble_since: float | None = None
+    failed_since: float | None = None
     while True:
         if group.wait(_POLL_SECONDS) is not None:
-            return _Ended(None, lost)
+            return _Ended(lost)
         supervision.look(folder, False)
         if group.trouble is not None:
-            return _Ended(None, lost)
+            return _Ended(lost)
         now = time.monotonic()
         if supervision.stopped():
-            return _Ended("interrupted", lost)
-        if now > deadline:
-            return _Ended("timeout", lost)
+            return _Ended(lost, "interrupted", "stopped by the user")
+        if now > group.launched_at + supervision.timeout:
+            return _Ended(lost, "timeout", f"killed after {supervision.timeout:g} s")
         state = read_told(state_file(folder, 0), RankState)
         if state is not None:
             supervision.watch(state)
         lost += [rank for rank in group.vanished() if rank not in lost]
         failed = bool(lost) or any(error_file(folder, rank).exists() for rank in range(spec.nodes))
-        trouble_since = (trouble_since or now) if failed else None
-        if trouble_since is not None and now - trouble_since > GRACE_SECONDS:
-            return _Ended(None, lost)
+        failed_since = (failed_since or now) if failed else None
+        if failed_since is not None and now - failed_since > GRACE_SECONDS:
+            return _Ended(lost)
 
 
-def _outcome(
-    ended: _Ended,
-    group: Group,
-    spec: TrialSpec,
-    folder: Path,
-    timeout: float,
-    exit_code: int,
-    total: float,
-) -> Outcome:
-    ranks = range(spec.nodes)
+def _outcome(ended: _Ended, group: Group, spec: TrialSpec, files: RunFiles, exit_code: int) -> Outcome:
+    """The outcome of a run that has ended, without its duration."""
+    folder, ranks = files.folder, range(spec.nodes)
     states = {rank: read_told(state_file(folder, rank), RankState) for rank in ranks}
     phases = {rank: state.phase if state is not None else "launch" for rank, state in states.items()}
-    if group.trouble is not None and ended.status != "interrupted":
-        return replace(_of_trouble(group.trouble, phases, exit_code), total_seconds=total)
+    trouble = group.trouble
+    if trouble is not None and ended.status != "interrupted":
+        phase = "launch" if trouble.rank is None else phases[trouble.rank]
+        return Outcome("failed", 0, phase, trouble.rank, trouble.reason, exit_code)
     if ended.status is not None:
-        reason = "stopped by the user" if ended.status == "interrupted" else f"killed after {timeout:g} s"
-        return Outcome(ended.status, total, phase=phases[0], reason=reason, exit_code=exit_code)
+        return Outcome(ended.status, 0, phase=phases[0], reason=ended.reason, exit_code=exit_code)
     results = [read_told(result_file(folder, rank), RankResult) for rank in ranks]
     complete = [result for result in results if result is not None]
     if exit_code == 0 and len(complete) == spec.nodes:
-        return Outcome("ok", total, exit_code=0, results=complete, left=_left(group, folder))
-    return replace(_first_cause(ended, group, folder, phases, exit_code), total_seconds=total)
-
-
-def _left(group: Group, folder: Path) -> tuple[str, ...]:
-    return (*group.left(), *(f"file {path.name}" for path in (folder / "tmp").iterdir()))
-
-
-def _of_trouble(trouble: Trouble, phases: dict[int, str], exit_code: int) -> Outcome:
-    phase = "launch" if trouble.rank is None else phases[trouble.rank]
-    return Outcome("failed", 0, phase, trouble.rank, trouble.reason, exit_code)
+        return Outcome("ok", 0, exit_code=0, results=complete, left=(*group.left(), *files.left()))
+    return _first_cause(ended, group, folder, phases, exit_code)
 
 
 def _first_cause(

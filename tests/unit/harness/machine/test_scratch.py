@@ -132,7 +132,9 @@ CHANGES: dict[str, Callable[[Marker], Marker]] = {
     "another user's": of_owner(user=os.getuid() + 1),
     "another machine's": of_owner(host="another.example"),
     "another container's": of_owner(namespace="pid:[1]"),
-    "a living process's": lambda marker: msgspec.structs.replace(marker, owner=ProcessIdentity.this_process()),
+    "a living process's": lambda marker: msgspec.structs.replace(
+        marker, owner=ProcessIdentity.this_process()
+    ),
     "another folder's name": lambda marker: msgspec.structs.replace(marker, name="adabench-other"),
     "another folder's inode": lambda marker: msgspec.structs.replace(marker, inode=marker.inode + 1),
 }
