@@ -15,8 +15,8 @@ from adabench.harness.launch.connection import IDLE_SECONDS, Connection
 from adabench.harness.launch.fork_server import ForkServerError
 from adabench.harness.launch.framing import PEER_SECONDS, FramedSocket
 from adabench.harness.launch.host_rendezvous import CONNECT_SECONDS
-from adabench.harness.launch.launcher import RunFiles, Unlaunchable, run_files
-from adabench.harness.launch.local import Local, LocalGroup
+from adabench.harness.launch.launcher import Failure, Group, RunFiles, Unlaunchable, run_files
+from adabench.harness.launch.local import Local
 from adabench.harness.launch.messages import (
     CellFingerprint,
     Hello,
@@ -26,15 +26,15 @@ from adabench.harness.launch.messages import (
     Message,
     Prepare,
     Probe,
-    RankFile,
     RanksLost,
-    RendezvousReady,
     Reply,
     RunEnded,
+    RunFile,
     Shutdown,
     Start,
     Welcome,
 )
+from adabench.harness.launch.process_group import GROUP_FILES
 from adabench.harness.launch.watch import purpose
 from adabench.harness.machine.environment import probe
 from adabench.harness.run.spec import FILES, RankError
@@ -188,7 +188,7 @@ class Agent(Connection):
             except Unlaunchable as error:
                 self.send(RunEnded(run=request.run, exit_code=1, refusal=str(error)))
                 return
-            reporter = RunReporter(self, request.run, files, group, self._ahead)
+            reporter = RunReporter(self, request, files, group, self._ahead)
             try:
                 while group.wait(_POLL_SECONDS) is None:
                     reporter.report()
@@ -197,67 +197,61 @@ class Agent(Connection):
             finally:
                 exit_code = group.end()
             reporter.report()
-            self.send(
-                RunEnded(
-                    run=request.run,
-                    exit_code=exit_code,
-                    failures=[
-                        msgspec.structs.replace(one, time=one.time + self._ahead) for one in group.failures()
-                    ],
-                    left=[*group.left(), *files.left()],
-                    out_of_memory=group.out_of_memory(group.ranks[0]),
-                )
-            )
+            out_of_memory = group.out_of_memory(group.ranks[0])
+            self.send(RunEnded(run=request.run, exit_code=exit_code, out_of_memory=out_of_memory))
 
 
 class RunReporter:
-    """Sends the coordinator all output and files of a run's ranks that are new since the last report."""
+    """Sends the coordinator all output and files of a run that are new since the last report."""
 
-    def __init__(
-        self, connection: Connection, run: int, files: RunFiles, group: LocalGroup, ahead: float
-    ) -> None:
-        self._connection = connection
-        self._run = run
+    def __init__(self, agent: Connection, start: Start, files: RunFiles, group: Group, ahead: float) -> None:
+        place = start.spec.place
+        assert place is not None
+        self._agent = agent
+        self._run = start.run
         self._files = files
         self._group = group
         self._ahead = ahead
+        self._paths = [
+            *((kind, rank, path(files.folder, rank)) for rank in place.ranks for kind, path in FILES.items()),
+            *((kind, place.group, path(files.folder, place.group)) for kind, path in GROUP_FILES.items()),
+        ]
         self._reported: dict[Path, bytes] = {}
         self._vanished: set[int] = set()
-        self._port: int | None = None
         self._bytes_sent = {False: 0, True: 0}
 
     def report(self) -> None:
         self._report_output(self._files.out.name, error=False)
         self._report_output(self._files.err.name, error=True)
-        if self._port is None:
-            self._port = self._group.rendezvous_port
-            if self._port is not None:
-                self._connection.send(RendezvousReady(run=self._run, port=self._port))
         # Read before the files and sent after them: a rank's last words come before its loss.
         vanished = set(self._group.vanished()) - self._vanished
-        for rank in self._group.ranks:
-            for kind, place in FILES.items():
-                self._report_file(rank, kind, place(self._files.folder, rank))
+        for kind, number, path in self._paths:
+            self._report_file(kind, number, path)
         if vanished:
             self._vanished |= vanished
-            self._connection.send(RanksLost(run=self._run, ranks=sorted(vanished)))
+            self._agent.send(RanksLost(run=self._run, ranks=sorted(vanished)))
 
     def _report_output(self, name: str, error: bool) -> None:
         with open(name, "rb") as file:
             file.seek(self._bytes_sent[error])
             while content := file.read(_CHUNK):
                 self._bytes_sent[error] += len(content)
-                self._connection.send(LogChunk(run=self._run, error=error, content=content))
+                self._agent.send(LogChunk(run=self._run, error=error, content=content))
 
-    def _report_file(self, rank: int, kind: str, file: Path) -> None:
+    def _report_file(self, kind: str, number: int, path: Path) -> None:
         try:
-            content = file.read_bytes()
+            content = path.read_bytes()
         except FileNotFoundError:
             return
-        if self._reported.get(file) == content:
+        if self._reported.get(path) == content:
             return
-        self._reported[file] = content
+        self._reported[path] = content
         if kind == "error":
             error = msgspec.json.decode(content, type=RankError)
             content = msgspec.json.encode(msgspec.structs.replace(error, at=error.at + self._ahead))
-        self._connection.send(RankFile(run=self._run, rank=rank, kind=kind, content=content))
+        elif kind == "failures":
+            failures = msgspec.json.decode(content, type=list[Failure])
+            content = msgspec.json.encode(
+                [msgspec.structs.replace(one, time=one.time + self._ahead) for one in failures]
+            )
+        self._agent.send(RunFile(run=self._run, kind=kind, number=number, content=content))

@@ -22,7 +22,7 @@ from adabench.harness.launch.agent import fingerprint
 from adabench.harness.launch.connection import IDLE_SECONDS, Connection
 from adabench.harness.launch.framing import PEER_SECONDS, ConnectionLost, FramedSocket
 from adabench.harness.launch.host_rendezvous import host_here
-from adabench.harness.launch.launcher import Failure, Group, Launcher, LauncherOptions, RunFiles, Trouble
+from adabench.harness.launch.launcher import Group, Launcher, LauncherOptions, RunFiles, Trouble
 from adabench.harness.launch.local import Local, LocalGroup
 from adabench.harness.launch.messages import (
     CellFingerprint,
@@ -32,19 +32,19 @@ from adabench.harness.launch.messages import (
     LogChunk,
     Message,
     Prepare,
-    RankFile,
     RanksLost,
-    RendezvousReady,
     Reply,
     RunEnded,
+    RunFile,
     RunMessage,
     Shutdown,
     Start,
     Welcome,
 )
+from adabench.harness.launch.process_group import GROUP_FILES, rendezvous_file
 from adabench.harness.machine.environment import capture, machine_name
 from adabench.harness.machine.interfaces import interface_of
-from adabench.harness.run.spec import FILES, Place, TrialSpec
+from adabench.harness.run.spec import FILES, Place, TrialSpec, read_told
 from adabench.harness.study.cell import Cell
 from adabench.harness.study.study import Study
 from adabench.results.record import Host, RunSettings
@@ -266,8 +266,6 @@ class RemoteGroup(Group):
     ----------
     run : int
         Number of the run in messages.
-    rendezvous_port : int or None
-        Port of the store in which all ranks of the run meet, once this group has opened it.
     """
 
     def __init__(self, agent: AgentConnection, run: int, spec: TrialSpec, files: RunFiles) -> None:
@@ -275,7 +273,7 @@ class RemoteGroup(Group):
         self.run = run
         self.ranks = spec.place.ranks
         self.launched_at = time.monotonic()
-        self.rendezvous_port: int | None = None
+        self._number = spec.place.group
         self._agent = agent
         self._files = files
         self._vanished: list[int] = []
@@ -284,13 +282,13 @@ class RemoteGroup(Group):
     def receive(self, message: RunMessage) -> None:
         if isinstance(message, LogChunk):
             os.write((self._files.err if message.error else self._files.out).fileno(), message.content)
-        elif isinstance(message, RankFile):
-            if message.rank in self.ranks and message.kind in FILES:
-                write_atomically(FILES[message.kind](self._files.folder, message.rank), message.content)
+        elif isinstance(message, RunFile):
+            paths = GROUP_FILES if message.number == self._number else {}
+            paths = {**paths, **(FILES if message.number in self.ranks else {})}
+            if message.kind in paths:
+                write_atomically(paths[message.kind](self._files.folder, message.number), message.content)
         elif isinstance(message, RanksLost):
             self._vanished += [rank for rank in message.ranks if rank in self.ranks]
-        elif isinstance(message, RendezvousReady):
-            self.rendezvous_port = message.port
         else:
             self._ended = message
 
@@ -327,12 +325,6 @@ class RemoteGroup(Group):
         nodes = f"node{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))}"
         return Trouble(f"the host of {nodes}, {title}, was lost: {self._agent.lost}", first)
 
-    def failures(self) -> list[Failure]:
-        return [] if self._ended is None else self._ended.failures
-
-    def left(self) -> list[str]:
-        return [] if self._ended is None else self._ended.left
-
     def out_of_memory(self, rank: int) -> bool:
         return self._ended is not None and self._ended.out_of_memory
 
@@ -362,8 +354,8 @@ class MultiHostGroup(Group):
     def wait(self, seconds: float) -> int | None:
         deadline = time.monotonic() + seconds
         codes = [part.wait(max(deadline - time.monotonic(), 0.0)) for part in self._parts]
-        port = self._parts[0].rendezvous_port
-        if self._waiting and port is not None:
+        port = read_told(rendezvous_file(self._files.folder), int) if self._waiting else None
+        if port is not None:
             while self._waiting:
                 self._start_next(port)
             return None
@@ -381,12 +373,6 @@ class MultiHostGroup(Group):
     @property
     def trouble(self) -> Trouble | None:
         return next((trouble for part in self._parts if (trouble := part.trouble) is not None), None)
-
-    def failures(self) -> list[Failure]:
-        return [failure for part in self._parts for failure in part.failures()]
-
-    def left(self) -> list[str]:
-        return [name for part in self._parts for name in part.left()]
 
     def out_of_memory(self, rank: int) -> bool:
         return any(rank in part.ranks and part.out_of_memory(rank) for part in self._parts)

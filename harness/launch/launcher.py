@@ -138,10 +138,6 @@ class RunFiles:
     out: IO[bytes]
     err: IO[bytes]
 
-    def left(self) -> list[str]:
-        """Names of the temporary files that are still there."""
-        return [f"file {path.name}" for path in (self.folder / "tmp").iterdir()]
-
 
 @contextmanager
 def run_files(purpose: str, log: Path | None = None) -> Iterator[RunFiles]:
@@ -193,14 +189,6 @@ class Group(ABC):
     def trouble(self) -> Trouble | None:
         """An incident in the group's surroundings, if there was one so far."""
         return None
-
-    @abstractmethod
-    def failures(self) -> list[Failure]:
-        """Ranks that ended badly; valid after the end."""
-
-    @abstractmethod
-    def left(self) -> list[str]:
-        """Names of all that was still there when all ranks had ended; valid after the end."""
 
     @abstractmethod
     def out_of_memory(self, rank: int) -> bool:

@@ -16,7 +16,6 @@ import psutil
 from adabench.harness.errors import UsageError
 from adabench.harness.launch.fork_server import ForkServer, ForkServerError
 from adabench.harness.launch.launcher import (
-    Failure,
     Group,
     Launcher,
     LauncherOptions,
@@ -26,7 +25,6 @@ from adabench.harness.launch.launcher import (
     Trouble,
     Unlaunchable,
 )
-from adabench.harness.launch.process_group import failures_file, orphans_file, rendezvous_file
 from adabench.harness.launch.watch import launch
 from adabench.harness.machine.link_probe import probe_link
 from adabench.harness.machine.namespaces import NamespacesUnavailable, NodeLinks, link_of
@@ -191,17 +189,6 @@ class LocalGroup(Group):
     @property
     def trouble(self) -> Trouble | None:
         return None if self._link_failure is None else Trouble(self._link_failure)
-
-    @property
-    def rendezvous_port(self) -> int | None:
-        """Port of the store in which all ranks of the run meet, once this group has opened it."""
-        return read_told(rendezvous_file(self._folder), int)
-
-    def failures(self) -> list[Failure]:
-        return read_told(failures_file(self._folder), list[Failure]) or []
-
-    def left(self) -> list[str]:
-        return [f"process {command}" for command in read_told(orphans_file(self._folder), list[str]) or []]
 
     def out_of_memory(self, rank: int) -> bool:
         return _oom_kills() > self._oom_kills

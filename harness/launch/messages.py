@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from adabench.harness.launch.launcher import Failure
 from adabench.harness.run.spec import TrialSpec
 
 __all__ = [
@@ -24,12 +23,11 @@ __all__ = [
     "Message",
     "Prepare",
     "Probe",
-    "RankFile",
     "RanksLost",
-    "RendezvousReady",
     "Reply",
     "Request",
     "RunEnded",
+    "RunFile",
     "RunMessage",
     "Shutdown",
     "Start",
@@ -113,13 +111,6 @@ class Kill(_Message, kw_only=True, frozen=True):
     run: int
 
 
-class RendezvousReady(_Message, kw_only=True, frozen=True):
-    """The store in which a run's ranks meet is open at this port of the agent's address."""
-
-    run: int
-    port: int
-
-
 class LogChunk(_Message, kw_only=True, frozen=True):
     """Output of ranks, to standard output or standard error."""
 
@@ -128,12 +119,15 @@ class LogChunk(_Message, kw_only=True, frozen=True):
     content: bytes
 
 
-class RankFile(_Message, kw_only=True, frozen=True):
-    """A file that a rank has written; `kind` is one of `spec.FILES`."""
+class RunFile(_Message, kw_only=True, frozen=True):
+    """A file that a rank or a process group has written, by its kind and the rank's or the group's number.
+
+    Files of exceptions and failures have times of the coordinator's clock.
+    """
 
     run: int
-    rank: int
     kind: str
+    number: int
     content: bytes
 
 
@@ -145,15 +139,10 @@ class RanksLost(_Message, kw_only=True, frozen=True):
 
 
 class RunEnded(_Message, kw_only=True, frozen=True):
-    """All processes of an agent's part of a run have ended.
-
-    With `refusal` they were never started. Failures have times of the coordinator's clock.
-    """
+    """All processes of an agent's part of a run have ended; with `refusal` they were never started."""
 
     run: int
     exit_code: int
-    failures: list[Failure] = []
-    left: list[str] = []
     out_of_memory: bool = False
     refusal: str | None = None
 
@@ -171,7 +160,7 @@ class Shutdown(_Message, kw_only=True, frozen=True):
 Request = Prepare | Probe | Start | Kill | Shutdown
 """Messages of the coordinator to an agent."""
 
-RunMessage = RendezvousReady | LogChunk | RankFile | RanksLost | RunEnded
+RunMessage = LogChunk | RunFile | RanksLost | RunEnded
 """Messages of an agent about a run that it has started."""
 
 Message = Hello | Welcome | Alive | Request | Reply | Interrupted | RunMessage

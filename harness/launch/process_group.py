@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -23,7 +23,7 @@ from adabench.harness.run.rank import run_rank
 from adabench.harness.run.spec import Place, TrialSpec
 from adabench.results.store import write_atomically
 
-__all__ = ["failures_file", "orphans_file", "rendezvous_file", "run_group"]
+__all__ = ["GROUP_FILES", "failures_file", "left_file", "rendezvous_file", "run_group"]
 
 _LOOPBACK = "127.0.0.1"
 _TERMINATION_SECONDS = 30.0
@@ -68,26 +68,37 @@ def run_group(file: str) -> int:
     failures = _end_together(ranks)
     del store
     # All ranks have ended: a process that is still there was started by one of them and forgotten.
-    left = psutil.Process().children(recursive=True)
-    write_atomically(orphans_file(folder), msgspec.json.encode([_command(process) for process in left]))
+    left = [f"process {_command(process)}" for process in psutil.Process().children(recursive=True)]
     kill_descendants(psutil.Process())
+    left += [f"file {path.name}" for path in (folder / "tmp").glob("*")]
+    write_atomically(left_file(folder, place.group), msgspec.json.encode(left))
     if failures:
-        write_atomically(failures_file(folder), msgspec.json.encode(failures))
+        write_atomically(failures_file(folder, place.group), msgspec.json.encode(failures))
         print(f"[adabench] {_sentence(failures)}", file=sys.stderr, flush=True)
     return end_quickly(1 if failures else 0)
 
 
-def failures_file(folder: Path) -> Path:
-    return folder / "failures.json"
+def failures_file(folder: Path, group: int) -> Path:
+    """File of a group's ranks that ended badly, as `Failure`; it exists only if there are any."""
+    return folder / f"group{group}.failures.json"
 
 
-def orphans_file(folder: Path) -> Path:
-    return folder / "orphans.json"
+def left_file(folder: Path, group: int) -> Path:
+    """File of the names of all that was still there when a group's ranks had ended."""
+    return folder / f"group{group}.left.json"
 
 
-def rendezvous_file(folder: Path) -> Path:
-    """File to which the group that holds the store writes its port."""
-    return folder / "rendezvous.json"
+def rendezvous_file(folder: Path, group: int = 0) -> Path:
+    """File to which the first group writes the port of its store."""
+    return folder / f"group{group}.rendezvous.json"
+
+
+GROUP_FILES: Mapping[str, Callable[[Path, int], Path]] = {
+    "failures": failures_file,
+    "left": left_file,
+    "rendezvous": rendezvous_file,
+}
+"""Files that a process group writes, by their kind."""
 
 
 def _whole(nodes: int) -> Place:

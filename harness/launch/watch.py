@@ -9,14 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from adabench.harness.launch.launcher import (
+    Failure,
     Group,
     Launcher,
     Outcome,
-    RunFiles,
     Supervision,
     Unlaunchable,
     run_files,
 )
+from adabench.harness.launch.process_group import failures_file, left_file
 from adabench.harness.run.spec import (
     RankError,
     RankResult,
@@ -63,7 +64,7 @@ def launch(launcher: Launcher, spec: TrialSpec, log: Path | None, supervision: S
             exit_code = group.end()
             supervision.look(files.folder, True)
         total = time.monotonic() - group.launched_at
-        outcome = _outcome(ended, group, spec, files, exit_code)
+        outcome = _outcome(ended, group, spec, files.folder, exit_code)
         if outcome.signal == "SIGKILL" and outcome.rank is not None and group.out_of_memory(outcome.rank):
             outcome = replace(
                 outcome, status="oom", reason=f"{outcome.reason}: the kernel had run out of memory for it"
@@ -111,9 +112,9 @@ def _watch(group: Group, spec: TrialSpec, folder: Path, supervision: Supervision
             return _Ended(lost)
 
 
-def _outcome(ended: _Ended, group: Group, spec: TrialSpec, files: RunFiles, exit_code: int) -> Outcome:
+def _outcome(ended: _Ended, group: Group, spec: TrialSpec, folder: Path, exit_code: int) -> Outcome:
     """The outcome of a run that has ended, without its duration."""
-    folder, ranks = files.folder, range(spec.nodes)
+    ranks = range(spec.nodes)
     states = {rank: read_told(state_file(folder, rank), RankState) for rank in ranks}
     phases = {rank: state.phase if state is not None else "launch" for rank, state in states.items()}
     trouble = group.trouble
@@ -125,20 +126,22 @@ def _outcome(ended: _Ended, group: Group, spec: TrialSpec, files: RunFiles, exit
     results = [read_told(result_file(folder, rank), RankResult) for rank in ranks]
     complete = [result for result in results if result is not None]
     if exit_code == 0 and len(complete) == spec.nodes:
-        return Outcome("ok", 0, exit_code=0, results=complete, left=(*group.left(), *files.left()))
-    return _first_cause(ended, group, folder, phases, exit_code)
+        left = [name for group in ranks for name in read_told(left_file(folder, group), list[str]) or []]
+        return Outcome("ok", 0, exit_code=0, results=complete, left=tuple(left))
+    return _first_cause(ended, folder, phases, exit_code)
 
 
-def _first_cause(
-    ended: _Ended, group: Group, folder: Path, phases: dict[int, str], exit_code: int
-) -> Outcome:
+def _first_cause(ended: _Ended, folder: Path, phases: dict[int, str], exit_code: int) -> Outcome:
     """A rank that a signal ended comes first, then the earliest exception; a lost peer is a consequence."""
     errors = [
         error for rank in phases if (error := read_told(error_file(folder, rank), RankError)) is not None
     ]
-    silent = {error.rank for error in errors}
-    for failure in sorted(group.failures(), key=lambda one: one.time):
-        if failure.rank in silent or failure.exit_code in (0, -signal.SIGTERM):
+    failures = [
+        one for group in phases for one in read_told(failures_file(folder, group), list[Failure]) or []
+    ]
+    reported = {error.rank for error in errors}
+    for failure in sorted(failures, key=lambda one: one.time):
+        if failure.rank in reported or failure.exit_code in (0, -signal.SIGTERM):
             continue
         name, how = None, f"ended with exit code {failure.exit_code}"
         if failure.exit_code < 0:

@@ -19,7 +19,7 @@ from adabench.harness.errors import UsageError
 from adabench.harness.launch.agent import RunReporter
 from adabench.harness.launch.coordinator import differences, places_of
 from adabench.harness.launch.framing import ConnectionLost, FramedSocket
-from adabench.harness.launch.launcher import LauncherOptions, run_files
+from adabench.harness.launch.launcher import Failure, LauncherOptions, run_files
 from adabench.harness.launch.local import Local
 from adabench.harness.launch.messages import (
     Alive,
@@ -28,13 +28,14 @@ from adabench.harness.launch.messages import (
     Interrupted,
     LogChunk,
     Message,
-    RankFile,
     RanksLost,
+    Start,
     Welcome,
 )
+from adabench.harness.launch.process_group import failures_file
 from adabench.harness.launch.torchrun import Torchrun
 from adabench.harness.machine.interfaces import address_named, interface_of
-from adabench.harness.run.spec import RankError, error_file
+from adabench.harness.run.spec import Place, RankError, TrialSpec, error_file
 from adabench.harness.session.execute import Policy, run_session
 from adabench.harness.study.study import load_study
 
@@ -188,31 +189,32 @@ class Recorder:
 class Silent:
     """A group of two ranks, one of which has vanished."""
 
-    ranks = (2, 3)
-    rendezvous_port = None
-
     def vanished(self) -> list[int]:
         return [3]
 
 
 def test_output_and_files_of_ranks_are_reported_once_with_times_of_the_coordinators_clock() -> None:
+    place = Place(ranks=[2, 3], local_rank=0, local_size=2, group=1, groups=2, address="10.0.0.0")
+    settings: Any = {"usecase": "u", "params": {}, "backend": "b", "options": {}, "place": place}
+    start = Start(run=1, spec=TrialSpec(nodes=4, workers=1, network="loopback", **settings))
     recorder, error = Recorder(), RankError(rank=2, phase="train", kind="E", message="m", at=10.0)
+    failure = Failure(rank=3, pid=7, exit_code=-9, time=11.0)
     with run_files("a test") as files:
         files.out.write(b"some")
         files.out.flush()
         error_file(files.folder, 2).write_bytes(msgspec.json.encode(error))
-        reporter = RunReporter(recorder, 1, files, Silent(), ahead=100.0)  # type: ignore[arg-type]
+        failures_file(files.folder, 1).write_bytes(msgspec.json.encode([failure]))
+        reporter = RunReporter(recorder, start, files, Silent(), ahead=100.0)  # type: ignore[arg-type]
         reporter.report()
         reporter.report()
         files.out.write(b" more")
         files.out.flush()
         reporter.report()
-    output = [message.content for message in recorder.messages if isinstance(message, LogChunk)]
-    assert output == [b"some", b" more"]
-    file, lost = (message for message in recorder.messages if not isinstance(message, LogChunk))
-    assert isinstance(file, RankFile)
-    assert (file.rank, file.kind) == (2, "error")
-    assert msgspec.json.decode(file.content, type=RankError).at == 110.0
+    first, *reported, lost, last = recorder.messages
+    assert [first.content, last.content] == [b"some", b" more"]
+    assert [(file.kind, file.number) for file in reported] == [("error", 2), ("failures", 1)]
+    assert msgspec.json.decode(reported[0].content, type=RankError).at == 110.0
+    assert msgspec.json.decode(reported[1].content, type=list[Failure])[0].time == 111.0
     assert lost == RanksLost(run=1, ranks=[3])
 
 
