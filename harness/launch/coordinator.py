@@ -12,7 +12,6 @@ import socket
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, ClassVar
 
 import msgspec
@@ -75,13 +74,8 @@ class Coordinator(Launcher):
         self._hello: Hello | None = None
         """Both are set if the first nodes of a run are on this host."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        reason = None
+    def __exit__(self, *exception: object) -> None:
+        error, reason = exception[1], None
         if isinstance(error, UsageError | LauncherError):
             reason = str(error)
         elif isinstance(error, Exception):

@@ -16,7 +16,6 @@ import subprocess
 import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 import psutil
@@ -102,9 +101,7 @@ class NodeLinks:
     def __enter__(self) -> NodeLinks:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._end()
 
     def cpu_seconds(self) -> float:

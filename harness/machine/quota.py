@@ -7,7 +7,6 @@ import os
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 
 import psutil
 
@@ -69,9 +68,7 @@ class Quota:
     def __enter__(self) -> Quota:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._remove()
 
     def _remove(self) -> None:

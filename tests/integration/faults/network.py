@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from types import TracebackType
 
 __all__ = ["Cable", "enter", "reason_without"]
 
@@ -41,9 +40,7 @@ class Cable:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._remove()
 
     def add_ipv6(self) -> dict[str, str]:

@@ -19,7 +19,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 from adabench.harness.launch.fork_server import Fork, ForkServer
 from adabench.harness.machine.process import kill_tree
@@ -122,9 +121,7 @@ class Cluster:
         self._threads[0].start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         # Some job may only just have come, or begin its tasks.
         while living := [thread for thread in self._threads if thread.is_alive()]:
