@@ -16,7 +16,7 @@ from tests.warm import WarmProcess
 
 from .conftest import PLUGINS, logs_hold
 from .faults import network
-from .hosts.harness import RUN_ON_HOST
+from .hosts.on_host import RUN_ON_HOST
 from .hosts.study import HANG, STUDY, comparable
 
 SECRET = "lMe6iY1fC9Q0Vd3n"

@@ -19,7 +19,7 @@ from tests.warm import WarmProcess
 
 from .conftest import logs_hold
 from .faults import network
-from .hosts.harness import RUN_ON_HOST
+from .hosts.on_host import RUN_ON_HOST
 from .hosts.study import HANG, STUDY, comparable
 from .slurm.cluster import Cluster
 
@@ -104,7 +104,7 @@ def test_a_study_is_the_same_here_and_as_a_job(
     assert "wckey" not in job.options
     # The secret is in a file that only the user can read, until the session ends, and nowhere else.
     assert (job.modes["."], job.modes["secret"], len(job.secret)) == (0o700, 0o600, 64)
-    told = [job.script, said, *(word for words in cluster.asked for word in words)]
+    told = [job.script, said, *(word for words in cluster.commands for word in words)]
     logs = [file.read_text() for file in tmp_path.glob("adabench-results/*/logs/*")]
     assert not any(job.secret in text for text in [*told, *logs])
     assert not (tmp_path / "adabench-jobs").exists()
@@ -188,23 +188,17 @@ def test_a_job_that_does_not_begin_is_a_sentence(
     code, said = ended(submit(*given))
     assert code == 1
     assert "of job 4200 ended before it had come: no space left on this host" in said
-    cluster.broken = False
 
-    cluster.full = True
-    process = submit(*given)
-    assert wait_until(lambda: len(cluster.jobs) == 2, GIVEN_UP)
-    cluster.cancel(cluster.jobs[1])
-    code, said = ended(process)
-    assert code == 1
-    assert "of job 4201 ended before it had come: it said nothing, and its state is CANCELLED" in said
-
-    cluster.accounts = False
-    process = submit(*given)
-    assert wait_until(lambda: len(cluster.jobs) == 3, GIVEN_UP)
-    cluster.cancel(cluster.jobs[2])
-    code, said = ended(process)
-    assert code == 1
-    assert "of job 4202 ended before it had come: it said nothing, and its state is unknown" in said
+    cluster.broken, cluster.full = False, True
+    for number, state in ((1, "CANCELLED"), (2, "unknown")):
+        cluster.accounts = state != "unknown"
+        process = submit(*given)
+        assert wait_until(lambda number=number: len(cluster.jobs) == number + 1, GIVEN_UP)
+        cluster.cancel(cluster.jobs[number])
+        code, said = ended(process)
+        assert code == 1
+        reason = f"it said nothing, and its state is {state}"
+        assert f"of job 420{number} ended before it had come: {reason}" in said
 
     for number, stop in ((4, signal.SIGINT), (5, signal.SIGHUP)):
         process = submit(*given)

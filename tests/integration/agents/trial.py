@@ -1,14 +1,9 @@
-"""Two agents of torchrun on this machine, of which a rank dies; by hand, many trials one after the other.
-
-``python -m tests.integration.agents.trial 20`` prints how many of 20 trials ended with exact sums.
-"""
+"""Two agents of torchrun on this machine, one rank of which dies: the job goes on with exact sums."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -19,31 +14,19 @@ from tests.warm import RUN_PYTHON, whole
 
 ROOT = Path(__file__).resolve().parents[3]
 SCENARIOS: dict[str, dict[str, Any]] = {
-    f"{backend}, rank {victim} dies {moment}{', the other lingers' if lingers else ''}": {
-        "backend": backend,
-        "victim": victim,
-        "moment": moment,
-        "lingers": lingers,
-    }
-    for backend, victim, moment, lingers in [
-        ("c10d", 0, "working", 0),
-        ("c10d", 1, "working", 0),
-        ("c10d", 0, "connected", 3),
-        ("c10d", 1, "starting", 0),
-        ("c10d", 1, "working", 3),
-        ("static", 0, "working", 0),
-        ("static", 1, "connected", 0),
-        ("static", 1, "working", 3),
+    name: dict(zip(("backend", "victim", "moment", "lingers", "joins"), values, strict=False))
+    for name, *values in [
+        ("c10d, rank 0 dies working", "c10d", 0, "working", 0),
+        ("c10d, rank 1 dies working", "c10d", 1, "working", 0),
+        ("c10d, rank 0 dies connected, the other lingers", "c10d", 0, "connected", 3),
+        ("c10d, rank 1 dies starting", "c10d", 1, "starting", 0),
+        ("c10d, rank 1 dies working, the other lingers", "c10d", 1, "working", 3),
+        ("static, rank 0 dies working", "static", 0, "working", 0),
+        ("static, rank 1 dies connected", "static", 1, "connected", 0),
+        ("static, rank 1 dies working, the other lingers", "static", 1, "working", 3),
+        ("c10d, an agent joins later and rank 0 dies", "c10d", 0, "working", 0, True),
+        ("c10d, an agent joins later and rank 1 dies", "c10d", 1, "working", 0, True),
     ]
-} | {
-    f"c10d, an agent joins later and rank {victim} dies": {
-        "backend": "c10d",
-        "victim": victim,
-        "moment": "working",
-        "lingers": 0,
-        "joins": True,
-    }
-    for victim in (0, 1)
 }
 
 
@@ -114,25 +97,3 @@ def trial(server: ForkServer, scenario: str, folder: Path, seconds: float = 240.
     expected = {"world": 2, "sums": [20.0 * 3]}
     found = Job(server, folder, SCENARIOS[scenario], seconds).run()
     assert found == [expected, expected], found
-
-
-def main() -> None:
-    good, number = 0, int(sys.argv[1])
-    with ForkServer() as server:
-        server.start()
-        for index in range(number):
-            name = list(SCENARIOS)[index % len(SCENARIOS)]
-            begin = time.monotonic()
-            with tempfile.TemporaryDirectory(prefix="agents-") as folder:
-                try:
-                    trial(server, name, Path(folder))
-                    good += 1
-                    said = "good"
-                except AssertionError as error:
-                    said = f"BAD: {error}"
-            print(f"{index + 1}: {name}: {said} ({time.monotonic() - begin:.1f} s)", flush=True)
-    print(f"{good} of {number}")
-
-
-if __name__ == "__main__":
-    main()
