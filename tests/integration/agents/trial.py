@@ -14,7 +14,7 @@ from tests.warm import RUN_PYTHON, whole
 
 ROOT = Path(__file__).resolve().parents[3]
 SCENARIOS: dict[str, dict[str, Any]] = {
-    name: dict(zip(("backend", "victim", "moment", "lingers", "joins"), values, strict=False))
+    str(name): dict(zip(("backend", "victim", "moment", "lingers", "joins"), values, strict=False))
     for name, *values in [
         ("c10d, rank 0 dies working", "c10d", 0, "working", 0),
         ("c10d, rank 1 dies working", "c10d", 1, "working", 0),
