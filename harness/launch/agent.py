@@ -15,7 +15,7 @@ from adabench.harness.launch.connection import IDLE_SECONDS, Connection
 from adabench.harness.launch.fork_server import ForkServerError
 from adabench.harness.launch.framing import PEER_SECONDS, FramedSocket
 from adabench.harness.launch.host_rendezvous import CONNECT_SECONDS
-from adabench.harness.launch.launcher import Failure, Group, RunFiles, Unlaunchable, run_files
+from adabench.harness.launch.launcher import Failure, RunFiles, Unlaunchable, run_files
 from adabench.harness.launch.local import Local
 from adabench.harness.launch.messages import (
     CellFingerprint,
@@ -26,7 +26,6 @@ from adabench.harness.launch.messages import (
     Message,
     Prepare,
     Probe,
-    RanksLost,
     Reply,
     RunEnded,
     RunFile,
@@ -188,7 +187,7 @@ class Agent(Connection):
             except Unlaunchable as error:
                 self.send(RunEnded(run=request.run, exit_code=1, refusal=str(error)))
                 return
-            reporter = RunReporter(self, request, files, group, self._ahead)
+            reporter = RunReporter(self, request, files, self._ahead)
             try:
                 while group.wait(_POLL_SECONDS) is None:
                     reporter.report()
@@ -204,32 +203,25 @@ class Agent(Connection):
 class RunReporter:
     """Sends the coordinator all output and files of a run that are new since the last report."""
 
-    def __init__(self, agent: Connection, start: Start, files: RunFiles, group: Group, ahead: float) -> None:
+    def __init__(self, agent: Connection, start: Start, files: RunFiles, ahead: float) -> None:
         place = start.spec.place
         assert place is not None
         self._agent = agent
         self._run = start.run
         self._files = files
-        self._group = group
         self._ahead = ahead
         self._paths = [
             *((kind, rank, path(files.folder, rank)) for rank in place.ranks for kind, path in FILES.items()),
             *((kind, place.group, path(files.folder, place.group)) for kind, path in GROUP_FILES.items()),
         ]
         self._reported: dict[Path, bytes] = {}
-        self._vanished: set[int] = set()
         self._bytes_sent = {False: 0, True: 0}
 
     def report(self) -> None:
         self._report_output(self._files.out.name, error=False)
         self._report_output(self._files.err.name, error=True)
-        # Read before the files and sent after them: a rank's last words come before its loss.
-        vanished = set(self._group.vanished()) - self._vanished
         for kind, number, path in self._paths:
             self._report_file(kind, number, path)
-        if vanished:
-            self._vanished |= vanished
-            self._agent.send(RanksLost(run=self._run, ranks=sorted(vanished)))
 
     def _report_output(self, name: str, error: bool) -> None:
         with open(name, "rb") as file:

@@ -31,7 +31,6 @@ from adabench.harness.launch.messages import (
     LogChunk,
     Message,
     Prepare,
-    RanksLost,
     Reply,
     RunEnded,
     RunFile,
@@ -270,7 +269,6 @@ class RemoteGroup(Group):
         self._number = spec.place.group
         self._agent = agent
         self._files = files
-        self._vanished: list[int] = []
         self._ended: RunEnded | None = None
 
     def receive(self, message: RunMessage) -> None:
@@ -281,8 +279,6 @@ class RemoteGroup(Group):
             paths = {**paths, **(FILES if message.number in self.ranks else {})}
             if message.kind in paths:
                 write_atomically(paths[message.kind](self._files.folder, message.number), message.content)
-        elif isinstance(message, RanksLost):
-            self._vanished += [rank for rank in message.ranks if rank in self.ranks]
         else:
             self._ended = message
 
@@ -303,9 +299,6 @@ class RemoteGroup(Group):
         self._agent.group = None
         self._agent.patience = IDLE_SECONDS
         return 1 if exit_code is None else exit_code
-
-    def vanished(self) -> list[int]:
-        return self._vanished
 
     @property
     def trouble(self) -> Trouble | None:
@@ -360,9 +353,6 @@ class MultiHostGroup(Group):
             if isinstance(part, RemoteGroup):
                 part.kill()
         return self._worst([*(part.end() for part in self._parts), *(1 for _ in self._waiting)])
-
-    def vanished(self) -> list[int]:
-        return [rank for part in self._parts for rank in part.vanished()]
 
     @property
     def trouble(self) -> Trouble | None:

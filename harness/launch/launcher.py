@@ -39,7 +39,7 @@ __all__ = [
 
 
 class Failure(msgspec.Struct, kw_only=True, frozen=True):
-    """A rank that ended badly; a negative exit code is a signal's number."""
+    """A rank that ended badly: a negative exit code is a signal's number, 0 is an end without a result."""
 
     rank: int
     pid: int
@@ -179,10 +179,6 @@ class Group(ABC):
     @abstractmethod
     def end(self) -> int:
         """Kill all remaining processes, clean up, and return the exit code; called exactly once."""
-
-    @abstractmethod
-    def vanished(self) -> list[int]:
-        """Ranks that have ended or cannot be reached, and reported neither a result nor an error."""
 
     @property
     def trouble(self) -> Trouble | None:

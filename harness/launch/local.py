@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import msgspec
-import psutil
 
 from adabench.harness.errors import UsageError
 from adabench.harness.launch.fork_server import ForkServer, ForkServerError
@@ -29,15 +28,7 @@ from adabench.harness.launch.watch import launch
 from adabench.harness.machine.link_probe import probe_link
 from adabench.harness.machine.namespaces import NamespacesUnavailable, NodeLinks, link_of
 from adabench.harness.machine.quota import Quota, QuotaUnavailable
-from adabench.harness.run.spec import (
-    NETWORK_VARIABLE,
-    RankState,
-    TrialSpec,
-    error_file,
-    read_told,
-    result_file,
-    state_file,
-)
+from adabench.harness.run.spec import NETWORK_VARIABLE, TrialSpec
 from adabench.results.record import Link, RunSettings
 
 __all__ = ["LAUNCHER", "Local", "LocalGroup", "launch_unrecorded"]
@@ -140,7 +131,6 @@ class LocalGroup(Group):
     ) -> None:
         self.resources = ExitStack()
         self.ranks = list(range(spec.nodes)) if spec.place is None else spec.place.ranks
-        self._folder = files.folder
         self._links = links
         self._link_failure: str | None = None
         if links is not None:
@@ -150,7 +140,6 @@ class LocalGroup(Group):
                 raise Unlaunchable(f"the links between the namespaces cannot be measured: {error}") from error
             self._relay_before = links.cpu_seconds()
             spec = msgspec.structs.replace(spec, namespaces=links.namespaces)
-        self._pids: dict[int, int] = {}
         self._oom_kills = _oom_kills()
         self.launched_at = time.monotonic()
         spec = msgspec.structs.replace(spec, folder=str(files.folder), launched_at=self.launched_at)
@@ -179,29 +168,12 @@ class LocalGroup(Group):
                 self.link = Link(**self._probe._asdict(), relay_cpu_seconds=spent)
         return exit_code
 
-    def vanished(self) -> list[int]:
-        for rank in self.ranks:
-            state = read_told(state_file(self._folder, rank), RankState)
-            if state is not None:
-                self._pids[rank] = state.pid
-        return [rank for rank, pid in self._pids.items() if self._has_vanished(rank, pid)]
-
     @property
     def trouble(self) -> Trouble | None:
         return None if self._link_failure is None else Trouble(self._link_failure)
 
     def out_of_memory(self, rank: int) -> bool:
         return _oom_kills() > self._oom_kills
-
-    def _has_vanished(self, rank: int, pid: int) -> bool:
-        try:
-            alive = psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            alive = False
-        # The process is looked up first: a rank writes its result before it exits, so a rank that is gone
-        # and has not written one never will.
-        reported = result_file(self._folder, rank).exists() or error_file(self._folder, rank).exists()
-        return not alive and not reported
 
 
 def _cores(settings: RunSettings) -> dict[int, float]:

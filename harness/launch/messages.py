@@ -23,7 +23,6 @@ __all__ = [
     "Message",
     "Prepare",
     "Probe",
-    "RanksLost",
     "Reply",
     "Request",
     "RunEnded",
@@ -131,13 +130,6 @@ class RunFile(_Message, kw_only=True, frozen=True):
     content: bytes
 
 
-class RanksLost(_Message, kw_only=True, frozen=True):
-    """Ranks that have ended without a result or an error."""
-
-    run: int
-    ranks: list[int]
-
-
 class RunEnded(_Message, kw_only=True, frozen=True):
     """All processes of an agent's part of a run have ended; with `refusal` they were never started."""
 
@@ -160,7 +152,7 @@ class Shutdown(_Message, kw_only=True, frozen=True):
 Request = Prepare | Probe | Start | Kill | Shutdown
 """Messages of the coordinator to an agent."""
 
-RunMessage = LogChunk | RunFile | RanksLost | RunEnded
+RunMessage = LogChunk | RunFile | RunEnded
 """Messages of an agent about a run that it has started."""
 
 Message = Hello | Welcome | Alive | Request | Reply | Interrupted | RunMessage

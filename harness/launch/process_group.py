@@ -20,7 +20,7 @@ import psutil
 from adabench.harness.launch.launcher import Failure
 from adabench.harness.machine.process import adopt_orphans, end_quickly, kill_descendants
 from adabench.harness.run.rank import run_rank
-from adabench.harness.run.spec import Place, TrialSpec
+from adabench.harness.run.spec import Place, TrialSpec, result_file
 from adabench.results.store import write_atomically
 
 __all__ = ["GROUP_FILES", "failures_file", "left_file", "rendezvous_file", "run_group"]
@@ -65,21 +65,21 @@ def run_group(file: str) -> int:
             return run_rank(spec_file, root, _environment(place, index, spec.nodes, port))
         ranks[pid] = rank
     store = None if listener is None else _store(place.address, listener)
-    failures = _end_together(ranks)
+    failures = _end_together(ranks, folder, place.group)
     del store
     # All ranks have ended: a process that is still there was started by one of them and forgotten.
     left = [f"process {_command(process)}" for process in psutil.Process().children(recursive=True)]
     kill_descendants(psutil.Process())
     left += [f"file {path.name}" for path in (folder / "tmp").glob("*")]
     write_atomically(left_file(folder, place.group), msgspec.json.encode(left))
-    if failures:
-        write_atomically(failures_file(folder, place.group), msgspec.json.encode(failures))
-        print(f"[adabench] {_sentence(failures)}", file=sys.stderr, flush=True)
-    return end_quickly(1 if failures else 0)
+    bad = [failure for failure in failures if failure.exit_code]
+    if bad:
+        print(f"[adabench] {_sentence(bad)}", file=sys.stderr, flush=True)
+    return end_quickly(1 if bad else 0)
 
 
 def failures_file(folder: Path, group: int) -> Path:
-    """File of a group's ranks that ended badly, as `Failure`; it exists only if there are any."""
+    """File of a group's ranks that have ended badly, as `Failure`; it exists as soon as there is one."""
     return folder / f"group{group}.failures.json"
 
 
@@ -134,16 +134,21 @@ def _store(address: str, listener: socket.socket) -> object:
     return TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
 
 
-def _end_together(ranks: Mapping[int, int]) -> list[Failure]:
-    """Wait for all ranks; as soon as one ends badly, the others get SIGTERM, and later SIGKILL."""
+def _end_together(ranks: Mapping[int, int], folder: Path, group: int) -> list[Failure]:
+    """Wait for all ranks; as soon as one ends with an error, the others get SIGTERM, and later SIGKILL.
+
+    Failures are written when they happen. A rank that ends well but has written no result is one of them.
+    """
     running, failures = dict(ranks), list[Failure]()
     deadline: float | None = None
     while running:
         pid, status = os.waitpid(-1, 0 if deadline is None else os.WNOHANG)
         if pid in running:
             rank, code = running.pop(pid), os.waitstatus_to_exitcode(status)
-            if code:
+            if code or not result_file(folder, rank).exists():
                 failures.append(Failure(rank=rank, pid=pid, exit_code=code, time=time.monotonic()))
+                write_atomically(failures_file(folder, group), msgspec.json.encode(failures))
+            if code:
                 deadline = deadline or time.monotonic() + _TERMINATION_SECONDS
                 for other in running:
                     os.kill(other, signal.SIGTERM)

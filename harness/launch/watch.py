@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from adabench.harness.launch.launcher import (
@@ -36,6 +36,8 @@ GRACE_SECONDS = 5.0
 """Seconds from the first failure to the end of all: a rank in a dead collective ignores SIGTERM for 30 s."""
 _POLL_SECONDS = 0.1
 _OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError")
+_Stopped = tuple[Status, str]
+"""Status and reason of a run that was ended before its own end."""
 
 
 def launch(launcher: Launcher, spec: TrialSpec, log: Path | None, supervision: Supervision) -> Outcome:
@@ -58,13 +60,13 @@ def launch(launcher: Launcher, spec: TrialSpec, log: Path | None, supervision: S
             phase = "launch" if error.status == "failed" else None
             return Outcome(error.status, 0.0, phase=phase, reason=str(error))
         try:
-            ended = _watch(group, spec, files.folder, supervision)
+            stopped = _watch(group, spec, files.folder, supervision)
         finally:
             # Also after an exception: the group never outlives this call.
             exit_code = group.end()
             supervision.look(files.folder, True)
         total = time.monotonic() - group.launched_at
-        outcome = _outcome(ended, group, spec, files.folder, exit_code)
+        outcome = _outcome(stopped, group, spec, files.folder, exit_code)
         if outcome.signal == "SIGKILL" and outcome.rank is not None and group.out_of_memory(outcome.rank):
             outcome = replace(
                 outcome, status="oom", reason=f"{outcome.reason}: the kernel had run out of memory for it"
@@ -74,81 +76,80 @@ def launch(launcher: Launcher, spec: TrialSpec, log: Path | None, supervision: S
     return replace(outcome, total_seconds=total, link=group.link)
 
 
-@dataclass(frozen=True)
-class _Ended:
-    """Ranks that had vanished when the watching stopped, and the reason, unless the run ended by itself."""
-
-    lost: list[int]
-    status: Status | None = None
-    reason: str | None = None
-
-
 def purpose(spec: TrialSpec) -> str:
     """Description of a run's scratch folder for users who find it."""
     return f"a run of {spec.usecase} with {spec.backend}, launched by process {os.getpid()}"
 
 
-def _watch(group: Group, spec: TrialSpec, folder: Path, supervision: Supervision) -> _Ended:
-    lost: list[int] = []
+def _watch(group: Group, spec: TrialSpec, folder: Path, supervision: Supervision) -> _Stopped | None:
+    """Wait until the run has ended or has to be ended; gives the reason unless its own files have it."""
+    ranks = range(spec.nodes)
     failed_since: float | None = None
     while True:
         if group.wait(_POLL_SECONDS) is not None:
-            return _Ended(lost)
+            return None
         supervision.look(folder, False)
         if group.trouble is not None:
-            return _Ended(lost)
+            return None
         now = time.monotonic()
         if supervision.stopped():
-            return _Ended(lost, "interrupted", "stopped by the user")
+            return "interrupted", "stopped by the user"
         if now > group.launched_at + supervision.timeout:
-            return _Ended(lost, "timeout", f"killed after {supervision.timeout:g} s")
+            return "timeout", f"killed after {supervision.timeout:g} s"
         state = read_told(state_file(folder, 0), RankState)
         if state is not None:
             supervision.watch(state)
-        lost += [rank for rank in group.vanished() if rank not in lost]
-        failed = bool(lost) or any(error_file(folder, rank).exists() for rank in range(spec.nodes))
+        failed = any(error_file(folder, n).exists() or failures_file(folder, n).exists() for n in ranks)
         failed_since = (failed_since or now) if failed else None
         if failed_since is not None and now - failed_since > GRACE_SECONDS:
-            return _Ended(lost)
+            return None
 
 
-def _outcome(ended: _Ended, group: Group, spec: TrialSpec, folder: Path, exit_code: int) -> Outcome:
+def _outcome(
+    stopped: _Stopped | None, group: Group, spec: TrialSpec, folder: Path, exit_code: int
+) -> Outcome:
     """The outcome of a run that has ended, without its duration."""
     ranks = range(spec.nodes)
     states = {rank: read_told(state_file(folder, rank), RankState) for rank in ranks}
     phases = {rank: state.phase if state is not None else "launch" for rank, state in states.items()}
     trouble = group.trouble
-    if trouble is not None and ended.status != "interrupted":
+    if stopped is not None and (trouble is None or stopped[0] == "interrupted"):
+        return Outcome(stopped[0], 0, phase=phases[0], reason=stopped[1], exit_code=exit_code)
+    if trouble is not None:
         phase = "launch" if trouble.rank is None else phases[trouble.rank]
         return Outcome("failed", 0, phase, trouble.rank, trouble.reason, exit_code)
-    if ended.status is not None:
-        return Outcome(ended.status, 0, phase=phases[0], reason=ended.reason, exit_code=exit_code)
     results = [read_told(result_file(folder, rank), RankResult) for rank in ranks]
     complete = [result for result in results if result is not None]
     if exit_code == 0 and len(complete) == spec.nodes:
-        left = [name for group in ranks for name in read_told(left_file(folder, group), list[str]) or []]
+        left = [name for number in ranks for name in read_told(left_file(folder, number), list[str]) or []]
         return Outcome("ok", 0, exit_code=0, results=complete, left=tuple(left))
-    return _first_cause(ended, folder, phases, exit_code)
+    return _first_cause(folder, phases, exit_code)
 
 
-def _first_cause(ended: _Ended, folder: Path, phases: dict[int, str], exit_code: int) -> Outcome:
-    """A rank that a signal ended comes first, then the earliest exception; a lost peer is a consequence."""
+def _first_cause(folder: Path, phases: dict[int, str], exit_code: int) -> Outcome:
+    """The outcome of a failed run.
+
+    A rank that a signal ended comes first, then the earliest exception; a lost peer is a consequence. Ranks
+    that ended without a word come last.
+    """
     errors = [
         error for rank in phases if (error := read_told(error_file(folder, rank), RankError)) is not None
     ]
-    failures = [
-        one for group in phases for one in read_told(failures_file(folder, group), list[Failure]) or []
-    ]
     reported = {error.rank for error in errors}
-    for failure in sorted(failures, key=lambda one: one.time):
-        if failure.rank in reported or failure.exit_code in (0, -signal.SIGTERM):
+    failures = [
+        failure
+        for number in phases
+        for failure in read_told(failures_file(folder, number), list[Failure]) or []
+        if failure.rank not in reported
+    ]
+    failures.sort(key=lambda failure: failure.time)
+    for failure in failures:
+        rank, code = failure.rank, failure.exit_code
+        if code in (0, -signal.SIGTERM):
             continue
-        name, how = None, f"ended with exit code {failure.exit_code}"
-        if failure.exit_code < 0:
-            name = signal.Signals(-failure.exit_code).name
-            how = f"was killed by {name}"
-        reason = f"rank {failure.rank} {how}"
-        return Outcome("failed", 0, phases[failure.rank], failure.rank, reason, failure.exit_code, name)
+        name = signal.Signals(-code).name if code < 0 else None
+        how = f"ended with exit code {code}" if name is None else f"was killed by {name}"
+        return Outcome("failed", 0, phases[rank], rank, f"rank {rank} {how}", code, name)
     if errors:
         first = min(errors, key=lambda error: (not error.unavailable, error.kind == "PeerLost", error.at))
         if first.unavailable:
@@ -156,8 +157,8 @@ def _first_cause(ended: _Ended, folder: Path, phases: dict[int, str], exit_code:
         memory = first.kind in _OUT_OF_MEMORY or "allocate memory" in first.message
         reason = f"rank {first.rank}: {first.kind}: {first.message}"
         return Outcome("oom" if memory else "failed", 0, first.phase, first.rank, reason, 1)
-    if ended.lost:
-        rank = ended.lost[0]
+    if failures:
+        rank = failures[0].rank
         return Outcome("failed", 0, phases[rank], rank, f"rank {rank} vanished", exit_code)
     reason = f"the process group ended with exit code {exit_code} before any rank reported: see the log"
     return Outcome("failed", 0, "launch", None, reason, exit_code)

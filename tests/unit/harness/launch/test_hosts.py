@@ -28,7 +28,6 @@ from adabench.harness.launch.messages import (
     Interrupted,
     LogChunk,
     Message,
-    RanksLost,
     Start,
     Welcome,
 )
@@ -186,13 +185,6 @@ class Recorder:
         self.messages.append(message)
 
 
-class Silent:
-    """A group of two ranks, one of which has vanished."""
-
-    def vanished(self) -> list[int]:
-        return [3]
-
-
 def test_output_and_files_of_ranks_are_reported_once_with_times_of_the_coordinators_clock() -> None:
     place = Place(ranks=[2, 3], local_rank=0, local_size=2, group=1, groups=2, address="10.0.0.0")
     settings: Any = {"usecase": "u", "params": {}, "backend": "b", "options": {}, "place": place}
@@ -204,18 +196,17 @@ def test_output_and_files_of_ranks_are_reported_once_with_times_of_the_coordinat
         files.out.flush()
         error_file(files.folder, 2).write_bytes(msgspec.json.encode(error))
         failures_file(files.folder, 1).write_bytes(msgspec.json.encode([failure]))
-        reporter = RunReporter(recorder, start, files, Silent(), ahead=100.0)  # type: ignore[arg-type]
+        reporter = RunReporter(recorder, start, files, ahead=100.0)  # type: ignore[arg-type]
         reporter.report()
         reporter.report()
         files.out.write(b" more")
         files.out.flush()
         reporter.report()
-    first, *reported, lost, last = recorder.messages
+    first, *reported, last = recorder.messages
     assert [first.content, last.content] == [b"some", b" more"]
     assert [(file.kind, file.number) for file in reported] == [("error", 2), ("failures", 1)]
     assert msgspec.json.decode(reported[0].content, type=RankError).at == 110.0
     assert msgspec.json.decode(reported[1].content, type=list[Failure])[0].time == 111.0
-    assert lost == RanksLost(run=1, ranks=[3])
 
 
 def test_an_interface_or_an_address_is_listened_at_if_it_is_here() -> None:
