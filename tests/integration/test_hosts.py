@@ -73,8 +73,8 @@ def test_a_model_trains_under_an_agent_on_each_host(cable: network.Cable, tmp_pa
 
 
 @pytest.fixture(scope="module")
-def meetings(cable: network.Cable) -> dict[str, list[dict[str, Any]]]:
-    """What came of meetings without agents, of each rank."""
+def outcomes(cable: network.Cable) -> dict[str, list[dict[str, Any]]]:
+    """Outcomes of each rank without agents, by the name of its environment."""
     given: dict[str, dict[str, str]] = {
         "right": {"ADAPS_SECRET": SECRET},
         "no secret": {},
@@ -95,7 +95,7 @@ def meetings(cable: network.Cable) -> dict[str, list[dict[str, Any]]]:
             start(
                 cable,
                 end,
-                *("-m", "tests.integration.hosts.meetings", json.dumps(environments)),
+                *("-m", "tests.integration.hosts.rendezvous", json.dumps(environments)),
                 RANK=str(rank),
                 WORLD_SIZE="2",
             )
@@ -106,11 +106,11 @@ def meetings(cable: network.Cable) -> dict[str, list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("name", ["right", "IPv6"])
 def test_nodes_meet_at_the_masters_own_address_and_its_store_is_nowhere_else(
-    meetings: Any, name: str
+    outcomes: Any, name: str
 ) -> None:
-    if name not in meetings:
+    if name not in outcomes:
         pytest.skip("this kernel has no IPv6")
-    assert meetings[name] == [{"sums": [3.0], "open": False}] * 2
+    assert outcomes[name] == [{"sums": [3.0], "open": False}] * 2
 
 
 @pytest.mark.parametrize(
@@ -129,14 +129,14 @@ def test_nodes_meet_at_the_masters_own_address_and_its_store_is_nowhere_else(
     ],
 )
 def test_a_mistake_is_refused_everywhere_with_a_remedy(
-    meetings: Any, name: str, sentence: str, remedies: list[str]
+    outcomes: Any, name: str, sentence: str, remedies: list[str]
 ) -> None:
-    for one in meetings[name]:
+    for one in outcomes[name]:
         assert one["refused"].startswith(sentence)
         assert all(remedy in one["refused"] for remedy in remedies)
         assert one["seconds"] < 100  # not at the end of the connect_timeout
 
 
-def test_another_secret_is_no_secret(meetings: Any) -> None:
-    refused = [one["refused"] for one in meetings["another secret"]]
+def test_another_secret_is_no_secret(outcomes: Any) -> None:
+    refused = [one["refused"] for one in outcomes["another secret"]]
     assert any("as to a node with another secret" in one for one in refused), refused
