@@ -196,8 +196,7 @@ class Agent(Connection):
             finally:
                 exit_code = group.end()
             reporter.report()
-            out_of_memory = group.out_of_memory(group.ranks[0])
-            self.send(RunEnded(run=request.run, exit_code=exit_code, out_of_memory=out_of_memory))
+            self.send(RunEnded(run=request.run, exit_code=exit_code))
 
 
 class RunReporter:

@@ -264,9 +264,8 @@ class RemoteGroup(Group):
     def __init__(self, agent: AgentConnection, run: int, spec: TrialSpec, files: RunFiles) -> None:
         assert spec.place is not None
         self.run = run
-        self.ranks = spec.place.ranks
         self.launched_at = time.monotonic()
-        self._number = spec.place.group
+        self._place = spec.place
         self._agent = agent
         self._files = files
         self._ended: RunEnded | None = None
@@ -275,8 +274,8 @@ class RemoteGroup(Group):
         if isinstance(message, LogChunk):
             os.write((self._files.err if message.error else self._files.out).fileno(), message.content)
         elif isinstance(message, RunFile):
-            paths = GROUP_FILES if message.number == self._number else {}
-            paths = {**paths, **(FILES if message.number in self.ranks else {})}
+            paths = {**(GROUP_FILES if message.number == self._place.group else {})}
+            paths.update(FILES if message.number in self._place.ranks else {})
             if message.kind in paths:
                 write_atomically(paths[message.kind](self._files.folder, message.number), message.content)
         else:
@@ -302,18 +301,15 @@ class RemoteGroup(Group):
 
     @property
     def trouble(self) -> Trouble | None:
-        title, first = self._agent.title, self.ranks[0]
+        title, ranks = self._agent.title, self._place.ranks
         if self._ended is not None:
             if self._ended.refusal is None:
                 return None
-            return Trouble(f"{title} cannot start its nodes: {self._ended.refusal}", first)
+            return Trouble(f"{title} cannot start its nodes: {self._ended.refusal}", ranks[0])
         if self._agent.lost is None:
             return None
-        nodes = f"node{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))}"
-        return Trouble(f"the host of {nodes}, {title}, was lost: {self._agent.lost}", first)
-
-    def out_of_memory(self, rank: int) -> bool:
-        return self._ended is not None and self._ended.out_of_memory
+        nodes = f"node{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+        return Trouble(f"the host of {nodes}, {title}, was lost: {self._agent.lost}", ranks[0])
 
     @property
     def _over(self) -> bool:
@@ -330,7 +326,6 @@ class MultiHostGroup(Group):
     def __init__(
         self, spec: TrialSpec, files: RunFiles, hosts: Sequence[tuple[Local | AgentConnection, Place]]
     ) -> None:
-        self.ranks = range(spec.nodes)
         self._spec = spec
         self._files = files
         self._parts: list[LocalGroup | RemoteGroup] = []
@@ -357,9 +352,6 @@ class MultiHostGroup(Group):
     @property
     def trouble(self) -> Trouble | None:
         return next((trouble for part in self._parts if (trouble := part.trouble) is not None), None)
-
-    def out_of_memory(self, rank: int) -> bool:
-        return any(rank in part.ranks and part.out_of_memory(rank) for part in self._parts)
 
     def _start_next(self, port: int) -> None:
         host, place = self._waiting.pop(0)

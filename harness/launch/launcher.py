@@ -39,12 +39,16 @@ __all__ = [
 
 
 class Failure(msgspec.Struct, kw_only=True, frozen=True):
-    """A rank that ended badly: a negative exit code is a signal's number, 0 is an end without a result."""
+    """A rank that ended badly: a negative exit code is a signal's number, 0 is an end without a result.
+
+    `out_of_memory` is whether the kernel has killed a process for lack of memory during the run.
+    """
 
     rank: int
     pid: int
     exit_code: int
     time: float
+    out_of_memory: bool = False
 
 
 class Unlaunchable(RuntimeError):
@@ -161,14 +165,12 @@ class Group(ABC):
 
     Attributes
     ----------
-    ranks : sequence of int
     launched_at : float
         Start of the processes, in seconds of `time.monotonic`.
     link : Link or None
         Measurement of the links between the ranks, if there is one.
     """
 
-    ranks: Sequence[int]
     launched_at: float
     link: Link | None = None
 
@@ -184,10 +186,6 @@ class Group(ABC):
     def trouble(self) -> Trouble | None:
         """An incident in the group's surroundings, if there was one so far."""
         return None
-
-    @abstractmethod
-    def out_of_memory(self, rank: int) -> bool:
-        """Whether the kernel has meanwhile killed a process on that rank's machine for lack of memory."""
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ class LocalGroup(Group):
     server : ForkServer
         Started.
     spec : TrialSpec
-        Its place, if it has one, lists the ranks.
+        Its place, if it has one, lists the ranks of this machine.
     files : RunFiles
     links : NodeLinks, optional
         Links between the ranks, which are measured before the start.
@@ -130,7 +130,6 @@ class LocalGroup(Group):
         self, server: ForkServer, spec: TrialSpec, files: RunFiles, links: NodeLinks | None = None
     ) -> None:
         self.resources = ExitStack()
-        self.ranks = list(range(spec.nodes)) if spec.place is None else spec.place.ranks
         self._links = links
         self._link_failure: str | None = None
         if links is not None:
@@ -140,7 +139,6 @@ class LocalGroup(Group):
                 raise Unlaunchable(f"the links between the namespaces cannot be measured: {error}") from error
             self._relay_before = links.cpu_seconds()
             spec = msgspec.structs.replace(spec, namespaces=links.namespaces)
-        self._oom_kills = _oom_kills()
         self.launched_at = time.monotonic()
         spec = msgspec.structs.replace(spec, folder=str(files.folder), launched_at=self.launched_at)
         spec_file = files.folder / "spec.json"
@@ -172,9 +170,6 @@ class LocalGroup(Group):
     def trouble(self) -> Trouble | None:
         return None if self._link_failure is None else Trouble(self._link_failure)
 
-    def out_of_memory(self, rank: int) -> bool:
-        return _oom_kills() > self._oom_kills
-
 
 def _cores(settings: RunSettings) -> dict[int, float]:
     """Cores of each node that gets less than an equal part of all cores, at most one: rank -> cores."""
@@ -201,15 +196,6 @@ def _environment(spec: TrialSpec, folder: Path) -> Mapping[str, str | None]:
         environment["ADAPS_SECRET_FILE"] = None
         environment["ADAPS_SECRET"] = secrets.token_hex(32)
     return environment
-
-
-def _oom_kills() -> int:
-    """Number of processes of this machine that the kernel has killed for lack of memory; 0 if unknown."""
-    try:
-        counts = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
-    except FileNotFoundError:
-        return 0
-    return int(counts.get("oom_kill", 0))
 
 
 LAUNCHER = Local

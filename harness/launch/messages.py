@@ -135,7 +135,6 @@ class RunEnded(_Message, kw_only=True, frozen=True):
 
     run: int
     exit_code: int
-    out_of_memory: bool = False
     refusal: str | None = None
 
 

@@ -139,14 +139,17 @@ def _end_together(ranks: Mapping[int, int], folder: Path, group: int) -> list[Fa
 
     Failures are written when they happen. A rank that ends well but has written no result is one of them.
     """
-    running, failures = dict(ranks), list[Failure]()
+    running, failures, oom_kills = dict(ranks), list[Failure](), _oom_kills()
     deadline: float | None = None
     while running:
         pid, status = os.waitpid(-1, 0 if deadline is None else os.WNOHANG)
         if pid in running:
             rank, code = running.pop(pid), os.waitstatus_to_exitcode(status)
             if code or not result_file(folder, rank).exists():
-                failures.append(Failure(rank=rank, pid=pid, exit_code=code, time=time.monotonic()))
+                oom = _oom_kills() > oom_kills
+                failures.append(
+                    Failure(rank=rank, pid=pid, exit_code=code, time=time.monotonic(), out_of_memory=oom)
+                )
                 write_atomically(failures_file(folder, group), msgspec.json.encode(failures))
             if code:
                 deadline = deadline or time.monotonic() + _TERMINATION_SECONDS
@@ -174,3 +177,12 @@ def _sentence(failures: list[Failure]) -> str:
         + (f"signal {-failure.exit_code}" if failure.exit_code < 0 else f"exit code {failure.exit_code}")
         for failure in sorted(failures, key=lambda one: one.time)
     )
+
+
+def _oom_kills() -> int:
+    """Number of processes of this machine that the kernel has killed for lack of memory; 0 if unknown."""
+    try:
+        counts = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+    except FileNotFoundError:
+        return 0
+    return int(counts.get("oom_kill", 0))

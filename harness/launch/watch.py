@@ -67,10 +67,6 @@ def launch(launcher: Launcher, spec: TrialSpec, log: Path | None, supervision: S
             supervision.look(files.folder, True)
         total = time.monotonic() - group.launched_at
         outcome = _outcome(stopped, group, spec, files.folder, exit_code)
-        if outcome.signal == "SIGKILL" and outcome.rank is not None and group.out_of_memory(outcome.rank):
-            outcome = replace(
-                outcome, status="oom", reason=f"{outcome.reason}: the kernel had run out of memory for it"
-            )
         if outcome.reason is not None:
             files.err.write(f"[adabench] {outcome.status}: {outcome.reason}\n".encode())
     return replace(outcome, total_seconds=total, link=group.link)
@@ -149,6 +145,9 @@ def _first_cause(folder: Path, phases: dict[int, str], exit_code: int) -> Outcom
             continue
         name = signal.Signals(-code).name if code < 0 else None
         how = f"ended with exit code {code}" if name is None else f"was killed by {name}"
+        if name == "SIGKILL" and failure.out_of_memory:
+            how += ": the kernel had run out of memory for it"
+            return Outcome("oom", 0, phases[rank], rank, f"rank {rank} {how}", code, name)
         return Outcome("failed", 0, phases[rank], rank, f"rank {rank} {how}", code, name)
     if errors:
         first = min(errors, key=lambda error: (not error.unavailable, error.kind == "PeerLost", error.at))

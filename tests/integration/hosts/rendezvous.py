@@ -1,7 +1,7 @@
 """One rank's nodes in several environments, one after the other; prints the outcome of each as JSON.
 
 ``python -m tests.integration.hosts.rendezvous '[{"NAME": "value"}]'`` needs no torchrun: rank 0 holds the
-store. An outcome is the sum of both ranks' pushes, and whether the store is also open at loopback; or the error.
+store. An outcome is the sum of all pushes, and whether the store is also open at loopback; or the error.
 """
 
 from __future__ import annotations
