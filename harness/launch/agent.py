@@ -67,7 +67,7 @@ def connect_agent(coordinator: tuple[str, int], secret: str, hello: Hello, title
     coordinator : tuple of str and int
         Address and port where it waits.
     secret : str
-        Secret that the coordinator must know, too.
+        Secret that this host shares with the coordinator.
     hello : Hello
     title : str
         Name of the coordinator in messages.
@@ -123,7 +123,7 @@ class Agent(Connection):
     def serve(self, plan: Callable[[], list[Cell]], stopped: Callable[[], bool]) -> bool:
         """Execute the coordinator's requests until it needs nothing more.
 
-        Parameters and result are those of `Launcher.serve`.
+        Parameters and result are as in `Launcher.serve`.
 
         Raises
         ------

@@ -56,7 +56,7 @@ _LOOK_SECONDS = 0.5
 
 
 class Coordinator(Launcher):
-    """A launcher whose process coordinates agents, one on each other host.
+    """A launcher that coordinates agents, one on each other host.
 
     Attributes
     ----------
@@ -319,8 +319,7 @@ class RemoteGroup(Group):
 class MultiHostGroup(Group):
     """Ranks of a run on several hosts, a part of them on each.
 
-    The first part opens the store in which all ranks meet. The other parts are started once its port is
-    known.
+    The first part opens the store of the rendezvous. The other parts are started once its port is known.
     """
 
     def __init__(
@@ -399,7 +398,7 @@ def differences(
     own: Sequence[CellFingerprint],
     title: str = "rank 0",
 ) -> str | None:
-    """The reason why a host's runs would differ from those that the coordinator plans, if they would."""
+    """The reason why a host cannot run the cells that the coordinator plans; None if it can."""
     study = f"was given another study than {title}"
     same_study = "start every rank with the same command and study file"
     for name, version in own_software.items():

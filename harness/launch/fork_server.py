@@ -6,7 +6,7 @@ process for each request. Only this project's modules are imported there, and th
 side effects of importing another author's plugin must not reach the runs of other cells.
 
 A fork has only the thread that called it. That is safe as long as the server has no other thread, which is
-checked after the imports. `multiprocessing` has a fork server, too, but it neither checks that nor reports a
+checked after the imports. The fork server of `multiprocessing` neither checks that nor reports a
 failed import, its forks do not end with it, and they import the harness's main module again.
 """
 

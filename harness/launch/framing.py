@@ -129,7 +129,7 @@ class FramedSocket:
             self._unread += part
 
     def shutdown(self, how: int) -> None:
-        """`socket.SHUT_WR` ends this side's messages; `socket.SHUT_RDWR` ends a blocked `receive`, too."""
+        """`socket.SHUT_WR` ends this side's messages; `socket.SHUT_RDWR` also ends a blocked `receive`."""
         with contextlib.suppress(OSError):  # the other side was first
             self._connection.shutdown(how)
 

@@ -21,7 +21,7 @@ CONNECT_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class HostRendezvous:
-    """What a rank knows when all ranks have met.
+    """Result of the rendezvous of all ranks.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ def place_here() -> Place | None:
     Raises
     ------
     UsageError
-        If the environment does not say so, or has values that make no sense.
+        If the environment lacks these values, or they make no sense.
     """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         raise UsageError(

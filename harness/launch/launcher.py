@@ -1,8 +1,8 @@
 """Launchers start the processes of runs: their interface, and the outcome of a run.
 
 A launcher starts the process group of a run, on any hosts, and `watch` supervises it. Ranks report their
-progress in files of a scratch folder on the harness's machine. A launcher whose ranks are elsewhere copies
-their files there, with times of this machine's clock.
+progress in files of a scratch folder on the harness's machine. If the ranks are elsewhere, the launcher
+copies their files there, with times of this machine's clock.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class RunFiles:
     folder : Path
         Scratch folder of the run. It has a folder ``tmp`` for temporary files.
     out, err : file
-        Files to which the ranks' standard output and standard error are appended.
+        Files for the ranks' standard output and standard error.
     """
 
     folder: Path

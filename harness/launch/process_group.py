@@ -1,7 +1,7 @@
 """The root of a run's process group: forks the ranks, ends all when one ends badly, leaves nothing behind.
 
-It gives them torchrun's environment, so that no rank can tell it from torchrun's agent: the store where the
-ranks meet is held here and outlives each of them.
+It gives them torchrun's environment, so it looks like torchrun's agent to each rank. The store of their
+rendezvous is held here and outlives all of them.
 """
 
 from __future__ import annotations

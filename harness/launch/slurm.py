@@ -394,7 +394,7 @@ def _last_words(task: Any) -> str:
 
 
 def _wait(job: Any, seconds: float) -> None:
-    """Wait until all tasks of a job have ended, so long at most."""
+    """Wait until all tasks of a job have ended, at most for `seconds`."""
     deadline = time.monotonic() + seconds
     while not job.done() and time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)
