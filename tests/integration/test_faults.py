@@ -13,8 +13,8 @@ from tests.conftest import Python
 
 from .faults import network
 from .faults.cell import FAULTS, Cell
-from .faults.rank import PHASES, TURNS
-from .faults.report import markdown
+from .faults.rank import PHASES
+from .faults.report import record_faults
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def outcomes(request: pytest.FixtureRequest) -> Iterator[list[dict[str, Any]]]:
     yield found
     record = request.config.getoption("--record-faults", None)
     if record is not None:
-        record.write_text(markdown(found, TURNS))
+        record_faults(record, found)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from tests.conftest import Python
 
 from .faults import network
 from .faults.agents import FAULTS
-from .faults.report import agents_page
+from .faults.report import record_agents
 
 HOUR = 3600
 
@@ -35,7 +35,7 @@ def test_two_hosts_recover_from_every_fault_with_exact_sums(
     print(f"seed {seed}: {result}")
     record = request.config.getoption("--record-agents", None)
     if record is not None:
-        record.write_text(agents_page(result, seed))
+        record_agents(record, result, seed)
     assert result["problems"] == []
     assert result["ends"]["done"] == 2
     assert result["faults"]
