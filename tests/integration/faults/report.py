@@ -26,8 +26,8 @@ def record_agents(page: Path, result: dict[str, Any], seed: int) -> None:
     ends = ", ".join(f"{count} {end}" for end, count in sorted(result["ends"].items()))
     lines = [
         f"{verdict}\n",
-        f"{result['lives']} processes were started as ranks by {result['agents']} agents. {result['restored']} of",
-        f"them came to work, {result['checkpoints']} checkpoints were complete, of {result['turns']} turns in all.",
+        "{lives} processes were started as ranks by {agents} agents. {restored} of them came to work,\n"
+        "{checkpoints} checkpoints were complete, of {turns} turns in all.".format(**result),
         f"Ranks ended like this: {ends}; the others were killed.\n",
         "| fault | times | of these during a restart | seconds until the next checkpoint: median | longest |",
         "|---|---|---|---|---|",
